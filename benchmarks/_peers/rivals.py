@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Protocol
 
+from benchmarks._peers import etcd_server as etcd
+from benchmarks._peers import zookeeper_server as zookeeper
 from benchmarks._peers.contest import Contest
 from benchmarks._peers.ours import Ours, Sizes
-from tests.support.servers import etcd, redis, zookeeper
+from tests.support.servers import redis
 
 __all__ = ["Asked", "Rival", "ours", "rivals"]
 

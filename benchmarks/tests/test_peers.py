@@ -7,14 +7,14 @@ from contextlib import contextmanager
 import pytest
 
 from benchmarks._peers import ladder
+from benchmarks._peers import zookeeper_server as zookeeper
 from benchmarks._peers.contest import Contest
 from benchmarks._peers.ladder import smallest
 from benchmarks._peers.rivals import Asked, Rival
+from benchmarks._peers.zookeeper_server import ZooKeeper
 from tests.conftest import require
 from tests.support.servers import redis as redis_servers
-from tests.support.servers import zookeeper
 from tests.support.servers.redis import Redis
-from tests.support.servers.zookeeper import ZooKeeper
 
 
 class Steady:

@@ -23,12 +23,12 @@ undo that, which is called once.
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-from neli_router.processes.group import MemberProcess
-from tests.chaos.cluster import AGENT, Cluster
-from tests.chaos.wall_clock import WallClock
-from tests.support.processes.host_agent import HostAgent
+from tests.chaos.cluster import AGENT
+
+if TYPE_CHECKING:
+    from tests.chaos.storm import Storm
 
 __all__ = [
     "LEADER_FAULTS",
@@ -37,7 +37,6 @@ __all__ = [
     "STEPS",
     "WITNESS_FAULTS",
     "Fault",
-    "Target",
     "begin_leader_fault",
     "begin_member_fault",
     "begin_witness_fault",
@@ -67,22 +66,7 @@ class Fault(NamedTuple):
     undo: Sequence[Callable[[], object]]
 
 
-class Target(Protocol):
-    """The cluster and the processes that faults happen to."""
-
-    cluster: Cluster
-    agent: HostAgent
-    clock: WallClock | None
-    lease: float
-
-    def process(self, name: str) -> MemberProcess:
-        """The newest process of that name."""
-
-    def start(self, name: str) -> None:
-        """Start another."""
-
-
-def begin_member_fault(kind: str, name: str, target: Target, rng: random.Random) -> Fault:
+def begin_member_fault(kind: str, name: str, target: "Storm", rng: random.Random) -> Fault:
     """Let it happen to the member `name`."""
     network, hosts, process = target.cluster.network, target.cluster.hosts, target.process(name)
     seconds = target.lease * rng.uniform(0.2, 4)
@@ -112,13 +96,12 @@ def begin_member_fault(kind: str, name: str, target: Target, rng: random.Random)
             return Fault(kind, f"{name} by {how}", seconds, [partial(network.hurry, name)])
         case _:
             assert kind == "clock", f"there is no fault {kind!r}"
-            assert target.clock is not None
             ahead = rng.choice(STEPS)
             target.clock.step(ahead)
             return Fault(kind, f"{name} to {ahead:+d} s", 0.0, [])
 
 
-def begin_witness_fault(kind: str, name: str | None, target: Target, rng: random.Random) -> Fault:
+def begin_witness_fault(kind: str, name: str | None, target: "Storm", rng: random.Random) -> Fault:
     """Let it happen to the agent; `name` is the member that is killed with it, if one is."""
     network, hosts, agent = target.cluster.network, target.cluster.hosts, target.agent
     seconds = target.lease * rng.uniform(0.2, 4)
@@ -142,7 +125,7 @@ def begin_witness_fault(kind: str, name: str | None, target: Target, rng: random
             return Fault(kind, f"{AGENT} and {name}", seconds, [agent.start, partial(target.start, name)])
 
 
-def begin_leader_fault(kind: str, host: str, friend: str | None, target: Target, rng: random.Random) -> Fault:
+def begin_leader_fault(kind: str, host: str, friend: str | None, target: "Storm", rng: random.Random) -> Fault:
     """Let it happen to `host`, which leads. An island may have a `friend`, a member that reaches no other server."""
     network, node = target.cluster.network, target.cluster.node(host)
     seconds = rng.uniform(*LEADER_SECONDS)

@@ -19,8 +19,8 @@ Kinds are dealt from a deck that a seed shuffled, as in `storm`. Most are aimed 
 to be seen at others. Faults of the network may overlap. When a deck is empty, and in the end, all is undone at once,
 and all must be led again: how long that takes shows whether a group elects that is up and hears each other.
 
-All the while, the hosts' clocks run at rates of their own, if a test has `BentClocks`: the storm gives each process its
-host's, and reads its notes in true time.
+All the while, the hosts' clocks run at rates of their own: the storm gives each process its host's, and reads its notes
+in true time.
 """
 
 import heapq
@@ -34,13 +34,12 @@ from neli_router.clock import host_clock
 from neli_router.processes.group import MemberProcess, ProcessGroup
 from neli_router.processes.referee import LifePhase
 from tests.chaos.bad_switch import BadSwitch
-from tests.chaos.bent_clock import BentClocks
+from tests.chaos.clocks import BentClocks, WallClock
 from tests.chaos.faults import STEPS, Fault
 from tests.chaos.storm import ASK_EVERY, LATE_MAX, LOOK_EVERY, Injected, led_from
-from tests.chaos.wall_clock import WallClock
 from tests.support.servers.network import Network
 
-__all__ = ["PeerStorm"]
+__all__ = ["PEER_FAULTS", "PeerStorm"]
 
 PROCESS_FAULTS = ("kill", "reboot", "stop", "leave", "outage")
 NETWORK_FAULTS = ("cut off", "unpair", "mute", "deaf", "one way", "split", "slow", "held", "bad")
@@ -64,11 +63,9 @@ class PeerStorm:
         *,
         lease: float,
         seed: int,
-        clock: WallClock | None = None,
-        bent: BentClocks | None = None,
+        clock: WallClock,
+        bent: BentClocks,
     ) -> None:
-        self.kinds = tuple(kind for kind in PEER_FAULTS if kind != "clock" or clock is not None)
-        """Of faults: without a clock that can be stepped, none is."""
         self.injected: list[Injected] = []
         self.ended: list[str] = []
         """The log of each process that ended by itself, which none may."""
@@ -89,7 +86,7 @@ class PeerStorm:
             self._start(name)
         led_from(self._group, host_clock())
         self.began_at = host_clock()
-        end, deck, unmet = self.began_at + seconds, list[str](), set(self.kinds)
+        end, deck, unmet = self.began_at + seconds, list[str](), set(PEER_FAULTS)
         give_up_at, strike_at = end + LATE_MAX, self.began_at
         try:
             while (now := host_clock()) < give_up_at:
@@ -100,7 +97,7 @@ class PeerStorm:
                 if now >= strike_at and not deck:
                     if self.injected:
                         self._calm()
-                    deck = self._rng.sample(self.kinds, len(self.kinds))
+                    deck = self._rng.sample(PEER_FAULTS, len(PEER_FAULTS))
                 if now >= strike_at:
                     if self._strike(deck[-1]):
                         unmet.discard(deck.pop())
@@ -126,12 +123,12 @@ class PeerStorm:
         self.led_after.append(max(led_at.values()) - calm_at)
 
     def _start(self, name: str) -> None:
-        environment = dict(self._bent.environment(name)) if self._bent is not None else {}
-        if self._clock is not None and name == self._names[0]:
-            libraries = [one["LD_PRELOAD"] for one in (self._clock.environment, environment) if one]
+        environment = dict(self._bent.environment(name))
+        if name == self._names[0]:
+            libraries = [one["LD_PRELOAD"] for one in (self._clock.environment, environment)]
             environment |= {**self._clock.environment, "LD_PRELOAD": ":".join(libraries)}
         process = self._group.start(name, prefix=self._network.prefix(name), environment=environment)
-        process.clock_rate = self._bent.rates[name] if self._bent is not None else 1.0
+        process.clock_rate = self._bent.rates[name]
         self._present[name] = process
 
     def _is_member(self, name: str) -> bool:
@@ -192,7 +189,6 @@ class PeerStorm:
         other = self._rng.choice(others)
         match kind:
             case "clock":
-                assert self._clock is not None
                 ahead = self._rng.choice(STEPS)
                 self._clock.step(ahead)
                 return Fault(kind, f"{names[0]} to {ahead:+d} s", 0.0, [])

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from neli_router.clock import host_clock
 from neli_router.processes.group import MemberProcess, ProcessGroup
+from tests.chaos.clocks import WallClock
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import (
     LEADER_FAULTS,
@@ -33,7 +34,6 @@ from tests.chaos.faults import (
     begin_member_fault,
     begin_witness_fault,
 )
-from tests.chaos.wall_clock import WallClock
 from tests.support.processes.host_agent import HostAgent
 
 __all__ = ["Injected", "Storm", "led_from"]
@@ -81,7 +81,7 @@ class Storm:
         called: str,
         lease: float,
         seed: int,
-        clock: WallClock | None = None,
+        clock: WallClock,
     ) -> None:
         self.cluster, self.agent, self.clock, self.lease = cluster, agent, clock, lease
         self.injected: list[Injected] = []
@@ -133,7 +133,7 @@ class Storm:
 
     def start(self, name: str) -> None:
         environment = {"NELI_AGENT": NO_AGENT} if name in self._names[-UNSEEN:] else self.agent.environment
-        if self.clock is not None and name == self._clocked:
+        if name == self._clocked:
             environment = {**environment, **self.clock.environment}
         prefix = self.cluster.network.prefix(name)
         self._present[name] = self._group.start(name, prefix=prefix, environment=environment)

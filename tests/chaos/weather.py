@@ -19,12 +19,12 @@ from neli_router.induction.records import Certify
 from neli_router.processes.group import ProcessGroup
 from neli_router.processes.history import History, history_of
 from neli_router.processes.referee import Verdict
-from tests.chaos import report
+from tests.chaos import clocks, report
 from tests.chaos.cluster import AGENT, Cluster
 from tests.chaos.faults import LEADER_FAULTS, WITNESS_FAULTS
 from tests.chaos.fenced import FencedWriter, Writes, writes_in
 from tests.chaos.storm import Storm
-from tests.chaos.wall_clock import WallClock
+from tests.conftest import require
 from tests.support.draws import SEED, SNAPSHOT_EVERY, say
 from tests.support.processes.host_agent import HostAgent
 from tests.support.processes.ledger_copy import LedgerCopy
@@ -69,9 +69,9 @@ def weather(
 ) -> Run:
     """Let a group live through a storm of these faults, with this guarantee, for so long, and on until it was seen what
     the guarantee is about: takeovers, or overlaps and writes that the fence refuses."""
-    kinds = [kind for kind in kinds if kind != "clock" or not WallClock.missing()]
+    require(clocks.missing())
+    clock = clocks.WallClock(folder)
     say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={seconds:g}")
-    clock = WallClock(folder) if "clock" in kinds else None
     fence, name = folder / "fence.db", f"chaos-{uuid4().hex}"
     FencedWriter.install(fence)
     program = ("tests.chaos.fenced", str(fence))
@@ -92,7 +92,9 @@ def weather(
             {"ledger": ledger, "layout": {"partitions": PARTITIONS}, **options}, prefix=cluster.network.prefix(AGENT)
         ) as agent,
     ):
-        storm = Storm(cluster, group, agent, NAMES, kinds, called=name, lease=LEASE, seed=SEED, clock=clock)
+        storm = Storm(
+            cluster, group, agent, NAMES, kinds, called=name, lease=LEASE, seed=SEED, clock=clocks.WallClock(folder)
+        )
         with LedgerCopy(ledger) as copy:
             storm.run(seconds, seen)
     verdict = group.verdict()

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from neli_router.config import Config
-from neli_router.errors import ConfigError, LedgerRewound, LedgerUnavailable, LedgerUnusable
-from neli_router.keyspace import Layout
+from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
 from neli_router.ledgers.addresses import delete_ledger, open_ledger, problems_of, public_address
 from neli_router.ledgers.base import Ledger, Promise
 from neli_router.ledgers.redis.address import SCHEMES, RedisAddress, parse
@@ -563,29 +562,6 @@ def test_what_it_promises_and_what_endangers_it_follow_from_the_settings(server:
         assert {Promise.MULTI_HOST, *promises} == ledger.promises
         assert any(doubt in sentence for sentence in ledger.doubts), ledger.doubts
         assert promises == opened(server.unix_url("jobs")).promises  # Only this host can reach a socket.
-
-
-@on_servers
-def test_an_exclusive_group_needs_its_user_s_word(lasting: Redis) -> None:
-    with pytest.raises(ConfigError, match="accept_rewinds=True") as caught:
-        Member(Config(lasting.url("jobs"), guarantee="exclusive"))
-    assert "one disk has all records" in str(caught.value)
-    with Member(Config(lasting.url("jobs"), guarantee="available", lease=0.3)) as member:
-        assert member.pulse(PATIENCE)
-
-
-@on_servers
-def test_two_members_take_over_from_each_other(server: Redis) -> None:
-    common: dict[str, Any] = {"layout": Layout(partitions=8), "lease": 0.5, "accept_rewinds": True}
-    with Router(lambda: open_ledger(server.unix_url("jobs"), create=True, patience=1.0), wait=False) as router:
-        first = Member(Config(server.url("jobs"), name="first", **common))
-        assert first.pulse(PATIENCE)
-        with Member(Config(server.url("jobs"), name="second", **common)) as second:
-            until(lambda: len(second.led) == 4)
-            first.close()
-            until(lambda: len(second.led) == 8)
-            until(lambda: {"second"} == {router.owner(f"key {number}").name for number in range(100)})
-        assert second.closed
 
 
 @on_servers

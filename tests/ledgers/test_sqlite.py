@@ -285,19 +285,6 @@ def test_a_locked_file_stops_appends_for_a_while_and_reads_not_at_all(path: Path
     assert [Entry(2, b"c")] == ledger.read(0)
 
 
-def test_an_append_waits_for_a_lock_that_is_soon_free(path: Path) -> None:
-    with (
-        closing(SqliteLedger(path, busy_max=PATIENCE)) as ledger,
-        closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other,
-    ):
-        other.execute("BEGIN IMMEDIATE")
-        freeing = threading.Timer(0.05, other.execute, ("ROLLBACK",))
-        freeing.start()
-        ledger.append([b"a"])
-        freeing.join()
-        assert [Entry(1, b"a")] == ledger.read(0)
-
-
 class Interrupted(list[bytes]):
     """Payloads, while the user presses Ctrl-C."""
 

@@ -4,7 +4,7 @@ m1, m2, m3 ---what each leads---> a real Redis ---messages---> Router.from_redis
  '---'---'-- datagrams, which are cut; the way to Redis is not
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
@@ -140,17 +140,28 @@ def require_no_fall(told: Told) -> None:
     assert [] == told.group.verdict().faults
 
 
+def told_by(
+    places: Mapping[str, str],
+    protocol: str,
+    folder: Path,
+    url: str,
+    stack: ExitStack,
+    prefixes: Mapping[str, tuple[str, ...]],
+) -> Told:
+    options = {"protocol": protocol, "lease": LEASE, "ownership": url}
+    group = stack.enter_context(PeerProcesses(folder, places, partitions=PARTITIONS, pause=0.02, **options))
+    told = Told(group, url, stack)
+    for name, prefix in prefixes.items():
+        group.start(name, prefix=prefix)
+    return told
+
+
 @pytest.fixture(name="told", params=["term", "gossip"])
 def _told(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Told]:
     require(missing())
     with ExitStack() as stack:
         url = stack.enter_context(Redis.started()).url("jobs")
-        options = {"protocol": request.param, "lease": LEASE, "ownership": url}
-        group = PeerProcesses(tmp_path, loopback_places(NAMES), partitions=PARTITIONS, pause=0.02, **options)
-        told = Told(stack.enter_context(group), url, stack)
-        for name in NAMES:
-            group.start(name)
-        yield told
+        yield told_by(loopback_places(NAMES), request.param, tmp_path, url, stack, dict.fromkeys(NAMES, ()))
 
 
 def test_readers_see_the_new_owner_of_what_a_killed_leader_led_and_no_term_ever_falls(told: Told) -> None:
@@ -173,8 +184,8 @@ def test_readers_see_the_new_owner_of_what_a_killed_leader_led_and_no_term_ever_
     require_no_fall(told)
 
 
-@pytest.fixture(name="apart", params=["term", "gossip"])
-def _apart(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Told, Network]]:
+@pytest.fixture(name="apart")
+def _apart(tmp_path: Path) -> Iterator[tuple[Told, Network]]:
     """Each process on a host of its own, and Redis on another."""
     require(missing() or networks.missing())
     with ExitStack() as stack:
@@ -183,12 +194,7 @@ def _apart(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Tol
         redis = Redis.started(host=network.address(REDIS), prefix=network.prefix(REDIS))
         url = stack.enter_context(redis).url("jobs")
         places = {name: f"{network.address(name)}:{PORT}" for name in NAMES}
-        options = {"protocol": request.param, "lease": LEASE, "ownership": url}
-        group = PeerProcesses(tmp_path, places, partitions=PARTITIONS, pause=0.02, **options)
-        told = Told(stack.enter_context(group), url, stack)
-        for name in NAMES:
-            group.start(name, prefix=network.prefix(name))
-        yield told, network
+        yield told_by(places, "term", tmp_path, url, stack, {name: network.prefix(name) for name in NAMES}), network
 
 
 def test_a_leader_without_a_majority_goes_on_reaching_redis_and_says_no_more_that_it_leads(

@@ -448,20 +448,6 @@ def test_a_handover_leaves_no_moment_without_an_owner_and_routers_of_store_and_l
         until(lambda: names(router) == ["a"] * 8 and true.table.partitions == router.table.partitions)
 
 
-def test_a_redis_that_forgot_everything_is_told_again(server: Redis, tmp_path: Path) -> None:
-    with (
-        member(server, "a", ledger=tmp_path / "ledger.db"),
-        Router.from_redis(server.url("jobs"), wait=False, max_age=60.0) as router,
-    ):
-        until(lambda: names(router) == ["a"] * 8)
-        server.cli("FLUSHALL")
-        until(lambda: server.cli("HLEN", "jobs:owners:v1") == "8")
-        until(lambda: names(router) == ["a"] * 8)
-        server.restart()
-        until(lambda: server.cli("HLEN", "jobs:owners:v1") == "8")
-        until(lambda: names(router) == ["a"] * 8)
-
-
 def test_a_member_leads_whether_redis_is_there_or_not_and_the_log_says_so_once(
     server: Redis, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -485,7 +471,7 @@ def test_a_member_leads_whether_redis_is_there_or_not_and_the_log_says_so_once(
     assert all(one != other for one, other in pairwise(told)), told
 
 
-def test_names_may_hold_anything_printable(server: Redis, owners: RedisOwners, tmp_path: Path) -> None:
+def test_names_may_hold_anything_printable(server: Redis, owners: RedisOwners) -> None:
     odd = ["a b", '"', "\\", "@x", "-", "12 id", "ü€𝄞", "{}[],:", "'; FLUSHALL", "x" * 100]
     with Router.from_redis(server.url("jobs"), wait=False) as router:
         for term, name in enumerate(odd, start=1):
@@ -493,12 +479,6 @@ def test_names_may_hold_anything_printable(server: Redis, owners: RedisOwners, t
             owners.publish(LAYOUT, Claim(f"id-{term}", card, 60.0, dict.fromkeys(ALL, term), {}))
             until(lambda: names(router) == [name] * 8)  # noqa: B023 - it is over by then.
             assert Peer(name, name, 1, name) in router.members
-    name = "".join(odd)
-    where = {"name": name, "address": name, "zone": name, "ownership": server.url("{jobs}")}
-    config = Config(f"sqlite://{tmp_path}/ledger.db", layout=LAYOUT, lease=0.5, **where)  # type: ignore[arg-type]
-    with Router.from_redis(server.url("{jobs}"), wait=False) as router, Member(config):
-        until(lambda: names(router) == [name] * 8)
-        assert (Peer(name, name, 1, name),) == router.members
 
 
 def test_what_a_later_release_says_more_is_passed_over(server: Redis, owners: RedisOwners) -> None:

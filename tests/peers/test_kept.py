@@ -189,7 +189,7 @@ def test_a_process_killed_at_any_moment_leaves_a_whole_memory_and_none_older_tha
             print(number, flush=True)
     """)
     told = 0
-    for life in range(5):
+    for life in range(3):
         process = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         try:

@@ -77,15 +77,10 @@ class GoneliMember:
         return bool(said) and said[-1] == "acquired"
 
     @property
-    def led(self) -> list[tuple[float, float]]:
-        """From when to when it led, each time; until now, if it still does."""
-        return list(self._tenures())
-
-    @property
     def life(self) -> Life:
-        """The same for the referee. goNELI has no terms, so all are under 0, and nothing can be said of their order."""
+        """When it led, for the referee. goNELI has no terms, so all are under 0, and their order says nothing."""
         label = f"{self.name}.1"
-        return Life(label, spans=[Span(label, 0, 0, since, until) for since, until in self.led])
+        return Life(label, spans=[Span(label, 0, 0, since, until) for since, until in self._tenures()])
 
     def _tenures(self) -> Iterator[tuple[float, float]]:
         since = None

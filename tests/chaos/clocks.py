@@ -1,0 +1,74 @@
+"""Clocks of processes that a test changes: some run at another rate, and the time of day of some jumps.
+
+    m1 --environment--> bent_clock.c, preloaded by its processes: host_clock() = true time * 1.08955
+    m2 --environment--> bent_clock.c                                             true time * 0.91045
+    step(+3600) --writes--> [ 8 bytes ] <--maps-- wall_clock.c, preloaded by every process that has its `environment`
+
+A lease is counted on the leader's clock, and the promises to it on others'. So a group of one machine, where all read
+one clock, never shows whether the bound of drift is allowed for. The bent clocks start with the host, as the true ones
+do: what a process reads, divided by its rate, is the true time. So its notes are judged by the true time, too.
+
+Of a stepped wall clock only the time of day jumps. The clock by which a member counts its leases must not.
+"""
+
+import mmap
+import random
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["BentClocks", "WallClock", "missing"]
+
+
+def missing() -> str:
+    """Why there can be no such clocks here, or nothing."""
+    if sys.platform != "linux":
+        return f"clocks are changed by what Linux's loader preloads, and this is {sys.platform}"
+    return "" if shutil.which("cc") else "no C compiler (cc) is installed"
+
+
+def _compiled(name: str, folder: Path) -> str:
+    library = str(folder / f"{name}.so")
+    source = Path(__file__).with_name(f"{name}.c")
+    command = ["cc", "-O2", "-shared", "-fPIC", "-o", library, str(source), "-ldl"]
+    subprocess.run(command, check=True, capture_output=True)
+    return library
+
+
+class BentClocks:
+    """`rates` are those of the hosts, by name. The library is made in `folder`."""
+
+    def __init__(self, folder: Path, rates: Mapping[str, float]) -> None:
+        self.rates = rates
+        self._library = _compiled("bent_clock", folder)
+
+    def environment(self, name: str) -> Mapping[str, str]:
+        """Of the processes of that host."""
+        return {"LD_PRELOAD": self._library, "CLOCK_RATE_PPM": str(round((self.rates[name] - 1) * 1e6))}
+
+    @staticmethod
+    def draw(names: Sequence[str], off: float, rng: random.Random) -> Mapping[str, float]:
+        """A rate for each host, too slow or too fast by `off`: the extremes, because whoever bears them bears the rest.
+        Of an odd number most are too fast: so a majority can elect another beside a leader whose clock is slow."""
+        shuffled = rng.sample(names, len(names))
+        return {name: 1 + (-off if place % 2 else off) for place, name in enumerate(shuffled)}
+
+
+class WallClock:
+    """Ahead of the true time by nothing at first. Its library and its file are made in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        file = folder / "ahead"
+        file.write_bytes(bytes(8))
+        with file.open("r+b") as opened:
+            self._ahead = mmap.mmap(opened.fileno(), 8)
+        library = _compiled("wall_clock", folder)
+        self.environment: Mapping[str, str] = {"LD_PRELOAD": library, "WALL_CLOCK_AHEAD": str(file)}
+        """Of the processes that shall live by it."""
+
+    def step(self, seconds: int) -> None:
+        """From now on it is that much ahead of the true time."""
+        self._ahead[:] = struct.pack("q", seconds)
