@@ -25,7 +25,7 @@ from neli_router.ledgers.base import Entry, Ledger
 from neli_router.processes.group import MemberProcess, ProcessGroup, led_elsewhere
 from neli_router.processes.history import History, history_of
 from neli_router.router.router import Router
-from tests.support.processes.host_agent import HostAgent
+from tests.support.agents.processes import AgentProcess
 from tests.support.processes.ledger_copy import LedgerCopy
 
 __all__ = ["Ours", "Sizes", "await_led_elsewhere", "balanced", "busy_cores", "patient_read", "takeover"]
@@ -57,10 +57,10 @@ def balanced(lease: float, sizes: Sizes, *, is_witnessed: bool = False) -> Itera
         options = {"ledger": f"sqlite://{folder}/ledger.db", "lease": lease, **options_at(sizes.there, "failover")}
         environment: dict[str, str] = {}
         if is_witnessed:
-            agent = stack.enter_context(HostAgent({"layout": {"partitions": sizes.partitions}, **options}))
-            agent.start()
-            agent.await_ready()  # A member that starts before it has no witness.
-            environment = agent.environment
+            # A member that starts before it has no witness.
+            layout = {"partitions": sizes.partitions}
+            agent = AgentProcess("witness", Path(folder), "--weight", "0", layout=layout, **options)
+            environment = stack.enter_context(agent).environment
         options |= {"pause": lease / ROUNDS_PER_LEASE, "witness": "agent" if is_witnessed else "none"}
         group = stack.enter_context(
             ProcessGroup(Path(folder), partitions=sizes.partitions, environment=environment, **options)

@@ -108,7 +108,7 @@ def begin_witness_fault(kind: str, name: str | None, target: "Storm", rng: rando
     match kind:
         case "agent dead":
             agent.kill()
-            return Fault(kind, AGENT, seconds, [agent.start])
+            return Fault(kind, AGENT, seconds, [agent.begin])
         case "agent held":
             agent.stop()
             return Fault(kind, AGENT, seconds, [agent.resume])
@@ -122,7 +122,7 @@ def begin_witness_fault(kind: str, name: str | None, target: "Storm", rng: rando
             # The agent first: for some hundred microseconds it would see the other's end.
             agent.kill()
             target.process(name).kill()
-            return Fault(kind, f"{AGENT} and {name}", seconds, [agent.start, partial(target.start, name)])
+            return Fault(kind, f"{AGENT} and {name}", seconds, [agent.begin, partial(target.start, name)])
 
 
 def begin_leader_fault(kind: str, host: str, friend: str | None, target: "Storm", rng: random.Random) -> Fault:

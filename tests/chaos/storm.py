@@ -34,7 +34,7 @@ from tests.chaos.faults import (
     begin_member_fault,
     begin_witness_fault,
 )
-from tests.support.processes.host_agent import HostAgent
+from tests.support.agents.processes import AgentProcess
 
 __all__ = ["Injected", "Storm", "led_from"]
 
@@ -74,7 +74,7 @@ class Storm:
         self,
         cluster: Cluster,
         group: ProcessGroup,
-        agent: HostAgent,
+        agent: AgentProcess,
         names: Sequence[str],
         kinds: Sequence[str],
         *,
@@ -104,7 +104,6 @@ class Storm:
         """Start the group, let things happen for `seconds`, and on until it has `seen` something; then let it settle
         and leave, which must succeed."""
         self.agent.start()
-        self.agent.await_ready()
         for name in self._names:
             self.start(name)
         self._group.settle()
@@ -125,7 +124,7 @@ class Storm:
         finally:
             self._end_all()  # The next test wants all servers and a network in any case.
         self._recover()
-        self.agent.await_ready()
+        self.agent.await_member()
         self._group.leave()
 
     def process(self, name: str) -> MemberProcess:
@@ -202,8 +201,8 @@ class Storm:
                 self.ended.append(f"{process.life.label} ended with {process.exit_code()}:\n{process.log}")
                 self.start(name)
         if "agent" not in self._out and not self.agent.is_running:
-            self.ended.append(f"the agent ended:\n{self.agent.log}")
-            self.agent.start()
+            self.ended.append(f"the agent ended:\n{self.agent.log.read_text(errors='replace')}")
+            self.agent.begin()
         time.sleep(LOOK_EVERY)
 
     def _end_all(self) -> None:

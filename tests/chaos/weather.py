@@ -10,6 +10,7 @@ draws the same faults as in the run that printed it.
 """
 
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +26,8 @@ from tests.chaos.faults import LEADER_FAULTS, WITNESS_FAULTS
 from tests.chaos.fenced import FencedWriter, Writes, writes_in
 from tests.chaos.storm import Storm
 from tests.conftest import require
+from tests.support.agents.processes import AgentProcess
 from tests.support.draws import SEED, SNAPSHOT_EVERY, say
-from tests.support.processes.host_agent import HostAgent
 from tests.support.processes.ledger_copy import LedgerCopy
 
 __all__ = ["LEASE", "NAMES", "PARTITIONS", "PAUSE", "SECONDS", "Run", "require_safe", "weather"]
@@ -88,13 +89,18 @@ def weather(
 
     with (
         ProcessGroup(folder, partitions=PARTITIONS, pause=PAUSE, ledger=ledger, program=program, **options) as group,
-        HostAgent(
-            {"ledger": ledger, "layout": {"partitions": PARTITIONS}, **options}, prefix=cluster.network.prefix(AGENT)
+        # Not the test's folder: the path of a socket has at most 107 bytes.
+        tempfile.TemporaryDirectory(prefix="neli-host-") as host,
+        AgentProcess(
+            *("witness", Path(host), "--weight", "0"),
+            prefix=cluster.network.prefix(AGENT),
+            begun=False,
+            ledger=ledger,
+            layout={"partitions": PARTITIONS},
+            **options,
         ) as agent,
     ):
-        storm = Storm(
-            cluster, group, agent, NAMES, kinds, called=name, lease=LEASE, seed=SEED, clock=clocks.WallClock(folder)
-        )
+        storm = Storm(cluster, group, agent, NAMES, kinds, called=name, lease=LEASE, seed=SEED, clock=clock)
         with LedgerCopy(ledger) as copy:
             storm.run(seconds, seen)
     verdict = group.verdict()

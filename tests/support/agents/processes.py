@@ -1,13 +1,14 @@
-"""Agents as real processes, of one group on one SQLite ledger: to be killed and drained."""
+"""Agents as real processes: to be killed and drained, and to be witnesses of the members beside them."""
 
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from neli_router.agent import Client
 from neli_router.closing import Closing
@@ -27,30 +28,33 @@ SERVE = "from neli_router.cli import main; main()"
 
 
 class AgentProcess(Closing):
-    """`neli agent`, in a process group of its own."""
+    """`neli agent`, in a process group of its own, below a leash. `options` are its configuration.
+
+    It is a member when it was made, unless it is to be `begun` later. `prefix` stands before its command, which it must
+    become by `exec`.
+    """
 
     def __init__(
-        self,
-        name: str,
-        folder: Path,
-        *flags: str,
-        lease: float = LEASE,
-        drain_timeout: float = 5.0,
-        ledger: str = "",
+        self, name: str, folder: Path, *flags: str, prefix: Sequence[str] = (), begun: bool = True, **options: Any
     ) -> None:
         self.name, self.socket, self.log = name, folder / f"{name}.sock", folder / f"{name}.log"
-        self._flags, self._options = (
-            flags,
-            {
-                "--ledger": ledger or f"sqlite://{folder}/ledger.db",
-                "--name": name,
-                "--lease": str(lease),
-                "--drain-timeout": str(drain_timeout),
-                "--layout-partitions": str(PARTITIONS),
-                "--socket": str(self.socket),
-            },
-        )
-        self.start()
+        self.environment = {"NELI_AGENT": str(self.socket)}
+        """Of the members that it is to watch."""
+        chosen = {
+            "ledger": f"sqlite://{folder}/ledger.db",
+            "lease": LEASE,
+            "drain_timeout": 5.0,
+            "layout": {"partitions": PARTITIONS},
+            **options,
+            "name": name,
+            "socket": self.socket,
+        }
+        words = [word for option, value in chosen.items() for word in _words(option, value)]
+        # The prefix comes first, as it may be a program that the leash does not survive.
+        self._command = [*prefix, *leashed([sys.executable, "-P", "-c", SERVE, "agent", *words, *flags])]
+        self._process: subprocess.Popen[bytes] | None = None
+        if begun:
+            self.start()
 
     @property
     def address(self) -> str:
@@ -65,44 +69,72 @@ class AgentProcess(Closing):
         return Client(self.address, timeout=PATIENCE)
 
     def start(self) -> None:
+        self.begin()
+        try:
+            self.await_member()
+        except BaseException:
+            self.close()  # Else it would live on after the test, and the tests after it would have one core less.
+            raise
+
+    def begin(self) -> None:
+        """Start it, and do not wait."""
         assert threading.current_thread() is threading.main_thread(), "it would end with its thread"
-        options = [word for option in self._options.items() for word in option]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("NELI_")}
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
-                leashed([sys.executable, "-P", "-c", SERVE, "agent", *options, *self._flags]),
+                self._command,
                 env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 process_group=0,
             )
-        try:
-            until(self._is_member, f"the membership of the agent {self.name}")
-        except BaseException:
-            self.close()  # Else it would live on after the test, and the tests after it would have one core less.
-            raise
+
+    def await_member(self) -> None:
+        until(self._is_member, f"the membership of the agent {self.name}")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended; a stopped process runs."""
+        return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """As if the host had lost its power."""
-        self.signal(signal.SIGKILL)
-        self._process.wait()
+        """As if the host had lost its power. One that is gone is fine."""
+        if self._process is not None and self.is_running:
+            self.signal(signal.SIGKILL)
+            self._process.wait()
+
+    def stop(self) -> None:
+        """Let it stand still."""
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
 
     def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None, "it was started"
         os.killpg(self._process.pid, number)
 
     def close(self) -> None:
-        if self._process.poll() is None:
-            self.signal(signal.SIGCONT)
-            self.kill()
+        self.kill()
 
     def _is_member(self) -> bool:
-        assert self._process.poll() is None, self.log.read_text()
+        assert self.is_running, self.log.read_text()
         try:
             with self.client() as client:
                 return client.status().member == "member"
         except NeliError:
             return False
+
+
+def _words(option: str, value: object) -> list[str]:
+    """An option of the command line."""
+    flag = f"--{option.replace('_', '-')}"
+    if isinstance(value, Mapping):
+        return [word for inner, size in value.items() for word in _words(f"{option}-{inner}", size)]
+    if isinstance(value, bool):
+        return [flag if value else f"--no-{flag[2:]}"]
+    return [flag, str(value)]
 
 
 @contextmanager
