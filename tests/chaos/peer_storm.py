@@ -23,20 +23,16 @@ All the while, the hosts' clocks run at rates of their own: the storm gives each
 in true time.
 """
 
-import heapq
-import random
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import count
 
 from neli_router.clock import host_clock
-from neli_router.processes.group import MemberProcess, ProcessGroup
+from neli_router.processes.group import ProcessGroup
 from neli_router.processes.referee import LifePhase
 from tests.chaos.bad_switch import BadSwitch
 from tests.chaos.clocks import BentClocks, WallClock
 from tests.chaos.faults import STEPS, Fault
-from tests.chaos.storm import ASK_EVERY, LATE_MAX, LOOK_EVERY, Injected, led_from
+from tests.chaos.storm import ASK_EVERY, LATE_MAX, BaseStorm, led_from
 from tests.support.servers.network import Network
 
 __all__ = ["PEER_FAULTS", "PeerStorm"]
@@ -52,7 +48,7 @@ LOSS, DOUBLED, LATE = 0.2, 0.3, 0.3
 """At most, of the bad switch; the last in leases, and about a beat. More than this elects nobody for long."""
 
 
-class PeerStorm:
+class PeerStorm(BaseStorm):
     """Turns a group upside down for some seconds, and then lets it be led again."""
 
     def __init__(
@@ -66,28 +62,19 @@ class PeerStorm:
         clock: WallClock,
         bent: BentClocks,
     ) -> None:
-        self.injected: list[Injected] = []
-        self.ended: list[str] = []
-        """The log of each process that ended by itself, which none may."""
+        super().__init__(group, network.hosts, lease=lease, seed=seed, clock=clock)
         self.led_after: list[float] = []
         """Seconds until every partition was led, from each calm: all have started, and hear each other."""
-        self._network, self._group, self._switch, self._lease = network, group, switch, lease
-        self._names, self._clock, self._bent = list(network.hosts), clock, bent
-        self._rng = random.Random(seed)
-        self._present: dict[str, MemberProcess] = {}
-        self._out: set[str] = set()
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
-        self.began_at = 0.0
+        self._network, self._switch, self._bent = network, switch, bent
 
     def run(self, seconds: float, seen: Callable[[], object]) -> None:
         """Let things happen for `seconds`, and on until all kinds of faults were met and it has `seen` something."""
         for name in self._names:
-            self._start(name)
+            self.start(name)
         led_from(self._group, host_clock())
-        self.began_at = host_clock()
-        end, deck, unmet = self.began_at + seconds, list[str](), set(PEER_FAULTS)
-        give_up_at, strike_at = end + LATE_MAX, self.began_at
+        self._began_at = host_clock()
+        end, deck, unmet = self._began_at + seconds, list[str](), set(PEER_FAULTS)
+        give_up_at, strike_at = end + LATE_MAX, self._began_at
         try:
             while (now := host_clock()) < give_up_at:
                 if now >= end:
@@ -101,7 +88,7 @@ class PeerStorm:
                 if now >= strike_at:
                     if self._strike(deck[-1]):
                         unmet.discard(deck.pop())
-                    strike_at = now + self._lease * self._rng.uniform(0.3, 2.0)
+                    strike_at = now + self.lease * self._rng.uniform(0.3, 2.0)
                 self._look()
         finally:
             self._undo_all()
@@ -109,8 +96,7 @@ class PeerStorm:
         self._group.leave()
 
     def _undo_all(self) -> None:
-        while self._due:
-            heapq.heappop(self._due)[2]()
+        self._end_all()
         self._network.heal()
         self._switch.heal()
 
@@ -119,14 +105,14 @@ class PeerStorm:
         self._look()
         self._group.wait_until(lambda: all(map(self._is_member, self._names)), "all were to be members again")
         calm_at = host_clock()
-        led_at = led_from(self._group, calm_at, claimed=1.1 * self._lease)  # By the slowest clock of a leader.
+        led_at = led_from(self._group, calm_at, claimed=1.1 * self.lease)  # By the slowest clock of a leader.
         self.led_after.append(max(led_at.values()) - calm_at)
 
-    def _start(self, name: str) -> None:
+    def start(self, name: str) -> None:
         environment = dict(self._bent.environment(name))
         if name == self._names[0]:
-            libraries = [one["LD_PRELOAD"] for one in (self._clock.environment, environment)]
-            environment |= {**self._clock.environment, "LD_PRELOAD": ":".join(libraries)}
+            libraries = [one["LD_PRELOAD"] for one in (self.clock.environment, environment)]
+            environment |= {**self.clock.environment, "LD_PRELOAD": ":".join(libraries)}
         process = self._group.start(name, prefix=self._network.prefix(name), environment=environment)
         process.clock_rate = self._bent.rates[name]
         self._present[name] = process
@@ -140,7 +126,7 @@ class PeerStorm:
 
     def _strike(self, kind: str) -> bool:
         """Whether it could be: begin this fault, and say when it ends."""
-        seconds = self._lease * self._rng.uniform(0.3, 3.0)
+        seconds = self.lease * self._rng.uniform(0.3, 3.0)
         if kind in PROCESS_FAULTS:
             free = [name for name in self._names if name not in self._out]
             if len(free) <= len(self._names) // 2 + 1 or (kind == "outage" and self._out):
@@ -151,7 +137,7 @@ class PeerStorm:
                     return False
             out = free if kind == "outage" else [self._victim(free)]
             undo = self._befall(kind, out)
-            self._end_later(Fault(kind, " ".join(out), seconds + (kind == "stop") * self._lease, undo), out)
+            self._end_later(Fault(kind, " ".join(out), seconds + (kind == "stop") * self.lease, undo), out)
         else:
             self._end_later(self._disturb(kind, seconds), ())
         return True
@@ -171,16 +157,16 @@ class PeerStorm:
                 for process in processes:
                     process.kill()
                 if kind != "reboot":
-                    return [partial(self._start, name) for name in names]
+                    return [partial(self.start, name) for name in names]
                 for name in names:
-                    self._start(name)
+                    self.start(name)
                 return []
 
     def _come_back(self, name: str) -> None:
         left = self._present[name]
         if (code := left.exit_code()) != 0:
             self.ended.append(f"{left.life.label} was to leave, and ended with {code}:\n{left.log}")
-        self._start(name)
+        self.start(name)
 
     def _disturb(self, kind: str, seconds: float) -> Fault:
         network, names = self._network, self._names
@@ -190,7 +176,7 @@ class PeerStorm:
         match kind:
             case "clock":
                 ahead = self._rng.choice(STEPS)
-                self._clock.step(ahead)
+                self.clock.step(ahead)
                 return Fault(kind, f"{names[0]} to {ahead:+d} s", 0.0, [])
             case "held":
                 self._switch.held |= {one}
@@ -201,7 +187,7 @@ class PeerStorm:
             case "bad":
                 self._switch.loss = LOSS * self._rng.random()
                 self._switch.doubled = DOUBLED * self._rng.random()
-                self._switch.late = LATE * self._lease * self._rng.random()
+                self._switch.late = LATE * self.lease * self._rng.random()
                 return Fault(kind, "all", 2 * seconds, [self._switch.heal])
             case "cut off":
                 ways = [way for name in others for way in ((one, name), (name, one))]
@@ -224,27 +210,3 @@ class PeerStorm:
 
     def _release(self, name: str) -> None:
         self._switch.held -= {name}
-
-    def _end_later(self, fault: Fault, out: Sequence[str]) -> None:
-        began_at = host_clock()
-        self._out.update(out)
-
-        def end() -> None:
-            for act in fault.undo:
-                act()
-            self._out.difference_update(out)
-            lasted = host_clock() - began_at
-            self.injected.append(Injected(fault.kind, fault.whom, began_at - self.began_at, lasted))
-
-        heapq.heappush(self._due, (began_at + fault.seconds, next(self._order), end))
-
-    def _look(self) -> None:
-        """Do what is due, read what was noted, and start what ended by itself."""
-        while self._due and self._due[0][0] <= host_clock():
-            heapq.heappop(self._due)[2]()
-        self._group.read_notes()
-        for name, process in self._present.items():
-            if name not in self._out and not process.is_running:
-                self.ended.append(f"{process.life.label} ended with {process.exit_code()}:\n{process.log}")
-                self._start(name)
-        time.sleep(LOOK_EVERY)

@@ -18,7 +18,7 @@ import heapq
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -36,7 +36,7 @@ from tests.chaos.faults import (
 )
 from tests.support.agents.processes import AgentProcess
 
-__all__ = ["Injected", "Storm", "led_from"]
+__all__ = ["BaseStorm", "Injected", "Storm", "led_from"]
 
 UNSEEN = 2
 """How many of the members have no witness: their deaths are told by their leases alone."""
@@ -67,7 +67,55 @@ class Injected(NamedTuple):
     seconds: float
 
 
-class Storm:
+class BaseStorm:
+    """Faults that have begun, and what is done when their time is over."""
+
+    def __init__(self, group: ProcessGroup, names: Sequence[str], *, lease: float, seed: int, clock: WallClock) -> None:
+        self.clock, self.lease = clock, lease
+        self.injected: list[Injected] = []
+        self.ended: list[str] = []
+        """The log of each process that ended by itself."""
+        self._group, self._names = group, list(names)
+        self._rng = random.Random(seed)
+        self._present: dict[str, MemberProcess] = {}
+        self._out: set[str] = set()
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()  # Two things due at one time are done in the order they were drawn.
+        self._began_at = 0.0
+
+    def start(self, name: str) -> None:
+        raise NotImplementedError
+
+    def _end_later(self, fault: Fault, out: Collection[str]) -> None:
+        began_at = host_clock()
+        self._out.update(out)
+
+        def end() -> None:
+            for act in fault.undo:
+                act()
+            self._out.difference_update(out)
+            lasted = host_clock() - began_at
+            self.injected.append(Injected(fault.kind, fault.whom, began_at - self._began_at, lasted))
+
+        heapq.heappush(self._due, (began_at + fault.seconds, next(self._order), end))
+
+    def _end_all(self) -> None:
+        while self._due:
+            heapq.heappop(self._due)[2]()
+
+    def _look(self) -> None:
+        """Do what is due, read what was noted, and start what ended by itself."""
+        while self._due and self._due[0][0] <= host_clock():
+            heapq.heappop(self._due)[2]()
+        self._group.read_notes()
+        for name, process in self._present.items():
+            if name not in self._out and not process.is_running:
+                self.ended.append(f"{process.life.label} ended with {process.exit_code()}:\n{process.log}")
+                self.start(name)
+        time.sleep(LOOK_EVERY)
+
+
+class Storm(BaseStorm):
     """Turns a group upside down for some seconds, and then lets it come to rest."""
 
     def __init__(
@@ -83,22 +131,13 @@ class Storm:
         seed: int,
         clock: WallClock,
     ) -> None:
-        self.cluster, self.agent, self.clock, self.lease = cluster, agent, clock, lease
-        self.injected: list[Injected] = []
-        self.ended: list[str] = []
-        """The log of each process that ended by itself."""
+        super().__init__(group, names, lease=lease, seed=seed, clock=clock)
+        self.cluster, self.agent = cluster, agent
         self.led_after = self.balanced_after = 0.0
         """Seconds after the calm until every partition was led, and until all shared them evenly."""
-        self._group, self._names, self._kinds, self._called = group, list(names), list(kinds), called
-        self._clocked = self._names[0]
-        self._rng = random.Random(seed)
-        self._present: dict[str, MemberProcess] = {}
-        self._out: set[str] = set()
+        self._kinds, self._called, self._clocked = list(kinds), called, self._names[0]
         self._deck: deque[str] = deque()
         self._unmet = set(kinds)
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()  # Two things due at one time are done in the order they were drawn.
-        self._began_at = 0.0
 
     def run(self, seconds: float, seen: Callable[[], object]) -> None:
         """Start the group, let things happen for `seconds`, and on until it has `seen` something; then let it settle
@@ -122,7 +161,8 @@ class Storm:
                     strike_at = host_clock() + self._pause()
                 self._look()
         finally:
-            self._end_all()  # The next test wants all servers and a network in any case.
+            self._end_all()
+            self.cluster.network.heal()  # The next test wants all servers and a network in any case.
         self._recover()
         self.agent.await_member()
         self._group.leave()
@@ -177,39 +217,11 @@ class Storm:
             return False
         return True
 
-    def _end_later(self, fault: Fault, out: set[str]) -> None:
-        began_at = host_clock()
-        self._out |= out
-
-        def end() -> None:
-            for act in fault.undo:
-                act()
-            self._out -= out
-            ended_at = host_clock()
-            self.injected.append(Injected(fault.kind, fault.whom, began_at - self._began_at, ended_at - began_at))
-
-        heapq.heappush(self._due, (began_at + fault.seconds, next(self._order), end))
-
     def _look(self) -> None:
-        """Do what is due, read what was noted, and start what ended by itself."""
-        while self._due and self._due[0][0] <= host_clock():
-            _, _, end = heapq.heappop(self._due)
-            end()
-        self._group.read_notes()
-        for name, process in self._present.items():
-            if name not in self._out and not process.is_running:
-                self.ended.append(f"{process.life.label} ended with {process.exit_code()}:\n{process.log}")
-                self.start(name)
+        super()._look()
         if "agent" not in self._out and not self.agent.is_running:
             self.ended.append(f"the agent ended:\n{self.agent.log.read_text(errors='replace')}")
             self.agent.begin()
-        time.sleep(LOOK_EVERY)
-
-    def _end_all(self) -> None:
-        while self._due:
-            _, _, end = heapq.heappop(self._due)
-            end()
-        self.cluster.network.heal()
 
     def _recover(self) -> None:
         """Wait until servers and members are themselves again."""
