@@ -12,7 +12,7 @@ A test enters `outside` before it opens any client, because a client's threads s
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from tests.support.servers import kafka as kafka_servers
 from tests.support.servers import network as networks
@@ -21,7 +21,7 @@ from tests.support.servers.kafka import Kafka, Node
 from tests.support.servers.network import Network
 from tests.support.servers.redis import DURABLE, Redis
 
-__all__ = ["AGENT", "BROKERS", "OUTSIDE", "Cluster", "KafkaCluster", "RedisCluster", "Server"]
+__all__ = ["AGENT", "BROKERS", "OUTSIDE", "Cluster", "KafkaCluster", "RedisCluster"]
 
 BROKERS = ("k1", "k2", "k3")
 REDIS = "r1"
@@ -37,15 +37,6 @@ WELL_MAX = 120.0
 LOOK_EVERY = 0.05
 
 
-class Server(Protocol):
-    """A process that may be killed, frozen and started again."""
-
-    def start(self) -> None: ...
-    def kill(self) -> None: ...
-    def freeze(self) -> None: ...
-    def thaw(self) -> None: ...
-
-
 class Cluster(Protocol):
     """The servers that a storm strikes."""
 
@@ -56,7 +47,7 @@ class Cluster(Protocol):
     def ledger(self, group: str) -> str:
         """Its address."""
 
-    def node(self, host: str) -> Server:
+    def node(self, host: str) -> Node | Redis:
         """The server there."""
 
     def leader(self, group: str) -> str | None:
@@ -64,14 +55,6 @@ class Cluster(Protocol):
 
     def await_all_well(self, group: str) -> None:
         """Wait until all servers have all of the group's records."""
-
-
-class Partition(NamedTuple):
-    """Where the ledger stands, by what a broker says."""
-
-    leader: int
-    """Its number, from 0; -1 if there is none."""
-    in_sync: int
 
 
 class KafkaCluster:
@@ -108,8 +91,7 @@ class KafkaCluster:
     def node(self, host: str) -> Node:
         return self.kafka.nodes[BROKERS.index(host)]
 
-    def look(self, group: str) -> Partition | None:
-        """Who leads the one partition of its topic, and how many replicas are in sync; None if no broker answers."""
+    def leader(self, group: str) -> str | None:
         from confluent_kafka import KafkaException  # noqa: PLC0415 - as above.
 
         topic = f"{group}.ledger"
@@ -117,20 +99,16 @@ class KafkaCluster:
             partition = self._admin.list_topics(topic, timeout=ASK_MAX).topics[topic].partitions.get(0)
         except KafkaException:
             return None
-        return None if partition is None else Partition(partition.leader - 1, len(partition.isrs))
-
-    def leader(self, group: str) -> str | None:
-        found = self.look(group)
-        return BROKERS[found.leader] if found and found.leader >= 0 and found.in_sync == len(BROKERS) else None
+        if partition is None or partition.leader < 1 or len(partition.isrs) < len(BROKERS):
+            return None
+        return BROKERS[partition.leader - 1]
 
     def await_all_well(self, group: str) -> None:
         give_up_at = time.monotonic() + WELL_MAX
         while self.leader(group) is None:
             ended = [node.number for node in self.kafka.nodes if not node.running]
             assert not ended, f"these brokers ended by themselves: {ended}\n{self.kafka.log()}"
-            assert time.monotonic() < give_up_at, (
-                f"the brokers did not come back: {self.look(group)}\n{self.kafka.log()}"
-            )
+            assert time.monotonic() < give_up_at, f"the brokers did not come back:\n{self.kafka.log()}"
             time.sleep(LOOK_EVERY)
 
 

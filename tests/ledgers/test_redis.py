@@ -360,13 +360,12 @@ def test_a_failover_that_lost_records_is_a_rewound_ledger(opened: Open) -> None:
         ledger = opened(group.url("jobs"))
         write(ledger, b"one", b"two")
         group.await_copies("XLEN", "jobs:ledger")
-        (replica,) = group.replicas
-        replica.freeze()
+        group.replica.freeze()
         group.master.cli("CLIENT", "KILL", "TYPE", "replica")  # Or it would find them in its socket.
         write(ledger, b"three", b"four")
         assert [b"one", b"two", b"three", b"four"] == take(ledger, 4)
         group.master.kill()
-        replica.thaw()
+        group.replica.thaw()
         group.await_failover()
         assert "it ends at 3, and there was a record at offset 4" == rewinds(ledger)
 

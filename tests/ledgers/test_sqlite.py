@@ -190,8 +190,8 @@ def test_a_file_that_is_no_database_is_refused_and_the_error_says_what_to_do(pat
     for content in (b"not a database\n" * 1000, bytes(5000)):
         path.write_bytes(content)
         error = assert_refused_and_untouched(path, "not an SQLite database, or its header was overwritten")
-    assert f"the opening of the ledger {path} was wanted" == error.wanted
-    assert "name another file; this one was left as it was" == error.remedy
+        assert f"the opening of the ledger {path} was wanted" == error.wanted
+        assert "name another file; this one was left as it was" == error.remedy
 
 
 def test_another_program_s_database_is_refused(path: Path) -> None:

@@ -6,7 +6,7 @@
         redis.cli("GET", "key")                              what redis-cli prints
     Redis.started(settings={"appendonly": "yes"})            any setting of redis.conf
     Redis.started(tls=True)                                  with certificates of its own making: .url(), .ca
-    with Sentinel.started(replicas=1) as group:              a master, its replicas and one sentinel
+    with Sentinel.started() as group:                        a master, its replica and one sentinel
         group.url("jobs")                                    "redis+sentinel://127.0.0.1:4712/jobs?service=mymaster"
 
 A server that is started again keeps its port and its folder, and so its data, if its settings have it keep any.
@@ -155,7 +155,7 @@ class Redis(ServerProcess):
 class _Watcher(Redis):
     """One redis-sentinel."""
 
-    def __init__(self, folder: Path, master: Redis, *, down_after_ms: int) -> None:
+    def __init__(self, folder: Path, master: Redis) -> None:
         super().__init__(folder)
         self._program = "redis-sentinel"
         for name in ("save", "appendonly", "unixsocket"):  # It knows none of them.
@@ -163,7 +163,7 @@ class _Watcher(Redis):
         name = "mymaster"
         self.settings |= {
             f"sentinel monitor {name}": f"127.0.0.1 {master.port} 1",
-            f"sentinel down-after-milliseconds {name}": str(down_after_ms),
+            f"sentinel down-after-milliseconds {name}": "500",
             f"sentinel failover-timeout {name}": "3000",
         }
 
@@ -172,56 +172,42 @@ class _Watcher(Redis):
 
 
 class Sentinel:
-    """A master, replicas that follow it, and one sentinel that makes a replica the master when that is away."""
+    """A master, a replica that follows it, and a sentinel that makes the replica the master when that is away."""
 
-    def __init__(self, folder: Path, *, replicas: int, down_after_ms: int, settings: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path) -> None:
         # Synchronised without waiting for more replicas, or a test would wait for it.
-        common = {"repl-diskless-sync-delay": "0", **settings}
+        common = {"repl-diskless-sync-delay": "0"}
         self.master = Redis(folder / "master", settings=common)
-        self.replicas = [
-            Redis(folder / f"replica-{number}", settings={**common, "replicaof": f"127.0.0.1 {self.master.port}"})
-            for number in range(replicas)
-        ]
-        self.watcher = _Watcher(folder / "sentinel", self.master, down_after_ms=down_after_ms)
+        following = {**common, "replicaof": f"127.0.0.1 {self.master.port}"}
+        self.replica = Redis(folder / "replica", settings=following)
+        self.watcher = _Watcher(folder / "sentinel", self.master)
 
     @classmethod
     @contextmanager
-    def started(
-        cls, *, replicas: int = 1, down_after_ms: int = 500, settings: Mapping[str, str] | None = None
-    ) -> Iterator[Self]:
+    def started(cls) -> Iterator[Self]:
         with tempfile.TemporaryDirectory(prefix="neli-redis-") as folder, ExitStack() as stack:
-            group = cls(Path(folder), replicas=replicas, down_after_ms=down_after_ms, settings=settings or {})
-            for server in (group.master, *group.replicas):
+            group = cls(Path(folder))
+            for server in (group.master, group.replica):
                 stack.callback(server.kill)
                 server.start()
-            group.await_replicas()
+            until(lambda: "master_link_status:up" in group.replica.cli("INFO", "replication"))
             stack.callback(group.watcher.kill)
             group.watcher.start()
-            until(lambda: f"num-slaves\n{replicas}" in group.watcher.cli("SENTINEL", "MASTER", "mymaster"))
+            until(lambda: "num-slaves\n1" in group.watcher.cli("SENTINEL", "MASTER", "mymaster"))
             yield group
 
     def url(self, group: str) -> str:
         return f"redis+sentinel://127.0.0.1:{self.watcher.port}/{group}?service=mymaster"
 
-    def await_replicas(self) -> None:
-        """Until all of them have what the master has."""
-        for replica in self.replicas:
-            until(lambda: "master_link_status:up" in replica.cli("INFO", "replication"))  # noqa: B023 - called here.
-
     def await_copies(self, *words: str) -> None:
-        """Until this command has the same answer on all of them. WAIT is no help: it waits for its own client only."""
-        for replica in self.replicas:
-            until(lambda: replica.cli(*words) == self.master.cli(*words))  # noqa: B023 - called here.
+        """Until this command has the same answer on both. WAIT is no help: it waits for its own client only."""
+        until(lambda: self.replica.cli(*words) == self.master.cli(*words))
 
-    def await_failover(self) -> Redis:
-        """Until a replica is the master, and the sentinel says so; that server."""
-        until(lambda: str(self.master.port) not in self._named())
-        (new,) = [replica for replica in self.replicas if str(replica.port) in self._named()]
-        until(lambda: "role:master" in new.cli("INFO", "replication"))
-        return new
-
-    def _named(self) -> str:
-        return self.watcher.cli("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")
+    def await_failover(self) -> None:
+        """Until the replica is the master, and the sentinel says so."""
+        port = str(self.replica.port)
+        until(lambda: port in self.watcher.cli("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster"))
+        until(lambda: "role:master" in self.replica.cli("INFO", "replication"))
 
 
 def make_certificates(folder: Path) -> None:
