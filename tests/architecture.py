@@ -275,7 +275,7 @@ def _child(folder: str, module: str) -> str:
 
 def unoffered(texts: Mapping[str, str]) -> list[str]:
     """Each name that one module takes from another although it is not in the other's `__all__`."""
-    offers = {module: _names(_parsed(text))[2] or set() for module, text in texts.items()}
+    offers = {module: _names(_parsed(text))[1] or set() for module, text in texts.items()}
     return [
         f"{_path(module)}:{node.lineno} takes {alias.name} from {node.module}, which does not list it in `__all__`"
         for module, text in texts.items()
@@ -290,7 +290,8 @@ def unoffered(texts: Mapping[str, str]) -> list[str]:
 def shape(module: str, text: str) -> list[str]:
     """What the module lacks of an essay, and of an `__all__` that lists every public class and function.
 
-    Constants and names of types may stay off the list while no other module takes them (see `unoffered`).
+    Constants and names of types may stay off the list while no other module takes them (see `unoffered`). Names that
+    are listed and are not there are found by ruff (F822).
     """
     tree = _parsed(text)
     if not tree.body:
@@ -298,13 +299,11 @@ def shape(module: str, text: str) -> list[str]:
     lacks = []
     if "\n\n" not in (ast.get_docstring(tree) or ""):
         lacks.append(f"{_path(module)} opens without an essay: say what it is for, then how it works")
-    public, others, listed = _names(tree)
+    public, listed = _names(tree)
     if listed is None:
         return [*lacks, f"{_path(module)} has no `__all__`"]
     if forgotten := public - listed:
         lacks.append(f"{_path(module)} leaves out of `__all__`: {', '.join(sorted(forgotten))} (or name it _private)")
-    if unknown := listed - public - others:
-        lacks.append(f"{_path(module)} lists in `__all__` what it does not have: {', '.join(sorted(unknown))}")
     return lacks
 
 
@@ -376,13 +375,11 @@ def _impurities(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, f"uses {node.id}(): a pure module has no I/O, and the same results in every process"
 
 
-def _names(tree: ast.Module) -> tuple[set[str], set[str], set[str] | None]:
-    """The public classes and functions of a module, all other names it has, and those in its `__all__`."""
+def _names(tree: ast.Module) -> tuple[set[str], set[str] | None]:
+    """The public classes and functions of a module, and the names in its `__all__`."""
     defined: set[str] = set()
-    assigned: set[str] = set()
     listed: set[str] | None = None
-    # What is imported for types alone is a name of the module, too: a lazy `__getattr__` may offer it.
-    for node in [*tree.body, *(inner for block in tree.body if isinstance(block, ast.If) for inner in block.body)]:
+    for node in tree.body:
         match node:
             case (
                 ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=elements))
@@ -391,17 +388,9 @@ def _names(tree: ast.Module) -> tuple[set[str], set[str], set[str] | None]:
                 listed = {str(element.value) for element in elements if isinstance(element, ast.Constant)}
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 defined.add(name)
-            case ast.Assign(targets=targets):
-                assigned |= {
-                    inner.id for target in targets for inner in ast.walk(target) if isinstance(inner, ast.Name)
-                }
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                assigned.add(name)
-            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                assigned |= {alias.asname or alias.name for alias in aliases}
             case _:
                 pass
-    return {name for name in defined if not name.startswith("_")}, assigned, listed
+    return {name for name in defined if not name.startswith("_")}, listed
 
 
 def _room_of(module: str) -> Room | None:
