@@ -448,18 +448,16 @@ CONSOLE = re.findall(r"^\$ redis-cli (.*?)\n((?:[^$`].*\n)*)", REDIS, flags=re.M
 RIGHTS = re.findall(r"ACL SETUSER (\w+) on >PASSWORD (.*)", REDIS)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Redis]:
-    require(missing())
-    with Redis.started() as started:
-        yield started
-
-
 @pytest.mark.redis
-def test_redis(server: Redis) -> None:
+def test_redis() -> None:
+    require(missing())
     first, *rest = blocks("docs/redis.md", "python")
-    names: dict[str, Any] = {"address": server.url("jobs"), "server": f"redis://127.0.0.1:{server.port}"}
     with ExitStack() as stack:
+        server = stack.enter_context(Redis.started())
+        assert ["member", "teller", "asker"] == [name for name, _ in RIGHTS]
+        for name, rights in RIGHTS:
+            assert "OK" == server.cli("ACL", "SETUSER", name, "on", ">word", *rights.split())
+        names: dict[str, Any] = {"address": server.url("jobs"), "server": f"redis://127.0.0.1:{server.port}"}
         exec(first, names)  # noqa: S102
         member = stack.enter_context(cast("Member", names["member"]))
         while server.cli("HLEN", "jobs:owners:v1") != "256":
@@ -486,10 +484,3 @@ def test_the_table_of_hashes_is_right() -> None:
     for key, whole, slot, partition, tagged in rows:
         expected = [Layout(slots=2**32).slot(key), Layout().slot(key), Layout().partition(key)]
         assert [*expected, Layout(tags=True).slot(key)] == [int(whole), int(slot), int(partition), int(tagged)]
-
-
-@pytest.mark.redis
-def test_the_rights_that_redis_needs_are_rights_of_redis(server: Redis) -> None:
-    assert ["member", "teller", "asker"] == [name for name, _ in RIGHTS]
-    for name, rights in RIGHTS:
-        assert "OK" == server.cli("ACL", "SETUSER", name, "on", ">word", *rights.split())

@@ -25,7 +25,7 @@ def test_a_zombie_is_refused_what_its_successor_wrote_for_and_nothing_else(fence
     assert ({0: 5, 1: 5}, {}) == older.write({0: 5, 1: 5})
     assert ({0: 9}, {}) == newer.write({0: 9})
     assert ({1: 5}, {0: 5}) == older.write({0: 5, 1: 5})
-    assert [] == writes_in(fenced).zombies
+    assert (4, [("m1.1", 0, 5)], []) == writes_in(fenced)
 
 
 def test_a_write_that_the_fence_let_through_wrongly_is_found(fenced: Path) -> None:
@@ -42,13 +42,6 @@ def test_who_finds_the_database_locked_writes_nothing_and_goes_on(fenced: Path) 
         assert ({}, {}) == writer.write({0: 5})
         stopped.execute("ROLLBACK")
     assert ({0: 5}, {}) == writer.write({0: 5})
-
-
-def test_writes_and_refusals_are_counted(fenced: Path) -> None:
-    FencedWriter(fenced, "m2.1").write({0: 9, 1: 5})
-    FencedWriter(fenced, "m1.1").write({0: 5})
-    written, refusals, _ = writes_in(fenced)
-    assert (2, [("m1.1", 0, 5)]) == (written, refusals)
 
 
 def test_a_gap_is_a_time_in_which_no_process_acted() -> None:

@@ -4,17 +4,12 @@
     worker --one write a line: its notes---+--> the referee: tenures of both kinds, by one clock of the host
     topic  --every heartbeat-------------------> whose tenure began with which message
 
-**Why no overlap can hide.** Both kinds read the host's clock in their own process, at the event itself; when the line
-is read is of no account. A claim of goNELI begins in the callback of `LeaderAcquired`, which returns before its program
-can find that it leads, and ends in that of `LeaderRevoked` or `LeaderFenced`, which comes after it has ceased to. One
-that is killed led until the kernel says that it is no more. A claim of ours is written before it begins, and ends only
-by a line that is written before the partition is given back, or with its lease: also if the process was killed long
-before (`processes/notes.py`). So the claims cover all that the two could do, and more.
-
-**What could be seen here and is no fault of ours.** goNELI leads on while it hangs, after the broker gave its place to
-another, and from an assignment on before it heard anything. All leaders here live until they are ended, and a session
-is sixty of their beats; so a correct goNELI does neither. An overlap fails the test, whoever had a part in it, and the
-referee names both.
+Both kinds read the host's clock in their own process, at the event itself. A claim of goNELI begins in the callback of
+`LeaderAcquired`, before its program can find that it leads, and ends in that of `LeaderRevoked` or `LeaderFenced`, after
+it has ceased to; one that is killed led until the kernel says that it is gone. A claim of ours is written before it
+begins, and ends by a line written before the partition is given back, or with its lease (`processes/notes.py`). So the
+claims cover all that the two could do. goNELI leads on while it hangs, and from an assignment on before it heard
+anything; all leaders here live until they are ended, and a session is sixty of their beats, so it does neither.
 """
 
 import json

@@ -1,7 +1,5 @@
 """The ledger in memory, beyond the contract: it starts at one, drops at once, and refuses to be forked."""
 
-import threading
-
 import pytest
 
 from neli_router.errors import LedgerUnusable
@@ -28,14 +26,6 @@ def test_trimming_drops_at_once_and_never_above_the_tip() -> None:
         ledger.trim(before)
         assert start == ledger.start()
     assert 4 == ledger.tip()
-
-
-def test_a_read_may_wait_for_ever() -> None:
-    ledger = MemoryLedger(MemoryLog())
-    appending = threading.Timer(0.01, ledger.append, ([b"a"],))
-    appending.start()
-    assert [Entry(1, b"a")] == ledger.read(float("inf"))
-    appending.join()
 
 
 def test_a_log_of_another_process_is_refused_instead_of_made_twice() -> None:

@@ -5,9 +5,9 @@ from math import inf
 
 import pytest
 
-from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable
+from neli_router.errors import LedgerRewound, LedgerUnavailable
 from neli_router.ledgers import read_ahead
-from neli_router.ledgers.base import READ_BYTES_MAX, READ_MAX, Entry
+from neli_router.ledgers.base import READ_BYTES_MAX, Entry
 from neli_router.ledgers.read_ahead import AHEAD_MAX, ReadAhead
 
 
@@ -40,13 +40,6 @@ def reader() -> Reader:
 
 def offsets(entries: list[Entry]) -> list[int]:
     return [entry.offset for entry in entries]
-
-
-def test_entries_come_in_order_and_in_reads_of_a_bounded_size(reader: Reader) -> None:
-    reader.extend(1, READ_MAX + 1)
-    assert list(range(1, READ_MAX + 1)) == offsets(reader.read(0))
-    assert [READ_MAX + 1] == offsets(reader.read(0))
-    assert [] == reader.read(0)
 
 
 def test_the_queue_is_full_at_its_bound_and_has_room_after_a_read(reader: Reader) -> None:
@@ -94,19 +87,6 @@ def test_an_error_of_the_reading_thread_is_raised_at_each_read_as_one_of_its_own
             reader.read(0)
         raised.append(caught.value)
     assert raised[0] is not raised[1]
-
-
-def test_a_trimmed_position_is_told_after_what_was_read_before_it_and_until_the_next_seek(reader: Reader) -> None:
-    reader.extend(1, 1)
-    reader._trimmed = LedgerTrimmed("offset 2 was wanted", "it starts at 9", "start again")
-    assert [1] == offsets(reader.read(0))
-    for _ in range(2):
-        with pytest.raises(LedgerTrimmed):
-            reader.read(0)
-    with reader._changed:
-        reader._begin_turn(time.monotonic())
-        reader.know(time.monotonic())
-    assert [] == reader.read(0)
 
 
 def test_what_is_held_back_waits_for_the_thread_to_make_sure(reader: Reader) -> None:

@@ -13,7 +13,7 @@ from neli_router.clock import host_clock
 from neli_router.electors.events import Heard
 from neli_router.errors import ConfigError, PeersUnusable, Replaced
 from neli_router.peers.address import parse
-from neli_router.peers.names import SocketAddress, resolve
+from neli_router.peers.names import Resolve, SocketAddress, resolve
 from neli_router.peers.seal import DATAGRAM_MAX, Seal, derived_key
 from neli_router.peers.udp import (
     ASK_AFTER,
@@ -323,10 +323,29 @@ def received(link: PeerSockets) -> Iterator[bytes]:
             yield link._sockets[0].recv(2000)
 
 
-def test_an_address_of_another_host_is_no_place_to_listen(opened: Open, key_file: Path) -> None:
-    options = f"&key_file={key_file}"
-    with pytest.raises(PeersUnusable, match=r"no address of this host \(192.0.2.1:7801\).*bind="):
-        opened(["192.0.2.1:7801", "192.0.2.2:7801"], "192.0.2.1:7801", options=options)
+def lost(host: str, port: int) -> list[SocketAddress]:
+    raise OSError(2, "Name or service not known")
+
+
+@pytest.mark.parametrize(
+    ("peers", "resolve", "has_key", "said"),
+    [
+        (["192.0.2.1:7801", "192.0.2.2:7801"], resolve, True, r"no address of this host \(192.0.2.1:7801\).*bind="),
+        (["here.example:7801"], lost, True, "its name does not resolve"),
+        (
+            ["localhost:7801", "localhost:7802"],
+            lambda _, port: [("127.0.0.1", port), ("192.0.2.1", port)],
+            False,
+            r"leads off loopback \(192.0.2.1:7801\), and the peers have no key",
+        ),
+    ],
+    ids=["of another host", "lost", "keyless"],
+)
+def test_where_it_cannot_or_must_not_listen_it_does_not_start(
+    opened: Open, key_file: Path, peers: list[str], resolve: Resolve, *, has_key: bool, said: str
+) -> None:
+    with pytest.raises(PeersUnusable, match=said):
+        opened(peers, peers[0], options=f"&key_file={key_file}" if has_key else "", resolve=resolve)
 
 
 def test_me_may_be_left_out_where_one_peer_alone_is_at_an_address_of_this_host() -> None:
@@ -347,7 +366,7 @@ def test_names_that_do_not_resolve_are_told_where_none_of_the_others_is_here() -
     address, _ = parse("//a.example:1,b.example:1,c.example:1,d.example:1,e.example:1/jobs?key_file=/k&state=/s")
     assert address is not None
 
-    def lost(host: str, port: int) -> list[SocketAddress]:
+    def partly_lost(host: str, port: int) -> list[SocketAddress]:
         if host in known:
             return [("192.0.2.1", port)]
         raise OSError(-3, "Temporary failure in name resolution")
@@ -358,16 +377,8 @@ def test_names_that_do_not_resolve_are_told_where_none_of_the_others_is_here() -
         r"d.example, e.example: these names .*, and none of the others is at an addr",
     ):
         with pytest.raises(ConfigError, match=said):
-            my_place(address, resolve=lost)
+            my_place(address, resolve=partly_lost)
         known |= {"a.example", "b.example", "c.example"}
-
-
-def test_a_name_of_its_own_that_does_not_resolve_is_told_at_the_start(opened: Open, key_file: Path) -> None:
-    def lost(host: str, port: int) -> list[SocketAddress]:
-        raise OSError(2, "Name or service not known")
-
-    with pytest.raises(PeersUnusable, match="its name does not resolve"):
-        opened(["here.example:7801"], "here.example:7801", options=f"&key_file={key_file}", resolve=lost)
 
 
 def test_a_place_to_listen_where_others_do_not_reach_it_is_a_doubt(opened: Open, key_file: Path) -> None:
@@ -408,30 +419,15 @@ def test_what_fails_at_the_start_lets_go_of_the_memory_and_is_told(opened: Open)
     opened(peers, peers[0])
 
 
-def test_a_first_start_is_told_as_one_that_may_be_a_loss_and_a_folder_that_others_may_write_is_a_doubt(
-    opened: Open, tmp_path: Path
-) -> None:
+def test_a_first_start_is_told_as_one_that_may_be_a_loss(opened: Open) -> None:
     (me,) = addresses_at(["127.0.0.1"])
     link = opened([me], me)
     (doubt,) = [one for one in link.doubts if "no votes were found in" in one]
     assert "fine at a first start, but if this member ran before, they are lost" in doubt
     assert "every user of this host" in "\n".join(link.doubts)
-    assert "others may write" not in "\n".join(link.doubts)
     link.keep(b"a vote")
     link.close()
-    (tmp_path / "state").chmod(0o777)
-    doubts = "\n".join(opened([me], me).doubts)
-    assert "no votes" not in doubts
-    assert "others may write into its folder" in doubts
-
-
-def test_without_a_key_a_name_that_leads_off_loopback_is_no_place_to_listen(opened: Open) -> None:
-    with pytest.raises(PeersUnusable, match=r"leads off loopback \(192.0.2.1:7801\), and the peers have no key"):
-        opened(
-            ["localhost:7801", "localhost:7802"],
-            "localhost:7801",
-            resolve=lambda _, port: [("127.0.0.1", port), ("192.0.2.1", port)],
-        )
+    assert "no votes" not in "\n".join(opened([me], me).doubts)
 
 
 def test_without_a_key_nothing_leaves_loopback_when_names_change_and_it_is_told(opened: Open) -> None:

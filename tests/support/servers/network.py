@@ -1,9 +1,6 @@
 """A network of hosts that tests may cut, one way or both: namespaces joined by one bridge.
 
-    namespace m1          namespace k1          ...
-       eth0  198.18.71.1     eth0  198.18.71.2         fixed MAC addresses, and no ARP: everybody knows everybody
-         |                     |
-    -----m1--------------------k1-----------           a bridge, in a namespace of its own
+    namespaces m1, k1, ... each with eth0 198.18.71.N -- a bridge, in a namespace of its own
 
     with Network.started(["m1", "k1"]) as network:
         subprocess.Popen([*network.prefix("m1"), ...])     a process on m1
@@ -11,10 +8,9 @@
         network.cut("m1", "k1")       network.lose("m1", "k1")      both ways; what m1 sends to k1
         network.mend("m1", "k1")      network.carry("m1", "k1")     undone; `heal` undoes everything
 
-What is lost is sent to a MAC address that nobody has, so the sender hears of no error: that is how a cable that was
-pulled, or a switch that forgot, looks from above. Nothing outside of the namespaces is touched, no packet filter and
-no kernel module is needed, and with a namespace all in it is gone. Names carry the number of the process that made
-them, so that what one left behind which was killed is removed by the next.
+MAC addresses are fixed, and there is no ARP. What is lost is sent to an address that nobody has, so the sender hears of
+no error, as of a cable that was pulled. Nothing outside of the namespaces is touched. Names carry the number of the
+process that made them, so that what a killed one left behind is removed by the next.
 
 A slow link has netem's delay where the kernel can do that, and elsewhere a queue before a narrow link (tbf).
 """
