@@ -7,6 +7,7 @@ import ctypes
 import os
 import time
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -23,7 +24,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from neli_router.errors import LedgerError, LedgerRewound, LedgerUnavailable, LedgerUnusable, RecordTooLong
+from neli_router import Config, Member, Router
+from neli_router.errors import ConfigError, LedgerError, LedgerRewound, LedgerUnavailable, LedgerUnusable, RecordTooLong
 from neli_router.ledgers.base import Entry, Promise
 from neli_router.ledgers.kafka.address import KafkaAddress, parse
 from neli_router.ledgers.kafka.clients import serve
@@ -111,6 +113,31 @@ def test_a_topic_that_is_no_log_is_refused(kafka: str, partitions: int, settings
     make(kafka, group, partitions=partitions, **settings)
     with pytest.raises(LedgerUnusable, match=said):
         opened(kafka, group)
+
+
+def test_an_exclusive_group_needs_its_risk_accepted_by_name_and_then_members_share_the_topic_with_routers(
+    kafka: str,
+) -> None:
+    # A lease that is not lost while other tests take all cores: a block that loses its lease ends with an error.
+    config = Config(f"kafka://{kafka}/{fresh()}", lease=2.0, name="one")
+    with pytest.raises(ConfigError, match=r"1 replica.*accept_rewinds=True"), Member(config):
+        pass
+    config = replace(config, accept_rewinds=True)
+    with Member(config) as one, Router(config) as router:
+        with one.leading("nightly", timeout=PATIENCE):
+            until(lambda: owner_of(router) == "one")
+        with Member(replace(config, name="two")) as two:
+            one.close()
+            with two.leading("nightly", timeout=PATIENCE) as lease:
+                lease.check()
+                until(lambda: owner_of(router) == "two")
+
+
+def owner_of(router: Router) -> str:
+    try:
+        return router.owner_of_role("nightly").name
+    except LookupError:
+        return ""
 
 
 def test_a_topic_that_takes_no_snapshot_is_a_doubt_and_takes_the_other_records(kafka: str) -> None:
