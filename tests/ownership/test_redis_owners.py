@@ -307,16 +307,11 @@ def test_a_lost_message_is_found_by_the_next_and_a_later_group_with_another_layo
 
 
 def test_mistakes_in_an_address_are_raised_at_once(server: Redis) -> None:
-    for url, said in (
-        ("sqlite:x", "is no address in Redis"),
-        ("redis://host", "a group was wanted"),
-        ("redis://hidden:hidden@host/a b", "a group was wanted"),
-    ):
-        with pytest.raises(ConfigError, match=said) as caught:
-            Router.from_redis(url)
-        with pytest.raises(ConfigError, match="ownership="):
-            Config("memory://x", ownership=url)
-        assert "hidden" not in str(caught.value)
+    with pytest.raises(ConfigError, match="a group was wanted") as caught:
+        Router.from_redis("redis://hidden:hidden@host/a b")
+    assert "hidden" not in str(caught.value)
+    with pytest.raises(ConfigError, match="ownership="):
+        Config("memory://x", ownership="sqlite:x")
     with pytest.raises(LedgerUnusable, match="WRONGPASS"):
         Router.from_redis(server.url("jobs", who="nobody:hidden@"))
     server.cli("HSET", "jobs:owners:v1", "0", "nonsense")

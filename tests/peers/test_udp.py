@@ -132,16 +132,15 @@ def sealer(
     return Seal(key, group=group, peers=peers, mark=mark, me=me, draw=lambda: int.from_bytes(os.urandom(8)))
 
 
-REFUSED: list[tuple[str, Callable[[PeerSockets], bytes]]] = [
-    ("key", lambda link: sealer(link, secret=b"another secret than that").ask(0)),
-    ("truncated", lambda _: b""),
-    ("oversized", lambda _: b"N" * (DATAGRAM_MAX + 1)),
-    ("oversized", lambda _: b"N" * 60_000),
-]
-"""What sockets make of lengths, and one other flaw; tests/peers/test_seal.py has all."""
-
-
-@pytest.mark.parametrize(("reason", "datagram"), REFUSED)
+@pytest.mark.parametrize(
+    ("reason", "datagram"),
+    [
+        ("key", lambda link: sealer(link, secret=b"another secret than that").ask(0)),
+        ("truncated", lambda _: b""),
+        ("oversized", lambda _: b"N" * (DATAGRAM_MAX + 1)),
+        ("oversized", lambda _: b"N" * 60_000),
+    ],
+)
 def test_bad_input_is_refused_counted_and_told_once_with_the_reason_and_the_peer(
     meeting: Meeting, reason: str, datagram: Callable[[PeerSockets], bytes]
 ) -> None:

@@ -161,21 +161,20 @@ class Kafka:
             node.start()
         self.wait()
 
-    def wait(self, *, brokers: int | None = None, seconds: float = START_MAX) -> None:
-        """Until `brokers` of them, all if None, are known to one that answers."""
+    def wait(self) -> None:
+        """Until all of them are known to one that answers."""
         from confluent_kafka import KafkaException  # noqa: PLC0415 - a machine without it has no tests of Kafka.
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415
 
-        wanted = len(self.nodes) if brokers is None else brokers
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, **self.as_admin})
-        give_up_at = time.monotonic() + seconds
+        give_up_at = time.monotonic() + START_MAX
         while True:
             with contextlib.suppress(KafkaException):
-                if len(admin.list_topics(timeout=1).brokers) >= wanted:
+                if len(admin.list_topics(timeout=1).brokers) >= len(self.nodes):
                     return
             dead = [node.number for node in self.nodes if not node.running]
-            if time.monotonic() >= give_up_at or len(self.nodes) - len(dead) < wanted:
-                raise AssertionError(f"Kafka did not start within {seconds} s; ended: {dead}\n{self.log()}")
+            if time.monotonic() >= give_up_at or dead:
+                raise AssertionError(f"Kafka did not start within {START_MAX} s; ended: {dead}\n{self.log()}")
             time.sleep(0.1)
 
     def log(self) -> str:
