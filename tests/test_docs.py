@@ -237,12 +237,14 @@ def test_no_reason_is_given_for_a_command_that_no_page_has() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_no_code_hides_from_these_tests(page: str) -> None:
+def test_no_code_hides_from_these_tests_and_every_link_leads_to_a_file(page: str) -> None:
     assert PYTHON_BLOCKS.get(page, 0) == len(blocks(page, "python")), "a test here must execute each"
     assert {name for name, _ in FENCED.findall(PAGES[page])} <= {"python", "sh", "console", "text"}
     indented = re.findall(r"^ {4,}(\S+)", FENCED.sub("", PAGES[page]), flags=re.MULTILINE)
     assert set() == set(indented) & {*CHECKERS, *NOT_RUN, "async", "def", "from", "import", "with"}
     assert bool(blocks(page, "console")) == (page == "docs/redis.md")
+    links = [link for link in LINK.findall(FENCED.sub("", PAGES[page])) if "://" not in link]
+    assert [] == [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
 
 
 def addresses(page: str) -> list[str]:
@@ -258,12 +260,6 @@ def test_every_address_of_a_ledger_is_one(tmp_path: Path) -> None:
     for page in PAGES:
         for address in found[page]:
             assert [] == problems_of(address.replace("/etc/neli/kafka.properties", str(settings))), page
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_to_a_file(page: str) -> None:
-    links = [link for link in LINK.findall(FENCED.sub("", PAGES[page])) if "://" not in link]
-    assert [] == [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
 
 
 @pytest.fixture(autouse=True)
@@ -343,9 +339,6 @@ def test_fencing() -> None:
     for block in blocks("docs/fencing.md", "python"):
         exec(block, names)  # noqa: S102
     assert [] == names["open_invoices"]
-
-
-def test_the_page_about_fencing_knows_the_limit_of_a_name() -> None:
     assert f"of 1 to {RESOURCE_MAX} printable" in PAGES["docs/fencing.md"]
 
 

@@ -6,9 +6,9 @@
 
 Both kinds read the host's clock in their own process, at the event itself. A claim of goNELI begins in the callback of
 `LeaderAcquired`, before its program can find that it leads, and ends in that of `LeaderRevoked` or `LeaderFenced`,
-after it has ceased to; one that is killed led until the kernel says that it is gone. A claim of ours is written before it
-begins, and ends by a line written before the partition is given back, or with its lease (`processes/notes.py`). So the
-claims cover all that the two could do. goNELI leads on while it hangs, and from an assignment on before it heard
+after it has ceased to; one that is killed led until the kernel says that it is gone. A claim of ours is written before
+it begins, and ends by a line written before the partition is given back, or with its lease (`processes/notes.py`). So
+the claims cover all that the two could do. goNELI leads on while it hangs, and from an assignment on before it heard
 anything; all leaders here live until they are ended, and a session is sixty of their beats, so it does neither.
 """
 

@@ -528,8 +528,6 @@ ledger = SqliteLedger(path)
 ledger.append([b"by the parent"])
 closed, appended = os.pipe(), os.pipe()
 if os.fork() == 0:
-    print(told(lambda: ledger.append([b"no"])), flush=True)
-    print(told(lambda: ledger.read(0)), flush=True)
     ledger.close()
     own = SqliteLedger(path)
     os.write(appended[1], b".")
@@ -545,10 +543,8 @@ print([entry.payload for entry in SqliteLedger(path).read(0)])
 """,
         path,
     )
-    assert 4 == len(output)
-    assert all(line.startswith("LedgerUnusable: process ") and "forked from it" in line for line in output[:2])
-    assert "[Entry(offset=1, payload=b'by the parent', time=None)]" == output[2]
-    assert "[b'by the parent', b'by the child']" == output[3]
+    expected = ["[Entry(offset=1, payload=b'by the parent', time=None)]", "[b'by the parent', b'by the child']"]
+    assert expected == output
 
 
 def test_a_fork_while_another_thread_uses_the_ledger_disturbs_neither(path: Path) -> None:
