@@ -9,7 +9,7 @@ each waits for the event that must come.
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from typing import Any, TypeVar
 
 import pytest
@@ -23,7 +23,7 @@ from neli_router.member.member import Member
 from neli_router.router.router import Router
 from tests.conftest import require
 from tests.support.servers.redis import DURABLE, Redis, Sentinel, missing
-from tests.support.waiting import LOOK_EVERY, PATIENCE, until
+from tests.support.waiting import PATIENCE, until
 
 pytest.importorskip("redis")
 
@@ -84,17 +84,15 @@ def collected(more: Callable[[], list[Found]], count: int, patience: float = PAT
     return found
 
 
-def through_trouble(more: Callable[[], list[Found]]) -> Callable[[], list[Found]]:
-    """As a pump does it: again and again."""
+def through_trouble(more: Callable[[], list[Found]]) -> list[Found]:
+    """The first results of `more`, which is tried again and again, as a pump does it."""
 
     def tried() -> list[Found]:
-        try:
+        with suppress(LedgerUnavailable):
             return more()
-        except LedgerUnavailable:
-            time.sleep(LOOK_EVERY)
-            return []
+        return []
 
-    return tried
+    return until(tried)
 
 
 def write(ledger: Ledger, *payloads: bytes) -> list[int]:
@@ -115,7 +113,7 @@ def take(ledger: Ledger, count: int) -> list[bytes]:
 
 
 def next_through_trouble(ledger: Ledger) -> bytes:
-    return collected(through_trouble(lambda: ledger.read(0.1)), 1)[0].payload
+    return through_trouble(lambda: ledger.read(0.1))[0].payload
 
 
 def append_through_trouble(ledger: Ledger, payload: bytes) -> int:
@@ -125,7 +123,7 @@ def append_through_trouble(ledger: Ledger, payload: bytes) -> int:
         ledger.append([payload])
         return collected(ledger.acknowledged, 1, 0.2)
 
-    return collected(through_trouble(append), 1)[0]
+    return through_trouble(append)[0]
 
 
 def trouble_of(act: Callable[[], object], said: str = "") -> LedgerUnavailable:
@@ -151,7 +149,7 @@ def rewinds(ledger: Ledger) -> str:
             return [error.found]
         return []
 
-    (found,) = collected(through_trouble(look), 1)
+    (found,) = through_trouble(look)
     for again in (lambda: ledger.read(0), lambda: ledger.append([b"more"]), ledger.tip, ledger.start):
         with pytest.raises(LedgerRewound):
             again()
@@ -427,8 +425,7 @@ def test_a_frozen_server_is_no_silence_and_heals(server: Redis, opened: Open) ->
     finally:
         server.thaw()
     append_through_trouble(ledger, b"two")
-    read_on = through_trouble(lambda: ledger.read(0.1))
-    until(lambda: b"two" in [entry.payload for entry in read_on()])
+    until(lambda: b"two" in [entry.payload for entry in through_trouble(lambda: ledger.read(0.1))])
 
 
 @on_servers
