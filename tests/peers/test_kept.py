@@ -243,13 +243,12 @@ def test_a_child_that_outlives_its_member_does_not_keep_the_memory_from_the_next
         process.stdout.close()
 
 
-def test_by_default_it_lies_with_the_users_other_state() -> None:
+def test_by_default_it_lies_with_the_users_other_state_and_without_a_home_a_folder_must_be_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a container, a user may be a number that the image has no name for."""
     assert Path("/home/u/state/neli") == default_folder({"XDG_STATE_HOME": "/home/u/state"})
     assert Path.home() / ".local" / "state" / "neli" == default_folder({"XDG_STATE_HOME": "relative"})
-
-
-def test_a_user_without_a_home_is_told_to_name_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container that is run as a number which its image has no name for."""
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
     with pytest.raises(ConfigError, match=r"this user has no home .* name a folder with --state PATH"):

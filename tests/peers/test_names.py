@@ -130,15 +130,6 @@ def test_an_address_that_was_known_is_kept_while_the_name_server_is_away() -> No
         assert (("127.0.0.2", 1),) == names.addresses(0)
 
 
-def test_a_name_that_was_not_found_is_asked_again_soon() -> None:
-    zone, seconds = Zone(), [0.0]
-    with closing(PeerNames([("b.example", 1)], resolve=zone, clock=lambda: seconds[0])) as names:
-        until(lambda: names._asked_at[0] == 0.0)
-        seconds[0] += SILENT_EVERY
-        until(lambda: len(zone.asked) == 2)
-    assert ["b.example"] * 2 == zone.asked
-
-
 def test_addresses_that_were_known_keep_their_order_and_another_order_is_no_move() -> None:
     """But a name without an address is lost, as one that is not found."""
     one, other, third = ("127.0.0.1", 1), ("127.0.0.2", 1), ("127.0.0.3", 1)
@@ -204,14 +195,15 @@ def test_hosts_that_are_numbers_take_no_thread_and_are_asked_for_once() -> None:
     assert ["127.0.0.1", "::1"] == zone.asked
 
 
-def test_the_name_of_a_silent_peer_is_asked_again_soon_and_others_are_left_in_peace() -> None:
-    now = [100.0]
-    zone = Zone(**{"b.example": "127.0.0.2", "c.example": "127.0.0.3"})
-    names = PeerNames([("b.example", 1), ("c.example", 1)], resolve=zone, clock=lambda: now[0])
-    until(lambda: names.addresses(0) and names.addresses(1))
+def test_a_name_that_is_lost_or_of_a_silent_peer_is_asked_again_soon_and_others_are_left_in_peace() -> None:
+    now, hosts = [100.0], ["silent.example", "heard.example", "lost.example"]
+    zone = Zone(**{"silent.example": "127.0.0.2", "heard.example": "127.0.0.3"})
+    names = PeerNames([(host, 1) for host in hosts], resolve=zone, clock=lambda: now[0])
+    until(lambda: names.addresses(0) and names.addresses(1) and names._asked_at[2] == now[0])
     names.silent = frozenset({0})
     for times in (2, 3):
         now[0] += SILENT_EVERY
-        until(lambda: zone.asked.count("b.example") == times)  # noqa: B023 - it is over by then.
+        until(lambda: zone.asked.count(hosts[0]) == times == zone.asked.count(hosts[2]))  # noqa: B023 - over by then.
+        until(lambda: names._asked_at[0] == now[0] == names._asked_at[2])
     names.close()
-    assert (3, 1) == (zone.asked.count("b.example"), zone.asked.count("c.example"))
+    assert [3, 1, 3] == [zone.asked.count(host) for host in hosts]
