@@ -90,6 +90,12 @@ def blocks(page: str, language: str) -> list[str]:
     return [text for name, text in FENCED.findall(PAGES[page]) if name == language]
 
 
+def execute(page: str, names: dict[str, Any], *, swapped: tuple[str, str] = ("", "")) -> None:
+    """Our own pages' blocks, in order."""
+    for block in blocks(page, "python"):
+        exec(block.replace(*swapped), names)  # noqa: S102
+
+
 def commands(block: str) -> Iterator[list[str]]:
     """The words of each command in a block of shell, without comments and the places that output goes to."""
     for line in block.replace("\\\n", " ").splitlines():
@@ -329,15 +335,14 @@ def test_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_columns() -> None:
     names: dict[str, Any] = {}
     with Member(Config("sqlite:jobs.db", name="worker-1")) as member, member.leading("ACME", timeout=PATIENCE):
-        exec(blocks("docs/columns.md", "python")[0], names)  # noqa: S102
+        execute("docs/columns.md", names)
     assert ["ACME", "GLOBEX"] == names["mine"]["instrument"].to_list()
     assert ["worker-1", "worker-1", None] == names["whole"].struct.field("name").to_list()
 
 
 def test_fencing() -> None:
-    names: dict[str, object] = {}
-    for block in blocks("docs/fencing.md", "python"):
-        exec(block, names)  # noqa: S102
+    names: dict[str, Any] = {}
+    execute("docs/fencing.md", names)
     assert [] == names["open_invoices"]
     assert f"of 1 to {RESOURCE_MAX} printable" in PAGES["docs/fencing.md"]
 
@@ -367,8 +372,7 @@ def test_more_than_one_owner(tmp_path: Path) -> None:
             member = Member(Config(names[group], name=owner, address=address, zone="west", layout=Layout(partitions=4)))
             with stack.enter_context(member).leading("customer-7", timeout=PATIENCE):
                 pass
-        for block in blocks("docs/groups.md", "python"):
-            exec(block, names)  # noqa: S102
+        execute("docs/groups.md", names)
         stack.enter_context(names["groups"])
         assert {"blue": "anna", "green": "gerd"} == names["names"]
         assert (["blue"], []) == (names["taken"], names["shared"])
@@ -413,7 +417,7 @@ def test_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_load() -> None:
     names: dict[str, Any] = {}
-    exec(blocks("docs/load.md", "python")[0], names)  # noqa: S102
+    execute("docs/load.md", names)
     assert (10781, 15.5) == names["profile"].hottest(5)[0]
     assert names["profile"] == LoadProfile.read("profile.json")
 
@@ -429,8 +433,7 @@ def test_moving_from_goneli(kafka: str, capsys: pytest.CaptureFixture[str]) -> N
     with GoneliMember(kafka, group, topic, "prices-6", 5.0) as goneli:
         until(lambda: goneli.leads)
         goneli.ask_to_leave()
-        for block in blocks("docs/protocols.md", "python"):
-            exec(block.replace("localhost:9092", kafka), names)  # noqa: S102
+        execute("docs/protocols.md", names, swapped=("localhost:9092", kafka))
     said = capsys.readouterr().out
     assert [str(names["last"])] * 2 == re.findall(rf"\bterm ({names['last']})\b", said), said  # Led under, and refused.
     assert names["lease"].term > names["term_base"] > names["last"]

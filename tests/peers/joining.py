@@ -14,7 +14,7 @@ from neli_router.protocol import Notice
 from tests.support.servers.process import free_udp_ports
 from tests.support.waiting import PATIENCE
 
-__all__ = ["addresses_at", "fast_clock", "link_at", "links", "take_until"]
+__all__ = ["addresses_at", "fast_clock", "key_in", "link_at", "links", "take_until"]
 
 
 def fast_clock() -> float:
@@ -26,6 +26,14 @@ def addresses_at(hosts: Sequence[str]) -> list[str]:
     """HOST:PORT for each host, in the order of the list."""
     ports = free_udp_ports(len(hosts))
     return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in zip(hosts, ports, strict=True)]
+
+
+def key_in(folder: Path, secret: bytes) -> Path:
+    """A file with a key, which nobody else can read."""
+    path = folder / "key"
+    path.touch(0o600)
+    path.write_bytes(secret)
+    return path
 
 
 def link_at(

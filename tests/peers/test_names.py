@@ -13,7 +13,7 @@ from neli_router.peers import names as module
 from neli_router.peers.names import SILENT_EVERY, THREADS_MAX, PeerNames, Resolve, SocketAddress, resolve
 from neli_router.peers.udp import PeerSockets
 from neli_router.protocol import Notice
-from tests.peers.joining import addresses_at, fast_clock, link_at, take_until
+from tests.peers.joining import addresses_at, fast_clock, key_in, link_at, take_until
 from tests.support.waiting import PATIENCE, until
 
 
@@ -46,9 +46,7 @@ def join(tmp_path: Path) -> Iterator[Callable[..., PeerSockets]]:
     """The link of `a` or `b`, which are at one port of two hosts, as far as `resolve` knows."""
     port = addresses_at(["127.0.0.1"])[0].rpartition(":")[2]
     peers = {name: f"{name}.example:{port}" for name in "ab"}
-    key = tmp_path / "key"
-    key.touch(0o600)
-    key.write_bytes(b"k" * 16)
+    key = key_in(tmp_path, b"k" * 16)
     with ExitStack() as stack:
 
         def make(name: str, resolve: Resolve) -> PeerSockets:

@@ -7,7 +7,7 @@ import pytest
 
 from neli_router.electors.events import Heard
 from tests.conftest import require
-from tests.peers.joining import fast_clock, link_at, take_until
+from tests.peers.joining import fast_clock, key_in, link_at, take_until
 from tests.support.servers.network import Network, missing
 
 pytestmark = pytest.mark.process
@@ -16,9 +16,7 @@ pytestmark = pytest.mark.process
 def test_a_member_whose_name_is_loopback_first_and_then_an_address_reaches_others_from_that(tmp_path: Path) -> None:
     """As installers write `/etc/hosts`: from 127.0.1.1 the kernel lets nothing out, and says that it is invalid."""
     require(missing())
-    key = tmp_path / "key"
-    key.touch(0o600)
-    key.write_bytes(b"one key for both hosts")
+    key = key_in(tmp_path, b"one key for both hosts")
     peers = ["one.example:7802", "two.example:7802"]
     with Network.started(["one", "two"]) as network, ExitStack() as stack:
         addresses = {"one.example": ["127.0.1.1", network.address("one")], "two.example": [network.address("two")]}

@@ -27,17 +27,14 @@ from neli_router.peers.udp import (
     open_link,
 )
 from neli_router.protocol import Notice
-from tests.peers.joining import addresses_at, link_at, take_until
+from tests.peers.joining import addresses_at, key_in, link_at, take_until
 
 SECRET = b"an agreed secret of the group"
 
 
 @pytest.fixture
 def key_file(tmp_path: Path) -> Path:
-    path = tmp_path / "key"
-    path.touch(0o600)
-    path.write_bytes(SECRET + b"\n")
-    return path
+    return key_in(tmp_path, SECRET + b"\n")
 
 
 Open = Callable[..., PeerSockets]
