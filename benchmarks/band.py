@@ -2,7 +2,7 @@
 
     members --half a round trip--> an SQLite ledger --half a round trip--> members      one is killed with -9
 
-Real processes and a real ledger, which the members see from a distance (`tests/support/processes/slow_worker.py`).
+Real processes and a real ledger, which the members see from a distance (`benchmarks._distant_worker.py`).
 Below five sixths of a lease all lead, and a member that is killed must be taken over. Above, no member leads for longer
 than a moment, none can expire another, and each must say so in its log.
 
@@ -60,7 +60,7 @@ def run(options: Sequence[str]) -> Figures:
 
 def _group(folder: Path, trip: float, chosen: argparse.Namespace) -> ProcessGroup:
     lease = chosen.lease
-    program = ("tests.support.processes.slow_worker", str(trip * lease))
+    program = ("benchmarks._distant_worker", str(trip * lease))
     return ProcessGroup(folder, partitions=chosen.partitions, pause=lease / 20, program=program, lease=lease)
 
 

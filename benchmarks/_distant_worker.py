@@ -6,7 +6,7 @@ The ledger is a real one, and so is the process, which a test may kill. All that
 given to the driver later than it was appended, and to the member later than the driver read it. What is on its way
 when the process is killed is lost, as on a real wire.
 
-    python -m tests.support.processes.slow_worker ROUND_TRIP ORDER      ORDER as of neli_router.processes.worker
+    python -m benchmarks._distant_worker ROUND_TRIP ORDER      ORDER as of neli_router.processes.worker
 """
 
 import json
