@@ -52,7 +52,7 @@ class BentClocks:
     @staticmethod
     def draw(names: Sequence[str], off: float, rng: random.Random) -> Mapping[str, float]:
         """A rate for each host, too slow or too fast by `off`: the extremes, because whoever bears them bears the rest.
-        Of an odd number most are too fast: so a majority can elect another beside a leader whose clock is slow."""
+        Most of an odd number are too fast, so a majority can elect another while a leader with a slow clock goes on."""
         shuffled = rng.sample(names, len(names))
         return {name: 1 + (-off if place % 2 else off) for place, name in enumerate(shuffled)}
 
@@ -67,7 +67,7 @@ class WallClock:
             self._ahead = mmap.mmap(opened.fileno(), 8)
         library = _compiled("wall_clock", folder)
         self.environment: Mapping[str, str] = {"LD_PRELOAD": library, "WALL_CLOCK_AHEAD": str(file)}
-        """Of the processes that shall live by it."""
+        """The variables of a process that reads this clock."""
 
     def step(self, seconds: int) -> None:
         """From now on it is that much ahead of the true time."""

@@ -385,7 +385,7 @@ for number in range(1_000_000):
 def test_a_bad_disk_stops_appends_but_not_reads_and_without_flushes_heartbeats_go_on(
     path: Path, ledger: SqliteLedger, calls: str, said: str, heartbeats: bool
 ) -> None:
-    """Only an append that asks for a flush is told that there was none, and it is not acknowledged."""
+    """Without flushes, only an append that asks for one fails, and it is not acknowledged."""
     ledger.append([b"before"])
     refused = ", ".join(f"{call!r}: errno.{name}" for call, name in (word.split("=") for word in calls.split()))
     script = f"""
@@ -482,7 +482,7 @@ def test_a_file_that_was_moved_away_is_used_no_more(path: Path, act: Callable[[P
         for use in (lambda: appender.append([b"b"], lasting=False), lambda: reader.read(0), reader.tip, reader.start):
             with pytest.raises(LedgerRewound, match=r"while it was in use: stop every member"):
                 use()
-        if (old := path.with_suffix(".old")).exists():  # One that comes back is no better: others may have appended.
+        if (old := path.with_suffix(".old")).exists():  # It stays unusable: others may have appended.
             old.rename(path)
             with pytest.raises(LedgerRewound):
                 appender.append([b"b"])

@@ -29,7 +29,7 @@ def addresses_at(hosts: Sequence[str]) -> list[str]:
 
 
 def key_in(folder: Path, secret: bytes) -> Path:
-    """A file with a key, which nobody else can read."""
+    """A file with a key that only this user can read."""
     path = folder / "key"
     path.touch(0o600)
     path.write_bytes(secret)

@@ -1,4 +1,4 @@
-"""Agents as real processes: to be killed and drained, and to be witnesses of the members beside them."""
+"""Agents as real processes, which tests kill and drain, and which see the deaths of members on their host."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ class AgentProcess(Closing):
     ) -> None:
         self.name, self.socket, self.log = name, folder / f"{name}.sock", folder / f"{name}.log"
         self.environment = {"NELI_AGENT": str(self.socket)}
-        """Of the members that it is to watch."""
+        """The variables of the members that it watches."""
         chosen = {
             "ledger": f"sqlite://{folder}/ledger.db",
             "lease": LEASE,

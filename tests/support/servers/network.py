@@ -8,8 +8,8 @@
         network.cut("m1", "k1")       network.lose("m1", "k1")      both ways; what m1 sends to k1
         network.mend("m1", "k1")      network.carry("m1", "k1")     undone; `heal` undoes everything
 
-MAC addresses are fixed, and there is no ARP. What is lost is sent to an address that nobody has, so the sender hears of
-no error, as of a cable that was pulled. Nothing outside of the namespaces is touched. Names carry the number of the
+MAC addresses are fixed, and there is no ARP. A lost frame goes to an address without a host, so the sender sees no
+error, as with a pulled cable. Nothing outside of the namespaces is touched. Names carry the number of the
 process that made them, so that what a killed one left behind is removed by the next.
 
 A slow link has netem's delay where the kernel can do that, and elsewhere a queue before a narrow link (tbf).
