@@ -173,6 +173,7 @@ def check_export(words: list[str]) -> None:
 
 def check_spark_submit(words: list[str]) -> None:
     """The job is there and has the options; tests/spark runs it."""
+    pytest.importorskip("pyspark")
     while words[0] == "--conf":  # Of Spark itself.
         words = words[2:]
     told = help_of(words[0])

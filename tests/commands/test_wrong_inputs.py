@@ -3,6 +3,7 @@
 import shlex
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,12 @@ def test_a_wrong_command_says_what_was_wanted_and_ends_with_its_code(
 A_NUMBER: Any = 3
 A_TEXT: Any = "1"
 
+
+def admit(term: int) -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        fence.admit(connection, "invoices", term)
+
+
 CALLS: dict[str, tuple[Callable[[Member], Any], type[Exception], str]] = {
     "a member of a number": (lambda _: Member(A_NUMBER), ConfigError, "the address of a ledger, was wanted, got a int"),
     "a handler that cannot be called": (
@@ -105,7 +112,7 @@ CALLS: dict[str, tuple[Callable[[Member], Any], type[Exception], str]] = {
         "on_event must be a function of one event, got a int",
     ),
     "a term of text": (
-        lambda _: fence.admit(sqlite3.connect(":memory:"), "invoices", A_TEXT),
+        lambda _: admit(A_TEXT),
         fence.FenceMisused,
         "pass `lease.term` as it is",
     ),

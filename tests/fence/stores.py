@@ -1,14 +1,14 @@
 """Real stores that member processes write to through a fence. Each keeps all writes in the order in which they landed.
 
-    a worker --admit(partition, term), and a row--> writes          SQLite, PostgreSQL: one transaction; Redis: one step
+    a worker --admit(partition, term), and a row--> writes          SQLite: one transaction; Redis: one step
                   '--Refused----------------------> refusals
     a test   <------------------------------------- Writes
 
     python -m tests.fence.stores ADDRESS ORDER      a worker that writes (see `neli_router.processes.worker`)
 
-ADDRESS is the path of an SQLite file, `host=...` in libpq's words, or `unix://...` as redis-py spells it. All three are
-files, so processes reach them from any network namespace. The worker's program is the worst that there can be: it never
-asks its lease again, and goes on under each term that it was given until the fence refuses it.
+ADDRESS is the path of an SQLite file, or `unix://...` as redis-py spells it. Both are files, so processes reach them
+from any network namespace. The worker's program is the worst that there can be: it never asks its lease again, and goes
+on under each term that it was given until the fence refuses it.
 """
 
 import json
@@ -23,14 +23,13 @@ from typing import Any
 
 from neli_router import fence
 from neli_router.closing import Closing
+from neli_router.fence import redis as redis_fence
 from neli_router.processes import worker
 from neli_router.processes.group import MemberProcess
 from tests.chaos.fenced import FencedWriter, Writes, judged, writes_in
-from tests.support.waiting import until
 
 __all__ = ["FencedStore", "Heedless", "store_at"]
 
-STOPS_MAX = 50
 """Tries to stop a process between two writes. It writes for a hundredth of its time, so the second hardly ever fails,
 and this many never do."""
 
@@ -62,7 +61,8 @@ class FencedStore(Closing, ABC):
 
     @property
     @abstractmethod
-    def writes(self) -> Writes: ...
+    def writes(self) -> Writes:
+        """All that have landed, and all that were refused."""
 
     def close(self) -> None:
         if "_opened" in self.__dict__:
@@ -109,65 +109,6 @@ class SqliteStore(FencedStore):
         return sqlite3.connect(self.address, timeout=60)
 
 
-class PostgresqlStore(FencedStore):
-    """A server. What one stopped process has begun there, only it can end."""
-
-    def install(self) -> None:
-        columns = "(place BIGSERIAL PRIMARY KEY, partition INTEGER, term BIGINT, process TEXT)"
-        with self._opened.transaction():
-            self._opened.execute("DROP TABLE IF EXISTS neli_fence, writes, refusals")  # Of the test before.
-            fence.install(self._opened)
-            for table in ("writes", "refusals"):
-                self._opened.execute(f"CREATE TABLE {table} {columns}")
-
-    def write(self, terms: Mapping[int, int]) -> dict[int, int]:
-        refused = {}
-        for number, term in terms.items():
-            row = (number, term, self._process)
-            try:
-                with self._opened.transaction():
-                    fence.admit(self._opened, f"partition {number}", term)
-                    self._opened.execute("INSERT INTO writes (partition, term, process) VALUES (%s, %s, %s)", row)
-            except fence.Refused:
-                refused[number] = term
-                self._opened.execute("INSERT INTO refusals (partition, term, process) VALUES (%s, %s, %s)", row)
-        return refused
-
-    def admit(self, term: int) -> None:
-        with self._opened.transaction():
-            fence.admit(self._opened, "partition 0", term)
-
-    def admitted(self) -> int:
-        return fence.admitted(self._opened, "partition 0") or 0
-
-    @property
-    def writes(self) -> Writes:
-        rows = self._opened.execute("SELECT partition, term, process FROM writes ORDER BY place").fetchall()
-        refusals = self._opened.execute("SELECT process, partition, term FROM refusals ORDER BY place").fetchall()
-        return judged(rows, refusals)
-
-    def stop_between_writes(self, process: MemberProcess) -> None:
-        for _ in range(STOPS_MAX):
-            super().stop_between_writes(process)
-            until(lambda: self._state(process) != "active", "the server's work for the stopped process was to end")
-            if self._state(process) == "idle":
-                return
-            process.resume()
-        raise TimeoutError(f"{process.life.label} was within a transaction each time it was stopped")
-
-    def _state(self, process: MemberProcess) -> str:
-        """What the server says of the session: "idle" is between two transactions."""
-        asked = "SELECT state FROM pg_stat_activity WHERE application_name = %s"
-        (row,) = self._opened.execute(asked, (process.life.label,)).fetchall()
-        return str(row[0])
-
-    @cached_property
-    def _opened(self) -> Any:
-        import psycopg  # noqa: PLC0415 - a worker that writes elsewhere does not need it.
-
-        return psycopg.connect(self.address, autocommit=True, application_name=self._process)
-
-
 class RedisStore(FencedStore):
     """A server in which each write is one step, whatever becomes of the process that asked for it."""
 
@@ -175,8 +116,6 @@ class RedisStore(FencedStore):
         pass
 
     def write(self, terms: Mapping[int, int]) -> dict[int, int]:
-        from neli_router.fence import redis as redis_fence  # noqa: PLC0415 - as below.
-
         refused = {}
         for number, term in terms.items():
             row = json.dumps((number, term, self._process))
@@ -188,13 +127,9 @@ class RedisStore(FencedStore):
         return refused
 
     def admit(self, term: int) -> None:
-        from neli_router.fence import redis as redis_fence  # noqa: PLC0415 - as below.
-
         redis_fence.admit(self._opened, "partition 0", term)
 
     def admitted(self) -> int:
-        from neli_router.fence import redis as redis_fence  # noqa: PLC0415 - as below.
-
         return redis_fence.admitted(self._opened, "partition 0") or 0
 
     @property
@@ -223,9 +158,7 @@ class Heedless:
 
 
 def store_at(address: str, process: str = "test") -> FencedStore:
-    if address.startswith("unix:"):
-        return RedisStore(address, process)
-    return (PostgresqlStore if address.startswith("host=") else SqliteStore)(address, process)
+    return (RedisStore if address.startswith("unix:") else SqliteStore)(address, process)
 
 
 def main(address: str, order: str) -> int:

@@ -1,7 +1,7 @@
 """A fenced Delta table: what lands, what is refused, and what is left behind."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
@@ -35,12 +35,8 @@ def table(tmp_path: Path) -> FencedTable:
 def rows(*partitions: int, price: float = 1.0) -> pa.Table:
     """One row for each."""
     count = len(partitions)
-    columns = {
-        "instrument": ["NELI"] * count,
-        "price": [float(price)] * count,
-        "partition": pa.array(partitions, pa.int32()),
-    }
-    return pa.table(columns)
+    columns = {"instrument": ["NELI"] * count, "price": [float(price)] * count}
+    return pa.table({**columns, "partition": pa.array(partitions, pa.int32())})
 
 
 def prices(table: FencedTable) -> list[tuple[int, float]]:
@@ -56,16 +52,12 @@ def orphans(table: FencedTable) -> list[str]:
     return sorted(path.name for path in found if str(path) not in known)
 
 
-# What lands
-
-
 def test_a_batch_moves_the_rows_and_the_fence_in_one_version_and_lands_once(table: FencedTable) -> None:
     commit = table.append(rows(1, 1, 2), {1: 7, 2: 8, 4: 8}, 0)
     assert (1, (1, 2, 4), (), {}) == (commit.version, commit.landed, commit.skipped, commit.lost)
     # Also in the partition without rows.
-    assert {1: Progress(7, 0), 2: Progress(8, 0), 3: Progress(None, -1), 4: Progress(8, 0)} == table.progress(
-        [1, 2, 3, 4]
-    )
+    moved = {1: Progress(7, 0), 2: Progress(8, 0), 3: Progress(None, -1), 4: Progress(8, 0)}
+    assert moved == table.progress(moved)
     actions = pa.table(DeltaTable(str(table.path)).get_add_actions(flatten=True))
     assert [1, 2] == sorted(actions["num_records"].to_pylist())
     assert 3 == DeltaTable(str(table.path)).count()
@@ -76,30 +68,14 @@ def test_a_batch_moves_the_rows_and_the_fence_in_one_version_and_lands_once(tabl
     assert [] == orphans(table)
 
 
-def test_a_step_may_be_longer_than_one(table: FencedTable) -> None:
-    table.append(rows(1), {1: 7}, 1040, after=-1)
-    assert (1,) == table.append(rows(1), {1: 7}, 1100, after=1040).landed
-    assert (1,) == table.append(rows(1), {1: 7}, 1040, after=-1).skipped
-
-
 @pytest.mark.parametrize(("batch", "after"), [(2, None), (9, 8), (3, -1)])
-def test_a_step_that_begins_elsewhere_is_an_error(table: FencedTable, batch: int, after: int | None) -> None:
+def test_a_longer_step_begins_where_the_last_one_ended(table: FencedTable, batch: int, after: int | None) -> None:
     table.append(rows(1, 2), {1: 7, 2: 7}, 0)
     with pytest.raises(BatchGap, match="a step from batch 0 was wanted next in partition 1"):
         table.append(rows(1, 2), {1: 7, 2: 7}, batch, after=after)
     assert [(1, 1.0), (2, 1.0)] == prices(table)
-
-
-def test_batches_begin_where_the_table_says(tmp_path: Path) -> None:
-    table = FencedTable.create(tmp_path / "prices", SCHEMA, LAYOUT, first_batch=100)
-    with pytest.raises(FenceMisused):
-        table.append(rows(1), {1: 7}, 99)
-    with pytest.raises(BatchGap):
-        table.append(rows(1), {1: 7}, 101)
-    assert (1,) == table.append(rows(1), {1: 7}, 100).landed
-
-
-# What is refused
+    assert (1,) == table.append(rows(1), {1: 7}, 1100, after=0).landed
+    assert (1,) == table.append(rows(1), {1: 7}, 1040, after=-1).skipped
 
 
 def test_a_lower_term_is_refused_and_the_error_names_the_rivals(table: FencedTable) -> None:
@@ -115,22 +91,15 @@ def test_a_lower_term_is_refused_and_the_error_names_the_rivals(table: FencedTab
     assert [] == orphans(table)
 
 
-def test_raising_the_terms_alone_refuses_a_zombie_from_then_on(table: FencedTable) -> None:
+def test_terms_are_raised_once_and_never_lowered_and_refuse_a_zombie_from_then_on(table: FencedTable) -> None:
     zombie = FencedTable(table.path)
     with zombie.stage({1: 7}, 0) as staging:
         staging.write(rows(1))
-        assert (1,) == table.raise_terms({1: 9}).landed
+        assert (1, 2) == table.raise_terms({1: 9, 2: 9}).landed
         with pytest.raises(Refused, match="term 9"):
             zombie.commit(staging)
-    assert {1: Progress(9, -1)} == table.progress([1])
     assert [] == prices(table)
     assert [] == orphans(table)
-
-
-def test_terms_are_raised_once_and_never_lowered_and_refuse_a_zombie_before_it_does_any_work(
-    table: FencedTable,
-) -> None:
-    table.raise_terms({1: 9, 2: 9})
     assert (1, 2) == table.raise_terms({1: 9, 2: 9}).skipped
     commit = table.raise_terms({1: 8, 2: 10})
     assert ((2,), {1: 9}) == (commit.landed, commit.lost)
@@ -142,12 +111,15 @@ def test_terms_are_raised_once_and_never_lowered_and_refuse_a_zombie_before_it_d
 
 
 def test_the_partitions_that_are_not_lost_land_together(table: FencedTable) -> None:
-    rival = FencedTable(table.path)
+    rival, twin = FencedTable(table.path), FencedTable(table.path)
     terms = {1: 7, 2: 7, 3: 7}
-    with table.stage(terms, 0) as staging:
+    with table.stage(terms, 0) as staging, twin.stage({3: 7}, 0) as older:
         staging.write(rows(1, 2, 3))
+        older.write(rows(3, price=2.0))
         rival.raise_terms({2: 9})
         commit = table.commit(staging)
+        # A driver was started anew under the same lease, while the older one still runs.
+        assert (3,) == twin.commit(older).skipped
     assert ((1, 3), {2: 9}) == (commit.landed, commit.lost)
     assert [(1, 1.0), (3, 1.0)] == prices(table)
     assert [] == orphans(table)
@@ -180,9 +152,7 @@ def test_one_that_is_overtaken_and_swept_just_before_it_places_its_files_is_told
     assert [(1, 2.0)] == prices(table)
 
 
-def test_a_skipped_batch_raises_the_fence_if_its_term_is_higher_also_when_a_sweep_took_its_files(
-    table: FencedTable,
-) -> None:
+def test_a_skipped_batch_raises_the_fence_also_when_a_sweep_took_its_files(table: FencedTable) -> None:
     with table.stage({1: 9}, 0) as staging:
         staging.write(rows(1))
         FencedTable(table.path).append(rows(1), {1: 7}, 0)
@@ -194,81 +164,48 @@ def test_a_skipped_batch_raises_the_fence_if_its_term_is_higher_also_when_a_swee
         table.append(rows(1), {1: 9}, 1)
 
 
-def test_two_under_one_term_land_a_batch_once(table: FencedTable) -> None:
-    """A driver was started anew under the same lease, while the older one still runs."""
-    twin = FencedTable(table.path)
-    with table.stage({1: 7}, 0) as mine, twin.stage({1: 7}, 0) as theirs:
-        mine.write(rows(1, price=1.0))
-        theirs.write(rows(1, price=2.0))
-        assert (1,) == twin.commit(theirs).landed
-        assert (1,) == table.commit(mine).skipped
-    assert [(1, 2.0)] == prices(table)
-    assert [] == orphans(table)
+def test_a_step_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    table = FencedTable.create(tmp_path / "prices", SCHEMA, LAYOUT, first_batch=100)
+    without_sense: tuple[Any, ...] = ({}, 100), ({8: 7}, 100), ({-1: 7}, 100), ({True: 7}, 100), ({1: -1}, 100)
+    for terms, batch in (*without_sense, ({1: 7}, 99), ({1: 7}, 100.0)):
+        with pytest.raises(FenceMisused):
+            table.append(rows(1), terms, batch)
+    with pytest.raises(BatchGap):
+        table.append(rows(1), {1: 7}, 101)
+    assert (1,) == table.append(rows(1), {1: 7}, 100).landed
 
 
-# Input that is not ours
-
-
-@pytest.mark.parametrize(
-    ("terms", "batch"), [({}, 0), ({8: 7}, 0), ({-1: 7}, 0), ({True: 7}, 0), ({1: -1}, 0), ({1: 7}, -1), ({1: 7}, 1.0)]
-)
-def test_a_step_that_makes_no_sense_is_refused(table: FencedTable, terms: Mapping[int, int], batch: int) -> None:
-    with pytest.raises(FenceMisused):
-        table.append(rows(1), terms, batch)
-
-
-@pytest.mark.parametrize("partition", [2, None])
-def test_rows_of_a_partition_without_a_term_are_refused(table: FencedTable, partition: int | None) -> None:
-    foreign = rows(1).set_column(2, "partition", pa.array([partition], pa.int32()))
-    with pytest.raises(FenceMisused, match=f"found some of partition {partition}"):
-        table.append(foreign, {1: 7}, 0)
-    assert {1: Progress(None, -1)} == table.progress([1])
-    assert [] == orphans(table)
-
-
-def test_columns_that_differ_are_named_one_by_one(table: FencedTable) -> None:
+def test_columns_that_differ_are_named_one_by_one_but_their_order_is_free(table: FencedTable) -> None:
     other = pa.table({"instrument": [b"NELI"], "size": [1], "partition": pa.array([1], pa.int32())})
     with pytest.raises(TableMismatch) as mismatch:
         table.append(other, {1: 7}, 0)
     for word in ("price is missing", "size is not in the table", "instrument is binary instead of string"):
         assert word in mismatch.value.found
+    for partition in (2, None):  # Without a term.
+        foreign = rows(1).set_column(2, "partition", pa.array([partition], pa.int32()))
+        with pytest.raises(FenceMisused, match=f"found some of partition {partition}"):
+            table.append(foreign, {1: 7}, 0)
     assert 0 == DeltaTable(str(table.path)).version()
     assert [] == orphans(table)
-
-
-def test_columns_may_be_in_another_order_and_partitions_any_whole_numbers(table: FencedTable) -> None:
     given = rows(1).select(["partition", "price", "instrument"])
     table.append(given.set_column(0, "partition", pa.array([1], pa.int64())), {1: 7}, 0)
     assert [(1, 1.0)] == prices(table)
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [(None, "price is missing"), (b"half of a fi", r"a\.parquet is none")],
-    ids=["other", "half"],
-)
-def test_a_file_with_other_columns_or_that_is_no_parquet_is_refused(
-    table: FencedTable, content: bytes | None, problem: str
-) -> None:
-    with table.stage({1: 7}, 0) as staging:
-        file = staging.folder / "partition=1" / "a.parquet"
-        file.parent.mkdir(parents=True)
-        pq.write_table(pa.table({"instrument": ["NELI"]}), file)
-        if content is not None:
-            file.write_bytes(content)
-        with pytest.raises(TableMismatch, match=problem):
-            table.commit(staging)
-    assert [] == orphans(table)
+def test_a_file_with_other_columns_or_that_is_no_parquet_is_refused(table: FencedTable) -> None:
+    for content, problem in ((None, "price is missing"), (b"half of a fi", r"a\.parquet is none")):
+        with table.stage({1: 7}, 0) as staging:
+            file = staging.folder / "partition=1" / "a.parquet"
+            file.parent.mkdir(parents=True)
+            pq.write_table(pa.table({"instrument": ["NELI"]}), file)
+            if content is not None:
+                file.write_bytes(content)
+            with pytest.raises(TableMismatch, match=problem):
+                table.commit(staging)
+        assert [] == orphans(table)
 
 
-def test_a_table_of_another_layout_is_refused(table: FencedTable) -> None:
-    with pytest.raises(TableMismatch, match="unequal: partitions"):
-        FencedTable(table.path, layout=Layout())
-    with pytest.raises(TableMismatch, match="unequal: tags"):
-        FencedTable.create(table.path, SCHEMA, Layout(partitions=8, tags=True))
-
-
-def test_a_table_is_made_once_and_then_opened(table: FencedTable) -> None:
+def test_a_table_is_made_once_and_then_opened_if_it_is_the_same(table: FencedTable) -> None:
     table.append(rows(1), {1: 7}, 0)
     assert Progress(7, 0) == FencedTable.create(table.path, SCHEMA, LAYOUT).progress()[1]
     with pytest.raises(TableMismatch, match="price is long instead of double"):
@@ -277,17 +214,13 @@ def test_a_table_is_made_once_and_then_opened(table: FencedTable) -> None:
         FencedTable.create(table.path, SCHEMA, LAYOUT, first_batch=1)
     with pytest.raises(ConfigError):
         FencedTable.create(table.path, SCHEMA, LAYOUT, first_batch=-1)
+    with pytest.raises(TableMismatch, match="unequal: partitions"):
+        FencedTable(table.path, layout=Layout())
+    with pytest.raises(TableMismatch, match="unequal: tags"):
+        FencedTable.create(table.path, SCHEMA, Layout(partitions=8, tags=True))
 
 
-def test_a_place_without_a_table_or_with_that_of_others_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TableMismatch, match="there is no Delta table"):
-        FencedTable(tmp_path)
-    write_deltalake(str(tmp_path / "theirs"), rows(1), partition_by=["partition"])
-    with pytest.raises(TableMismatch, match=r"its neli\.format is None"):
-        FencedTable(tmp_path / "theirs")
-
-
-def test_a_place_where_no_table_can_be_made_is_refused(tmp_path: Path) -> None:
+def test_a_place_or_a_schema_of_which_no_table_can_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "prices"):
         with pytest.raises((TableMismatch, TableUnavailable), match="a fenced table was wanted at") as refused:
@@ -298,51 +231,42 @@ def test_a_place_where_no_table_can_be_made_is_refused(tmp_path: Path) -> None:
             FencedTable.create(address, SCHEMA, LAYOUT)
     with pytest.raises(TableMismatch, match="without a percent sign"):  # The library takes it for another path.
         FencedTable.create(tmp_path / "a%20lake", SCHEMA, LAYOUT)
-
-
-def test_no_table_is_made_among_the_files_of_others_unless_they_are_hidden(tmp_path: Path) -> None:
-    for name in (".hidden", "_neli"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "prices.parquet").write_bytes(b"theirs")
-    with pytest.raises(TableMismatch, match=r"'prices\.parquet' lies there"):
-        FencedTable.create(tmp_path, SCHEMA, LAYOUT)
-    assert [".hidden", "_neli", "prices.parquet"] == sorted(path.name for path in tmp_path.iterdir())
-    (tmp_path / "prices.parquet").unlink()
-    assert LAYOUT == FencedTable.create(tmp_path, SCHEMA, LAYOUT).layout
-
-
-def test_a_table_that_forgets_its_terms_is_ours_no_longer(table: FencedTable) -> None:
-    other = FencedTable(table.path)
-    DeltaTable(str(table.path)).alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 day"})
-    for refused in (lambda: FencedTable(table.path), lambda: other.append(rows(1), {1: 7}, 0)):
-        with pytest.raises(TableMismatch, match="transaction ids expire"):
-            refused()
-
-
-def test_a_table_that_was_made_anew_is_told_from_the_one_that_was_opened(tmp_path: Path, table: FencedTable) -> None:
-    table.append(rows(1), {1: 7}, 0)
-    table.path.rename(tmp_path / "moved")
-    again = FencedTable.create(table.path, SCHEMA, LAYOUT)
-    with pytest.raises(TableMismatch, match="another one was made in its place"):
-        table.append(rows(1), {1: 7}, 1)
-    assert {1: Progress(None, -1)} == again.progress([1])
-
-
-def test_a_column_that_not_every_reader_knows_and_a_partition_of_another_kind_are_refused(tmp_path: Path) -> None:
+    # A column that not every reader knows, and a partition of another kind.
     with pytest.raises(TableMismatch, match="found others: at"):
         FencedTable.create(tmp_path / "prices", pa.schema([("at", pa.timestamp("ns"))]), LAYOUT)
     with pytest.raises(TableMismatch, match="found the type string"):
         FencedTable.create(tmp_path / "prices", SCHEMA.append(pa.field("partition", pa.string())), LAYOUT)
 
 
-def test_timestamps_without_a_zone_are_columns_as_others(tmp_path: Path) -> None:
-    table = FencedTable.create(tmp_path / "prices", pa.schema([("at", pa.timestamp("us"))]), LAYOUT)
-    at = datetime(9999, 12, 31, 23, 59)  # noqa: DTZ001 - that is what is tested.
-    table.append(pa.table({"at": pa.array([at], pa.timestamp("us")), "partition": [1]}), {1: 7}, 0)
-    assert [at] == DeltaTable(str(table.path)).to_pyarrow_table()["at"].to_pylist()
+def test_no_table_of_others_is_taken_and_none_is_made_among_their_files(tmp_path: Path) -> None:
+    with pytest.raises(TableMismatch, match="there is no Delta table"):
+        FencedTable(tmp_path)
+    write_deltalake(str(tmp_path / "theirs"), rows(1), partition_by=["partition"])
+    with pytest.raises(TableMismatch, match=r"its neli\.format is None"):
+        FencedTable(tmp_path / "theirs")
+    # Hidden ones are no files of others.
+    folder = tmp_path / "folder"
+    for name in (".hidden", "_neli"):
+        (folder / name).mkdir(parents=True)
+    (folder / "prices.parquet").write_bytes(b"theirs")
+    with pytest.raises(TableMismatch, match=r"'prices\.parquet' lies there"):
+        FencedTable.create(folder, SCHEMA, LAYOUT)
+    assert [".hidden", "_neli", "prices.parquet"] == sorted(path.name for path in folder.iterdir())
+    (folder / "prices.parquet").unlink()
+    assert LAYOUT == FencedTable.create(folder, SCHEMA, LAYOUT).layout
 
 
-# Answers that are lost, and files
+def test_a_table_that_was_made_anew_or_forgets_its_terms_is_ours_no_longer(tmp_path: Path, table: FencedTable) -> None:
+    table.append(rows(1), {1: 7}, 0)
+    table.path.rename(tmp_path / "moved")
+    again = FencedTable.create(table.path, SCHEMA, LAYOUT)
+    with pytest.raises(TableMismatch, match="another one was made in its place"):
+        table.append(rows(1), {1: 7}, 1)
+    assert {1: Progress(None, -1)} == again.progress([1])
+    DeltaTable(str(table.path)).alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 day"})
+    for refused in (lambda: FencedTable(table.path), lambda: again.append(rows(1), {1: 7}, 0)):
+        with pytest.raises(TableMismatch, match="transaction ids expire"):
+            refused()
 
 
 @pytest.mark.parametrize("has_landed", [True, False])
@@ -350,29 +274,22 @@ def test_timestamps_without_a_zone_are_columns_as_others(tmp_path: Path) -> None
 def test_the_log_says_what_became_of_a_commit_and_not_the_answer(
     monkeypatch: pytest.MonkeyPatch, table: FencedTable, error: Exception, has_landed: bool
 ) -> None:
-    write = DeltaTable.create_write_transaction
-    failed: list[Exception] = []
+    write, errors = DeltaTable.create_write_transaction, [error]
 
     def failing(*arguments: Any, **named: Any) -> None:
-        if failed or has_landed:
+        if not errors or has_landed:
             write(*arguments, **named)
-        if not failed:
-            failed.append(error)
-            raise error
+        if errors:
+            raise errors.pop()
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", failing)
     commit = table.append(rows(1, 2), {1: 7, 2: 7}, 0)
-    assert (1, (1, 2), [error]) == (commit.version, commit.landed, failed)
+    assert (1, (1, 2), []) == (commit.version, commit.landed, errors)
     assert [(1, 1.0), (2, 1.0)] == prices(table)
     assert [] == orphans(table)
 
 
-def test_a_table_that_cannot_be_written_says_so_and_stays_as_it_was(
-    monkeypatch: pytest.MonkeyPatch, table: FencedTable
-) -> None:
-    def failing(*arguments: Any, **named: Any) -> None:
-        raise OSError("the disk is full")
-
+def test_a_table_that_cannot_be_written_stays_as_it_was(monkeypatch: pytest.MonkeyPatch, table: FencedTable) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(DeltaTable, "create_write_transaction", failing)
         with pytest.raises(TableUnavailable, match=r"each of 6 tries failed \(OSError\)"):
@@ -381,13 +298,12 @@ def test_a_table_that_cannot_be_written_says_so_and_stays_as_it_was(
     assert (1,) == table.append(rows(1), {1: 7}, 0).landed
 
 
-def test_a_commit_that_may_not_outlast_a_loss_of_power_says_so_and_is_skipped_if_repeated(
-    monkeypatch: pytest.MonkeyPatch, table: FencedTable
-) -> None:
-    commit, fsync = DeltaTable.create_write_transaction, os.fsync
+def failing(*_: object, **__: object) -> None:
+    raise OSError(5, "Input/output error")
 
-    def failing(descriptor: int) -> None:
-        raise OSError(5, "Input/output error")
+
+def test_a_commit_that_may_not_outlast_a_power_cut_says_so(monkeypatch: pytest.MonkeyPatch, table: FencedTable) -> None:
+    commit, fsync = DeltaTable.create_write_transaction, os.fsync
 
     def commits(handle: DeltaTable, *given: Any, **named: Any) -> None:
         commit(handle, *given, **named)
@@ -400,34 +316,26 @@ def test_a_commit_that_may_not_outlast_a_loss_of_power_says_so_and_is_skipped_if
     assert ((3,), [(3, 1.0)]) == (table.append(rows(3), {3: 7}, 0).skipped, prices(table))
 
 
-def test_a_rename_that_fails_halfway_is_taken_up_where_it_stopped(
-    monkeypatch: pytest.MonkeyPatch, table: FencedTable
-) -> None:
-    rename = Path.rename
-    failed: list[Path] = []
+def test_a_rename_that_fails_halfway_goes_on_from_there(monkeypatch: pytest.MonkeyPatch, table: FencedTable) -> None:
+    rename, errors = Path.rename, [OSError("the server is away")]
 
-    def failing(path: Path, target: Path) -> Path:
-        if target.name.endswith("-1.parquet") and not failed:
-            failed.append(path)
-            raise OSError("the server is away")
+    def renamed(path: Path, target: Path) -> Path:
+        if target.name.endswith("-1.parquet") and errors:
+            raise errors.pop()
         return rename(path, target)
 
-    monkeypatch.setattr(Path, "rename", failing)
+    monkeypatch.setattr(Path, "rename", renamed)
     assert (1, 2, 3) == table.append(rows(1, 2, 3), {1: 7, 2: 7, 3: 7}, 0).landed
-    assert [(1, 1.0), (2, 1.0), (3, 1.0)] == prices(table)
+    assert ([(1, 1.0), (2, 1.0), (3, 1.0)], []) == (prices(table), errors)
 
 
-def test_a_placed_file_that_is_gone_is_never_committed(table: FencedTable) -> None:
+def test_staged_or_placed_rows_that_are_gone_are_never_committed(table: FencedTable) -> None:
     with table.stage({1: 7}, 0) as staging:
         staging.write(rows(1))
         for action in staging.place([1]):
             (table.path / action.path).unlink()
         with pytest.raises(TableUnavailable, match="it is gone"):
             table.commit(staging)
-    assert [] == prices(table)
-
-
-def test_a_staging_folder_that_is_gone_is_never_committed_as_empty(table: FencedTable) -> None:
     with table.stage({1: 7}, 0) as staging:
         staging.write(rows(1))
         staging.folder.parent.rename(table.path / "_elsewhere")
@@ -447,44 +355,33 @@ def test_files_are_found_by_partition_and_by_version(table: FencedTable) -> None
     assert [] == table.files([])
 
 
-def test_a_table_may_lie_in_a_folder_with_any_name(tmp_path: Path) -> None:
+def test_a_table_may_lie_in_a_folder_with_any_name_and_have_times_without_a_zone(tmp_path: Path) -> None:
+    at = datetime(9999, 12, 31, 23, 59)  # noqa: DTZ001 - that is what is tested.
+    schema = pa.schema([("at", pa.timestamp("us"))])
     for name in ("a lake", "ein Müller-See", "a=b", "a+b#c"):
-        table = FencedTable.create(tmp_path / name / "prices", SCHEMA, LAYOUT)
-        table.append(rows(1), {1: 7}, 0)
+        table = FencedTable.create(tmp_path / name / "prices", schema, LAYOUT)
+        table.append(pa.table({"at": pa.array([at], pa.timestamp("us")), "partition": [1]}), {1: 7}, 0)
         assert [True] == [Path(file).is_file() for file in table.files()]
-        assert [(1, 1.0)] == prices(table)
+        assert [at] == DeltaTable(str(table.path)).to_pyarrow_table()["at"].to_pylist()
         assert [] == orphans(table)
 
 
-# A long life
-
-
 def test_a_handle_that_slept_while_the_log_was_cut_begins_with_the_newest_version(table: FencedTable) -> None:
-    asleep = FencedTable(table.path)
-    for batch in range(3):
-        table.append(rows(1), {1: 7}, batch)
+    asleep, zombie = FencedTable(table.path), FencedTable(table.path)
+    zombie.append(rows(1), {1: 7}, 0)
+    for batch in (1, 2):
+        table.append(rows(1), {1: 9}, batch)
     table.maintain()
     for version in range(3):
         (table.path / "_delta_log" / f"{version:020}.json").unlink()
-    assert {1: Progress(7, 2)} == asleep.progress([1])
-    other = FencedTable(table.path)
-    table.append(rows(1), {1: 7}, 3)
-    (table.path / "_delta_log" / f"{3:020}.json").unlink()
-    assert (1,) == other.append(rows(1), {1: 7}, 4).landed
-    assert 5 == len(prices(table))
-
-
-def test_a_zombie_that_slept_while_the_log_was_cut_is_refused(table: FencedTable) -> None:
-    zombie = FencedTable(table.path)
-    zombie.append(rows(1), {1: 7}, 0)
-    table.raise_terms({1: 9})
-    table.append(rows(1), {1: 9}, 1)
-    table.maintain()
-    for version in range(4):
-        (table.path / "_delta_log" / f"{version:020}.json").unlink()
+    assert {1: Progress(9, 2)} == asleep.progress([1])
     with pytest.raises(Refused, match="term 9"):
         zombie.append(rows(1), {1: 7}, 1)
-    assert 2 == len(prices(table))
+    other = FencedTable(table.path)
+    table.append(rows(1), {1: 9}, 3)
+    (table.path / "_delta_log" / f"{3:020}.json").unlink()
+    assert (1,) == other.append(rows(1), {1: 9}, 4).landed
+    assert 5 == len(prices(table))
 
 
 def test_checkpoints_come_by_themselves_keep_the_terms_and_let_older_versions_go(tmp_path: Path) -> None:
@@ -508,26 +405,40 @@ def test_compaction_by_another_engine_harms_neither_a_step_nor_the_fence(table: 
         staging.place([1])
         DeltaTable(str(table.path)).optimize.compact()
         assert (1,) == table.commit(staging).landed
-    assert 4 == len(prices(table))
-    assert 2 == len(table.files())
+        assert 4 == len(prices(table))
+        assert 2 == len(table.files())
+        table.append(rows(1), {1: 7}, 4)
+        DeltaTable(str(table.path)).optimize.compact()
+        # As if its program had been killed after the commit: a sweep keeps what landed for older versions.
+        assert 0 == table.sweep()
+        assert [] == [*(table.path / "_neli").iterdir()]
     table.maintain()
-    assert 3 == len(table.files(version=3))
-    assert [True] * 3 == [Path(file).is_file() for file in table.files(version=3)]
+    for version, count in ((3, 3), (5, 2)):
+        found = table.files(version=version)
+        assert [True] * count == [Path(file).is_file() for file in found]
 
 
-def test_a_vacuum_of_ours_never_removes_what_a_commit_in_flight_has_placed(table: FencedTable) -> None:
+def test_a_vacuum_or_a_sweep_never_removes_what_a_commit_in_flight_has_placed(table: FencedTable) -> None:
+    # Of a program that was killed before it had said what its attempt is for. It goes after a day.
+    left = table.path / "_neli" / "0123456789abcdef"
+    left.mkdir(parents=True)
     with table.stage({1: 7}, 0) as staging:
         staging.write(rows(1))
         staging.place([1])
         for path in table.path.glob("partition=1/*"):
             os.utime(path, (0, 0))
         table.maintain()
+        table.sweep()
+        assert left.exists()
+        os.utime(left, (0, 0))
+        table.sweep()
+        assert not left.exists()
         assert (1,) == table.commit(staging).landed
     assert [(1, 1.0)] == prices(table)
 
 
 def test_any_number_may_make_the_table_at_once(tmp_path: Path) -> None:
-    for trial in range(10):  # Of eight, two meet in every second trial or so.
+    for trial in range(5):  # Of eight, two meet in every second trial or so.
         path = tmp_path / f"prices-{trial}"
         with ThreadPoolExecutor(8) as pool:
             made = [pool.submit(FencedTable.create, path, SCHEMA, LAYOUT) for _ in range(8)]
@@ -542,9 +453,6 @@ def test_threads_that_share_a_table_take_turns(table: FencedTable) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert [[(partition,)] * 5 for partition in range(4)] == list(pool.map(work, range(4)))
     assert 20 == len(prices(table))
-
-
-# Two writers and a sweep, in any order
 
 
 class Writers(RuleBasedStateMachine):
@@ -631,4 +539,4 @@ class Writers(RuleBasedStateMachine):
 
 
 TestWriters = Writers.TestCase
-TestWriters.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestWriters.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)

@@ -7,11 +7,8 @@ The same with PostgreSQL, where the server holds the lock and the zombie may hav
 """
 
 import asyncio
-import os
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -21,12 +18,10 @@ from typing import Any
 import psycopg
 import pytest
 
-import neli_router
 from neli_router import fence
 from neli_router.fence import FenceMisused, Refused, asynchronous
-from tests.support.waiting import PATIENCE
-
-ROOT = Path(neli_router.__file__).parents[1]
+from tests.support.processes.forked import Program, state_of
+from tests.support.waiting import PATIENCE, until
 
 ZOMBIE = """
 import sqlite3, sys
@@ -49,8 +44,6 @@ try:
 except fence.Refused as refused:
     connection.rollback()
     print(refused.term, "refused by", refused.admitted, fence.tally.refused, flush=True)
-else:
-    print("written", flush=True)
 """
 
 
@@ -66,44 +59,25 @@ def path(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def zombie(kind: str, address: str) -> Iterator[subprocess.Popen[str]]:
+def zombie(kind: str, address: str, folder: Path) -> Iterator[Program]:
     """A process that is about to write under term 7, and stopped."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", ZOMBIE, kind, address],
-        cwd=ROOT,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        assert process.stdin is not None
-        assert process.stdout is not None
+    with Program(ZOMBIE, kind, address, folder=folder) as process:
         assert "working under term 7\n" == process.stdout.readline()
-        os.kill(process.pid, signal.SIGSTOP)
-        _, status = os.waitpid(process.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
+        process.send_signal(signal.SIGSTOP)
+        until(lambda: state_of(process.pid) == "T", "the stop")
         # From now on only the signal keeps it from going on.
         process.stdin.write("go on\n")
         process.stdin.flush()
         yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def woken(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    os.kill(process.pid, signal.SIGCONT)
-    return process.stdout.readline()
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 def test_a_process_that_was_stopped_in_its_work_is_refused_when_it_wakes_up(
-    kind: str, path: Path, request: pytest.FixtureRequest
+    kind: str, path: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     address = str(path) if kind == "sqlite" else request.getfixturevalue("address")
     newer: Any = sqlite3.connect(address) if kind == "sqlite" else psycopg.connect(address)
-    with zombie(kind, address) as process, closing(newer):
+    with zombie(kind, address, tmp_path) as process, closing(newer):
         # A new owner's way: raise the fence and commit it; then read, and write.
         fence.admit(newer, "notes", 9)
         newer.commit()
@@ -111,44 +85,30 @@ def test_a_process_that_was_stopped_in_its_work_is_refused_when_it_wakes_up(
         fence.admit(newer, "notes", 9)
         newer.execute("INSERT INTO notes VALUES ('n', 'newer', 9)")
         newer.commit()
-        assert "7 refused by 9 1\n" == woken(process)
+        process.send_signal(signal.SIGCONT)
+        assert "7 refused by 9 1\n" == process.stdout.readline()
         assert [("newer",)] == newer.execute("SELECT body FROM notes").fetchall()
 
 
-def test_a_process_that_nobody_succeeded_writes_when_it_wakes_up(path: Path) -> None:
-    with zombie("sqlite", str(path)) as process:
-        assert "written\n" == woken(process)
-
-
 def test_a_zombie_waits_for_the_newer_transaction_and_is_then_refused(path: Path) -> None:
+    def write() -> None:
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)) as older:
+            older.execute("BEGIN IMMEDIATE")
+            fence.admit(older, "notes", 7)
+
     with closing(sqlite3.connect(path, isolation_level=None)) as newer, ThreadPoolExecutor(1) as pool:
-
-        def write() -> None:
-            with closing(sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)) as older:
-                older.execute("BEGIN IMMEDIATE")
-                fence.admit(older, "notes", 7)
-
         newer.execute("BEGIN IMMEDIATE")
         fence.admit(newer, "notes", 9)
+        with (
+            closing(sqlite3.connect(path, timeout=0)) as hasty,
+            pytest.raises(sqlite3.OperationalError, match="database is locked"),
+        ):
+            fence.admit(hasty, "notes", 7)
         writing = pool.submit(write)
         assert not writing.done()
         newer.execute("COMMIT")
         with pytest.raises(Refused):
             writing.result(PATIENCE)
-
-
-def test_a_transaction_that_is_still_open_makes_others_busy_and_leaves_the_fence_as_it_was(path: Path) -> None:
-    with closing(sqlite3.connect(path, isolation_level=None)) as older:
-        older.execute("BEGIN IMMEDIATE")
-        fence.admit(older, "notes", 7)
-        with closing(sqlite3.connect(path, timeout=0)) as newer:
-            with pytest.raises(sqlite3.OperationalError, match="database is locked"):
-                fence.admit(newer, "notes", 9)
-            newer.rollback()
-            older.execute("ROLLBACK")
-            assert fence.admitted(newer, "notes") is None
-            fence.admit(newer, "notes", 1)
-            newer.commit()
 
 
 def test_who_has_read_before_the_newer_committed_cannot_admit_on_what_it_read(path: Path) -> None:
@@ -164,32 +124,6 @@ def test_who_has_read_before_the_newer_committed_cannot_admit_on_what_it_read(pa
         older.execute("BEGIN IMMEDIATE")
         with pytest.raises(Refused):
             fence.admit(older, "notes", 7)
-
-
-def test_many_owners_at_once_leave_the_highest_term(path: Path) -> None:
-    def own(term: int) -> bool:
-        with closing(sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                fence.admit(connection, "notes", term)
-            except Refused:
-                connection.execute("ROLLBACK")
-                return False
-            connection.execute("INSERT INTO notes VALUES (?, 'written', ?)", (str(term), term))
-            connection.execute("COMMIT")
-            return True
-
-    terms = [(7 * place) % 40 for place in range(40)]
-    with ThreadPoolExecutor(8) as pool:
-        written = {term for term, wrote in zip(terms, pool.map(own, terms), strict=True) if wrote}
-    with closing(sqlite3.connect(path)) as connection:
-        rows = [row[0] for row in connection.execute("SELECT fence FROM notes ORDER BY rowid")]
-        assert 39 == fence.admitted(connection, "notes")
-    assert sorted(rows) == rows
-    assert written == set(rows)
-
-
-# Awaited connections
 
 
 class Awaited:

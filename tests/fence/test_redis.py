@@ -30,16 +30,21 @@ def resource() -> str:
     return f"invoices {uuid4().hex}"
 
 
-@pytest.fixture(params=[False, True], ids=["bytes", "text"])
+@pytest.fixture
 def client(redis: str, request: pytest.FixtureRequest) -> Iterator[Any]:
-    with closing(redis_py.Redis.from_url(redis, decode_responses=request.param)) as opened:
+    with closing(redis_py.Redis.from_url(redis, decode_responses=getattr(request, "param", False))) as opened:
         yield opened
+
+
+BYTES_OR_TEXT = pytest.mark.parametrize("client", [False, True], indirect=True, ids=["bytes", "text"])
+"""How the client wants answers."""
 
 
 def text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
+@BYTES_OR_TEXT
 def test_a_term_is_admitted_unless_a_higher_one_was(client: Any, resource: str) -> None:
     assert fence.admitted(client, resource) is None
     before = tally.admitted, tally.refused
@@ -52,16 +57,18 @@ def test_a_term_is_admitted_unless_a_higher_one_was(client: Any, resource: str) 
     assert (resource, TERM_MAX - 1, TERM_MAX) == (refused.resource, refused.term, refused.admitted)
     assert TERM_MAX == fence.admitted(client, resource)
     assert (8, 1) == (tally.admitted - before[0], tally.refused - before[1])
+    # However many digits they have.
+    for held, term in ((10, 9), (100, 99), (10, 0), (2**63 - 1, 2**53), (19, 10), (2, 1)):
+        fence.admit(client, f"{resource} {held} {term}", held)
+        with pytest.raises(Refused):
+            fence.admit(client, f"{resource} {held} {term}", term)
+        assert held == fence.admitted(client, f"{resource} {held} {term}")
+    for wrong in (-1, True, Grade.HIGH, 2**63):
+        with pytest.raises(FenceMisused, match="a term was wanted"):
+            fence.admit(client, resource, wrong)
 
 
-@pytest.mark.parametrize(("held", "term"), [(10, 9), (100, 99), (10, 0), (2**63 - 1, 2**53), (19, 10), (2, 1)])
-def test_a_lower_term_is_refused_however_many_digits_it_has(client: Any, resource: str, held: int, term: int) -> None:
-    fence.admit(client, resource, held)
-    with pytest.raises(Refused):
-        fence.admit(client, resource, term)
-    assert held == fence.admitted(client, resource)
-
-
+@BYTES_OR_TEXT
 def test_what_is_admitted_is_written_in_the_same_step(client: Any, resource: str) -> None:
     key = f"key of {resource}"
     answers = fence.admit(client, resource, 7, ("SET", key, "first"), ("APPEND", key, b"!"), ["GET", key])
@@ -72,6 +79,7 @@ def test_what_is_admitted_is_written_in_the_same_step(client: Any, resource: str
     assert "first!" == text(client.get(key))
 
 
+@BYTES_OR_TEXT
 def test_a_batch_is_written_once_and_a_later_one_ends_all_before_it(client: Any, resource: str) -> None:
     key = f"log of {resource}"
     assert fence.admitted_batch(client, resource) is None
@@ -96,10 +104,9 @@ def test_a_batch_whose_command_failed_is_still_to_be_written_and_counts_nowhere(
 
 
 def test_a_batch_may_have_many_commands_and_a_step_may_not(client: Any, resource: str) -> None:
-    key = f"count of {resource}"
-    assert fence.admit_batch(client, resource, 7, 1, *[("INCR", key)] * fence.BATCH_MAX)
-    assert str(fence.BATCH_MAX) == text(client.get(key))
-    client.delete(key)
+    key, words = f"list of {resource}", fence.COMMAND_WORDS_MAX - 2
+    assert fence.admit_batch(client, resource, 7, 1, *[("INCR", f"count of {resource}")] * fence.BATCH_MAX)
+    assert str(fence.BATCH_MAX) == text(client.get(f"count of {resource}"))
     for commands in ([("PING",)] * (fence.BATCH_MAX + 1), [("DEL", *["x"] * 5000)] * 200):
         with pytest.raises(FenceMisused, match="smaller batches"):
             fence.admit_batch(client, resource, 7, 2, *commands)
@@ -107,18 +114,11 @@ def test_a_batch_may_have_many_commands_and_a_step_may_not(client: Any, resource
         fence.admit(client, resource, 7, *[("PING",)] * 1001)
     with pytest.raises(FenceMisused, match="a batch was wanted"):
         fence.admit_batch(client, resource, 7, -1)
-    assert 1 == fence.admitted_batch(client, resource)
-
-
-def test_a_command_that_redis_could_not_carry_out_is_refused_before_those_in_front_of_it(
-    client: Any, resource: str
-) -> None:
-    key = f"list of {resource}"
-    words = fence.COMMAND_WORDS_MAX - 2
-    assert fence.admit_batch(client, resource, 7, 1, ("RPUSH", key, *range(words)))
+    assert fence.admit_batch(client, resource, 7, 2, ("RPUSH", key, *range(words)))
+    # One that Redis could not carry out is refused before those in front of it.
     with pytest.raises(FenceMisused, match=f"{words + 3} in the longest"):
-        fence.admit_batch(client, resource, 7, 2, ("DEL", key), ("RPUSH", key, *range(words + 1)))
-    assert (words, 1) == (client.llen(key), fence.admitted_batch(client, resource))
+        fence.admit_batch(client, resource, 7, 3, ("DEL", key), ("RPUSH", key, *range(words + 1)))
+    assert (words, 2) == (client.llen(key), fence.admitted_batch(client, resource))
 
 
 def test_a_zombie_among_many_threads_never_writes_after_a_newer_owner(redis: str, resource: str) -> None:
@@ -137,11 +137,13 @@ def test_a_zombie_among_many_threads_never_writes_after_a_newer_owner(redis: str
     assert 50 == written.count(5)
 
 
-def test_resources_are_apart_and_their_names_may_hold_anything_printable(client: Any, resource: str) -> None:
+def test_resources_and_databases_are_apart_whatever_their_names(client: Any, redis: str, resource: str) -> None:
     names = [f"{resource}{tail}" for tail in ("", " ", "'; FLUSHALL", "}{", "ü", '"', "\\n", ":1")]
     for term, name in enumerate(names):
         fence.admit(client, name, term)
     assert list(range(len(names))) == [fence.admitted(client, name) for name in names]
+    with redis_py.Redis.from_url(f"{redis}/3") as other:
+        assert fence.admitted(other, resource) is None
 
 
 NO_COMMANDS: tuple[Any, ...] = ("SET key value", b"SET", (), [])
@@ -160,20 +162,11 @@ WAYS_OUT: tuple[Any, ...] = (("SELECT", 1), (b"flushdb",), ("FlushAll",), ("SWAP
         *((command, "leave the fence where it is") for command in WAYS_OUT),
     ],
 )
-def test_what_is_no_command_or_leads_away_from_the_fence_is_refused_before_anything_is_sent(
-    client: Any, resource: str, command: Any, problem: str
-) -> None:
+def test_what_is_no_command_is_refused_before_others(client: Any, resource: str, command: Any, problem: str) -> None:
     for act in (partial(fence.admit, client, resource, 7), partial(fence.admit_batch, client, resource, 7, 1)):
         with pytest.raises(FenceMisused, match=problem):
             act(("SET", f"key of {resource}", 1), command)
     assert (None, None) == (fence.admitted(client, resource), fence.admitted_batch(client, resource))
-
-
-def test_each_database_of_a_server_has_a_fence_of_its_own(client: Any, redis: str, resource: str) -> None:
-    fence.admit(client, resource, 9)
-    with redis_py.Redis.from_url(f"{redis}/3") as other:
-        assert fence.admitted(other, resource) is None
-        other.flushdb()
 
 
 def test_a_server_that_drops_any_key_is_refused() -> None:
@@ -200,21 +193,7 @@ def test_a_server_that_drops_any_key_is_refused() -> None:
                 fence.admit(few, "orders", 7)
 
 
-@pytest.mark.parametrize("term", [-1, True, Grade.HIGH, 1.0, "7", 2**63])
-def test_what_is_no_term_is_refused(client: Any, resource: str, term: Any) -> None:
-    with pytest.raises(FenceMisused, match="a term was wanted"):
-        fence.admit(client, resource, term)
-
-
-def test_a_pipeline_is_no_client(client: Any, resource: str) -> None:
-    for act in (fence.admit, lambda pipeline, name, _: fence.admitted(pipeline, name)):
-        with client.pipeline() as pipeline, pytest.raises(FenceMisused, match="as a pipeline does"):
-            act(pipeline, resource, 7)
-
-
-def test_the_awaited_form_does_the_same_and_each_form_refuses_the_others_client(
-    client: Any, redis: str, resource: str
-) -> None:
+def test_the_awaited_form_does_the_same_and_each_refuses_other_clients(client: Any, redis: str, resource: str) -> None:
     import redis.asyncio as redis_asyncio  # noqa: PLC0415 - it is here, or the test were skipped.
 
     async def act() -> None:
@@ -234,6 +213,10 @@ def test_the_awaited_form_does_the_same_and_each_form_refuses_the_others_client(
             for call in (fence.admit_async(client, resource, 9), fence.admitted_async(client, resource)):
                 with pytest.raises(FenceMisused, match="not awaited"):
                     await call
+            with client.pipeline() as pipeline:
+                for act in (partial(fence.admit, pipeline, resource, 7), partial(fence.admitted, pipeline, resource)):
+                    with pytest.raises(FenceMisused, match="as a pipeline does"):
+                        act()
         finally:
             await own.aclose()
 

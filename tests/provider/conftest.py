@@ -4,9 +4,8 @@
     agent (a real one, on a SQLite ledger) <--AIRFLOW_CONN_NELI_DEFAULT-- tasks of `dag_test`, in this process
 
 Airflow reads its home when it is imported, and a test must never meet the home of the person who runs it. So it is set
-here, where this folder's tests are collected. The other stages of the gate leave this folder out: importing Airflow
-takes seconds, and it takes logging in hand. The folder cannot be called as Airflow is: to find the name of a module in
-it, pytest would import Airflow first.
+here, where this folder's tests are collected. The folder cannot be called as Airflow is: to find the name of a module
+in it, pytest would import Airflow first.
 """
 
 import logging
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 _home = tempfile.TemporaryDirectory(prefix="neli-airflow-", ignore_cleanup_errors=True)
@@ -43,6 +43,9 @@ SETTINGS = {
     "AIRFLOW_HOME": str(HOME),
     "AIRFLOW__CORE__DAGS_FOLDER": str(HOME / "dags"),
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    # Two connections for each test: to an agent that never comes, and one of another type.
+    "AIRFLOW_CONN_AWAY": '{"conn_type": "neli", "extra": {"address": "unix:/nowhere/agent.sock"}}',
+    "AIRFLOW_CONN_WRONG": '{"conn_type": "http"}',
 }
 for name in [name for name in os.environ if name.startswith(("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_"))]:
     del os.environ[name]
@@ -120,11 +123,25 @@ def member(folder: Path, name: str, **options: Any) -> Iterator[Running]:
         yield agent
 
 
+def streams(client: httpx.Client) -> int:
+    """How many the agent of this client has open, by its own count: one for each role that is held or followed."""
+    lines = client.get("/metrics").text.splitlines()
+    return next(int(float(line.split()[1])) for line in lines if line.startswith("neli_streams "))
+
+
 @pytest.fixture
 def neli_default(agent: Running, monkeypatch: pytest.MonkeyPatch) -> str:
     """The id of the connection to `agent`."""
     monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", spelled(address=f"unix:{agent.options.socket}"))
     return "neli_default"
+
+
+@pytest.fixture
+def ledger(agent: Running, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of a connection to the ledger of `agent`."""
+    address = f"sqlite://{Path(agent.options.socket or '').parent}/ledger.db"
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", spelled(address=address))
+    return "ledger"
 
 
 @pytest.fixture
@@ -144,3 +161,10 @@ def dag_test(airflow_home: Path, neli_default: str) -> DagTest:
         return ended
 
     return run
+
+
+def states(run: "DagRun") -> dict[str, str]:
+    return {
+        one.task_id if one.map_index < 0 else f"{one.task_id}[{one.map_index}]": str(one.state)
+        for one in run.get_task_instances()
+    }

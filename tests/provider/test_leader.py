@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG, get_current_context
@@ -20,12 +20,10 @@ from airflow_provider.partitions import asked_role
 from airflow_provider.retries import LeadershipRetryPolicy
 from neli_router.errors import BadKey
 from neli_router.fence import Refused
+from tests.provider.conftest import states
 from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
 from tests.support.agents.running import PATIENCE
 from tests.support.given import DagTest, spelled
-
-if TYPE_CHECKING:
-    from airflow.models.dagrun import DagRun
 
 pytestmark = pytest.mark.airflow
 
@@ -56,14 +54,7 @@ def _dag(request: pytest.FixtureRequest) -> DAG:
     return DAG(name, schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC))
 
 
-def states(run: "DagRun") -> dict[str, str]:
-    return {
-        one.task_id if one.map_index < 0 else f"{one.task_id}[{one.map_index}]": str(one.state)
-        for one in run.get_task_instances()
-    }
-
-
-def elsewhere(both: list[AgentProcess], here: AgentProcess) -> int:
+def elsewhere(here: AgentProcess) -> int:
     """A role that the other agent leads."""
     with here.client() as client:
         return next(role for role in range(PARTITIONS) if client.owner_of_role(role).name != here.name)
@@ -109,12 +100,9 @@ def _loop() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_loop")
-def test_a_function_runs_under_the_lease_of_its_role(
-    dag: DAG, dag_test: DagTest, both: list[AgentProcess], here: AgentProcess
-) -> None:
+def test_a_function_runs_under_the_lease_of_its_role(dag: DAG, dag_test: DagTest, here: AgentProcess) -> None:
     told: dict[str, Any] = {}
     partitions: dict[str, int] = {}
-
     with dag:
 
         @task.leader(role=0, push_term=True)
@@ -144,7 +132,7 @@ def test_a_function_runs_under_the_lease_of_its_role(
         after(work(number=7))
         coroutine()
         mapped.expand(symbol=SYMBOLS)
-        for name, role in (("here", "{{ 0 }}"), ("there", elsewhere(both, here))):
+        for name, role in (("here", "{{ 0 }}"), ("there", elsewhere(here))):
             gate = LeaderShortCircuitOperator(task_id=name, role=role)
             gate >> below.override(task_id=f"below_{name}")(gate.output)
 
@@ -161,19 +149,8 @@ def test_a_function_runs_under_the_lease_of_its_role(
     assert {**under, "in_loop": True, "short": (0, here.name)} == told
 
 
-# Not led here
-
-
-def test_a_task_does_not_run_where_its_role_is_not_led(
-    dag: DAG,
-    dag_test: DagTest,
-    both: list[AgentProcess],
-    here: AgentProcess,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_AWAY", spelled(address=f"unix:{tmp_path}/none.sock"))
-    role, why, tries = elsewhere(both, here), dict[str, str](), list[int]()
+def test_a_task_does_not_run_where_its_role_is_not_led(dag: DAG, dag_test: DagTest, here: AgentProcess) -> None:
+    role, why, tries = elsewhere(here), dict[str, str](), list[int]()
 
     def say(context: Any) -> None:
         why[context["ti"].task_id] = str(context["exception"])
@@ -210,43 +187,33 @@ def test_a_task_does_not_run_where_its_role_is_not_led(
 
 
 def test_a_task_waits_until_its_role_is_led_here_and_its_agent_is_there(
-    dag: DAG,
-    dag_test: DagTest,
-    both: list[AgentProcess],
-    here: AgentProcess,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    dag: DAG, dag_test: DagTest, here: AgentProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with here.client() as client:
         theirs = [role for role in range(PARTITIONS) if client.owner_of_role(role).name != here.name]
+    later = tmp_path / "later.sock"
+    monkeypatch.setenv("AIRFLOW_CONN_LATER", spelled(address=f"unix:{later}"))
+    with dag:
 
-    with agents(tmp_path, "a") as [agent]:
-        later = tmp_path / "later.sock"
-        monkeypatch.setenv("AIRFLOW_CONN_LATER", spelled(address=f"unix:{later}"))
-        with dag:
+        @task.leader(role=0)
+        def work(lease: Any = None) -> int:
+            lease.check()
+            return int(lease.partition)
 
-            @task.leader(role=0)
-            def work(lease: Any = None) -> int:
-                lease.check()
-                return int(lease.partition)
+        work.override(task_id="waits", role=theirs[0], when_not_leading="wait")()
+        rescheduled: dict[str, Any] = {"when_not_leading": "reschedule", "poke_interval": 0.5}
+        work.override(task_id="rescheduled", role=theirs[1], **rescheduled)()
+        work.override(task_id="later", neli_conn_id="later", when_away="wait", poke_interval=0.5)()
 
-            work.override(task_id="waits", role=theirs[0], when_not_leading="wait")()
-            rescheduled: dict[str, Any] = {"when_not_leading": "reschedule", "poke_interval": 0.5}
-            work.override(task_id="rescheduled", role=theirs[1], **rescheduled)()
-            work.override(task_id="later", neli_conn_id="later", when_away="wait", poke_interval=0.5)()
+    def bring_both() -> None:
+        bring(theirs[1], here)
+        later.symlink_to(here.socket)
 
-        def bring_both() -> None:
-            bring(theirs[1], here)
-            later.symlink_to(agent.socket)
-
-        with (
-            meanwhile(lambda: bring(theirs[0], here), after="running trigger in line"),
-            meanwhile(bring_both, after="No tasks to run"),
-        ):
-            assert dict.fromkeys(["waits", "rescheduled", "later"], "success") == states(dag_test(dag))
-
-
-# The loss
+    with (
+        meanwhile(lambda: bring(theirs[0], here), after="running trigger in line"),
+        meanwhile(bring_both, after="No tasks to run"),
+    ):
+        assert dict.fromkeys(["waits", "rescheduled", "later"], "success") == states(dag_test(dag))
 
 
 @pytest.mark.usefixtures("_loop")
@@ -271,9 +238,6 @@ def test_a_coroutine_that_loses_its_role_is_cancelled(
 
     assert {"work": "failed"} == states(dag_test(dag))
     assert ["cleaned up", LeadershipLost] == [one if isinstance(one, str) else type(one) for one in told]
-
-
-# What a Dag may say
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,11 @@
 import asyncio
 import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import FrameType, FunctionType
@@ -30,11 +28,11 @@ from neli_router.fence import Refused
 from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
 from tests.support.agents.running import PATIENCE, over_once_told
 from tests.support.given import spelled
+from tests.support.processes.forked import Program
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.airflow
 
-ROOT = Path(__file__).parents[2]
 DRAIN = 0.3
 """Seconds that a successor waits for a block. Short, because most of these tests are about what comes then."""
 
@@ -125,9 +123,7 @@ def test_a_block_that_can_have_no_lease_does_not_begin(
             pytest.fail("it began")
 
 
-def test_a_role_that_was_lost_between_the_question_and_the_start_is_refused(
-    group: Group, hook: NeliHook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_role_lost_before_the_start_is_refused(group: Group, hook: NeliHook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "START_MAX", PATIENCE)
 
     def lost_after_the_question(role: int) -> object:
@@ -157,8 +153,6 @@ def test_a_role_that_no_member_leads_yet_is_waited_for(group: Group, hook: NeliH
         assert lease.holds()
 
 
-# The loss
-
 Work = Callable[[AgentLease], object]
 
 
@@ -166,24 +160,10 @@ def sleep(_: object = None) -> None:
     time.sleep(LONG)
 
 
-def wait_for_a_process(_: object) -> None:
-    with subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({LONG})"]) as process:
-        try:
-            process.wait()
-        finally:
-            process.kill()
-
-
 def wait_for_a_lock(_: object) -> None:
     lock = threading.Lock()
     with lock:
         lock.acquire()
-
-
-def read_from_a_socket(_: object) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.recv(1)
 
 
 def compute(_: object) -> None:
@@ -199,19 +179,14 @@ def catch_errors(_: object) -> None:
 
 def loss(group: Group, held: HeldBlock[Any], work: Callable[[Any], object] = sleep) -> LeadershipLost:
     """The error by which the block ends that loses its role while it does this work."""
-
-    def lose_and_work(right: object) -> None:
+    with pytest.raises(LeadershipLost) as caught, held as right:  # noqa: PT012 - the work raises.
         group.take_away()
         work(right)
-
-    with pytest.raises(LeadershipLost) as caught, held as right:
-        lose_and_work(right)
     return caught.value
 
 
-@pytest.mark.parametrize(
-    "work", [sleep, wait_for_a_process, wait_for_a_lock, read_from_a_socket, compute, catch_errors]
-)
+# Others have to do with processes that they wait for: tests/provider/test_installation.py.
+@pytest.mark.parametrize("work", [wait_for_a_lock, compute, catch_errors])
 def test_a_lost_lease_ends_the_work_whatever_it_is_at(group: Group, hook: NeliHook, work: Work) -> None:
     with signals_kept():
         lost = loss(group, holding(hook, group.role), work)
@@ -226,37 +201,34 @@ def test_the_loss_of_one_partition_ends_a_share(group: Group, hook: NeliHook) ->
 
 
 def test_a_lease_runs_out_when_its_agent_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def work() -> None:
-        agent.kill()
-        sleep()
-
-    with agents(tmp_path, "a") as [agent]:
+    with AgentProcess("a", tmp_path) as agent:
         monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", agent.connection)
         run_out = pytest.raises(LeadershipLost, match="without being renewed")
         with signals_kept(), NeliHook() as hook, run_out, holding(hook, "nightly"):
-            work()
+            agent.kill()
+            sleep()
 
 
 def test_code_that_swallows_the_exception_is_stopped_again(
     group: Group, hook: NeliHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leases, "AGAIN", 0.05)
-    swallowed = 0
+    swallowed: list[type[BaseException]] = []
 
     def swallow(_: object) -> None:
-        nonlocal swallowed
-        while swallowed < 3:
-            with suppress(BaseException):  # The very thing that is not to help.
+        while len(swallowed) < 3:
+            try:
                 sleep()
-            swallowed += 1
+            except BaseException as ending:  # noqa: BLE001 - the very thing that is not to help.
+                swallowed.append(type(ending))
         sleep()
 
     with signals_kept():
         loss(group, holding(hook, group.role), swallow)
-    assert swallowed == 3
+    assert [LeadershipEnding] * 3 == swallowed
 
 
-def test_a_block_that_ends_after_its_loss_or_fails_says_so(group: Group, hook: NeliHook) -> None:
+def test_a_block_that_ends_after_its_loss_or_fails_says_so_unless_a_fence_refused(group: Group, hook: NeliHook) -> None:
     def end(lease: AgentLease) -> None:
         with suppress(LeadershipEnding):
             sleep()
@@ -266,13 +238,19 @@ def test_a_block_that_ends_after_its_loss_or_fails_says_so(group: Group, hook: N
         end(lease)
         lease.check()
 
+    def write(lease: AgentLease) -> None:
+        end(lease)
+        raise Refused.of("prices", 7, 9)
+
     for work in (end, check):
         assert type(loss(group, holding(hook, group.role), work).__cause__) is LeaseLost
         group.give_back()
+    with pytest.raises(Refused):
+        loss(group, holding(hook, group.role), write)
 
 
-def test_what_cleans_up_is_not_broken_off(group: Group, hook: NeliHook) -> None:
-    done = []
+def test_what_cleans_up_or_asks_the_supervisor_is_not_broken_off(group: Group, hook: NeliHook) -> None:
+    done: list[str] = []
 
     def work(_: object) -> None:
         try:
@@ -281,11 +259,24 @@ def test_what_cleans_up_is_not_broken_off(group: Group, hook: NeliHook) -> None:
             time.sleep(5 * leases.POKE_EVERY)
             done.append("rolled back")
 
-    loss(group, holding(hook, group.role), work)
-    assert done == ["rolled back"]
+    def talk(lease: AgentLease) -> None:
+        until(lambda: not lease.holds())
+        time.sleep(4 * leases.POKE_EVERY)
+        done.append("answered")
+
+    talk_of_airflow = FunctionType(talk.__code__, {**globals(), "__name__": TALKING}, closure=talk.__closure__)
+
+    def ask(lease: AgentLease) -> None:
+        talk_of_airflow(lease)
+        sleep()
+
+    for one in (work, ask):
+        loss(group, holding(hook, group.role), one)
+        group.give_back()
+    assert done == ["rolled back", "answered"]
 
 
-def test_a_process_that_does_not_stop_is_ended(group: Group) -> None:
+def test_a_process_that_does_not_stop_is_ended(group: Group, tmp_path: Path) -> None:
     work = """
 import sys, time
 from airflow_provider.hooks.neli import NeliHook
@@ -299,18 +290,13 @@ with NeliHook() as hook, holding(hook, int(sys.argv[1]), end_within=0.5):
         except BaseException:
             pass
 """
-    command = [sys.executable, "-c", work, str(group.role)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            until(lambda: "works" in process.stdout.readline() or process.poll() is not None)  # type: ignore[union-attr]
-            group.take_away()
-            said = process.communicate(timeout=PATIENCE)[1]
-        finally:
-            process.kill()
-    assert process.returncode == EXIT_LOST, said
+    with Program(work, str(group.role), folder=tmp_path) as process:
+        assert any("works" in line for line in process.stdout)
+        group.take_away()
+        said = process.stderr.read()
+        assert EXIT_LOST == process.wait(PATIENCE), said
     assert "THE TASK DID NOT STOP within 0.5 s" in said
-    assert 'File "<string>", line 10' in said, "it says where it hangs"
+    assert 'File "<program>", line 10' in said, "it says where it hangs"
 
 
 def test_a_revoked_lease_lets_the_work_finish(
@@ -329,46 +315,19 @@ def test_a_revoked_lease_lets_the_work_finish(
         assert leader_of(0, both) is not here
 
 
-# Other errors
-
-
-def test_the_word_of_a_fence_stands(group: Group, hook: NeliHook) -> None:
-    def write(_: object) -> None:
-        with suppress(LeadershipEnding):
-            sleep()
-        raise Refused.of("prices", 7, 9)
-
-    held = holding(hook, group.role)
-    with pytest.raises(Refused):
-        loss(group, held, write)
-
-
-@pytest.fixture
-def _alarm() -> Iterator[None]:
-    """A timeout of Airflow leaves its handler behind."""
-    before = signal.getsignal(signal.SIGALRM)
-    yield
-    signal.signal(signal.SIGALRM, before)
-
-
-def timeout(seconds: float) -> AbstractContextManager[object]:
-    return TimeoutPosix(seconds)  # type: ignore[no-untyped-call]
-
-
-@pytest.mark.usefixtures("_alarm")
 def test_a_timeout_of_airflow_stays_one_on_either_side_of_the_block(group: Group, hook: NeliHook) -> None:
+    timeout: Callable[[float], AbstractContextManager[object]] = TimeoutPosix
+    before = signal.getsignal(signal.SIGALRM)
     with pytest.raises(AirflowTaskTimeout), timeout(0.05), holding(hook, group.role):
         sleep()
     with pytest.raises(AirflowTaskTimeout), holding(hook, group.role), timeout(0.05):
         sleep()
     with timeout(LONG):  # And a loss within one is the loss.
         loss(group, holding(hook, group.role))
+    signal.signal(signal.SIGALRM, before)  # A timeout of Airflow leaves its handler behind.
 
 
-# Blocks in blocks, other threads, coroutines
-
-
-def test_the_loss_of_an_outer_block_ends_the_inner_one(group: Group, hook: NeliHook) -> None:
+def test_the_loss_of_an_outer_block_ends_the_inner_one_only(group: Group, hook: NeliHook) -> None:
     inner = []
 
     def work(_: object) -> None:
@@ -379,9 +338,7 @@ def test_the_loss_of_an_outer_block_ends_the_inner_one(group: Group, hook: NeliH
     with signals_kept():
         assert f"partition {group.role} " in str(loss(group, holding(hook, group.role), work))
     assert [False] == [lease.holds() for lease in inner]
-
-
-def test_the_loss_of_an_inner_block_leaves_the_outer_one(group: Group, hook: NeliHook) -> None:
+    group.give_back()
     with signals_kept(), holding(hook, group.second) as outer:
         assert f"partition {group.role} " in str(loss(group, holding(hook, group.role)))
         outer.check()
@@ -403,62 +360,24 @@ def test_a_handler_of_the_program_hears_what_is_its_own(group: Group, hook: Neli
 
 
 def test_another_thread_than_the_main_one_asks_for_itself(group: Group, hook: NeliHook) -> None:
-    found: list[object] = []
-
-    def work(lease: AgentLease) -> None:
+    def ask(lease: AgentLease) -> None:
         until(lambda: not lease.holds())
 
-    thread = threading.Thread(target=lambda: found.append(loss(group, holding(hook, group.role), work)))
-    with signals_kept():
-        thread.start()
-        thread.join(PATIENCE)
-    assert [LeadershipLost] == [type(one) for one in found]
-
-
-def test_a_question_to_the_supervisor_is_not_broken_off(group: Group, hook: NeliHook) -> None:
-    said: list[str] = []
-
-    def talk(lease: AgentLease, said: list[str]) -> None:
-        until(lambda: not lease.holds())
-        time.sleep(4 * leases.POKE_EVERY)
-        said.append("answered")
-
-    talk_of_airflow = FunctionType(talk.__code__, {**globals(), "__name__": TALKING}, closure=talk.__closure__)
-
-    def work(lease: AgentLease) -> None:
-        talk_of_airflow(lease, said)
-        sleep()
-
-    loss(group, holding(hook, group.role), work)
-    assert said == ["answered"]
-
-
-def test_a_coroutine_is_cancelled(group: Group, hook: NeliHook) -> None:
-    cleaned: list[str] = []
-
-    async def wait() -> None:
-        held.cancel_this_task()
-        try:
-            await asyncio.sleep(LONG)
-        except asyncio.CancelledError:
-            await asyncio.sleep(0)
-            cleaned.append("awaited")
-            raise
-
-    held = holding(hook, group.role)
-    with signals_kept():
-        loss(group, held, lambda _: asyncio.run(wait()))
-    assert cleaned == ["awaited"]
+    with signals_kept(), ThreadPoolExecutor(1) as pool:
+        lost = pool.submit(loss, group, holding(hook, group.role), ask).result(PATIENCE)
+    assert f"partition {group.role} " in str(lost)
 
 
 def test_a_coroutine_that_blocks_its_loop_is_stopped_as_other_code_is(
     group: Group, hook: NeliHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Others are cancelled: tests/provider/test_leader.py."""
     monkeypatch.setattr(leases, "AGAIN", 0.05)
+    held = holding(hook, group.role)
 
     async def block() -> None:
         held.cancel_this_task()
         sleep()
 
-    held = holding(hook, group.role)
-    loss(group, held, lambda _: asyncio.run(block()))
+    with signals_kept():
+        loss(group, held, lambda _: asyncio.run(block()))

@@ -2,10 +2,9 @@
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,11 +12,10 @@ import pytest
 
 from airflow_provider import listener
 from neli_router.exit_codes import EXIT_USAGE
+from tests.support.processes.forked import Program, lives
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.airflow
-
-ROOT = Path(__file__).resolve().parents[2]
 
 COMMAND = """
 import os, signal, sys
@@ -48,56 +46,36 @@ if sys.stdin.readline():
 """
 
 
-def is_alive(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
 def lines(file: Path) -> list[str]:
     """The pid of each life, and the good-byes."""
     return file.read_text(encoding="utf-8").split("\n")[:-1] if file.exists() else []
 
 
 @contextmanager
-def parent(*command: str, file: Path) -> Iterator["subprocess.Popen[str]"]:
+def parent(file: Path) -> Iterator[Program]:
     """A process with a companion, once that has begun."""
-    program = [sys.executable, "-c", PARENT, *(command or (sys.executable, "-c", COMMAND, str(file)))]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
+    with Program(PARENT, sys.executable, "-c", COMMAND, str(file), folder=file.parent) as process:
         assert process.stdout.readline() == "forked\n"
         until(lambda: lines(file), "the start of the command")
-        try:
-            yield process
-        finally:
-            process.kill()
+        yield process
 
 
-def test_a_command_that_dies_is_started_again_and_ends_in_good_order_when_the_process_is_killed(tmp_path: Path) -> None:
-    with parent(file=tmp_path / "told") as process:
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_command_that_dies_is_started_again_and_ends_in_good_order(tmp_path: Path, is_killed: bool) -> None:
+    """When its process is killed, and when it is stopped."""
+    with parent(tmp_path / "told") as process:
         (first,) = map(int, lines(tmp_path / "told"))
         os.kill(first, signal.SIGKILL)
         until(lambda: len(lines(tmp_path / "told")) == 2, "a second life")
         second = int(lines(tmp_path / "told")[1])
-        assert is_alive(second)
-        process.kill()
-        until(lambda: not is_alive(second), "the end of the command")
+        assert lives(second)
+        if is_killed:
+            process.kill()
+            until(lambda: not lives(second), "the end of the command")
+        else:
+            assert process.communicate("stop\n")[0].endswith("stopped\n")
+            assert not lives(second)
     assert [str(first), str(second), "handed over"] == lines(tmp_path / "told")
-
-
-def test_the_command_ends_in_good_order_when_it_is_stopped(tmp_path: Path) -> None:
-    with parent(file=tmp_path / "told") as process:
-        (command,) = map(int, lines(tmp_path / "told"))
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write("stop\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "stopped\n"
-        assert not is_alive(command)
-    assert [str(command), "handed over"] == lines(tmp_path / "told")
 
 
 def test_a_command_that_is_not_usable_is_not_tried_again(tmp_path: Path) -> None:
@@ -108,21 +86,16 @@ def test_a_command_that_is_not_usable_is_not_tried_again(tmp_path: Path) -> None
     assert ["tried"] == lines(tmp_path / "told")
 
 
-def test_nothing_starts_in_a_task_or_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_starts_in_a_task_or_by_default_or_at_an_unknown_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = type("Job", (), {})()
     monkeypatch.setattr(sys, "argv", ["airflow", "scheduler"])
-    listener.on_starting(component=type("Job", (), {})())
+    listener.on_starting(component=job)
     monkeypatch.setenv("AIRFLOW__NELI__AGENT_IN", "scheduler")
     monkeypatch.setenv("AIRFLOW__NELI__SWITCH", "true")
     listener.on_starting(component=SimpleNamespace())  # A task of that scheduler has its command line.
     monkeypatch.setattr(sys, "argv", ["airflow", "dag-processor"])
-    listener.on_starting(component=type("Job", (), {})())
+    listener.on_starting(component=job)
     assert (None, None) == (listener._agent, listener._switch)
-
-
-def test_a_place_that_there_is_not_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["airflow", "scheduler"])
     monkeypatch.setenv("AIRFLOW__NELI__AGENT_IN", "worker")
-    with pytest.raises(
-        SystemExit, match="agent_in was wanted to be scheduler or triggerer, or empty, but it is 'worker'"
-    ):
-        listener.on_starting(component=type("Job", (), {})())
+    with pytest.raises(SystemExit, match="agent_in was wanted to be scheduler or triggerer, or empty, but it is 'work"):
+        listener.on_starting(component=job)

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
@@ -20,6 +20,8 @@ import pytest
 from airflow_provider.sensors.neli import leader_from
 from neli_router.agent import Client
 from neli_router.keyspace import Layout
+from tests.provider.submissions import processes
+from tests.support.processes.forked import lives
 from tests.support.servers.airflow import AirflowApi, awaited
 from tests.support.servers.process import free_port
 from tests.support.waiting import PATIENCE, until
@@ -32,11 +34,8 @@ START_MAX = 900.0
 EIGHT = Layout(partitions=8)
 ALL = {str(partition) for partition in range(8)}
 
-LISTENS = "0A"
-"""The state of such a socket, as the kernel spells it."""
-
-LOOPBACK = "0100007F"
-"""127.0.0.1, as the kernel spells it."""
+LISTENS, LOOPBACK = "0A", "0100007F"
+"""The state of such a socket, and 127.0.0.1, as the kernel spells them."""
 
 
 class Program:
@@ -63,18 +62,14 @@ class Program:
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def processes(self) -> set[int]:
-        """All that descend from it now."""
-        children: dict[int, list[int]] = {}
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):  # It has ended.
-                _, parent, *_ = path.read_text(encoding="utf-8").rpartition(")")[2].split()
-                children.setdefault(int(parent), []).append(int(path.parent.name))
-        found, new = set[int](), [self._process.pid]
+    def processes(self) -> dict[int, str]:
+        """All that descend from it now, with their command lines."""
+        there = {pid: (parent, command) for pid, parent, _, command in processes()}
+        found, new = set[int](), {self._process.pid}
         while new:
-            new = [child for one in new for child in children.get(one, [])]
-            found.update(new)
-        return found
+            new = {pid for pid, (parent, _) in there.items() if parent in new}
+            found |= new
+        return {pid: there[pid][1] for pid in found}
 
     def code(self) -> int:
         """The exit code, once it has ended."""
@@ -90,26 +85,15 @@ class Program:
 
 @contextmanager
 def started(*options: str, port: int | None = None) -> Iterator[Program]:
-    program = Program(*options, port=port or free_port())
-    try:
+    with closing(Program(*options, port=port or free_port())) as program:
         yield program
-    finally:
-        program.close()
 
 
-def alive(pids: set[int]) -> set[int]:
-    """Those that have not ended."""
-    return {pid for pid in pids if any(words(pid))}
+def alive(pids: Iterable[int]) -> list[int]:
+    return [pid for pid in pids if lives(pid)]
 
 
-def words(pid: int) -> list[str]:
-    """Its command line."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
-    return []
-
-
-def heard_by(pids: set[int]) -> set[tuple[str, int]]:
+def heard_by(pids: Iterable[int]) -> set[tuple[str, int]]:
     """(address, port) of each socket on which these listen for other machines, or for this one."""
     inodes = set()
     for pid in pids:
@@ -125,11 +109,6 @@ def heard_by(pids: set[int]) -> set[tuple[str, int]]:
                 address, _, port = local.partition(":")
                 found.add((address, int(port, 16)))
     return found
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as trial:
-        return trial.connect_ex(("127.0.0.1", port)) != 0
 
 
 def test_what_it_says_to_do_works_and_nothing_is_left_when_it_is_killed() -> None:
@@ -177,7 +156,6 @@ def test_what_it_says_to_do_works_and_nothing_is_left_when_it_is_killed() -> Non
         program.code()
         until(lambda: not alive(there), "the end of all processes")
         assert len(there) > 6
-        assert is_free(program.port)
         shutil.rmtree(home)
 
 
@@ -203,29 +181,28 @@ def require_each_event_once(api: AirflowApi) -> None:
     assert sorted(ALL) == api.xcom("prices_are_published", rolled["dag_run_id"], "tell")
 
 
-def test_it_ends_all_of_it_when_asked() -> None:
-    with started() as program:
+@pytest.mark.parametrize(
+    ("is_killed", "code", "said"),
+    [
+        (False, 0, "all of it has ended\n"),
+        (True, 1, "the process db-migrate was wanted to do its work, but it ended with code -9"),
+    ],
+)
+def test_all_of_it_ends_when_asked_or_when_a_part_ends(tmp_path: Path, is_killed: bool, code: int, said: str) -> None:
+    with started(*(["--keep", str(tmp_path)] if is_killed else [])) as program:
         home = Path(program.await_line(r"the home is (.+?):"))
         program.await_line("making Airflow's database")
+        migrating = "the migration"
+        (migration,) = until(lambda: [pid for pid, it in program.processes().items() if "migrate" in it], migrating)
         there = program.processes()
-        program.send(signal.SIGTERM)
-        assert 0 == program.code()
-        assert program.said.endswith("all of it has ended\n")
-        assert set() == alive(there)
-        assert not home.exists()
-
-
-def test_a_part_that_ends_ends_all_and_its_log_is_told(tmp_path: Path) -> None:
-    with started("--keep", str(tmp_path)) as program:
-        program.await_line("making Airflow's database")
-        (migration,) = until(lambda: [it for it in program.processes() if "migrate" in words(it)], "the migration")
-        there = program.processes()
-        os.kill(migration, signal.SIGKILL)
-        assert 1 == program.code()
-        assert "--- the end of the log of db-migrate" in program.said
-        assert "the process db-migrate was wanted to do its work, but it ended with code -9" in program.said
-        assert set() == alive(there)
-        assert (tmp_path / "db-migrate.log").exists()
+        if is_killed:
+            os.kill(migration, signal.SIGKILL)
+        else:
+            program.send(signal.SIGTERM)
+        assert code == program.code()
+    assert said in program.said
+    assert is_killed is ("--- the end of the log of db-migrate" in program.said)
+    assert ([], is_killed) == (alive(there), (home / "db-migrate.log").exists())
 
 
 def test_what_cannot_be_used_is_told_before_anything_starts(tmp_path: Path) -> None:

@@ -26,34 +26,22 @@ def test_a_key_gets_the_partition_that_members_give_it(layout: Layout, key: str)
     assert str(layout.partition(key)) == SlotPartitionMapper(layout).to_downstream(key)
 
 
-def test_the_key_of_a_run_is_the_role_of_its_partition() -> None:
-    made = SlotPartitionMapper(EIGHT).to_downstream("EURUSD")
-    assert EIGHT.partition("EURUSD") == EIGHT.partition_of_role(role_of(made))
-
-
-def test_a_key_without_a_form_in_utf_8_is_refused_without_being_told() -> None:
+def test_the_key_of_a_run_is_the_role_of_its_partition_and_one_without_a_form_in_utf_8_is_refused() -> None:
+    mapper = SlotPartitionMapper(EIGHT)
+    assert EIGHT.partition("EURUSD") == EIGHT.partition_of_role(role_of(mapper.to_downstream("EURUSD")))
     with pytest.raises(BadKey, match="a str of length 5 with a lone surrogate"):
-        SlotPartitionMapper(EIGHT).to_downstream("Anna\ud800")
+        mapper.to_downstream("Anna\ud800")
 
 
-@pytest.mark.parametrize("most", [None, 3])
-def test_a_mapper_travels_with_its_dag(most: int | None) -> None:
-    there = decode_partition_mapper(encode_partition_mapper(SlotPartitionMapper(ODD, max_downstream_keys=most)))
-    assert isinstance(there, SlotPartitionMapper)
-    assert (ODD, most) == (there.layout, there.max_downstream_keys)
-
-
-def test_a_window_travels_with_its_dag() -> None:
-    there = decode_window(encode_window(AllPartitions(EIGHT)))
-    assert isinstance(there, AllPartitions)
-    assert EIGHT == there.layout
-
-
-def test_a_roll_up_wants_each_partition() -> None:
-    window: Any = AllPartitions(EIGHT)
-    rolled: Any = decode_partition_mapper(
-        encode_partition_mapper(RollupMapper(upstream_mapper=FixedKeyMapper("all"), window=window))
-    )
+def test_a_mapper_and_a_window_travel_with_their_dag_and_a_roll_up_wants_each_partition() -> None:
+    for most in (None, 3):
+        there = decode_partition_mapper(encode_partition_mapper(SlotPartitionMapper(ODD, max_downstream_keys=most)))
+        assert isinstance(there, SlotPartitionMapper)
+        assert (ODD, most) == (there.layout, there.max_downstream_keys)
+    window: Any = decode_window(encode_window(AllPartitions(EIGHT)))
+    assert (AllPartitions, EIGHT) == (type(window), window.layout)
+    roll_up = RollupMapper(upstream_mapper=FixedKeyMapper("all"), window=window)
+    rolled: Any = decode_partition_mapper(encode_partition_mapper(roll_up))
     assert {str(partition) for partition in range(8)} == rolled.to_upstream("all")
 
 
@@ -66,9 +54,6 @@ def test_the_layout_is_by_default_that_of_the_configuration(monkeypatch: pytest.
     monkeypatch.setenv("AIRFLOW__NELI__PARTITIONS", "9")  # Another process, configured in another way, maps alike.
     there: Any = decode_partition_mapper(sent)
     assert ODD == there.layout
-
-
-def test_a_configuration_that_is_no_layout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__NELI__PARTITIONS", "0")
     with pytest.raises(ConfigError, match="partitions=0 must be a whole number of at least 1"):
         AllPartitions()

@@ -1,8 +1,6 @@
 """When a task is tried again."""
 
 from datetime import timedelta
-from pathlib import Path
-from typing import TypeVar
 
 import pytest
 from airflow.providers.common.compat.sdk import RetryAction
@@ -12,26 +10,32 @@ from airflow_provider.retries import LeadershipRetryPolicy
 from neli_router.errors import LeaseLost, NeliError, NotLeading
 from neli_router.fence import Refused
 from tests.provider.conftest import LEASE_OF_ONE
-from tests.support.given import spelled
 
 pytestmark = pytest.mark.airflow
 
 PARTS = ("a lease was needed", "it was lost: b leads", "stop")
-Error = TypeVar("Error", bound=BaseException)
-
 REFUSED = Refused.of("prices", 7, 9)
 
 
-def raised(error: Error, cause: BaseException) -> Error:
+def raised(error: BaseException, cause: BaseException) -> BaseException:
     """`error`, as it is when it was raised from `cause`."""
     error.__cause__ = cause
     return error
 
 
-@pytest.mark.parametrize("kind", [LeadershipLost, NotLeadingHere, LeaseLost, NotLeading])
+BEHIND = BaseExceptionGroup("two", [ValueError(), raised(OSError(), LeaseLost(*PARTS))])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(kind(*PARTS) for kind in (LeadershipLost, NotLeadingHere, LeaseLost, NotLeading)),
+        raised(RuntimeError("no rows"), BEHIND),
+    ],
+)
 @pytest.mark.usefixtures("neli_default")
-def test_a_lost_lease_is_retried_after_as_long_as_a_takeover_takes(kind: type[NeliError]) -> None:
-    decision = LeadershipRetryPolicy().evaluate(kind(*PARTS), 1, 3)
+def test_a_lost_lease_is_retried_after_as_long_as_a_takeover_takes(error: BaseException) -> None:
+    decision = LeadershipRetryPolicy().evaluate(error, 1, 3)
     assert (RetryAction.RETRY, timedelta(seconds=2 * LEASE_OF_ONE)) == (decision.action, decision.retry_delay)
     assert decision.reason is not None
     assert (
@@ -41,21 +45,10 @@ def test_a_lost_lease_is_retried_after_as_long_as_a_takeover_takes(kind: type[Ne
     assert "it was lost: b leads" in decision.reason
 
 
-@pytest.mark.usefixtures("neli_default")
-def test_a_lost_lease_is_found_behind_another_error() -> None:
-    error = raised(RuntimeError("no rows"), ExceptionGroup("two", [ValueError(), raised(OSError(), LeaseLost(*PARTS))]))
-    assert LeadershipRetryPolicy().evaluate(error, 1, 3).action is RetryAction.RETRY
-
-
-def test_an_agent_that_is_away_leaves_the_usual_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", spelled(address=f"unix:{tmp_path}/none.sock"))
-    decision = LeadershipRetryPolicy().evaluate(LeadershipLost(*PARTS), 1, 3)
-    assert (RetryAction.RETRY, timedelta(seconds=2)) == (decision.action, decision.retry_delay)
-
-
-def test_a_delay_of_its_own_asks_no_agent() -> None:
-    decision = LeadershipRetryPolicy(delay=30).evaluate(LeadershipLost(*PARTS), 1, 3)
-    assert timedelta(seconds=30) == decision.retry_delay
+def test_an_agent_that_is_away_leaves_the_usual_lease_and_a_delay_of_its_own_asks_no_agent() -> None:
+    for policy, seconds in ((LeadershipRetryPolicy(neli_conn_id="away"), 2), (LeadershipRetryPolicy(delay=30), 30)):
+        decision = policy.evaluate(LeadershipLost(*PARTS), 1, 3)
+        assert (RetryAction.RETRY, timedelta(seconds=seconds)) == (decision.action, decision.retry_delay)
 
 
 @pytest.mark.parametrize(
@@ -75,14 +68,12 @@ def test_a_refused_fence_fails_at_once_and_names_the_newer_term(error: BaseExcep
     assert "but term 9 was already" in decision.reason
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no rows"), NeliError(*PARTS), KeyboardInterrupt()])
-def test_any_other_error_is_left_to_the_task(error: BaseException) -> None:
-    assert RetryAction.DEFAULT is LeadershipRetryPolicy().evaluate(error, 1, 3).action
+ring = RuntimeError()
+raised(ring, raised(ValueError(), ring))
 
 
-def test_an_error_whose_causes_form_a_ring_is_looked_at_once() -> None:
-    error = RuntimeError()
-    raised(error, raised(ValueError(), error))
+@pytest.mark.parametrize("error", [RuntimeError("no rows"), NeliError(*PARTS), KeyboardInterrupt(), ring])
+def test_any_other_error_is_left_to_the_task_also_one_whose_causes_form_a_ring(error: BaseException) -> None:
     assert RetryAction.DEFAULT is LeadershipRetryPolicy().evaluate(error, 1, 3).action
 
 

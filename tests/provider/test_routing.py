@@ -59,15 +59,14 @@ def _connected(two: Two, monkeypatch: pytest.MonkeyPatch) -> str:
     No other module has it, because a thread follows it until the process ends.
     """
     monkeypatch.setenv("AIRFLOW_CONN_ROUTED", two[0].connection)
-    route = queue_of_owner(neli_conn_id="routed")
-    made, run = instance("0")
-
-    def is_heard() -> bool:
-        route(made, run)
-        return made.queue != "default"
-
-    until(is_heard, "the owners")
+    until(lambda: queue_of("0") != "default", "the owners")
     return "routed"
+
+
+def queue_of(role: str) -> str | None:
+    made, run = instance(role)
+    queue_of_owner(neli_conn_id="routed")(made, run)
+    return made.queue
 
 
 @pytest.fixture(name="put")
@@ -91,7 +90,7 @@ def _put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Route], None]]:
         policies.unregister(policy)
 
 
-def instance(role: str | None = None, *, run: bool = True) -> tuple[TaskInstance, DagRun | None]:
+def instance(role: str | None = None) -> tuple[TaskInstance, DagRun]:
     """A task instance that is not mapped, of a run for the partition `role`."""
     with DAG("by_partition", start_date=START) as dag:
 
@@ -99,12 +98,11 @@ def instance(role: str | None = None, *, run: bool = True) -> tuple[TaskInstance
         def work() -> None: ...
 
         work()
-    from airflow.serialization.definitions.dag import SerializedDAG  # noqa: PLC0415 - it takes seconds.
-    from airflow.serialization.serialized_objects import DagSerialization  # noqa: PLC0415 - as above.
+    from airflow.serialization.serialized_objects import DagSerialization  # noqa: PLC0415 - it takes seconds.
 
-    there: SerializedDAG = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+    there: Any = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
     made = TaskInstance(there.get_task("work"), run_id="one", dag_version_id=None)
-    return made, DagRun(dag_id="by_partition", run_id="one", partition_key=role) if run else None
+    return made, DagRun(dag_id="by_partition", run_id="one", partition_key=role)
 
 
 def owners(conn_id: str) -> list[str | None]:
@@ -112,27 +110,13 @@ def owners(conn_id: str) -> list[str | None]:
         return [view.name for view in map(hook.owner_of_role, range(PARTITIONS))]
 
 
-def test_tasks_are_mapped_over_what_their_host_owns(
-    two: Two, dag_test: DagTest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: dict[str, list[int]] = {agent.name: [] for agent in two}
+def test_a_task_is_mapped_over_what_its_host_owns(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    owned: list[list[int]] = []
     for agent in two:
         monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", agent.connection)
-        with DAG(f"shared_out_{agent.name}", start_date=START) as dag:
-
-            @task
-            def mine() -> list[int]:
-                return owned_partitions()
-
-            @task.leader(role="{{ task.op_kwargs['partition'] }}")
-            def work(partition: int, lease: Any) -> None:
-                assert partition == lease.partition
-                told[lease.member].append(partition)
-
-            work.expand(partition=mine())
-        assert "success" == dag_test(dag).state
-    assert list(range(PARTITIONS)) == sorted(told["a"] + told["b"])
-    assert all(told.values())
+        owned.append(owned_partitions())
+    assert [PARTITIONS // 2] * 2 == [len(one) for one in owned]
+    assert list(range(PARTITIONS)) == sorted(owned[0] + owned[1])
 
 
 def test_a_mapped_task_gets_the_queue_of_the_owner_of_its_key(
@@ -172,55 +156,43 @@ def test_a_mapped_task_gets_the_queue_of_the_owner_of_its_key(
     assert {"default", "host-a", "host-b"} == set(queues.values())
 
 
-def test_a_run_by_partition_gets_the_queue_of_its_owner(connected: str) -> None:
+def test_a_run_by_partition_gets_the_queue_of_its_owner(connected: str, caplog: pytest.LogCaptureFixture) -> None:
     route = queue_of_owner(queue=lambda member: f"prices of {member}", neli_conn_id=connected)
     made = [instance(str(role)) for role in range(PARTITIONS)]
     for one in made:
         route(*one)
         route(*one)  # Airflow calls it several times.
     assert [f"prices of {name}" for name in owners(connected)] == [one.queue for one, _ in made]
+    without_run, _ = instance()
+    route(without_run, None)
+    assert ("default", "") == (without_run.queue, caplog.text)
 
 
 def test_a_takeover_is_followed(two: Two, connected: str) -> None:
-    _, b = two
-    route = queue_of_owner(neli_conn_id=connected)
     role = str(owners(connected).index("b"))
-
-    def queue() -> str | None:
-        made, run = instance(role)
-        route(made, run)
-        return made.queue
-
-    until(lambda: queue() == "b", "the route to b")
-    b.kill()
+    until(lambda: queue_of(role) == "b", "the route to b")
+    two[1].kill()
     try:
-        until(lambda: queue() == "a", "the route to the member that took over")
+        until(lambda: queue_of(role) == "a", "the route to the member that took over")
     finally:
-        b.start()
+        two[1].start()
 
 
 # From 3.12 on, Python warns of a fork in a process that has threads. That is what is tested here.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_fork_follows_by_itself(connected: str) -> None:
-    route = queue_of_owner(neli_conn_id=connected)
-    made, run = instance("0")
-
-    def is_routed() -> bool:
-        route(made, run)
-        return made.queue in {"a", "b"}
-
-    assert is_routed()
-    made.queue = "default"
+@pytest.mark.usefixtures("connected")
+def test_a_fork_follows_by_itself() -> None:
     if (child := os.fork()) == 0:
         try:
-            until(is_routed, "a route in the child")
+            until(lambda: queue_of("0") in {"a", "b"}, "a route in the child")
             os._exit(0)
         finally:
             os._exit(1)
     assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert is_routed()
+    assert queue_of("0") in {"a", "b"}
 
 
+@pytest.mark.usefixtures("connected")
 @pytest.mark.parametrize(
     ("conn_id", "role", "queue", "why"),
     [
@@ -232,12 +204,7 @@ def test_a_fork_follows_by_itself(connected: str) -> None:
     ],
 )
 def test_a_task_whose_owner_is_not_known_keeps_its_queue_and_says_so_once(
-    connected: str,
-    conn_id: str,
-    role: str | None,
-    queue: str | Callable[[str], str],
-    why: str,
-    caplog: pytest.LogCaptureFixture,
+    conn_id: str, role: str | None, queue: str | Callable[[str], str], why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     route = queue_of_owner(queue=queue, neli_conn_id=conn_id)
     made, run = instance(role)
@@ -260,12 +227,6 @@ def test_a_process_ends_without_a_word_from_its_thread() -> None:
     )
     assert (0, "default") == (ended.returncode, ended.stdout.splitlines()[-1])
     assert "Traceback" not in ended.stderr, ended.stderr
-
-
-def test_a_task_without_a_run_is_left_alone_in_silence(connected: str, caplog: pytest.LogCaptureFixture) -> None:
-    made, run = instance(run=False)
-    queue_of_owner(neli_conn_id=connected)(made, run)
-    assert ("default", "") == (made.queue, caplog.text)
 
 
 @pytest.mark.parametrize(

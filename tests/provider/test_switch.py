@@ -63,11 +63,11 @@ def _clean(airflow_home: Path, place: Place, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @contextmanager
-def switched() -> Iterator[Switch]:
+def switched() -> Iterator[None]:
     one = Switch("neli_default")
     one.start()
     try:
-        yield one
+        yield
     finally:
         one.stop()
         assert not one._thread.is_alive()
@@ -80,15 +80,21 @@ def add(dag_id: str, *tags: str, paused: bool = True) -> None:
         session.add_all(DagTag(name=tag, dag_id=dag_id) for tag in tags)
 
 
-def is_paused(dag_id: str) -> bool:
+def is_paused(*dag_ids: str) -> bool:
+    """Whether all are."""
     with create_session() as session:
-        found = session.scalar(select(DagModel.is_paused).where(DagModel.dag_id == dag_id))
-        assert found is not None
-        return found
+        found = session.scalars(select(DagModel.is_paused).where(DagModel.dag_id.in_(dag_ids))).all()
+        assert len(dag_ids) == len(found)
+        return all(found)
 
 
 def await_paused(dag_id: str, paused: bool) -> None:
     until(lambda: is_paused(dag_id) is paused, f"{dag_id} to be {'' if paused else 'un'}paused")
+
+
+def await_unpaused(*dag_ids: str) -> None:
+    for dag_id in dag_ids:
+        await_paused(dag_id, paused=False)
 
 
 def set_paused(dag_id: str, paused: bool, *, event: str | None = "patch_dag", owner: str = "neli") -> None:
@@ -134,39 +140,44 @@ def test_a_dag_runs_where_its_role_is_led_and_the_audit_log_says_who_did_it(plac
     assert [] == acts("untagged")
 
 
-def test_all_are_paused_before_the_scheduler_begins(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", '{"conn_type": "neli", "host": "127.0.0.1", "port": 1}')
+def test_all_are_paused_or_the_scheduler_does_not_start(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add("prices", f"neli:{ROLE}", paused=False)
-    one = Switch("neli_default")
+    one = Switch("away")
     monkeypatch.setattr(one._thread, "start", lambda: None)
+    with closing(sqlite3.connect(airflow_home / "airflow.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with monkeypatch.context() as patched:
+            patched.setattr(switch, "START_MAX", 0.0)
+            with pytest.raises(SystemExit, match=r"to be paused before the scheduler starts.*locked.*turn .* off"):
+                Switch("away").start()
+        other.execute("ROLLBACK")
     one.start()
     assert is_paused("prices")
 
 
 def test_a_pause_of_a_person_stands_over_takeovers_and_restarts(place: Place) -> None:
     place.lead(place.a)
-    for dag_id in ("before", "during", "by_a_command", "again", "control"):
+    theirs = ("before", "during", "by_a_command", "again")
+    for dag_id in (*theirs, "control"):
         add(dag_id, f"neli:{ROLE}", paused=dag_id != "control")
     set_paused("before", paused=True)
     with switched():
-        for dag_id in ("during", "by_a_command", "again", "control"):
-            await_paused(dag_id, paused=False)
+        await_unpaused(*theirs[1:], "control")
         set_paused("during", paused=True)
         set_paused("by_a_command", paused=True, event=None)
         place.lead(place.b)
         set_paused("again", paused=True)  # It is paused already, by the switch.
         place.lead(place.a)
-        await_paused("control", paused=False)
+        await_unpaused("control")
     with switched():
-        await_paused("control", paused=False)
-        assert all(is_paused(dag_id) for dag_id in ("before", "during", "by_a_command", "again"))
-        for dag_id in ("before", "during", "by_a_command", "again"):
+        await_unpaused("control")
+        assert is_paused(*theirs)
+        for dag_id in theirs:
             set_paused(dag_id, paused=False)
         place.lead(place.b)
-        assert all(is_paused(dag_id) for dag_id in ("before", "during", "by_a_command", "again"))
+        assert is_paused(*theirs)
         place.lead(place.a)
-        for dag_id in ("before", "during", "by_a_command", "again"):
-            await_paused(dag_id, paused=False)
+        await_unpaused(*theirs)
 
 
 def test_a_dag_of_two_roles_runs_where_both_are_led(place: Place) -> None:
@@ -175,13 +186,12 @@ def test_a_dag_of_two_roles_runs_where_both_are_led(place: Place) -> None:
     add("both", "neli:1", "neli:2")
     add("one", "neli:1")
     with switched():
-        await_paused("one", paused=False)
+        await_unpaused("one")
         assert is_paused("both")
         place.lead(place.a, 2)
-        await_paused("both", paused=False)
+        await_unpaused("both")
         place.lead(place.b, 1)
-        assert is_paused("both")
-        assert is_paused("one")
+        assert is_paused("both", "one")
 
 
 def test_tags_that_come_are_followed_and_those_that_go_leave_the_dag_as_it_is(place: Place) -> None:
@@ -209,16 +219,14 @@ def test_tags_that_come_are_followed_and_those_that_go_leave_the_dag_as_it_is(pl
 def test_a_role_is_let_go_when_what_was_open_at_the_pause_has_ended(place: Place) -> None:
     place.lead(place.a)
     add("prices", f"neli:{ROLE}")
-    with switched(), create_session(scoped=False) as scheduling:
-        await_paused("prices", paused=False)
+    with switched(), create_session(scoped=False) as scheduling, place.a.client() as a, place.b.client() as b:
+        await_unpaused("prices")
         scheduling.execute(select(DagModel.dag_id).where(DagModel.is_paused.is_(False))).all()
-        with place.a.client() as client:
-            client.pin(ROLE, "b")
-        with place.b.client() as client:
-            await_paused("prices", paused=True)
-            assert client.lease(ROLE, within=2.0) is None, "a scheduler that has read the Dag still creates its run"
-            scheduling.rollback()
-            until(lambda: client.lease(ROLE) is not None, "the leadership of b")
+        a.pin(ROLE, "b")
+        await_paused("prices", paused=True)
+        assert b.lease(ROLE, within=2.0) is None, "a scheduler that has read the Dag still creates its run"
+        scheduling.rollback()
+        until(lambda: b.lease(ROLE) is not None, "the leadership of b")
 
 
 def test_a_forgotten_transaction_holds_nothing_up() -> None:
@@ -233,41 +241,21 @@ def test_a_forgotten_transaction_holds_nothing_up() -> None:
     asyncio.run(others.ended())
 
 
-def test_dags_are_paused_when_the_agent_is_gone_and_unpaused_when_it_is_back(place: Place) -> None:
-    place.lead(place.a)
-    add("prices", f"neli:{ROLE}")
-    with switched():
-        await_paused("prices", paused=False)
-        place.a.kill()
-        await_paused("prices", paused=True)
-        place.a.start()
-        place.lead(place.a)
-        await_paused("prices", paused=False)
-
-
-def test_a_fault_of_the_switch_pauses_all_and_it_begins_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dags_are_paused_on_a_fault_and_without_an_agent(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> bool:
         raise ValueError("a fault of ours")
 
     place.lead(place.a)
     add("prices", f"neli:{ROLE}")
     with switched():
-        await_paused("prices", paused=False)
+        await_unpaused("prices")
         with monkeypatch.context() as patched:
             patched.setattr(switch, "_is_ours", broken)
             add("second", f"neli:{ROLE}")
             await_paused("prices", paused=True)
-        await_paused("prices", paused=False)
-        await_paused("second", paused=False)
-
-
-def test_a_scheduler_that_cannot_pause_does_not_start(
-    place: Place, airflow_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add("prices", f"neli:{ROLE}", paused=False)
-    monkeypatch.setattr(switch, "START_MAX", 0.0)
-    with closing(sqlite3.connect(airflow_home / "airflow.db", isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(SystemExit, match=r"were to be paused before the scheduler starts.*locked.*turn .* off"):
-            Switch("neli_default").start()
-        other.execute("ROLLBACK")
+        await_unpaused("prices", "second")
+        place.a.kill()
+        await_paused("prices", paused=True)
+        place.a.start()
+        place.lead(place.a)
+        await_unpaused("prices")

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.commands.test_run import STUBBORN
+from tests.provider.conftest import streams
 from tests.provider.submissions import processes
 from tests.support.agents.running import Running
 from tests.support.given import spelled
-from tests.support.processes.forked import lives
+from tests.support.processes.forked import lives, state_of
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.process]
@@ -44,7 +45,7 @@ def _task(
     tmp_path: Path, agent: Running, neli_default: str, monkeypatch: pytest.MonkeyPatch
 ) -> "subprocess.Popen[bytes]":
     """A task whose job is at work. It alone holds something of the agent, which other tests have used before."""
-    until(lambda: streams(agent) == 0, "the end of all other streams")
+    until(lambda: open_streams(agent) == 0, "the end of all other streams")
     program = tmp_path / "spark-submit"
     program.write_text(f"#!/usr/bin/env bash\n{STUBBORN}", encoding="utf-8")
     program.chmod(0o755)
@@ -63,44 +64,35 @@ def pids(folder: Path) -> list[int]:
     return [int(pid) for pid in file.read_text().split()] if file.exists() else []
 
 
-def streams(agent: Running) -> int:
-    """How many the agent has open: one for each role that a client holds."""
+def open_streams(agent: Running) -> int:
     with agent.client() as client:
-        *_, text = (client.get("/metrics").text for _ in range(TURNS))
-    (line,) = (line for line in text.splitlines() if line.startswith("neli_streams "))
-    return int(float(line.split()[1]))
+        return [streams(client) for _ in range(TURNS)][-1]
 
 
-def await_state(pid: int, states: str) -> None:
+def await_state(pid: int, state: str) -> None:
     """Of a process that was sent a signal."""
-    until(lambda: state_of(pid) in states, f"state {states} of process {pid}")
-
-
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    until(lambda: state_of(pid) == state, f"state {state} of process {pid}")
 
 
 @pytest.mark.parametrize("guardian_dies", [False, True])
 def test_the_role_of_a_task_that_is_killed_is_held_until_its_job_is_gone(
     agent: Running, task: "subprocess.Popen[bytes]", tmp_path: Path, *, guardian_dies: bool
 ) -> None:
-    warden, guardian = sorted(
-        pid
-        for pid, *_, command in processes()
-        if "airflow_provider.warden" in command and str(tmp_path / "job.py") in command
-    )
-    held = [streams(agent)]
+    job = str(tmp_path / "job.py")
+    ours = [pid for pid, *_, command in processes() if "airflow_provider.warden" in command and job in command]
+    warden, guardian = sorted(ours)
+    held = [open_streams(agent)]
     for pid in (warden, guardian):
         os.kill(pid, signal.SIGSTOP)
         await_state(pid, "T")
     task.kill()
     task.wait()
-    held.append(streams(agent))
+    held.append(open_streams(agent))
     if guardian_dies:
         os.kill(guardian, signal.SIGKILL)
         await_state(guardian, "Z")
-        held.append(streams(agent))
+        held.append(open_streams(agent))
     for pid in (guardian, warden):
         os.kill(pid, signal.SIGCONT)
-    until(lambda: streams(agent) == 0, "the end of the hold")
+    until(lambda: open_streams(agent) == 0, "the end of the hold")
     assert ({1}, []) == (set(held), [pid for pid in pids(tmp_path) if lives(pid)])

@@ -1,9 +1,9 @@
 """A job such as a user writes one, and all that goes wrong in it on a cluster. test_standalone.py runs it.
 
-    python cluster_job.py MASTER FOLDER SQLITE POSTGRESQL REDIS        prints a line of JSON after each batch
+    python cluster_job.py MASTER FOLDER POSTGRESQL REDIS        prints a line of JSON after each batch
 
-A database is the path of an SQLite file, redis://..., or how psycopg finds a PostgreSQL. The first part writes into
-each of them, and a stage is a single task. Its first run waits, so that Spark starts a second on the other executor:
+A database is redis://..., or how psycopg finds a PostgreSQL. The first part writes into each of them, and a stage is a
+single task. Its first run waits, so that Spark starts a second on the other executor:
 
     batch 1   the first waits in the middle of its first write until the second begins; then both write, side by side
     batch 2   the first waits until the second has written all, then comes with the same batch; and then both end
@@ -19,7 +19,6 @@ The last part appends to the fenced table in FOLDER/table. The test kills an exe
 
 import json
 import os
-import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -67,10 +66,10 @@ def main(master: str, folder: Path, addresses: list[str]) -> None:
         print(SECOND_PART, file=sys.stderr, flush=True)  # noqa: T201 - the test reads it, as all that is printed here.
         spark.conf.set("spark.sql.shuffle.partitions", "4")
         for batch in (3, 4):
-            written(spark, Mishap(addresses[1], batch, folder / f"1-{batch}"), 1)
+            written(spark, Mishap(addresses[0], batch, folder / f"0-{batch}"), 0)
         sys.stdin.readline()
         try:
-            written(spark, Mishap(addresses[1], 5, folder / "1-5"), 1)
+            written(spark, Mishap(addresses[0], 5, folder / "0-5"), 0)
         except Refused as refused:
             tell([refused.resource, refused.term, refused.admitted])
         table = FencedTable(folder / "table")
@@ -128,8 +127,6 @@ class Mishap:
     def opened(self, made_of: Callable[[type[Any]], Any]) -> Any:
         if self.address.startswith("redis:"):
             return made_of(redis.Redis).from_url(self.address)
-        if self.address.startswith("/"):
-            return made_of(sqlite3.Connection)(self.address, timeout=PATIENCE)
         return made_of(psycopg.Connection).connect(self.address)
 
     def closing(self, kind: type[Any]) -> Callable[[Any], None]:
@@ -140,10 +137,10 @@ class Mishap:
         return close
 
     def insert(self, connection: Any, rows: Iterator[Row]) -> None:
-        mark, cursor, seen = "?" if self.address.startswith("/") else "%s", connection.cursor(), set()
+        cursor, seen = connection.cursor(), set()
         for row in rows:
             seen.add(row.partition)
-            cursor.execute(f"INSERT INTO mishaps VALUES ({mark}, {mark})", (self.batch, row.instrument))
+            cursor.execute("INSERT INTO mishaps VALUES (%s, %s)", (self.batch, row.instrument))
         self.in_write(seen)
 
     def commands(self, rows: Iterator[Row]) -> list[tuple[Any, ...]]:

@@ -1,19 +1,23 @@
 """The rows that `publish_prices` makes of ticks. Code that knows no Spark judges whether each is in the table once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import dataset
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from dags.jobs.publish_prices import KEY, bars
+from dags.jobs.publish_prices import BARS, KEY, bars
+from neli_router.agent import Client
 from neli_router.fence.delta import FencedTable
 from neli_router.keyspace import Layout
-from neli_router.pipeline.landing import counted, same_bars
+from neli_router.pipeline.landing import commits_of, counted, same_bars
+from neli_router.pipeline.source import TickSteps
 from neli_router.spark import with_partition
+from neli_router.spark.steps import StepLoop
 
-__all__ = ["BAR_SECONDS", "LAYOUT", "LEASE", "bars_made", "require_whole", "rows_of"]
+__all__ = ["BAR_SECONDS", "LAYOUT", "LEASE", "Bench", "bars_made", "rows_of"]
 
 LAYOUT = Layout(partitions=4)
 LEASE = 15.0
@@ -31,8 +35,27 @@ def rows_of(table: FencedTable) -> pa.Table:
     return dataset.dataset(table.files(), format="parquet").to_table()
 
 
-def require_whole(table: FencedTable, intervals: Sequence[pa.Table]) -> None:
-    ticks = pa.concat_tables(intervals)
-    made = {it["values"]: it["counts"] for it in ticks["instrument"].value_counts().to_pylist()}
-    assert counted(rows_of(table), made).is_exact
-    assert same_bars(rows_of(table), ticks, BAR_SECONDS)
+class Bench:
+    """A table, and the jobs of hosts that fill it from one feed of ticks."""
+
+    def __init__(self, folder: Path, spark: SparkSession, address: str | Path, *, first_batch: int = 1) -> None:
+        self.table = FencedTable.create(folder / "table", BARS, LAYOUT, first_batch=first_batch)
+        self._spark, self._address = spark, str(address)
+
+    def loop(self, client: Client, made: Callable[..., DataFrame] = bars_made, **options: bool | int) -> StepLoop:
+        steps = TickSteps(self._spark, self._address, LAYOUT)
+        return StepLoop(self._spark, client, self.table, steps, made, **options)  # type: ignore[arg-type]
+
+    def reached(self) -> set[int]:
+        return {at.batch for at in self.table.progress().values()}
+
+    def landed(self) -> list[dict[int, int]]:
+        """Partition -> batch, of each commit."""
+        return [dict(it.batches) for it in commits_of(self.table.path) if it.batches]
+
+    def require_whole(self, intervals: Sequence[pa.Table]) -> None:
+        """Each tick of these is there once."""
+        ticks, rows = pa.concat_tables(intervals), rows_of(self.table)
+        made = {it["values"]: it["counts"] for it in ticks["instrument"].value_counts().to_pylist()}
+        assert counted(rows, made).is_exact
+        assert same_bars(rows, ticks, BAR_SECONDS)

@@ -3,7 +3,6 @@
     charlie   driver, killed -9 by itself the moment after its commit was made   its job is started again
     alpha     whole host, stopped just before its commit, for longer than a lease, and woken: the zombie
     bravo     whole host, killed -9 in mid-run                                   alpha and charlie do the rest
-    alpha     alone on a cluster of which an executor is killed -9               in a play of its own
 
 Hosts are those of `neli pipeline`; `aimed_job` holds the weapons. It takes as long as it takes: each act waits for what
 the table shows.
@@ -14,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
@@ -34,9 +33,8 @@ from neli_router.pipeline.landing import Count, commits_of, counted, same_bars, 
 from neli_router.pipeline.show import SETTINGS, submitted
 from neli_router.pipeline.ticks import Market
 from neli_router.processes.history import history_of
-from tests.support.servers.spark import MEMORY, Spark
 
-__all__ = ["LEASE", "TICKS", "Outcome", "play", "play_on_cluster"]
+__all__ = ["LEASE", "TICKS", "Outcome", "play"]
 
 AIMED = Path(__file__).with_name("aimed_job.py")
 PARTITIONS, INTERVALS, HALF, SECONDS = 12, 12, 6, 60
@@ -52,7 +50,7 @@ PATIENCE = 600.0
 things as well."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of it."""
 
@@ -61,14 +59,14 @@ class Outcome:
     codes: dict[str, int]
     """Of the jobs at the end."""
     seconds: float
-    log: str = ""
-    """Of the zombie's job, from when it woke up; or of the one job on the cluster."""
-    killed_at_commit: bool = False
+    log: str
+    """Of the zombie's job, from when it woke up."""
+    killed_at_commit: bool
     """The driver that was killed in its commit had made it: the table has its files."""
-    zombie_code: int = 0
-    zombie_files: list[str] = field(default_factory=list)
+    zombie_code: int
+    zombie_files: list[str]
     """Of those that the zombie was about to commit, the ones that are in the table."""
-    takeovers: dict[str, float] = field(default_factory=dict)
+    takeovers: dict[str, float]
     """Seconds from the act until others had landed in all partitions of that host."""
 
 
@@ -78,25 +76,7 @@ def play(folder: Path, ticks: int) -> Outcome:
     with ExitStack() as stack:
         play = _Play(folder, stack, market)
         play.act()
-        outcome = play.outcome()
-    commits = commits_of(play.table.path)
-    names = {Path(path).name for path in play.table.files()}
-    outcome.log, outcome.zombie_code = play.zombie_log, play.zombie_code
-    outcome.killed_at_commit = set(play.aimed_at("charlie")) <= names
-    outcome.zombie_files = [name for name in play.aimed_at("alpha") if name in names]
-    outcome.takeovers = {name: taken_over(commits, took)[1] - at for name, (took, at) in play.took.items()}
-    return outcome
-
-
-def play_on_cluster(folder: Path, cluster: Spark, ticks: int) -> Outcome:
-    """One host's job on a cluster of which an executor is killed, when a quarter of the ticks has landed."""
-    market = list(Market(instruments=200, seconds=SECONDS).split(ticks, INTERVALS))
-    with ExitStack() as stack:
-        play = _Play(folder, stack, market)
-        play.act_on(cluster)
-        outcome = play.outcome()
-    outcome.log = play.hosts["alpha"].log.read_text(errors="replace")
-    return outcome
+        return play.outcome()
 
 
 class _Play:
@@ -113,7 +93,8 @@ class _Play:
         self._jobs_started, self._came_to, self._progress_at = 0, (0, 0), host_clock()
 
     def act(self) -> None:
-        self._append(self._market[:HALF])
+        for interval in self._market[:HALF]:
+            self._feed.append(interval)
         for name, aim in (("alpha", "stop:3"), ("bravo", ""), ("charlie", "kill:2")):
             self._start(name, aim)
         # A job that is starting can lose its lease where cores are few, and then begins anew, with its aim.
@@ -132,7 +113,8 @@ class _Play:
         self._start_job("alpha", AIMED_AT="")
 
         self._await(lambda: self._has_come_to(HALF), "the first half of the ticks")
-        self._append(self._market[HALF:])
+        for interval in self._market[HALF:]:
+            self._feed.append(interval)
         self._await(lambda: self._is_at_work("bravo"), "a step of the second half")
         self._take("bravo")
         self.hosts["bravo"].kill()
@@ -140,33 +122,29 @@ class _Play:
         self._await(lambda: all(self._ended(name) is not None for name in ("alpha", "charlie")), "the end of the jobs")
         self.codes = {name: self.hosts[name].driver.wait() for name in ("alpha", "charlie")}
 
-    def act_on(self, cluster: Spark) -> None:
-        self._append(self._market)
-        self._start("alpha", "", master=cluster.master)
-        self._await(lambda: self._has_come_to(INTERVALS // 4), "a quarter of the ticks")
-        self._await(lambda: len(cluster.executors()) == 2, "the end of the executors of an earlier job")
-        os.kill(cluster.executors()[0], signal.SIGKILL)
-        self._await(lambda: self._ended("alpha") is not None, "the end of the job")
-        self.codes = {"alpha": self.hosts["alpha"].driver.wait()}
-
     def outcome(self) -> Outcome:
-        """As far as every play has it."""
-        seconds = host_clock() - self._began_at
-        made = pa.concat_tables(self._market)
+        seconds, made = host_clock() - self._began_at, pa.concat_tables(self._market)
         ticks = {it["values"]: it["counts"] for it in made["instrument"].value_counts().to_pylist()}
         rows = dataset.dataset(self.table.files(), format="parquet").to_table()
-        return Outcome(counted(rows, ticks), same_bars(rows, made, SECONDS), self.codes, seconds)
-
-    def _append(self, intervals: list[pa.Table]) -> None:
-        for interval in intervals:
-            self._feed.append(interval)
+        commits, names = commits_of(self.table.path), {Path(path).name for path in self.table.files()}
+        return Outcome(
+            counted(rows, ticks),
+            same_bars(rows, made, SECONDS),
+            self.codes,
+            seconds,
+            log=self.zombie_log,
+            killed_at_commit=set(self.aimed_at("charlie")) <= names,
+            zombie_code=self.zombie_code,
+            zombie_files=[name for name in self.aimed_at("alpha") if name in names],
+            takeovers={name: taken_over(commits, took)[1] - at for name, (took, at) in self.took.items()},
+        )
 
     def aimed_at(self, name: str) -> list[str]:
         """The files of the commit that the weapon of this host went off in; none before that."""
         note = self._folder / f"{name}.note"
         return [Path(path).name for path in note.read_text().split()] if note.exists() else []
 
-    def _start(self, name: str, aim: str, *, master: str = "local[1]") -> None:
+    def _start(self, name: str, aim: str) -> None:
         options = ["--ledger", self._ledger, "--layout-partitions", str(PARTITIONS), "--lease", str(LEASE)]
         options += ["--snapshot-every", "1000000"]  # None: the whole ledger is read again.
         job = ["--ticks", self._folder / "ticks", "--table", self._folder / "table", "--seconds", SECONDS]
@@ -175,12 +153,11 @@ class _Play:
                 name,
                 self._folder,
                 agent=options,
-                job=[str(AIMED), "--master", master, "--until", str(INTERVALS), *map(str, job)],
+                job=[str(AIMED), "--master", "local[1]", "--until", str(INTERVALS), *map(str, job)],
                 environment={
                     "AIMED_AT": aim,
                     "AIMED_NOTE": str(self._folder / f"{name}.note"),
-                    "PYSPARK_SUBMIT_ARGS": submitted({**SETTINGS, "spark.executor.memory": MEMORY}),
-                    "SPARK_LOCAL_IP": "127.0.0.1",  # Where the cluster is.
+                    "PYSPARK_SUBMIT_ARGS": submitted(SETTINGS),
                 },
             )
         )

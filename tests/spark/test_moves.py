@@ -8,6 +8,7 @@ A host is drained while Spark is at a step, and not between two: by the step its
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from dags.jobs.publish_prices import BARS
 from neli_router.agent import Client
 from neli_router.agent.client.leading import LeadingBlock
 from neli_router.agent.client.leases import AgentLease, Share
-from neli_router.fence.delta import FencedTable
 from neli_router.pipeline.feeds import TickFolder
-from neli_router.pipeline.landing import commits_of
-from neli_router.pipeline.source import TickSteps
 from neli_router.pipeline.ticks import SCHEMA, Market
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.spark import append_rows, guarded, run_job
 from neli_router.spark.steps import StepLoop
-from tests.spark.published import BAR_SECONDS, LAYOUT, LEASE, bars_made, require_whole
+from tests.spark.published import BAR_SECONDS, LAYOUT, LEASE, Bench, bars_made
 from tests.support.agents.running import PATIENCE, configured, running
 from tests.support.waiting import until
 
@@ -71,24 +68,34 @@ def move(hosts: Hosts, name: str) -> None:
     hosts[name].drain(OTHER[name])
 
 
-def leads_all(hosts: Hosts, name: str) -> bool:
-    return all(hosts[name].lease(partition) is not None for partition in range(LAYOUT.partitions))
+def move_all(hosts: Hosts, name: str) -> None:
+    """The same, and wait until it leads them all."""
+    move(hosts, name)
+    await_all(hosts, name)
 
 
-class Bench:
-    """A feed, a table, and the jobs of both hosts over them."""
+def await_all(hosts: Hosts, name: str) -> None:
+    client = hosts[name]
+    until(lambda: all(client.lease(it) is not None for it in range(LAYOUT.partitions)), f"all partitions of {name}")
 
-    def __init__(
-        self, folder: Path, spark: SparkSession, hosts: Hosts, *, first_batch: int = 1, appended: int = INTERVALS
-    ) -> None:
+
+def leave(hosts: Hosts, name: str) -> None:
+    """Let all partitions go to the other host, and wait until this one has heard so."""
+    move(hosts, OTHER[name])
+    until(lambda: hosts[name].block.hold.revoked, "the revocation")
+
+
+class Moves(Bench):
+    """A feed, and the jobs of both hosts over it."""
+
+    def __init__(self, folder: Path, spark: SparkSession, hosts: Hosts, *, first_batch: int = 1) -> None:
+        super().__init__(folder, spark, folder / "ticks", first_batch=first_batch)
         self.market = list(Market(instruments=12, seconds=BAR_SECONDS).split(TICKS, INTERVALS))
-        self.table = FencedTable.create(folder / "table", BARS, LAYOUT, first_batch=first_batch)
-        self._hosts, self._spark, self._feed = hosts, spark, TickFolder(folder / "ticks")
-        self.append = self._feed.append
-        for interval in self.market[:appended]:
-            self.append(interval)
+        self._hosts, self.feed = hosts, TickFolder(folder / "ticks")
+        for interval in self.market:
+            self.feed.append(interval)
 
-    def loop(self, name: str, *, in_step_two: Callable[[], object] = int, **options: bool | int) -> StepLoop:
+    def job(self, name: str, in_step_two: Callable[[], object] = int, /, **options: bool | int) -> StepLoop:
         """The job of a host. In the middle of its second step, something happens."""
         taken = 0
 
@@ -98,24 +105,20 @@ class Bench:
             rows = bars_made(ticks, partitions)
             return rows if taken != 2 or in_step_two() != ENDLESS else endless(rows)
 
-        steps = TickSteps(self._spark, str(self._feed.folder), LAYOUT)
-        return StepLoop(self._spark, self._hosts[name], self.table, steps, made, **options)  # type: ignore[arg-type]
+        return self.loop(self._hosts[name], made, **options)
 
     def stream(self) -> DataStreamWriter:
         """The feed as a user would read it: an interval a batch."""
         schema = from_arrow_schema(SCHEMA)
-        files = self._spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(self._feed.folder))
+        files = self._spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(self.feed.folder))
         return files.writeStream
 
-    def reached(self) -> set[int]:
-        return {at.batch for at in self.table.progress().values()}
-
-    def require_whole(self) -> None:
+    def require_all(self) -> None:
         """Each step landed once in each partition, and each tick is there once."""
-        landed = [(it, batch) for commit in commits_of(self.table.path) for it, batch in commit.batches.items()]
+        landed = [pair for commit in self.landed() for pair in commit.items()]
         batches = range(self.table.first_batch, self.table.first_batch + INTERVALS)
         assert [(it, batch) for it in range(LAYOUT.partitions) for batch in batches] == sorted(landed)
-        require_whole(self.table, self.market)
+        self.require_whole(self.market)
 
 
 ENDLESS = "endless"
@@ -137,76 +140,53 @@ def code_of(job: Callable[[], object]) -> object:
 def test_a_step_that_is_revoked_lands_and_one_that_is_fenced_does_not_and_the_next_host_goes_on_from_there(
     tmp_path: Path, spark: SparkSession, hosts: Hosts, capsys: pytest.CaptureFixture[str], *, streaming: bool
 ) -> None:
-    bench = Bench(tmp_path, spark, hosts)
+    moves = Moves(tmp_path, spark, hosts)
+    options: dict[str, bool | int] = {"until": INTERVALS, "streaming": streaming, "reopen": False}
 
-    def leave_hasty() -> str:
+    def lose() -> str:
         move(hosts, "patient")
         return ENDLESS
 
-    def leave_patient() -> None:
-        move(hosts, "hasty")
-        until(lambda: hosts["patient"].block.hold.revoked, "the revocation")
-
-    move(hosts, "hasty")
-    until(lambda: leads_all(hosts, "hasty"))
-    assert 75 == code_of(bench.loop("hasty", in_step_two=leave_hasty, until=INTERVALS, streaming=streaming).run)
+    move_all(hosts, "hasty")
+    assert 75 == code_of(moves.job("hasty", lose, **{**options, "reopen": True}).run)
     assert "neli: LeaseLost: the leases of partitions 0, 1, 2, 3 were needed" in capsys.readouterr().err
-    assert [{1}, []] == [bench.reached(), spark.streams.active]
+    assert [{1}, []] == [moves.reached(), spark.streams.active]
 
-    until(lambda: leads_all(hosts, "patient"))
-    loop = bench.loop("patient", in_step_two=leave_patient, until=INTERVALS, streaming=streaming, reopen=False)
-    assert 75 == code_of(loop.run)
+    await_all(hosts, "patient")
+    assert 75 == code_of(moves.job("patient", lambda: leave(hosts, "patient"), **options).run)
     assert "partitions moved" in capsys.readouterr().err
-    assert [{3}, []] == [bench.reached(), spark.streams.active]
+    assert [{3}, []] == [moves.reached(), spark.streams.active]
 
-    until(lambda: leads_all(hosts, "hasty"))
-    assert 0 == code_of(bench.loop("hasty", until=INTERVALS, streaming=streaming, reopen=False).run)
-    bench.require_whole()
+    await_all(hosts, "hasty")
+    assert 0 == code_of(moves.job("hasty", **options).run)
+    moves.require_all()
 
 
-def test_a_job_goes_on_with_what_comes_back_and_is_done_in_the_end(
+def test_a_job_goes_on_with_what_comes_back_and_is_done_in_the_end_also_if_others_did_the_rest(
     tmp_path: Path, spark: SparkSession, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("neli_router.spark.steps.SHARE_MAX", 0.5)
-    bench, codes = Bench(tmp_path, spark, hosts), list[object]()
+    moves = Moves(tmp_path, spark, hosts)
+    move_all(hosts, "patient")
+    with ThreadPoolExecutor(1) as pool:
+        patient = moves.job("patient", lambda: leave(hosts, "patient"), until=INTERVALS)
+        job = pool.submit(code_of, patient.run)
+        await_all(hosts, "hasty")
+        assert {2} == moves.reached()
+        assert moves.job("hasty", until=INTERVALS - 1).run()
+        move(hosts, "patient")
+        assert 0 == job.result(PATIENCE)
+        moves.require_all()
 
-    def leave() -> None:
-        move(hosts, "hasty")
-        until(lambda: hosts["patient"].block.hold.revoked, "the revocation")
-
-    move(hosts, "patient")
-    until(lambda: leads_all(hosts, "patient"))
-    patient = bench.loop("patient", in_step_two=leave, until=INTERVALS)
-    job = threading.Thread(target=lambda: codes.append(code_of(patient.run)))
-    job.start()
-    until(lambda: leads_all(hosts, "hasty"))
-    assert {2} == bench.reached()
-    assert bench.loop("hasty", until=INTERVALS - 1).run()
-    move(hosts, "patient")
-    job.join(PATIENCE)
-    assert [0] == codes
-    bench.require_whole()
-
-
-def test_a_job_that_others_have_done_while_it_led_nothing_is_done(
-    tmp_path: Path, spark: SparkSession, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("neli_router.spark.steps.SHARE_MAX", 0.5)
-    bench, codes = Bench(tmp_path, spark, hosts), list[object]()
-    move(hosts, "hasty")
-    until(lambda: leads_all(hosts, "hasty"))
-    patient = bench.loop("patient", until=INTERVALS, reopen=False)
-    job = threading.Thread(target=lambda: codes.append(code_of(patient.run)))
-    job.start()
-    assert bench.loop("hasty", until=INTERVALS, longest=INTERVALS).run()
-    job.join(PATIENCE)
-    assert [0] == codes
+        moves = Moves(tmp_path / "others", spark, hosts)
+        move_all(hosts, "hasty")
+        job = pool.submit(code_of, moves.job("patient", until=INTERVALS, reopen=False).run)
+        assert moves.job("hasty", until=INTERVALS, longest=INTERVALS).run()
+        assert 0 == job.result(PATIENCE)
 
 
-def test_a_job_that_shall_end_when_its_partitions_moved_says_that_it_is_not_done_when_it_gained_some(
-    tmp_path: Path, spark: SparkSession, hosts: Hosts
-) -> None:
-    bench = Bench(tmp_path, spark, hosts)
+def test_a_job_that_does_not_reopen_ends_when_it_gains(tmp_path: Path, spark: SparkSession, hosts: Hosts) -> None:
+    moves = Moves(tmp_path, spark, hosts)
 
     def gain() -> None:
         move(hosts, "patient")
@@ -215,37 +195,35 @@ def test_a_job_that_shall_end_when_its_partitions_moved_says_that_it_is_not_done
     for name, client in hosts.items():
         client.undrain(name)
     until(lambda: all(sum(client.lease(it) is not None for it in range(4)) == 2 for client in hosts.values()))
-    assert 75 == code_of(bench.loop("patient", in_step_two=gain, until=INTERVALS, reopen=False).run)
-    assert {0, 2} == bench.reached()
+    assert 75 == code_of(moves.job("patient", gain, until=INTERVALS, reopen=False).run)
+    assert {0, 2} == moves.reached()
 
 
-def test_a_query_goes_on_from_its_checkpoint_on_each_host_that_leads_its_role_and_lands_each_batch_once(
-    tmp_path: Path, spark: SparkSession, hosts: Hosts
-) -> None:
+def test_a_query_goes_on_on_the_host_that_leads_its_role(tmp_path: Path, spark: SparkSession, hosts: Hosts) -> None:
     """The batches are Spark's own, and their numbers are those of the one checkpoint, which the hosts share."""
-    bench = Bench(tmp_path, spark, hosts, first_batch=0, appended=INTERVALS - 1)
+    moves = Moves(tmp_path, spark, hosts, first_batch=0)
     landings: list[tuple[str, int, bool]] = []
 
-    def publish(name: str, *, at: int, before: Event = bool, after: Event = bool) -> object:
+    def publish(name: str, *, at: int = INTERVALS, before: Event = bool, after: Event = bool) -> object:
         """The exit code of a host's job, in whose batch number `at` something happens before or after its commit."""
         done = threading.Event()
 
         def job() -> None:
             with hosts[name].leading(0, timeout=PATIENCE) as lease, guarded(spark, lease, end_within=None):
                 terms = dict.fromkeys(range(LAYOUT.partitions), lease.term)
-                bench.table.raise_terms(terms)
+                moves.table.raise_terms(terms)
 
                 def land(ticks: DataFrame, batch: int) -> None:
                     rows = bars_made(ticks, range(LAYOUT.partitions))
-                    if batch == at and before(lease) == ENDLESS:
-                        rows = endless(rows)
-                    landings.append((name, batch, bool(append_rows(rows, bench.table, terms, batch).landed)))
+                    if batch == at:
+                        before(lease)
+                    landings.append((name, batch, bool(append_rows(rows, moves.table, terms, batch).landed)))
                     if batch == at and after(lease) == ENDLESS:
                         endless(rows).collect()
                     if batch == INTERVALS - 1:
                         done.set()
 
-                query = bench.stream().foreachBatch(land).option("checkpointLocation", str(tmp_path / "state")).start()
+                query = moves.stream().foreachBatch(land).option("checkpointLocation", str(tmp_path / "state")).start()
                 until(lambda: done.is_set() or not query.isActive, "the end of the query")
                 query.stop()
                 if (trouble := query.exception()) is not None:
@@ -257,17 +235,15 @@ def test_a_query_goes_on_from_its_checkpoint_on_each_host_that_leads_its_role_an
         move(hosts, "patient")
         return ENDLESS
 
-    def leave(lease: AgentLease) -> None:
+    def give_up(lease: AgentLease) -> None:
         move(hosts, "hasty")
         assert lease.revoked.wait(PATIENCE)
 
     move(hosts, "hasty")
     assert 75 == publish("hasty", at=1, after=lose)
     assert [("hasty", 0, True), ("hasty", 1, True)] == landings
-    assert 75 == publish("patient", at=2, before=leave)
+    assert 75 == publish("patient", at=2, before=give_up)
     assert [("patient", 1, False), ("patient", 2, True)] == landings[2:]
-    bench.append(bench.market[-1])
-    assert 75 == publish("hasty", at=INTERVALS - 1, before=lose)
-    assert 0 == publish("patient", at=INTERVALS)
-    assert ("patient", INTERVALS - 1, True) == landings[-1]
-    bench.require_whole()
+    assert 0 == publish("hasty")
+    assert ("hasty", INTERVALS - 1, True) == landings[-1]
+    moves.require_all()

@@ -71,9 +71,6 @@ def nodes(plan: Any) -> list[Any]:
     return [plan, *(node for at in range(children.size()) for node in nodes(children.apply(at)))]
 
 
-# Laid out
-
-
 def test_each_partition_has_one_file_no_file_holds_two_and_all_have_the_note(table: DataFrame, folder: Path) -> None:
     assert 8 == len(list(folder.glob("partition=*/part-*.parquet"))) == len(list(folder.rglob("*.parquet")))
     rows = table.select("key", "partition", input_file_name().alias("file")).collect()
@@ -86,19 +83,12 @@ def test_each_partition_has_one_file_no_file_holds_two_and_all_have_the_note(tab
         assert [expected, {}] == [field["metadata"] for field in fields]
 
 
-def test_fewer_tasks_still_hold_whole_partitions(spark: SparkSession) -> None:
+def test_fewer_tasks_still_hold_whole_partitions_and_no_row_without_a_key(spark: SparkSession, tmp_path: Path) -> None:
     rows = customers(spark).transform(laid_out, "key", LAYOUT, tasks=3)
-    places = rows.select("partition", spark_partition_id().alias("task")).distinct().collect()
-    assert [(number, number % 3) for number in range(8)] == sorted((row.partition, row.task) for row in places)
-
-
-def test_a_row_without_a_key_is_not_laid_out(spark: SparkSession, tmp_path: Path) -> None:
+    assert {number: {number % 3} for number in range(8)} == tasks(rows)
     df = customers(spark).unionByName(spark.sql("SELECT CAST(NULL AS STRING) AS key, 1L AS number"))
     with pytest.raises(PySparkException, match="column 'key' has a row without a key"):
         written(laid_out(df, "key", LAYOUT), tmp_path / "refused")
-
-
-# Owned
 
 
 def test_an_owner_of_a_fourth_of_the_partitions_reads_a_fourth_of_the_files(table: DataFrame) -> None:
@@ -112,13 +102,11 @@ def test_an_owner_of_a_fourth_of_the_partitions_reads_a_fourth_of_the_files(tabl
     computed = with_partition(table, "key", LAYOUT, name="computed").filter(col("computed").isin(3, 5))
     assert keys_of((3, 5)) == keys(computed)
     assert 8 == files_that_spark_read(computed)
-
-
-def test_owners_read_every_row_once_and_nothing_without_partitions(table: DataFrame) -> None:
+    # All together read every row once, and one without partitions reads none.
     shares = [owned(table, "key", range(member, 8, 3), LAYOUT) for member in range(3)]
     assert keys_of(range(8)) == sorted(key for share in shares for key in keys(share))
     assert [] == keys(owned(table, "key", [], LAYOUT))
-    assert {3: 7}.keys() == {row.partition for row in owned(table, "key", {3: 7}, LAYOUT).collect()}
+    assert {3} == {row.partition for row in owned(table, "key", {3: 7}, LAYOUT).collect()}
 
 
 def test_filters_of_the_users_prune_and_reach_the_files_as_well(table: DataFrame) -> None:
@@ -127,9 +115,7 @@ def test_filters_of_the_users_prune_and_reach_the_files_as_well(table: DataFrame
     assert "EqualTo(number,7)" in mine._jdf.queryExecution().executedPlan().toString()
 
 
-def test_a_table_that_is_not_laid_out_is_filtered_by_its_keys_and_rows_without_one_are_nobodys(
-    spark: SparkSession,
-) -> None:
+def test_a_table_that_is_not_laid_out_is_filtered_by_its_keys(spark: SparkSession) -> None:
     df = customers(spark).unionByName(spark.sql("SELECT CAST(NULL AS STRING) AS key, 1L AS number"))
     mine = df.transform(owned, "key", (3, 5), LAYOUT, stored=None)
     assert keys_of((3, 5)) == keys(mine)
@@ -149,10 +135,7 @@ def test_columns_may_have_any_names(spark: SparkSession, tmp_path: Path) -> None
     assert FilesRead(1, 8) == files_read(table, (3,), stored=name)
 
 
-# Another layout
-
-
-def test_a_table_that_notes_another_layout_is_refused_before_it_is_read(spark: SparkSession, table: DataFrame) -> None:
+def test_a_table_of_another_layout_is_refused_before_it_is_read(spark: SparkSession, table: DataFrame) -> None:
     table.createOrReplaceTempView("noted")
     for noted in (table, spark.table("noted")):
         for layout in (Layout(partitions=4), Layout(partitions=16), Layout(slots=512, partitions=8)):
@@ -160,31 +143,22 @@ def test_a_table_that_notes_another_layout_is_refused_before_it_is_read(spark: S
                 owned(noted, "key", (3,), layout)
             assert layout.spelled() in caught.value.wanted
             assert "'partitions': 8" in caught.value.found
-
-
-def test_folders_that_the_layout_does_not_have_are_refused_before_they_are_read(table: DataFrame) -> None:
-    """Without this, half of the rows of partition 1 would be missing, and no row would show it."""
+    # Without this, half of the rows of partition 1 would be missing, and no row would show it.
     with pytest.raises(TableMismatch, match="it has the partitions 2, 3, 4, 5, 6 and 1 more"):
         owned(without_notes(table), "key", (1,), Layout(partitions=2))
 
 
-def test_rows_of_another_partition_stop_the_job(table: DataFrame) -> None:
+def test_rows_of_another_partition_stop_the_job_and_a_new_partition_column_has_its_own_note(table: DataFrame) -> None:
     mine = owned(without_notes(table), "key", (3,), Layout(partitions=16))
     with pytest.raises(PySparkException, match="has a key of another partition, or none: read it with the layout"):
         mine.collect()
     with pytest.raises(PySparkException, match="has a key of another partition"):
         mine.agg(count("*")).collect()
-
-
-def test_the_note_of_a_new_partition_column_outranks_that_of_the_old_table(table: DataFrame) -> None:
     other = Layout(partitions=4)
     again = table.drop("partition").transform(with_partition, "key", other)
     assert keys_of((3,), other) == keys(owned(again, "key", (3,), other))
     with pytest.raises(TableMismatch):
         owned(again, "key", (3,), LAYOUT)
-
-
-# Refused before anything is read
 
 
 def test_what_cannot_be_owned_is_refused(table: DataFrame) -> None:
@@ -200,9 +174,6 @@ def test_what_cannot_be_owned_is_refused(table: DataFrame) -> None:
         owned(table, "key", (-1, 3, 8), LAYOUT)
 
 
-# Tasks
-
-
 def tasks(df: DataFrame) -> dict[int, set[int]]:
     found: dict[int, set[int]] = {}
     for row in df.select("partition", spark_partition_id().alias("task")).distinct().collect():
@@ -210,7 +181,7 @@ def tasks(df: DataFrame) -> dict[int, set[int]]:
     return found
 
 
-def test_all_rows_of_a_partition_come_to_a_task_of_its_own(spark: SparkSession) -> None:
+def test_all_rows_of_a_partition_come_to_a_task_of_its_own_or_of_its_owner(spark: SparkSession) -> None:
     rows = customers(spark).transform(with_partition, "key", LAYOUT)
     assert {number: {number} for number in range(8)} == tasks(repartition_by_owner(rows, range(8)))
     # This is why the tasks are numbered: hashing the column puts several partitions into one.
@@ -220,25 +191,17 @@ def test_all_rows_of_a_partition_come_to_a_task_of_its_own(spark: SparkSession) 
     assert 3 == mine.rdd.getNumPartitions()
     few = rows.transform(repartition_by_owner, range(8)).filter("partition IN (3, 7)")
     assert {3: {3}, 7: {7}} == tasks(few)
-
-
-def test_an_owner_has_one_task_for_all_of_its_partitions(spark: SparkSession) -> None:
-    rows = customers(spark).transform(with_partition, "key", LAYOUT)
     owners = {number: ("alpha", "bravo", "charlie")[number % 3] for number in range(8)}
     by_owner = repartition_by_owner(rows, range(8), owners=owners)
     assert {number: {number % 3} for number in range(8)} == tasks(by_owner)
     assert keys_of(range(8)) == keys(by_owner)
 
 
-def test_a_row_that_has_no_task_fails_the_job(spark: SparkSession) -> None:
+def test_a_row_that_has_no_task_fails_the_job_and_a_task_is_wanted_for_something(spark: SparkSession) -> None:
     rows = customers(spark).transform(with_partition, "key", LAYOUT)
     for df in (rows, rows.withColumn("partition", lit(None).cast("int")), rows.withColumn("partition", lit(-1))):
         with pytest.raises(PySparkException, match="a row of a partition that is not among those wanted"):
             repartition_by_owner(df, (3, 7)).collect()
-
-
-def test_a_task_is_wanted_for_something(spark: SparkSession) -> None:
-    rows = customers(spark).transform(with_partition, "key", LAYOUT)
     with pytest.raises(ConfigError, match="must be one or more"):
         repartition_by_owner(rows, [])
     with pytest.raises(ConfigError, match="has none for 3"):

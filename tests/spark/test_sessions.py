@@ -1,8 +1,6 @@
 """A SparkSession: local and on loopback. test_guard.py has those of drivers of their own, and of spark-submit."""
 
-import ast
 import sys
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,9 +10,7 @@ from neli_router.spark import session
 
 
 @pytest.mark.spark
-def test_a_local_session_listens_on_loopback_shows_no_pages_and_is_that_of_the_whole_program(
-    spark: SparkSession,
-) -> None:
+def test_a_local_session_is_on_loopback_and_that_of_the_whole_program(spark: SparkSession) -> None:
     context = spark.sparkContext
     conf = context.getConf()
     assert ("127.0.0.1", "127.0.0.1") == (conf.get("spark.driver.host"), conf.get("spark.driver.bindAddress"))
@@ -25,15 +21,7 @@ def test_a_local_session_listens_on_loopback_shows_no_pages_and_is_that_of_the_w
     assert before == spark.conf.get("spark.sql.shuffle.partitions") != "77"
 
 
-def test_all_that_the_door_offers_is_listed_in_order_and_can_be_had() -> None:
-    tree = ast.parse(Path(neli_router.spark.__file__).read_text(encoding="utf-8"))
-    imported = {
-        alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("neli_router.spark")
-        for alias in node.names
-    } - {"explained"}
-    assert sorted(imported) == neli_router.spark.__all__
+def test_all_that_the_door_offers_can_be_had() -> None:
     assert all(callable(getattr(neli_router.spark, name)) for name in neli_router.spark.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'sesion'"):
         neli_router.spark.sesion  # noqa: B018 - the question is the test.

@@ -66,9 +66,6 @@ def set_to(spark: SparkSession, **settings: str) -> Iterator[None]:
             spark.conf.set(f"spark.sql.{name}", str(was))
 
 
-# The same slots as everywhere
-
-
 @pytest.mark.parametrize(
     "layout",
     [
@@ -81,15 +78,13 @@ def set_to(spark: SparkSession, **settings: str) -> Iterator[None]:
     ],
     ids=Layout.spelled,
 )
-def test_every_text_has_the_slot_and_the_partition_of_its_layout(spark: SparkSession, layout: Layout) -> None:
-    keys = [*EDGES, *random_texts(1500, random.Random(layout.slots))]
-    assert_slots(frame(spark, keys), keys, layout)
-
-
-@pytest.mark.parametrize("layout", [LAYOUT, TAGGED], ids=Layout.spelled)
-def test_bytes_that_are_no_text_are_keys_as_well(spark: SparkSession, layout: Layout) -> None:
-    keys = [*(key.encode() for key in EDGES), *random_binaries(1500, random.Random(layout.slots))]
-    assert_slots(frame(spark, keys, "binary"), keys, layout)
+def test_every_text_and_any_bytes_have_the_slot_of_their_layout(spark: SparkSession, layout: Layout) -> None:
+    chance = random.Random(layout.slots)
+    texts = [*EDGES, *random_texts(500, chance)]
+    assert_slots(frame(spark, texts), texts, layout)
+    if layout in {LAYOUT, TAGGED}:
+        binaries = [*(key.encode() for key in EDGES), *random_binaries(1000, chance)]
+        assert_slots(frame(spark, binaries, "binary"), binaries, layout)
 
 
 @pytest.mark.parametrize(
@@ -110,27 +105,17 @@ def test_no_setting_of_spark_changes_a_slot(spark: SparkSession, settings: dict[
         assert_slots(frame(spark, EDGES), EDGES, LAYOUT)
 
 
-def test_text_counts_by_its_bytes_whatever_its_collation(spark: SparkSession) -> None:
+def test_text_counts_by_its_bytes_whatever_its_collation_or_kind(spark: SparkSession) -> None:
     keys = ["abc", "ABC", "Zoë", "ZOË", "a ", "a"]
     for collation in ("UTF8_LCASE", "UNICODE_CI_AI", "UTF8_BINARY_RTRIM"):
         assert_slots(frame(spark, keys).selectExpr(f"collate(key, '{collation}') AS key"), keys, LAYOUT)
-
-
-def test_columns_of_char_and_varchar_are_text(spark: SparkSession) -> None:
     with set_to(spark, preserveCharVarcharTypeInfo="true"):
         df = spark.sql("SELECT CAST('ab' AS CHAR(4)) AS fixed, CAST('ab' AS VARCHAR(4)) AS varying")
         slots = df.transform(with_slot, "fixed", LAYOUT, name="a").transform(with_slot, "varying", LAYOUT, name="b")
         assert [Row(fixed="ab  ", varying="ab", a=LAYOUT.slot("ab  "), b=LAYOUT.slot("ab"))] == slots.collect()
 
 
-def test_no_key_has_no_slot_and_no_partition(spark: SparkSession) -> None:
-    df = frame(spark, ["a", None])  # type: ignore[list-item]
-    for layout in (LAYOUT, Layout(tags=True)):
-        both = df.transform(with_slot, "key", layout).transform(with_partition, "key", layout)
-        assert [("a", layout.slot("a"), layout.partition("a")), (None,) * 3] == [tuple(row) for row in both.collect()]
-
-
-def test_a_role_is_filled_by_the_partition_of_its_number_or_of_its_name(spark: SparkSession) -> None:
+def test_a_role_has_the_partition_of_its_number_or_of_its_name_and_no_key_has_none(spark: SparkSession) -> None:
     numbers = [0, 1, 255, 256, 257, -1, -257, 2**31, 2**62]
     layout = Layout(partitions=100)
     df = spark.createDataFrame([(number,) for number in numbers], "role bigint")
@@ -138,17 +123,25 @@ def test_a_role_is_filled_by_the_partition_of_its_number_or_of_its_name(spark: S
     assert [Row(role=number, partition=layout.partition_of_role(number)) for number in numbers] == rows
     named = frame(spark, ["nightly"]).transform(with_partition_of_role, "key", layout).collect()
     assert [Row(key="nightly", partition=layout.partition_of_role("nightly"))] == named
+    for one in (LAYOUT, Layout(tags=True)):
+        df = frame(spark, ["a", None])  # type: ignore[list-item]
+        both = df.transform(with_slot, "key", one).transform(with_partition, "key", one)
+        assert [("a", one.slot("a"), one.partition("a")), (None,) * 3] == [tuple(row) for row in both.collect()]
 
 
-# It fits into any DataFrame
-
-
-def test_a_column_may_have_any_name(spark: SparkSession) -> None:
+def test_a_column_may_have_any_name_and_the_other_columns_are_left_as_they_are(spark: SparkSession) -> None:
     for name in ("a.b`c", "``", " ", "Größe", "select", "1", "*", "_neli", "_neli_hash"):
         df = spark.createDataFrame([("k", 1)], "key string, other int").toDF(name, "_NELI_size")
         slots = df.transform(with_slot, name, LAYOUT, name="slot.of `it`")
         assert [name, "_NELI_size", "slot.of `it`"] == slots.columns
         assert [("k", 1, LAYOUT.slot("k"))] == [tuple(row) for row in slots.collect()], name
+    # Two of one name, a struct, and a column with notes in its metadata.
+    df = spark.sql("SELECT 'k' AS key, 1 AS twice, 2 AS twice, struct('x' AS key) AS inner")
+    df = df.withMetadata("key", {"note": "a"})
+    slots = df.transform(with_slot, "key", LAYOUT, name="s").transform(with_partition, "key", LAYOUT, name="p")
+    assert df.schema.fields == slots.schema.fields[:4]
+    expected = ("k", 1, 2, Row(key="x"), LAYOUT.slot("k"), LAYOUT.partition("k"))
+    assert [expected] == [tuple(row) for row in slots.collect()]
 
 
 def test_a_column_is_found_as_spark_finds_it(spark: SparkSession) -> None:
@@ -161,17 +154,6 @@ def test_a_column_is_found_as_spark_finds_it(spark: SparkSession) -> None:
         assert [Row(key="k", KEY="other", Slot=1, slot=LAYOUT.slot("other"))] == both.collect()
 
 
-def test_the_other_columns_are_left_as_they_are(spark: SparkSession) -> None:
-    """Two of one name, a struct, and a column with notes in its metadata."""
-    df = spark.sql("SELECT 'k' AS key, 1 AS twice, 2 AS twice, struct('x' AS key) AS inner")
-    df = df.withMetadata("key", {"note": "a"})
-    slots = df.transform(with_slot, "key", LAYOUT, name="s").transform(with_partition, "key", LAYOUT, name="p")
-    assert df.schema.fields == slots.schema.fields[:4]
-    assert [("k", 1, 2, Row(key="x"), LAYOUT.slot("k"), LAYOUT.partition("k"))] == [
-        tuple(row) for row in slots.collect()
-    ]
-
-
 def test_the_type_holds_every_slot(spark: SparkSession) -> None:
     df = frame(spark, ["k"])
     types = {
@@ -179,9 +161,6 @@ def test_the_type_holds_every_slot(spark: SparkSession) -> None:
         for slots in (1, 16384, 2**31, 2**31 + 1, SLOTS_MAX)
     }
     assert {1: "int", 16384: "int", 2**31: "int", 2**31 + 1: "bigint", SLOTS_MAX: "bigint"} == types
-
-
-# Refused, before anything is read
 
 
 def unread(spark: SparkSession) -> DataFrame:
@@ -212,27 +191,16 @@ def test_a_name_of_no_column_or_of_two_or_of_a_column_that_is_there_is_refused(s
             df.transform(add, "key", LAYOUT)
 
 
-# Plans
-
-
-def test_spark_compiles_all_steps_into_one_stage(spark: SparkSession) -> None:
+def test_spark_compiles_all_steps_into_one_stage_and_no_filter_or_join_repeats_them(spark: SparkSession) -> None:
     """A star and a number stand before each operator that was compiled, and an operator without stops the stage."""
     plan = executed(spark.range(10).selectExpr("CAST(id AS STRING) AS key").transform(with_slot, "key", LAYOUT))
     assert "Project" in plan
     assert [] == [line for line in plan.splitlines() if line.strip() and "*(1)" not in line]
-
-
-def test_a_filter_or_a_join_by_slot_does_not_repeat_the_steps(spark: SparkSession) -> None:
     df = spark.createDataFrame([("k",)], "key string").transform(with_slot, "key", LAYOUT)
-    other = spark.sql("SELECT 1 AS slot")
     once = executed(df).count("hash(")
     assert once > 0
-    for query in (
-        df.filter("slot = 1"),
-        df.filter("slot IS NOT NULL"),
-        df.join(other, "slot"),
-        df.groupBy("slot").count(),
-    ):
+    join = df.join(spark.sql("SELECT 1 AS slot"), "slot")
+    for query in (df.filter("slot = 1"), df.filter("slot IS NOT NULL"), join, df.groupBy("slot").count()):
         assert once == executed(query).count("hash(")
 
 

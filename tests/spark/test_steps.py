@@ -6,8 +6,8 @@ that are killed.
 
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,18 +15,17 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from dags.jobs.publish_prices import BARS, bars, last_prices, whole
+from dags.jobs.publish_prices import bars, last_prices, whole
 from neli_router.agent import Client
 from neli_router.exit_codes import EXIT_NO_AGENT
-from neli_router.fence.delta import FencedTable
 from neli_router.pipeline.feeds import TickFolder, TickTopic
-from neli_router.pipeline.landing import bars_of, commits_of
+from neli_router.pipeline.landing import bars_of
 from neli_router.pipeline.source import TickSteps
 from neli_router.pipeline.ticks import Market
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.spark import read_table
 from neli_router.spark.steps import STEP, InputStep, StepLoop
-from tests.spark.published import BAR_SECONDS, LAYOUT, LEASE, bars_made, require_whole, rows_of
+from tests.spark.published import BAR_SECONDS, LAYOUT, LEASE, Bench, rows_of
 from tests.support.agents.running import PATIENCE, configured, running
 from tests.support.waiting import until
 
@@ -34,6 +33,7 @@ pytestmark = pytest.mark.spark
 
 JOB = Path(__file__).parents[2] / "dags" / "jobs" / "publish_prices.py"
 INTERVALS, TICKS = 3, 1000
+IN_ORDER = [dict.fromkeys(range(LAYOUT.partitions), step) for step in range(1, INTERVALS + 1)]
 
 
 @pytest.fixture(name="market", scope="module")
@@ -51,38 +51,20 @@ def client_of_an_agent_that_leads_everything(tmp_path_factory: pytest.TempPathFa
         yield client
 
 
-class Bench:
-    """One host's job on one table."""
-
-    def __init__(self, folder: Path, spark: SparkSession, client: Client, address: str) -> None:
-        self.table = FencedTable.create(folder / "table", BARS, LAYOUT, first_batch=1)
-        self._spark, self._client, self._address = spark, client, address
-
-    def run(self, **options: bool | int) -> None:
-        steps = TickSteps(self._spark, self._address, LAYOUT)
-        StepLoop(self._spark, self._client, self.table, steps, bars_made, **options).run()  # type: ignore[arg-type]
-
-    def reached(self) -> set[int]:
-        return {at.batch for at in self.table.progress().values()}
-
-    def landed(self) -> list[set[int]]:
-        return [set(it.batches.values()) for it in commits_of(self.table.path) if it.batches]
-
-
 def test_what_is_in_a_folder_lands_once_and_a_later_run_goes_on_from_there_an_interval_a_step(
     tmp_path: Path, spark: SparkSession, alone: Client, market: list[pa.Table]
 ) -> None:
     feed = TickFolder(tmp_path / "ticks [1]")
-    bench = Bench(tmp_path, spark, alone, str(feed.folder))
+    bench = Bench(tmp_path, spark, feed.folder)
     feed.append(market[0])
-    bench.run(once=True, longest=9)
+    bench.loop(alone, once=True, longest=9).run()
     assert {1} == bench.reached()
     for interval in market[1:]:
         feed.append(interval)
     for _ in range(2):
-        bench.run(until=INTERVALS)
-        assert [{1}, {2}, {3}] == bench.landed()
-    require_whole(bench.table, market)
+        bench.loop(alone, until=INTERVALS).run()
+        assert IN_ORDER == bench.landed()
+    bench.require_whole(market)
 
     # A user of the job reads whole bars and last prices through Spark.
     parts = read_table(spark, bench.table)
@@ -95,7 +77,7 @@ def test_a_stream_lands_what_comes_as_the_steps_that_a_batch_would_land(
     tmp_path: Path, spark: SparkSession, alone: Client, market: list[pa.Table]
 ) -> None:
     feed = TickFolder(tmp_path / "ticks")
-    bench = Bench(tmp_path, spark, alone, str(feed.folder))
+    bench = Bench(tmp_path, spark, feed.folder)
     feed.append(market[0])
 
     def feed_on() -> None:
@@ -103,12 +85,12 @@ def test_a_stream_lands_what_comes_as_the_steps_that_a_batch_would_land(
             until(lambda number=number: bench.reached() == {number}, f"step {number}")  # type: ignore[misc]
             feed.append(interval)
 
-    feeder = threading.Thread(target=feed_on)
-    feeder.start()
-    bench.run(until=INTERVALS, streaming=True)
-    feeder.join()
-    require_whole(bench.table, market)
-    assert [{1}, {2}, {3}] == bench.landed()
+    with ThreadPoolExecutor(1) as pool:
+        feeding = pool.submit(feed_on)
+        bench.loop(alone, until=INTERVALS, streaming=True).run()
+        feeding.result(PATIENCE)
+    bench.require_whole(market)
+    assert IN_ORDER == bench.landed()
     assert [] == spark.streams.active
 
 
@@ -118,11 +100,8 @@ def test_no_plan_shows_the_password_of_a_topic(spark: SparkSession) -> None:
         assert "hidden" not in rows._jdf.queryExecution().toString()
 
 
-class SecondLaneBroken:
+class SecondLaneBroken(TickSteps):
     """Two lanes without steps, of which only the first can be streamed."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
 
     def lanes(self) -> int:
         return 2
@@ -130,19 +109,14 @@ class SecondLaneBroken:
     def tip(self, lane: int, known: int) -> int:
         return known
 
-    def frame(self, step: InputStep) -> DataFrame:
-        raise AssertionError("there is none")
-
     def stream(self, lane: int, after: int, longest: int) -> DataFrame:
         if lane:
             raise RuntimeError("the second lane is broken")
         return self._spark.readStream.format("rate").option("rowsPerSecond", 1).load().withColumn(STEP, sql.lit(0))
 
 
-def test_no_query_goes_on_when_that_of_another_lane_cannot_begin(
-    tmp_path: Path, spark: SparkSession, alone: Client
-) -> None:
-    table, steps = FencedTable.create(tmp_path / "table", BARS, LAYOUT, first_batch=1), SecondLaneBroken(spark)
+def test_no_query_goes_on_when_another_cannot_begin(tmp_path: Path, spark: SparkSession, alone: Client) -> None:
+    table, steps = Bench(tmp_path, spark, "").table, SecondLaneBroken(spark, str(tmp_path), LAYOUT)
     loop = StepLoop(spark, alone, table, steps, lambda ticks, _: bars(ticks, seconds=1), streaming=True)
     with pytest.raises(RuntimeError, match="the second lane is broken"):
         loop.run()
@@ -168,12 +142,11 @@ def test_a_topic_of_two_partitions_lands_in_steps_that_cut_bars_and_the_parts_ma
     tmp_path: Path, spark: SparkSession, alone: Client, market: list[pa.Table], new_topic: Callable[[int], str]
 ) -> None:
     address = new_topic(2)
-    feed = TickTopic(address, LAYOUT)
+    feed, bench = TickTopic(address, LAYOUT), Bench(tmp_path, spark, address)
     for interval in market:
         feed.append(interval)
-    bench = Bench(tmp_path, spark, alone, address)
-    bench.run(once=True, longest=350)
+    bench.loop(alone, once=True, longest=350).run()
     ends = [feed.tip(lane, 0) for lane in range(2)]
     assert {it: ends[it % 2] for it in range(4)} == {it: at.batch for it, at in bench.table.progress().items()}
-    require_whole(bench.table, market)
+    bench.require_whole(market)
     assert rows_of(bench.table).num_rows > bars_of(pa.concat_tables(market), BAR_SECONDS).num_rows

@@ -259,12 +259,6 @@ class AirflowApi:
         assert found.is_success, f"{path}: {found.status_code} {found.text[:1000]}"
         return list(found.json()["asset_events"])
 
-    def add_connection(self, connection_id: str, conn_type: str = "neli", **fields: Any) -> None:
-        body = {"connection_id": connection_id, "conn_type": conn_type, **fields}
-        if isinstance(body.get("extra"), Mapping):
-            body["extra"] = json.dumps(body["extra"])
-        self.call("POST", "/connections", body=body)
-
 
 class Airflow(LocalAirflow):
     """One installation. Its components may be killed and started again, each by itself."""
