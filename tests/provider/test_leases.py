@@ -22,7 +22,7 @@ from airflow_provider.exceptions import LeadershipEnding, LeadershipLost, NotLea
 from airflow_provider.hooks.neli import NeliHook
 from airflow_provider.leases import TALKING, HeldBlock, holding
 from neli_router.agent import AgentLease
-from neli_router.errors import ConfigError, LeaseLost, NoAgent
+from neli_router.errors import ConfigError, LeaseLost, LedgerUnavailable, NoAgent
 from neli_router.exit_codes import EXIT_LOST
 from neli_router.fence import Refused
 from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
@@ -54,8 +54,15 @@ class Group:
     def pin(self, role: int, agent: AgentProcess) -> None:
         """Say it to one of them each time, which has it recorded in this order. A pin that the group shows already may
         be recorded late: behind the next one, if that is said to another."""
-        with self.other.client() as client:
-            client.pin(role, agent.name)
+
+        def is_pinned() -> bool:
+            # On a busy machine the ledger may show it too late. The error says what to do then: to say it again.
+            with suppress(LedgerUnavailable), self.other.client() as client:
+                client.pin(role, agent.name)
+                return True
+            return False
+
+        until(is_pinned, f"the pin of role {role}")
 
     def take_away(self, role: int | None = None) -> None:
         """Let the other agent lead the role: after DRAIN at the latest, whoever still works."""
