@@ -208,7 +208,7 @@ def test_the_loss_of_one_partition_ends_a_share(group: Group, hook: NeliHook) ->
 
 
 def test_a_lease_runs_out_when_its_agent_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with AgentProcess("a", tmp_path) as agent:
+    with agents(tmp_path, "a") as [agent]:
         monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", agent.connection)
         run_out = pytest.raises(LeadershipLost, match="without being renewed")
         with signals_kept(), NeliHook() as hook, run_out, holding(hook, "nightly"):
