@@ -1,18 +1,18 @@
 """The gate: every test that this machine can run, so that no core is ever idle, and one table at the end.
 
     spark      all that starts Spark: each worker has one JVM for all its tests
+    core       needs no server, no browser and no other process: mostly waits
     sample     some proofs, repeated and compared with tests/proofs.lock
     airflow    all that imports Airflow, or starts installations of it
     servers    real processes, Kafka, Redis, PostgreSQL, a browser
-    core       needs no server, no browser and no other process: mostly waits
 
-    in front    airflow ----------> servers -------> core ------->
-    behind      spark -------------------------> sample --->
+    in front    airflow ----------> servers ---------->
+    behind      spark ------------> core ---> sample ->
 
-Two lanes run side by side. The lane behind is niced, so that tests that wait for something in real time get a core
-first. It prints what it said when it has ended. `python -m tests.gate core` runs only the core; any option after the
-names goes to every pytest. Every test belongs to exactly one stage, by its markers and folder. The exit code is 0 if
-every stage ended with 0.
+Two lanes run side by side. Spark and the sample are niced, so that tests that wait for something in real time get a
+core first. The lane behind prints the output of a stage when the stage has ended. `python -m tests.gate core` runs only
+the core; any option after the names goes to every pytest. Every test belongs to exactly one stage, by its markers and
+folder. The exit code is 0 if every stage ended with 0.
 
 Each worker starts each server that its tests ask for once. The tests of one file share a worker, so that what they
 share is made once.
@@ -67,7 +67,7 @@ class Stage:
     options: tuple[str, ...]
     """Options of pytest. A stage without any is the sample of the proofs."""
     niced: int | None = None
-    """By how much, in the lane behind; None is for the lane in front."""
+    """By how much, in the lane behind. None means the lane in front."""
 
     def command(self, report: Path, options: Sequence[str]) -> list[str]:
         if not self.options:
@@ -83,15 +83,16 @@ STAGES = (
         ("tests/spark", "tests/test_docs.py", "-m", "spark or not airflow", "-n", CORES, *BY_FILE, "--timeout=1200"),
         niced=5,
     ),
-    Stage("sample", (), niced=5),
-    # First, because installations of Airflow leave cores to others: they are processes that wait for each other.
-    Stage("airflow", ("tests/provider", "tests/test_docs.py", "-m", "airflow", "-n", CORES, *BY_FILE)),
-    Stage("servers", ("-m", f"not spark and not airflow and ({SERVERS})", "-n", "3", *BY_FILE, *WITHOUT_SPARK)),
     Stage(
         "core",
         # Most of these tests wait more than they compute. With more workers, they would wait for a core instead.
         ("-m", f"not spark and not airflow and not ({SERVERS})", "-n", "3", "--dist", "worksteal", *WITHOUT_SPARK),
+        niced=0,
     ),
+    Stage("sample", (), niced=5),
+    # First, because installations of Airflow leave cores to others: they are processes that wait for each other.
+    Stage("airflow", ("tests/provider", "tests/test_docs.py", "-m", "airflow", "-n", CORES, *BY_FILE)),
+    Stage("servers", ("-m", f"not spark and not airflow and ({SERVERS})", "-n", "3", *BY_FILE, *WITHOUT_SPARK)),
 )
 
 
