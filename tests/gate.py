@@ -18,7 +18,6 @@ Each worker starts each server that its tests ask for once. The tests of one fil
 share is made once.
 """
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -32,6 +31,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from neli_router.commands.descendants import become_subreaper, children
 from neli_router.leash import leashed
 
 __all__ = ["STAGES", "Stage", "main"]
@@ -54,9 +54,6 @@ STAGE_MAX = 3600.0
 
 GRACE = 10.0
 """Seconds that a stage has for what it started to end: when it is stopped, and when it has ended."""
-
-PR_SET_CHILD_SUBREAPER = 36
-"""The number in linux/prctl.h, which never changes."""
 
 
 @dataclass(frozen=True)
@@ -197,10 +194,10 @@ def reap(command: Sequence[str]) -> int:
     Without that, the time of a Java whose Python was killed would be missing, and a server that never ends would be
     overlooked.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # It goes to the whole group, and the command answers it.
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    become_subreaper()
     process = subprocess.Popen(leashed(command))
+    # SIGINT goes to the whole group, and the command answers it. Only now: a command would inherit that it is ignored.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     while process.returncode is None:
         pid, status = os.wait()
         if pid == process.pid:
@@ -220,9 +217,10 @@ def orphans() -> dict[int, str]:
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-    listed = Path("/proc/self/task", str(os.getpid()), "children")
-    pids = listed.read_text(encoding="ascii").split() if listed.exists() else []
-    return {int(pid): Path("/proc", pid, "cmdline").read_text(errors="replace").replace("\0", " ") for pid in pids}
+    return {
+        pid: Path("/proc", str(pid), "cmdline").read_text(errors="replace").replace("\0", " ")
+        for pid in children(os.getpid())
+    }
 
 
 def say(line: str) -> None:
