@@ -15,6 +15,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+# Tests start hundreds of processes. With this variable, which some containers set, each would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: airflow bench chaos check clean demo explore fetch format help jars kafka lock pipeline prove test test-core
 
 help: ## This list
