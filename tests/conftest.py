@@ -50,6 +50,16 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.update(_home(config))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that may take longest: the last of them would leave all other workers idle."""
+    longest = dict[Path, float]()
+    for item in items:
+        timeout = item.get_closest_marker("timeout")
+        longest[item.path] = max(longest.get(item.path, 0.0), timeout.args[0] if timeout else 0.0)
+    items.sort(key=lambda item: -longest[item.path])
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[_session].cleanup()
 

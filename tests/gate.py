@@ -44,10 +44,10 @@ WITHOUT_AIRFLOW = ("--ignore=tests/provider",)
 WITHOUT_SPARK = (*WITHOUT_AIRFLOW, "--ignore=tests/spark")
 
 BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
-"""In the order of their names: by default xdist begins with the files that have the most tests, and the few that take
+"""In the order of `conftest.py`: by default xdist begins with the files that have the most tests, and the few that take
 longest would come last."""
 
-CORES = str(os.cpu_count() or 1)
+CORES = os.cpu_count() or 1
 
 STAGE_MAX = 3600.0
 """Seconds. Each test has its own bound; this one is for what happens between them."""
@@ -63,6 +63,7 @@ class Stage:
     name: str
     options: tuple[str, ...]
     """Options of pytest. A stage without any is the sample of the proofs."""
+    workers: int = 0
     niced: int | None = None
     """By how much, in the lane behind. None means the lane in front."""
 
@@ -70,27 +71,29 @@ class Stage:
         if not self.options:
             return [sys.executable, "-m", "tests.proofs", "--sample", commit()]
         pytest = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}"]
-        return [*pytest, *self.options, *options]
+        return [*pytest, *self.options, f"--numprocesses={self.workers}", *options]
 
 
 STAGES = (
+    # Programs that start Spark wait for cores more than others do.
     Stage(
         "spark",
-        # Programs that start Spark wait for cores more than others do.
-        ("tests/spark", "tests/test_docs.py", "-m", "spark or not airflow", "-n", CORES, *BY_FILE, "--timeout=1200"),
+        ("tests/spark", "tests/test_docs.py", "-m", "spark or not airflow", *BY_FILE, "--timeout=1200"),
+        workers=CORES,
         niced=5,
     ),
     Stage(
         "core",
-        # Most of these tests wait more than they compute. With more workers, they would wait for a core instead.
-        ("-m", f"not spark and not airflow and not ({SERVERS})", "-n", "3", "--dist", "worksteal", *WITHOUT_SPARK),
+        ("-m", f"not spark and not airflow and not ({SERVERS})", "--dist", "worksteal", *WITHOUT_SPARK),
+        workers=CORES + 1,
         niced=0,
     ),
     Stage("sample", (), niced=5),
-    # First, because installations of Airflow leave cores to others: they are processes that wait for each other.
-    Stage("airflow", ("tests/provider", "tests/test_docs.py", "-m", "airflow", "-n", CORES, *BY_FILE)),
-    Stage("servers", ("-m", f"not spark and not airflow and ({SERVERS})", "-n", "3", *BY_FILE, *WITHOUT_SPARK)),
+    Stage("airflow", ("tests/provider", "tests/test_docs.py", "-m", "airflow", *BY_FILE), workers=CORES + 1),
+    Stage("servers", ("-m", f"not spark and not airflow and ({SERVERS})", *BY_FILE, *WITHOUT_SPARK), workers=CORES + 2),
 )
+"""Most of these tests wait more than they compute, so there are more workers than cores. With still more, they would
+wait for a core instead."""
 
 
 def commit() -> str:
@@ -253,7 +256,7 @@ def summarize(runs: Sequence[Run]) -> None:
     for it in runs:
         passed, failed, skipped = it.counts()
         say(f"{it.stage.name:<10}{passed:>8}{failed:>8}{skipped:>9}{it.seconds:>9.0f}{it.processor:>11.0f}{it.code:>6}")
-    least = sum(it.processor for it in runs) / (os.cpu_count() or 1)
+    least = sum(it.processor for it in runs) / CORES
     say(f"{'all cores':<10}{'':>8}{'':>8}{'':>9}{least:>9.0f}   if none were ever idle")
 
 
