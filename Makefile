@@ -42,7 +42,6 @@ $(DEV)/spark.jsa: $(DEV)/ready
 
 test: $(DEV)/ready ## Every test that this machine can run, and a sample of the proofs
 	@$(DEV)/bin/python -m tests.proofs --check
-	@$(MAKE) --no-print-directory fetch
 	$(DEV)/bin/python -m tests.gate
 
 test-core: $(TEST)/ready ## The tests that need neither a server, Spark, Airflow nor a browser

@@ -1,18 +1,19 @@
 """The gate: every test that this machine can run, so that no core is ever idle, and one table at the end.
 
+    fetch      brings the jars and programs that tests start; what needs none of them runs meanwhile
     spark      all that starts Spark: each worker has one JVM for all its tests
-    core       needs no server, no browser and no other process: mostly waits
     sample     some proofs, repeated and compared with tests/proofs.lock
+    core       needs no server, no browser and no other process: mostly waits
     airflow    all that imports Airflow, or starts installations of it
     servers    real processes, Kafka, Redis, PostgreSQL, a browser
 
-    in front    airflow ----------> servers ---------->
-    behind      spark ------------> core ---> sample ->
+    in front    core -----> airflow ------> servers -------->
+    behind      fetch -> spark --------------------> sample ->
 
-Two lanes run side by side. Spark and the sample are niced, so that tests that wait for something in real time get a
-core first. The lane behind prints the output of a stage when the stage has ended. `python -m tests.gate core` runs only
-the core; any option after the names goes to every pytest. Every test belongs to exactly one stage, by its markers and
-folder. The exit code is 0 if every stage ended with 0.
+Two lanes run side by side. The lane behind is niced, so that tests that wait for something in real time get a core
+first. It prints the output of a stage when the stage has ended. `python -m tests.gate core` runs only the core; any
+option after the names goes to every pytest. Every test belongs to exactly one stage, by its markers and folder. The
+exit code is 0 if every stage ended with 0.
 
 Each worker starts each server that its tests ask for once. The tests of one file share a worker, so that what they
 share is made once.
@@ -26,7 +27,7 @@ import tempfile
 import threading
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,45 +62,52 @@ class Stage:
     """A part of all tests, and how it is run."""
 
     name: str
-    options: tuple[str, ...]
-    """Options of pytest. A stage without any is the sample of the proofs."""
+    tests: tuple[str, ...] = ()
+    """Options of pytest; none for a stage that has another command."""
     workers: int = 0
+    other: tuple[str, ...] = ()
     niced: int | None = None
     """By how much, in the lane behind. None means the lane in front."""
+    needs: str = ""
+    """The stage of the other lane that must have ended before."""
 
     def command(self, report: Path, options: Sequence[str]) -> list[str]:
-        if not self.options:
-            return [sys.executable, "-m", "tests.proofs", "--sample", commit()]
-        pytest = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}"]
-        return [*pytest, *self.options, f"--numprocesses={self.workers}", *options]
+        if self.other:
+            return list(self.other)
+        pytest = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", f"--numprocesses={self.workers}"]
+        return [*pytest, *self.tests, *options]
 
 
 STAGES = (
-    # Programs that start Spark wait for cores more than others do.
+    Stage("fetch", other=("make", "--no-print-directory", "fetch"), niced=0),
     Stage(
         "spark",
+        # Programs that start Spark wait for cores more than others do.
         ("tests/spark", "tests/test_docs.py", "-m", "spark or not airflow", *BY_FILE, "--timeout=1200"),
         workers=CORES,
         niced=5,
     ),
+    Stage("sample", other=(sys.executable, "-m", "tests.proofs", "--sample"), niced=5),
     Stage(
         "core",
         ("-m", f"not spark and not airflow and not ({SERVERS})", "--dist", "worksteal", *WITHOUT_SPARK),
-        workers=CORES + 1,
-        niced=0,
+        workers=CORES + 2,
     ),
-    Stage("sample", (), niced=5),
-    Stage("airflow", ("tests/provider", "tests/test_docs.py", "-m", "airflow", *BY_FILE), workers=CORES + 1),
-    Stage("servers", ("-m", f"not spark and not airflow and ({SERVERS})", *BY_FILE, *WITHOUT_SPARK), workers=CORES + 2),
+    Stage(
+        "airflow",
+        ("tests/provider", "tests/test_docs.py", "-m", "airflow", *BY_FILE),
+        workers=CORES + 1,
+        needs="fetch",
+    ),
+    Stage(
+        "servers",
+        ("-m", f"not spark and not airflow and ({SERVERS})", *BY_FILE, *WITHOUT_SPARK),
+        workers=CORES + 2,
+        needs="fetch",
+    ),
 )
 """Most of these tests wait more than they compute, so there are more workers than cores. With still more, they would
 wait for a core instead."""
-
-
-def commit() -> str:
-    """The text that draws the sample. Outside a git repository, the lock itself is that text."""
-    asked = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S607
-    return asked.stdout.strip() or (Path(__file__).parent / "proofs.lock").read_text(encoding="utf-8")
 
 
 class Run:
@@ -172,18 +180,31 @@ class Run:
 class Lane(threading.Thread):
     """Stages one after another."""
 
-    def __init__(self, stages: Sequence[Stage], folder: Path, options: Sequence[str], *, alone: bool) -> None:
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        ended: Mapping[str, threading.Event],
+        folder: Path,
+        options: Sequence[str],
+        *,
+        alone: bool,
+    ) -> None:
         super().__init__(daemon=True)
-        self._left, self._folder, self._options, self._alone = list(stages), folder, options, alone
+        self._left, self._ended, self._folder, self._options, self._alone = list(stages), ended, folder, options, alone
         self._stopped = False
         self.runs: list[Run] = []
 
     def run(self) -> None:
         while self._left and not self._stopped:
             stage = self._left.pop(0)
+            if stage.needs in self._ended:
+                self._ended[stage.needs].wait()
             say(f"gate: {stage.name} begins{'' if self._alone or stage.niced is None else ', behind'}")
             self.runs.append(Run(stage, self._folder, self._options, alone=self._alone))
-            self.runs[-1].wait()
+            try:
+                self.runs[-1].wait()
+            finally:
+                self._ended[stage.name].set()
 
     def end(self) -> None:
         self._stopped = True
@@ -237,7 +258,8 @@ def run(names: Sequence[str], options: Sequence[str]) -> list[Run]:
     front = [stage for stage in stages if stage.niced is None]
     with tempfile.TemporaryDirectory(prefix="neli-gate-") as folder:
         # A lane that runs alone need not step aside.
-        lanes = [Lane(lane, Path(folder), options, alone=not (front and behind)) for lane in (behind, front) if lane]
+        given = {stage.name: threading.Event() for stage in stages}, Path(folder), options
+        lanes = [Lane(lane, *given, alone=not (front and behind)) for lane in (behind, front) if lane]
         try:
             for lane in lanes:
                 lane.start()

@@ -49,8 +49,8 @@ def some_peers(nursery: Nursery, tmp_path: Path) -> Iterator[Peers]:
 
 
 def descriptors(folder: Path) -> int:
-    """How many this process has open of processes, of epolls and of files in `folder`. Of the others, threads of
-    earlier tests may still close some."""
+    """How many this process has open of processes, of epolls and of files in `folder`. Threads of earlier tests may
+    still close others."""
     ours = (str(folder), "anon_inode:[pidfd]", "anon_inode:[eventpoll]")
     found = 0
     for descriptor in Path("/proc/self/fd").iterdir():

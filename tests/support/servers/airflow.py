@@ -69,7 +69,7 @@ CONNECTION, PATIENCE_WITH_DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", 600.
 waits for another one's transaction, and with it the loop that the other one needs. It gives up after a minute, and a
 scheduler that has waited for as long must not end by it."""
 
-LOOK_EVERY = 0.3
+LOOK_EVERY = 0.6
 """Seconds between two questions to the API: each answer takes the processor for as long as an agent's whole Beat."""
 
 DATABASE_BUSY = "Database error"
