@@ -36,7 +36,7 @@ __all__ = ["Outcome", "main", "mutate", "repeat", "run"]
 PACKAGE = Path(neli_router.__file__).parent
 TESTS = Path(__file__).parents[1]
 
-SAMPLE_SECONDS = 55.0
+SAMPLE_SECONDS = 50.0
 """Per processor, on a machine like the one that wrote the lock. A longer sample catches a forged line sooner."""
 
 PROGRAMS = {

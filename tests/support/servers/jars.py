@@ -24,7 +24,7 @@ __all__ = ["KAFKA", "LIGHT", "SPARK_CLASSES", "ZOOKEEPER", "Jars", "for_spark"]
 ROOT = Path(__file__).parents[3]
 
 LIGHT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""The C1 compiler alone starts sooner, and no test runs long enough for what the other one makes of it."""
+"""The C1 compiler alone starts sooner, and nothing here runs long enough for what the other one makes of it."""
 
 SPARK_CLASSES = Path(sys.prefix, "spark.jsa")
 """See `spark.py`. It lies in the environment and is made again with it, because Java ignores it with other jars."""
@@ -98,6 +98,7 @@ class Jars:
         count = 0
         with subprocess.Popen(
             [*command, "dependency:copy-dependencies", f"-DoutputDirectory={self.folder}"],
+            env={**os.environ, "MAVEN_OPTS": " ".join([*LIGHT, os.environ.get("MAVEN_OPTS", "")])},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
