@@ -128,8 +128,8 @@ define environment
 	@echo "$(1): $$(cat $(filter %.txt,$(2)) | grep -c ==) packages"
 	@index=$${PIP_INDEX_URL:-$$($(UV)/bin/python -m pip config get global.index-url 2>/dev/null || true)}; \
 	[ -z "$$index" ] || export UV_DEFAULT_INDEX=$${UV_DEFAULT_INDEX:-$$index}; \
-	[ -w "$${HOME:-/}" ] || export UV_CACHE_DIR=$${UV_CACHE_DIR:-$(CURDIR)/.make/cache}; \
-	export UV_NO_CONFIG=1 VIRTUAL_ENV=$(CURDIR)/$(1); \
+	[ -w "$${HOME:-/}" ] || export UV_CACHE_DIR="$${UV_CACHE_DIR:-$(CURDIR)/.make/cache}"; \
+	export UV_NO_CONFIG=1 VIRTUAL_ENV="$(CURDIR)/$(1)"; \
 	$(UV)/bin/uv venv --quiet --clear --python $(UV)/bin/python $(1); \
 	$(UV)/bin/uv pip install --require-hashes --no-deps $(2) 2>&1 | sed -n '/^ [+~-] /!s/^/  /p'; \
 	$(UV)/bin/uv pip install --quiet --no-build-isolation --no-deps --editable .
