@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -59,7 +58,7 @@ def say(word):
     print(word, flush=True)
 
 def endless(spark):
-    spark.range(0, 10**15, 1, 2).where("java_method('java.lang.Thread', 'sleep', 1L) = id").collect()
+    spark.range(0, 10**15, 1, 2).selectExpr("sum(hash(id))").collect()
 
 def runs(spark, share, guard):
     say("works")
@@ -124,12 +123,11 @@ def take(place: tuple[Running, Member, Client]) -> None:
 
 
 def endless(spark: SparkSession) -> None:
-    """It leaves the cores to others."""
-    spark.range(0, 10**15, 1, 2).where("java_method('java.lang.Thread', 'sleep', 1L) = id").collect()
+    spark.range(0, 10**15, 1, 2).selectExpr("sum(hash(id))").collect()
 
 
 def endless_without_sql(spark: SparkSession) -> None:
-    spark.sparkContext.parallelize(range(2), 2).map(lambda _: time.sleep(86400)).count()
+    spark.sparkContext.parallelize(range(2), 2).map(lambda _: sum(range(10**12))).count()
 
 
 def test_a_lost_share_cancels_what_began_in_its_block_or_later(spark: SparkSession, tmp_path: Path) -> None:
