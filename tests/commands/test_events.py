@@ -1,6 +1,7 @@
 """`neli events`, and the command that is run at each change: what people are told, and what cannot be done to them."""
 
 import json
+import shlex
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -39,7 +40,7 @@ def _notes(tmp_path: Path) -> Path:
 
 def hook(notes: Path) -> str:
     """A command that notes what it is told."""
-    return f"{sys.executable} {notes.parent / 'note.py'} {notes}"
+    return shlex.join([sys.executable, str(notes.parent / "note.py"), str(notes)])
 
 
 def noted(notes: Path) -> list[tuple[str, dict[str, str]]]:
@@ -144,7 +145,7 @@ def test_no_name_can_become_a_command(place: StandIn, notes: Path, tmp_path: Pat
 
 def test_a_command_that_fails_is_said_and_the_watch_goes_on(place: StandIn, notes: Path) -> None:
     changes = [OwnerView(0, name, "http://m:1", 5) for name in ("b", "c")]
-    result = watched(place, notes, *changes, command=f"{sys.executable} -c 'raise SystemExit(7)'")
+    result = watched(place, notes, *changes, command=shlex.join([sys.executable, "-c", "raise SystemExit(7)"]))
     assert 2 == result.stderr.count("was to be told of a change, but it ended with 7")
     assert 3 == len(result.stdout.splitlines())
 
@@ -153,7 +154,7 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(place: StandIn, not
     code = "import subprocess, sys, time; child = subprocess.Popen(['sleep', '3600'])"
     code += f"; open('{notes}', 'w').write(str(child.pid)); time.sleep(3600)"
     result = watched(
-        place, notes, OwnerView(0, "b", "http://m:1", 5), command=f'{sys.executable} -c "{code}"', timeout="1"
+        place, notes, OwnerView(0, "b", "http://m:1", 5), command=shlex.join([sys.executable, "-c", code]), timeout="1"
     )
     assert (
         "it took longer than 1 s and was killed" in result.stderr
