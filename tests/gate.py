@@ -200,8 +200,8 @@ class Lane(threading.Thread):
             if stage.needs in self._ended:
                 self._ended[stage.needs].wait()
             say(f"gate: {stage.name} begins{'' if self._alone or stage.niced is None else ', behind'}")
-            self.runs.append(Run(stage, self._folder, self._options, alone=self._alone))
             try:
+                self.runs.append(Run(stage, self._folder, self._options, alone=self._alone))
                 self.runs[-1].wait()
             finally:
                 self._ended[stage.name].set()

@@ -43,8 +43,6 @@ class Peer:
 
     def __init__(self, pid: int, lives: Sequence[str]) -> None:
         self.pid, self.lives = pid, lives
-        self.left = 0
-        """How many of its lives have left."""
 
     @property
     def life(self) -> str:
@@ -141,10 +139,8 @@ class Peers(Closing):
     def join(self, life: str) -> None:
         self.append(Join(by=incarnation_of(life), name=life, versions=(1, 1), at=self.read().at, witness=PEERS))
 
-    def leave(self, peer: Peer) -> None:
-        """Its first life leaves."""
-        peer.left += 1
-        self.append(Leave(by=peer.incarnation))
+    def leave(self, life: str) -> None:
+        self.append(Leave(by=incarnation_of(life)))
 
     def append(self, record: Record) -> None:
         self._ledger.append([encode(record)])
@@ -164,14 +160,14 @@ class Peers(Closing):
         return [(record.by, record.incarnation) for record in self.records if isinstance(record, Certify)]
 
     def watches(self, peer: Peer, other: Peer) -> bool:
-        """Whether each witness of `peer` waits for the end of each life of `other`, by a pidfd in its epoll."""
+        """Whether each witness of `peer` waits for the end of each member in `other`, by a pidfd in its epoll."""
         told = {}
         for place in Path(f"/proc/{peer.pid}/fdinfo").iterdir():
             with suppress(OSError):
                 told[place.name] = place.read_text("ascii")
         pidfds = {number for number, text in told.items() if f"Pid:\t{other.pid}\n" in text}
         waited_for = [re.findall(r"^tfd:\s*(\d+)", text, re.MULTILINE) for text in told.values() if "tfd:" in text]
-        wanted = len(other.lives) - other.left
+        wanted = sum(incarnation_of(life) in self.read().seats for life in other.lives)
         return bool(waited_for) and all(len(pidfds.intersection(one)) >= wanted for one in waited_for)
 
     def await_watch(self, *, by: Sequence[Peer] = (), of: Sequence[Peer] = ()) -> None:

@@ -108,7 +108,7 @@ def test_who_has_not_joined_says_it_if_no_member_is_left_to(peers: Peers) -> Non
 def test_of_two_members_in_one_process_one_closes_and_the_other_is_still_found(peers: Peers) -> None:
     both = peers.start(lives=2, then="witnesses.pop(lives[0]).close(); say('closed')")
     assert "closed" == peers.let_do(both)
-    peers.leave(both)
+    peers.leave(both.life)
     other, together = peers.start(), peers.start(lives=2)
     peers.await_watch()
     both.kill()

@@ -162,10 +162,9 @@ def fetch() -> str:
 
 def _go(*arguments: str, offline: bool) -> str:
     """Run Go in the folder of the program. Returns the end of its complaint, or nothing."""
-    # A user's flags may forbid what is needed here, or let go.mod be written to.
-    environment = {**os.environ, "CGO_ENABLED": "1", "GOFLAGS": "-mod=readonly -buildvcs=false"}
-    # The compiler runs once for each package, and ends before it would need the memory again.
-    environment["GOGC"] = "off"
+    # A user's flags may forbid what is needed here, or let go.mod be written to. Each run of the compiler ends before
+    # it would need its memory again.
+    environment = {**os.environ, "CGO_ENABLED": "1", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOGC": "off"}
     if not os.access(Path.home(), os.W_OK):
         environment |= {"GOPATH": str(PROGRAM.parent / "path"), "GOCACHE": str(PROGRAM.parent / "cache")}
     done = subprocess.run(
