@@ -124,8 +124,11 @@ ZOOKEEPER = Jars("ZooKeeper", "3.9.4", "zookeeper.xml")
 
 
 def for_spark() -> str:
-    """The options of each Java that runs Spark. One of another version would print that it cannot use the archive."""
-    archive = [f"-XX:SharedArchiveFile={SPARK_CLASSES}", "-Xlog:disable"] if SPARK_CLASSES.exists() else []
+    """The options of each Java that runs Spark, as its scripts take them apart: the path may have a space in it.
+
+    A Java of another version would print that it cannot use the archive.
+    """
+    archive = [f'"-XX:SharedArchiveFile={SPARK_CLASSES}"', "-Xlog:disable"] if SPARK_CLASSES.exists() else []
     return " ".join([*LIGHT, *archive])
 
 
