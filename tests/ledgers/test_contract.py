@@ -62,9 +62,11 @@ def at(address: str) -> Place:
     """The ledger at an address, as programs name it."""
     opener = (
         "from neli_router.ledgers.addresses import open_ledger\n"
-        f"ledger = open_ledger({address!r}, create=True, patience=1.0)\n"
+        "from neli_router.ledgers.redis import link\n"
+        f"link.ANSWER_MAX = {PATIENCE}\n"
+        f"ledger = open_ledger({address!r}, create=True, patience={PATIENCE})\n"
     )
-    return Place(lambda: open_ledger(address, create=True, patience=1.0), opener)
+    return Place(lambda: open_ledger(address, create=True, patience=PATIENCE), opener)
 
 
 def in_sqlite(folder: Path, _server: Server) -> Place:
@@ -109,6 +111,13 @@ durable = for_those(name for name, driver in DRIVERS.items() if Promise.DURABLE 
 @pytest.fixture(params=parameters(DRIVERS))
 def driver(request: pytest.FixtureRequest) -> Driver:
     return DRIVERS[request.param]
+
+
+@pytest.fixture(autouse=True)
+def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that answers late on a busy machine is not given up: the drivers drop what it was sent meanwhile."""
+    for patience in ("link.ANSWER_MAX", "ledger.ANSWER_MAX", "reader.QUIET_MAX"):
+        monkeypatch.setattr(f"neli_router.ledgers.redis.{patience}", PATIENCE)
 
 
 @pytest.fixture

@@ -40,11 +40,12 @@ Command = tuple[str | bytes | int, ...]
 class Link:
     """One connection. Used by one thread at a time."""
 
-    def __init__(self, at: RedisAddress, purpose: str, *, patience: float = ANSWER_MAX, opening: bool = False) -> None:
-        """Connect, for `purpose`; `patience` is for one answer. Raises LedgerUnavailable, LedgerUnusable."""
+    def __init__(self, at: RedisAddress, purpose: str, *, blocked: float = 0.0, opening: bool = False) -> None:
+        """Connect, for `purpose`. A command may block for `blocked` seconds before its answer is due. Raises
+        LedgerUnavailable, LedgerUnusable."""
         self.at, self._purpose, self._opening = at, purpose, opening
         try:
-            self._connection = _connected(at, patience)
+            self._connection = _connected(at, ANSWER_MAX + blocked)
         except (*AWAY, RedisError) as error:
             raise explain(error, at, purpose, opening=opening) from error
         try:

@@ -17,7 +17,7 @@ from math import inf
 from neli_router.errors import LedgerError, LedgerRewound, LedgerTrimmed, LedgerUnavailable, LedgerUnusable
 from neli_router.ledgers.base import READ_MAX, Entry
 from neli_router.ledgers.read_ahead import ReadAhead, again
-from neli_router.ledgers.redis.link import ANSWER_MAX, Link
+from neli_router.ledgers.redis.link import Link
 from neli_router.ledgers.redis.stream import Extent, RecordStream
 
 __all__ = ["BLOCK_MAX", "CLOSE_MAX", "RedisReader", "defect"]
@@ -117,7 +117,7 @@ class RedisReader(ReadAhead):
         """A connection to a server that was a master a moment ago."""
         now = time.monotonic()
         if self._link is None:
-            link = Link(self._stream.at, "a read", patience=ANSWER_MAX + BLOCK_MAX)
+            link = Link(self._stream.at, "a read", blocked=BLOCK_MAX)
             with self._changed:
                 self._link, self._master_at, self._block = link, now, 0.0
         elif now - self._master_at > MASTER_EVERY:
