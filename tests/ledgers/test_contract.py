@@ -113,13 +113,6 @@ def driver(request: pytest.FixtureRequest) -> Driver:
     return DRIVERS[request.param]
 
 
-@pytest.fixture(autouse=True)
-def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that answers late on a busy machine is not given up: the drivers drop what it was sent meanwhile."""
-    for patience in ("link.ANSWER_MAX", "ledger.ANSWER_MAX", "reader.QUIET_MAX"):
-        monkeypatch.setattr(f"neli_router.ledgers.redis.{patience}", PATIENCE)
-
-
 @pytest.fixture
 def place(driver: Driver, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
     """A fresh ledger of the driver; each handle that the test opens is closed after it."""

@@ -1,0 +1,12 @@
+"""What every test of a ledger needs: a machine that may be busy."""
+
+import pytest
+
+from tests.support.waiting import PATIENCE
+
+
+@pytest.fixture(autouse=True)
+def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Redis that answers late is not given up: its driver drops what it has sent by then."""
+    for bound in ("link.ANSWER_MAX", "ledger.ANSWER_MAX", "reader.QUIET_MAX"):
+        monkeypatch.setattr(f"neli_router.ledgers.redis.{bound}", PATIENCE)
