@@ -39,10 +39,15 @@ safe, and of use only if they ask one agent: with an agent each, those that do n
 
 If the switch cannot pause at the start, the scheduler does not start. A fault of the switch pauses all.
 
-**Forks.** A scheduler forks workers while this thread runs, and nothing must stay locked in them for ever. What a first
-question imports is imported before the thread starts, unless the connection is not there yet. The connection is read by
-Airflow's plain call: the async one leaves a pool of threads behind (asgiref's), of which a fork has a copy without
-threads, and tasks in it would wait for these.
+**Forks.** A scheduler forks workers while this thread runs, and nothing must stay locked in them for ever.
+
+- What the driver of a database locks within itself stays locked in a fork that falls into a question. SQLite locks its
+  memory for each block that it takes. Of 700 forks of a process with a thread in SQLite, five hung at their first own
+  question (3.40.1). So a fork waits until the thread has its answer, for FORK_MAX at most: the answer may itself wait
+  for a transaction of the thread that forks.
+- What a first question imports is imported before the thread starts, unless the connection is not there yet.
+- The connection is read by Airflow's plain call. The async one leaves a pool of threads behind (asgiref's). A fork has
+  the pool without the threads, and tasks in it would wait for these.
 """
 
 import asyncio
@@ -104,7 +109,13 @@ the transaction that it waits for, takes tens of milliseconds."""
 TICK = 0.1
 """Seconds between two looks at a lease that runs short."""
 
+FORK_MAX = 2.0
+"""Seconds that a fork waits for an answer of the database."""
+
 _log = logging.getLogger(__name__)
+
+_asking = threading.Lock()
+"""Held while the database is asked: see above, on forks."""
 
 
 class Switch:
@@ -114,7 +125,6 @@ class Switch:
         self._conn_id = conn_id
         self._roles: Mapping[str, _Role] = {}
         """By the text of the tag. The thread's loop replaces it; all others only read it."""
-        self._acting = threading.Lock()
         self._others = _Transactions()
         self._told: frozenset[str] = frozenset()
         self._looking: asyncio.Task[None] | None = None
@@ -148,7 +158,7 @@ class Switch:
 
         One after the other: an unpausing that was late would undo a pause. Raises SQLAlchemyError.
         """
-        with self._acting:
+        with _asking:
             with create_session(scoped=False) as session:
                 dags = _tagged(session)
                 wrong = [dag_id for dag_id, (paused, roles) in dags.items() if not paused and not self._may_run(roles)]
@@ -242,7 +252,7 @@ class Switch:
         while True:
             try:
                 async with NeliHook(self._conn_id) as hook:
-                    await asyncio.to_thread(hook.get_conn)
+                    await asyncio.to_thread(_connected, hook)
                     async with hook.aleading(role_of(role.name)) as lease:
                         pause, told = RETRY_MIN, ""
                         await self._hold(role, lease)
@@ -272,7 +282,7 @@ class Switch:
         os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
         with suppress(NeliError, AirflowException):
             async with NeliHook(self._conn_id) as hook:
-                hook.get_conn()
+                _connected(hook)
                 await hook.amember()
 
 
@@ -338,6 +348,31 @@ async def _sleep_unless_one_fails(followers: Iterable[asyncio.Task[None]]) -> No
         # A cancellation of it, raised here, would look like that of the switch, which then ends in peace.
         error = None if follower.cancelled() else follower.exception()
         raise error or RuntimeError(f"{follower.get_name()} ended by itself")
+
+
+def _connected(hook: NeliHook) -> None:
+    with _asking:
+        hook.get_conn()
+
+
+_held_by = threading.local()
+
+
+def _before_fork() -> None:
+    _held_by.fork = _asking.acquire(timeout=FORK_MAX)
+
+
+def _after_fork() -> None:
+    if _held_by.fork:
+        _asking.release()
+
+
+def _after_fork_in_child() -> None:
+    global _asking  # noqa: PLW0603 - the thread that may hold it is not here, and will not let go of it.
+    _asking = threading.Lock()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
 # The metadata database

@@ -3,7 +3,10 @@
 import asyncio
 import gc
 import json
+import os
 import sqlite3
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,7 +23,7 @@ from airflow_provider import switch
 from airflow_provider.switch import Switch
 from tests.provider.conftest import BUNDLE
 from tests.support.agents.processes import AgentProcess, agents
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.airflow
 
@@ -259,3 +262,30 @@ def test_dags_are_paused_on_a_fault_and_without_an_agent(place: Place, monkeypat
         place.a.start()
         place.lead(place.a)
         await_unpaused("prices")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_no_fork_falls_into_a_question_to_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a driver has locked by then would stay locked in the child."""
+    monkeypatch.setattr(switch, "FORK_MAX", PATIENCE)
+    asked, forking, is_asked = threading.Event(), threading.Event(), False
+
+    def question(_: Session) -> dict[str, Any]:
+        nonlocal is_asked
+        is_asked = True
+        asked.set()
+        forking.wait(PATIENCE)
+        time.sleep(0.2)  # A fork that does not wait comes within it.
+        is_asked = False
+        return {}
+
+    monkeypatch.setattr(switch, "_tagged", question)
+    os.register_at_fork(before=forking.set)  # Called before the switch's own, which was registered before.
+    asking = threading.Thread(target=Switch("neli_default").act)
+    asking.start()
+    asked.wait(PATIENCE)
+    child = os.fork()
+    if not child:  # pragma: no cover - counted in another process.
+        os._exit(is_asked or not switch._asking.acquire(blocking=False))
+    asking.join()
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
