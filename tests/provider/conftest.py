@@ -83,6 +83,7 @@ def spark_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "python")  # By the PATH: `spark-submit` takes no path with a space.
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
 
 
