@@ -7,7 +7,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import require
 from tests.support.servers.goneli import build
-from tests.support.taking import PATIENCE
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture(scope="session", autouse=True)

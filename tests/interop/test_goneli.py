@@ -13,7 +13,8 @@ from neli_router.consumer_group.events import Confirmed
 from neli_router.subscriptions.kafka.address import parse
 from neli_router.subscriptions.kafka.subscription import KafkaSubscription
 from tests.support.servers.goneli import GoneliMember
-from tests.support.taking import PATIENCE, Taking, until
+from tests.support.taking import Taking, until
+from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 

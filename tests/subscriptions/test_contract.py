@@ -22,7 +22,8 @@ from neli_router.errors import Closed
 from neli_router.subscriptions.base import GroupSubscription
 from neli_router.subscriptions.kafka.address import parse
 from tests.subscriptions.simulated import SimulatedGroup
-from tests.support.taking import PATIENCE, Taking, until
+from tests.support.taking import Taking, until
+from tests.support.waiting import PATIENCE
 
 PARTITIONS = 4
 ALL = set(range(PARTITIONS))

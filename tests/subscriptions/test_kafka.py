@@ -25,7 +25,8 @@ from neli_router.subscriptions.kafka.address import parse
 from neli_router.subscriptions.kafka.subscription import KafkaSubscription
 from tests.conftest import require
 from tests.support.servers.kafka import SHORT_GROUPS, Kafka, missing
-from tests.support.taking import PATIENCE, Taking, until
+from tests.support.taking import Taking, until
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.kafka
 

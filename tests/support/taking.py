@@ -1,6 +1,6 @@
 """What tests of subscriptions share: a pump in miniature that takes what comes, and says what it has.
 
-until(lambda: ..., one, other)   turns both until it is so; PATIENCE bounds it, and is never waited for when all is well
+until(lambda: ..., one, other)   turns both until it is so
 """
 
 import time
@@ -9,10 +9,9 @@ from collections.abc import Callable
 from neli_router.consumer_group.events import AskedBack, Broken, Given, Lost, Message, Received
 from neli_router.errors import NeliError
 from neli_router.subscriptions.base import BrokerNews, GroupSubscription
+from tests.support.waiting import PATIENCE
 
-__all__ = ["PATIENCE", "Taking", "until"]
-
-PATIENCE = 60.0
+__all__ = ["Taking", "until"]
 
 TURN = 0.02
 

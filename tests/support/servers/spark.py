@@ -159,14 +159,11 @@ def main() -> None:
             text=True,
             check=False,
         )
-        is_made = done.returncode == 0 and unfinished.exists()
-        if is_made:
+        if done.returncode == 0 and unfinished.exists():
             shutil.move(unfinished, SPARK_CLASSES)
-    said = (
-        f"its classes are in {SPARK_CLASSES}"
-        if is_made
-        else f"it starts slowly, without an archive: {done.stderr[-300:]}"
-    )
+            said = f"its classes are in {SPARK_CLASSES}"
+        else:
+            said = f"it starts slowly, without an archive: {done.stderr[-300:]}"
     print(f"Spark {pyspark.__version__}: {said}")  # noqa: T201 - the step is for people to watch.
 
 
