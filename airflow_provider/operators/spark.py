@@ -37,6 +37,7 @@ a PySpark that pyspark-client was installed over.
 import os
 import select
 import shutil
+import signal
 import socket
 import sys
 import threading
@@ -116,6 +117,12 @@ class LeaderSparkSubmitHook(SparkSubmitHook):
                 with self._telling:
                     self._line.close()
 
+    def on_kill(self) -> None:
+        """As Airflow's, but the warden is let go."""
+        if (process := self._submit_sp) is not None:
+            process.kill = self._let_go
+        super().on_kill()
+
     def kill_former(self, submitted: str) -> None:
         """Kill the job of a cluster that an earlier try submitted. The fence keeps it out if that fails."""
         self.log.warning("The job %s was submitted under other terms: it is killed, and submitted anew", submitted)
@@ -146,16 +153,20 @@ class LeaderSparkSubmitHook(SparkSubmitHook):
                     return
             self._line.send(text)
 
+    def _let_go(self) -> None:
+        """Let the warden end the job. If it were killed while its guardian is stopped, the job would live on."""
+        with suppress(OSError):
+            self._line.shutdown(socket.SHUT_WR)
+
     def _end(self) -> None:
         """End all of the job that is there, and wait until it is gone."""
         process = self._submit_sp
         if process is None:
             return
-        give_up_at = time.monotonic() + END_MAX
-        if process.poll() is None:
-            process.kill()
-        while not (gone := _is_at_end(process.stdout, give_up_at)) and time.monotonic() < give_up_at:
-            pass
+        self._let_go()
+        if not (gone := _has_ended(process.stdout, END_MAX / 2)):
+            process.send_signal(signal.SIGKILL)  # It is stopped, perhaps. Its guardian then sees it end.
+            gone = _has_ended(process.stdout, END_MAX / 2)
         if not gone:
             self.log.error("The job was killed, and some of it is still there after %g s", END_MAX)
         process.stdout.close()
@@ -346,8 +357,10 @@ def _is_of_this_python(program: str | None) -> bool:
     return beside and "SPARK_HOME" not in os.environ
 
 
-def _is_at_end(pipe: Any, give_up_at: float) -> bool:
-    """Read what is there, or comes in time; whether the pipe's end was reached. It ends with the last process."""
-    number = pipe.fileno()
-    ready, _, _ = select.select([number], [], [], max(0.0, give_up_at - time.monotonic()))
-    return bool(ready) and not os.read(number, 65536)
+def _has_ended(pipe: Any, patience: float) -> bool:
+    """Whether the pipe ends within `patience` seconds. It ends with the last process. All that comes is read."""
+    number, give_up_at = pipe.fileno(), time.monotonic() + patience
+    while select.select([number], [], [], max(0.0, give_up_at - time.monotonic()))[0]:
+        if not os.read(number, 65536):
+            return True
+    return False

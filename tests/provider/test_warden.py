@@ -64,6 +64,11 @@ def pids(folder: Path) -> list[int]:
     return [int(pid) for pid in file.read_text().split()] if file.exists() else []
 
 
+def warden_and_guardian(folder: Path) -> list[int]:
+    job = str(folder / "job.py")
+    return sorted(pid for pid, *_, command in processes() if "airflow_provider.warden" in command and job in command)
+
+
 def open_streams(agent: Running) -> int:
     with agent.client() as client:
         return [streams(client) for _ in range(TURNS)][-1]
@@ -78,9 +83,7 @@ def await_state(pid: int, state: str) -> None:
 def test_the_role_of_a_task_that_is_killed_is_held_until_its_job_is_gone(
     agent: Running, task: "subprocess.Popen[bytes]", tmp_path: Path, *, guardian_dies: bool
 ) -> None:
-    job = str(tmp_path / "job.py")
-    ours = [pid for pid, *_, command in processes() if "airflow_provider.warden" in command and job in command]
-    warden, guardian = sorted(ours)
+    warden, guardian = warden_and_guardian(tmp_path)
     held = [open_streams(agent)]
     for pid in (warden, guardian):
         os.kill(pid, signal.SIGSTOP)
@@ -96,3 +99,14 @@ def test_the_role_of_a_task_that_is_killed_is_held_until_its_job_is_gone(
         os.kill(pid, signal.SIGCONT)
     until(lambda: open_streams(agent) == 0, "the end of the hold")
     assert ({1}, []) == (set(held), [pid for pid in pids(tmp_path) if lives(pid)])
+
+
+def test_a_task_that_ends_leaves_nothing_of_its_job_though_the_guardian_is_stopped(
+    task: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    guardian = max(warden_and_guardian(tmp_path))
+    os.kill(guardian, signal.SIGSTOP)
+    await_state(guardian, "T")
+    task.send_signal(signal.SIGINT)
+    task.wait()
+    assert [] == [pid for pid in pids(tmp_path) if lives(pid)]
