@@ -39,12 +39,12 @@ safe, and of use only if they ask one agent: with an agent each, those that do n
 
 If the switch cannot pause at the start, the scheduler does not start. A fault of the switch pauses all.
 
-**Forks.** A scheduler forks workers while this thread runs, and nothing must stay locked in them for ever.
+**Forks.** A scheduler forks workers while this thread runs, and none of its locks may stay held in them.
 
 - What the driver of a database locks within itself stays locked in a fork that falls into a question. SQLite locks its
-  memory for each block that it takes. Of 700 forks of a process with a thread in SQLite, five hung at their first own
-  question (3.40.1). So a fork waits until the thread has its answer, for FORK_MAX at most: the answer may itself wait
-  for a transaction of the thread that forks.
+  memory for each block that it takes. A process with a thread in SQLite forked 700 times, and five children hung at
+  their first own question (3.40.1). So a fork waits until the thread has its answer, for FORK_MAX at most: the answer
+  may itself wait for a transaction of the thread that forks.
 - What a first question imports is imported before the thread starts, unless the connection is not there yet.
 - The connection is read by Airflow's plain call. The async one leaves a pool of threads behind (asgiref's). A fork has
   the pool without the threads, and tasks in it would wait for these.

@@ -266,7 +266,7 @@ def test_dags_are_paused_on_a_fault_and_without_an_agent(place: Place, monkeypat
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_no_fork_falls_into_a_question_to_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a driver has locked by then would stay locked in the child."""
+    """A lock of the driver would stay held in the child."""
     monkeypatch.setattr(switch, "FORK_MAX", PATIENCE)
     asked, forking, is_asked = threading.Event(), threading.Event(), False
 
