@@ -13,7 +13,7 @@ made for such commands: orphans become its children, and it kills until none is 
 It ends the command in each of these cases, and each is an end of something, so nothing has to be asked or sent:
 
     the task lets go, or is killed by SIGKILL    standard input ends
-    the warden is killed                            its connection to the guardian ends
+    the warden is killed                         its connection to the guardian ends
     the guardian is killed or stopped            the warden ends all, in its place
     the lease is almost over                     the guardian's own clock: also while the task is stopped, or is slow
     the command itself ends                      what it has started is ended with it

@@ -1,25 +1,28 @@
 """The gate: every test that this machine can run, so that no core is ever idle, and one table at the end.
 
-    fetch      brings the jars and programs that tests start; what needs none of them runs meanwhile
-    spark      all that starts Spark: each worker has one JVM for all its tests
+    fetch      brings the jars and programs that tests start
     sample     some proofs, repeated and compared with tests/proofs.lock
     core       needs no server, no browser and no other process: mostly waits
-    airflow    all that imports Airflow, or starts installations of it
     servers    real processes, Kafka, Redis, PostgreSQL, a browser
+    spark      all that starts Spark: each worker has one JVM for all its tests
+    airflow    all that imports Airflow, or starts installations of it
 
-    in front    core -----> airflow ------> servers -------->
-    behind      fetch -> spark --------------------> sample ->
+    core -----.----> servers ---------->
+    fetch ----'----> airflow ------>
+          '--------> spark ------------->      niced: tests that wait for something in real time get a core first
+    sample ---------------->                   niced most: takes what is left
 
-Two lanes run side by side. The lane behind is niced, so that tests that wait for something in real time get a core
-first. It prints the output of a stage when the stage has ended. `python -m tests.gate core` runs only the core; any
-option after the names goes to every pytest. Every test belongs to exactly one stage, by its markers and folder. The
-exit code is 0 if every stage ended with 0.
+A stage begins when those before it have ended. Its output is printed when it has ended itself; until then, a line every
+SAY_EVERY seconds says how far each stage is. `python -m tests.gate core` runs only the core; any option after the names
+goes to every pytest. Every test belongs to exactly one stage, by its markers and folder. The exit code is 0 if every
+stage ended with 0.
 
 Each worker starts each server that its tests ask for once. The tests of one file share a worker, so that what they
 share is made once.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,10 +30,11 @@ import tempfile
 import threading
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from neli_router.commands.descendants import become_subreaper, children
 from neli_router.leash import leashed
@@ -53,6 +57,11 @@ CORES = os.cpu_count() or 1
 STAGE_MAX = 3600.0
 """Seconds. Each test has its own bound; this one is for what happens between them."""
 
+SAY_EVERY = 30.0
+
+PROGRESS = re.compile(r"^([.sxXFE]+) +\[ *(\d+)%\]$", re.MULTILINE)
+"""A line of `pytest -q`."""
+
 GRACE = 10.0
 """Seconds that a stage has for what it started to end: when it is stopped, and when it has ended."""
 
@@ -66,10 +75,9 @@ class Stage:
     """Options of pytest; none for a stage that has another command."""
     workers: int = 0
     other: tuple[str, ...] = ()
-    niced: int | None = None
-    """By how much, in the lane behind. None means the lane in front."""
-    needs: str = ""
-    """The stage of the other lane that must have ended before."""
+    niced: int = 0
+    after: tuple[str, ...] = ()
+    """The stages that must have ended before."""
 
     def command(self, report: Path, options: Sequence[str]) -> list[str]:
         if self.other:
@@ -79,31 +87,32 @@ class Stage:
 
 
 STAGES = (
-    Stage("fetch", other=("make", "--no-print-directory", "fetch"), niced=0),
-    Stage(
-        "spark",
-        # Programs that start Spark wait for cores more than others do.
-        ("tests/spark", "tests/test_docs.py", "-m", "spark or not airflow", *BY_FILE, "--timeout=1200"),
-        workers=CORES,
-        niced=5,
-    ),
-    Stage("sample", other=(sys.executable, "-m", "tests.proofs", "--sample"), niced=5),
+    Stage("fetch", other=("make", "--no-print-directory", "fetch")),
+    Stage("sample", other=(sys.executable, "-m", "tests.proofs", "--sample"), niced=10),
     Stage(
         "core",
         ("-m", f"not spark and not airflow and not ({SERVERS})", "--dist", "worksteal", *WITHOUT_SPARK),
         workers=CORES + 2,
     ),
     Stage(
+        "spark",
+        # Programs that start Spark wait for cores more than others do.
+        ("tests/spark", "tests/test_docs.py", "-m", "spark or not airflow", *BY_FILE, "--timeout=1200"),
+        workers=CORES,
+        niced=5,
+        after=("fetch",),
+    ),
+    Stage(
         "airflow",
         ("tests/provider", "tests/test_docs.py", "-m", "airflow", *BY_FILE),
         workers=CORES + 1,
-        needs="fetch",
+        after=("fetch",),
     ),
     Stage(
         "servers",
         ("-m", f"not spark and not airflow and ({SERVERS})", *BY_FILE, *WITHOUT_SPARK),
         workers=CORES + 2,
-        needs="fetch",
+        after=("core", "fetch"),
     ),
 )
 """Most of these tests wait more than they compute, so there are more workers than cores. With still more, they would
@@ -111,38 +120,45 @@ wait for a core instead."""
 
 
 class Run:
-    """One stage under way. The output of a stage behind goes to a file until the stage has ended."""
+    """One stage under way, which puts itself into `ended` at its end."""
 
-    def __init__(self, stage: Stage, folder: Path, options: Sequence[str], *, alone: bool) -> None:
+    def __init__(
+        self, stage: Stage, folder: Path, options: Sequence[str], ended: SimpleQueue["Run"], *, alone: bool
+    ) -> None:
         self.stage, self._began_at = stage, time.monotonic()
         self._report, self._said = folder / f"{stage.name}.xml", folder / f"{stage.name}.log"
         self.code: int | None = None
         self.seconds = self.processor = 0.0
         """How long it took, and how long processors worked for it and for all that it started."""
-        niced = None if alone else stage.niced
         # A gate that is killed takes its stages with it, and they take their workers and servers.
-        command = leashed([sys.executable, "-m", "tests.gate", "--reap", *stage.command(self._report, options)])
+        command = leashed(
+            [sys.executable, "-m", "tests.gate", "--reap", str(stage.niced), *stage.command(self._report, options)]
+        )
         with self._said.open("wb") as said:
             # In a session of its own, so that it can be ended with all that it started.
             self._process = subprocess.Popen(
-                command if niced is None else ["nice", "-n", str(niced), *command],
+                command,
                 stdin=subprocess.DEVNULL,
-                stdout=None if niced is None else said,
-                stderr=None if niced is None else subprocess.STDOUT,
+                stdout=None if alone else said,
+                stderr=None if alone else subprocess.STDOUT,
                 start_new_session=True,
             )
-        if niced is not None:
-            # Linux shares its cores out to sessions first, and looks at niceness only within one: so the session is
-            # niced, too. Where that is not so, there is no such file.
-            with suppress(OSError):
-                Path(f"/proc/{self._process.pid}/autogroup").write_text(str(niced), encoding="ascii")
-        self._ended = threading.Event()
-        threading.Thread(target=self._await_end, daemon=True).start()
+        threading.Thread(target=self._await_end, args=(ended,), daemon=True).start()
 
-    def wait(self) -> None:
-        """Until it has ended; at most STAGE_MAX."""
-        if not self._ended.wait(STAGE_MAX):
-            raise TimeoutError(f"{self.stage.name} did not end within {STAGE_MAX:g} s")
+    def age(self) -> float:
+        return time.monotonic() - self._began_at
+
+    def progress(self) -> str:
+        """How far it is, by what it has said."""
+        said = self._said.read_text(encoding="utf-8", errors="replace")
+        lines: list[tuple[str, str]] = PROGRESS.findall(said)
+        if not lines:
+            return self.stage.name
+        failed = sum(marks.count("F") + marks.count("E") for marks, _ in lines)
+        return f"{self.stage.name} {lines[-1][1]} %" + (f" ({failed} failed)" if failed else "")
+
+    def show(self) -> None:
+        """All that it said."""
         sys.stdout.write(self._said.read_text(encoding="utf-8", errors="replace"))
         sys.stdout.flush()
 
@@ -150,17 +166,19 @@ class Run:
         """Stop it, if it still runs, with all that it started."""
         for how in (signal.SIGINT, signal.SIGKILL):
             with suppress(ProcessLookupError):
-                if not self._ended.is_set():
+                if self.code is None:
                     os.killpg(self._process.pid, how)
-            self._ended.wait(GRACE)
+            give_up_at = time.monotonic() + GRACE
+            while self.code is None and time.monotonic() < give_up_at:
+                time.sleep(0.1)
 
-    def _await_end(self) -> None:
+    def _await_end(self, ended: SimpleQueue["Run"]) -> None:
         # The kernel's account of a process goes with the wait for it, and `subprocess` asks for none.
         _, status, used = os.wait4(self._process.pid, 0)
         self.seconds = time.monotonic() - self._began_at
         self.processor = used.ru_utime + used.ru_stime
         self.code = self._process.returncode = os.waitstatus_to_exitcode(status)
-        self._ended.set()
+        ended.put(self)
 
     def counts(self) -> tuple[int, int, int]:
         """How many passed, failed and were skipped, by pytest's own report."""
@@ -177,47 +195,17 @@ class Run:
         return (total[0], total[1], total[2])
 
 
-class Lane(threading.Thread):
-    """Stages one after another."""
-
-    def __init__(
-        self,
-        stages: Sequence[Stage],
-        ended: Mapping[str, threading.Event],
-        folder: Path,
-        options: Sequence[str],
-        *,
-        alone: bool,
-    ) -> None:
-        super().__init__(daemon=True)
-        self._left, self._ended, self._folder, self._options, self._alone = list(stages), ended, folder, options, alone
-        self._stopped = False
-        self.runs: list[Run] = []
-
-    def run(self) -> None:
-        while self._left and not self._stopped:
-            stage = self._left.pop(0)
-            if stage.needs in self._ended:
-                self._ended[stage.needs].wait()
-            say(f"gate: {stage.name} begins{'' if self._alone or stage.niced is None else ', behind'}")
-            try:
-                self.runs.append(Run(stage, self._folder, self._options, alone=self._alone))
-                self.runs[-1].wait()
-            finally:
-                self._ended[stage.name].set()
-
-    def end(self) -> None:
-        self._stopped = True
-        for run in self.runs:
-            run.end()
-
-
-def reap(command: Sequence[str]) -> int:
-    """Run it, as the parent of all that loses its own, and return its exit code.
+def reap(niced: int, command: Sequence[str]) -> int:
+    """Run it, niced, as the parent of all that loses its own, and return its exit code.
 
     Without that, the time of a Java whose Python was killed would be missing, and a server that never ends would be
     overlooked.
     """
+    os.nice(niced)
+    # Linux shares its cores out to sessions first, and looks at niceness only within one: so the session is niced, too.
+    # Other systems do not have this file.
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(niced), encoding="ascii")
     become_subreaper()
     process = subprocess.Popen(leashed(command))
     # SIGINT goes to the whole group, and the command answers it. Only now: a command would inherit that it is ignored.
@@ -253,24 +241,40 @@ def say(line: str) -> None:
 
 def run(names: Sequence[str], options: Sequence[str]) -> list[Run]:
     """Run the stages of these names, all if there are none; `options` are for every pytest."""
-    stages = [stage for stage in STAGES if stage.name in names or not names]
-    behind = [stage for stage in stages if stage.niced is not None]
-    front = [stage for stage in stages if stage.niced is None]
+    waiting = [stage for stage in STAGES if stage.name in names or not names]
+    alone = len(waiting) == 1
+    under_way: list[Run] = []
+    over: list[Run] = []
+    ended: SimpleQueue[Run] = SimpleQueue()
+    began_at = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="neli-gate-") as folder:
-        # A lane that runs alone need not step aside.
-        given = {stage.name: threading.Event() for stage in stages}, Path(folder), options
-        lanes = [Lane(lane, *given, alone=not (front and behind)) for lane in (behind, front) if lane]
         try:
-            for lane in lanes:
-                lane.start()
-            for lane in lanes:
-                lane.join()
+            while waiting or under_way:
+                left = {stage.name for stage in waiting} | {it.stage.name for it in under_way}
+                for stage in [one for one in waiting if left.isdisjoint(one.after)]:
+                    say(f"gate: {stage.name} begins")
+                    waiting.remove(stage)
+                    under_way.append(Run(stage, Path(folder), options, ended, alone=alone))
+                try:
+                    it = ended.get(timeout=SAY_EVERY)
+                except Empty:
+                    if not alone:
+                        say(
+                            f"gate: {time.monotonic() - began_at:.0f} s: {', '.join(it.progress() for it in under_way)}"
+                        )
+                    if hanging := [it.stage.name for it in under_way if it.age() > STAGE_MAX]:
+                        raise TimeoutError(f"{', '.join(hanging)} did not end within {STAGE_MAX:g} s") from None
+                else:
+                    under_way.remove(it)
+                    over.append(it)
+                    if not alone:
+                        say(f"gate: {it.stage.name} has ended after {it.seconds:.0f} s")
+                        it.show()
         finally:
-            for lane in lanes:
-                lane.end()
-        runs = [run for lane in lanes for run in lane.runs]
-        summarize(runs)
-    return runs
+            for it in under_way:
+                it.end()
+        summarize(over)
+    return over
 
 
 def summarize(runs: Sequence[Run]) -> None:
@@ -301,7 +305,7 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--reap"]:
-        sys.exit(reap(sys.argv[2:]))
+        sys.exit(reap(int(sys.argv[2]), sys.argv[3:]))
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:
