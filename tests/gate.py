@@ -9,8 +9,8 @@
 
     core -----.----> servers ---------->
     fetch ----'----> airflow ------>
-          '--------> spark ------------->      niced: tests that wait for something in real time get a core first
-    sample ---------------->                   niced most: takes what is left
+          '--------> spark ------------->
+    sample ----------------------->            niced: takes what is left
 
 A stage begins when those before it have ended. Its output is printed when it has ended itself; until then, a line every
 SAY_EVERY seconds says how far each stage is. `python -m tests.gate core` runs only the core; any option after the names
@@ -99,7 +99,6 @@ STAGES = (
         # Programs that start Spark wait for cores more than others do.
         ("tests/spark", "tests/test_docs.py", "-m", "spark or not airflow", *BY_FILE, "--timeout=1200"),
         workers=CORES,
-        niced=5,
         after=("fetch",),
     ),
     Stage(
