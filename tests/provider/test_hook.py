@@ -5,7 +5,7 @@ import json
 import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack, aclosing, suppress
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
@@ -277,13 +277,20 @@ def test_an_agent_that_hangs_is_away(a: str, tmp_path: Path, monkeypatch: pytest
     asyncio.run(story())
 
 
+def owner_and_partitions(hook: NeliHook) -> tuple[str | None, int] | None:
+    with suppress(NoOwner):
+        return hook.owner_of_role("nightly").name, hook.layout().partitions
+    return None
+
+
 @pytest.mark.redis
 def test_owners_are_read_from_redis(redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"{redis}/{uuid4().hex}"
     monkeypatch.setenv("AIRFLOW_CONN_OWNERS", spelled(ownership=url))
     with member(tmp_path, "a", ownership=url), NeliHook("owners") as hook:
         assert "a" == hook.wait_for_leader("nightly", timeout=PATIENCE).name
-        assert ("a", PARTITIONS) == (hook.owner_of_role("nightly").name, hook.layout().partitions)
+        # Redis forgets the owners of a member that the machine keeps from running, until it runs again.
+        assert ("a", PARTITIONS) == until(lambda: owner_and_partitions(hook))
         with pytest.raises(ConfigError, match="a lease was wanted"):
             hook.leads("nightly")
 
