@@ -7,10 +7,10 @@
     spark      all that starts Spark: each worker has one JVM for all its tests
     airflow    all that imports Airflow, or starts installations of it
 
-    core -----.----> servers ---------->
-    fetch ----'----> airflow ------>
-          '--------> spark ------------->
-    sample ----------------------->            niced: takes what is left
+    core -----------------.
+    fetch ----> airflow --'--> servers ------>
+       '------> spark ------------------->         niced: a lease that is lost for want of a core is work done twice
+    sample ------------->                          niced, too
 
 A stage begins when those before it have ended. Its output is printed when it has ended itself; until then, a line every
 SAY_EVERY seconds says how far each stage is. `python -m tests.gate core` runs only the core; any option after the names
@@ -57,6 +57,9 @@ CORES = os.cpu_count() or 1
 STAGE_MAX = 3600.0
 """Seconds. Each test has its own bound; this one is for what happens between them."""
 
+BEHIND = 5
+"""How nice those stages are that wait for nothing in real time."""
+
 SAY_EVERY = 30.0
 
 PROGRESS = re.compile(r"^([.sxXFE]+) +\[ *(\d+)%\]$", re.MULTILINE)
@@ -88,7 +91,7 @@ class Stage:
 
 STAGES = (
     Stage("fetch", other=("make", "--no-print-directory", "fetch")),
-    Stage("sample", other=(sys.executable, "-m", "tests.proofs", "--sample"), niced=10),
+    Stage("sample", other=(sys.executable, "-m", "tests.proofs", "--sample"), niced=BEHIND),
     Stage(
         "core",
         ("-m", f"not spark and not airflow and not ({SERVERS})", "--dist", "worksteal", *WITHOUT_SPARK),
@@ -99,6 +102,7 @@ STAGES = (
         # Programs that start Spark wait for cores more than others do.
         ("tests/spark", "tests/test_docs.py", "-m", "spark or not airflow", *BY_FILE, "--timeout=1200"),
         workers=CORES,
+        niced=BEHIND,
         after=("fetch",),
     ),
     Stage(
@@ -111,7 +115,7 @@ STAGES = (
         "servers",
         ("-m", f"not spark and not airflow and ({SERVERS})", *BY_FILE, *WITHOUT_SPARK),
         workers=CORES + 2,
-        after=("core", "fetch"),
+        after=("core", "airflow"),
     ),
 )
 """Most of these tests wait more than they compute, so there are more workers than cores. With still more, they would
