@@ -17,7 +17,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 # Tests start hundreds of processes. With this variable, which some containers set, each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: airflow bench chaos check clean demo explore fetch format help jars kafka lock pipeline prove test test-core
+.PHONY: airflow bench chaos check clean demo explore fetch format goneli help jars kafka lock pipeline prove test test-core
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,16 +31,14 @@ pipeline: $(DEV)/ready ## Three hosts' Spark jobs fill one table, one host is ki
 airflow: $(DEV)/ready ## A local Airflow and two hosts' agents, until Ctrl-C (PORT=8081 takes another port)
 	$(DEV)/bin/python -P -m airflow_provider.local $(if $(PORT),--port $(PORT))
 
-fetch: $(DEV)/ready ## Bring what tests start: jars of Kafka and ZooKeeper (takes Java and Maven), goNELI (takes Go)
-	@$(MAKE) --no-print-directory -j3 fetch-jars fetch-goneli $(DEV)/spark.jsa
-
-fetch-%: $(DEV)/ready
-	@$(DEV)/bin/python -m tests.support.servers.$*
+fetch: ## Bring what tests start: jars of Kafka and ZooKeeper (takes Java and Maven), goNELI (takes Go)
+	@$(MAKE) --no-print-directory -j3 jars goneli $(DEV)/spark.jsa
 
 $(DEV)/spark.jsa: $(DEV)/ready
 	@$(DEV)/bin/python -m tests.support.servers.spark
 
-test: $(DEV)/ready ## Every test that this machine can run, and a sample of the proofs
+test: ## Every test that this machine can run, and a sample of the proofs
+	@$(MAKE) --no-print-directory -j3 jars goneli $(DEV)/ready
 	@$(DEV)/bin/python -m tests.proofs --check
 	$(DEV)/bin/python -m tests.gate
 
@@ -69,10 +67,14 @@ explore: $(CORE)/ready ## Every reachable state within the full bounds (some hou
 chaos: fetch ## Ten minutes of faults each on members and three brokers, on Redis, on three electors (needs root)
 	NELI_TEST_SECONDS=600 $(DEV)/bin/python -m pytest -rP tests/chaos
 
-jars: $(TEST)/ready
-	@$(TEST)/bin/python -m tests.support.servers.jars
+# Neither needs a package, so both are made while packages are installed.
+jars: $(UV)/ready
+	@$(UV)/bin/python -m tests.support.servers.jars
 
-kafka: jars ## A Kafka of your own to try things on, until Ctrl-C (takes Java and Maven)
+goneli: $(UV)/ready
+	@$(UV)/bin/python -m tests.support.servers.goneli_build
+
+kafka: jars $(TEST)/ready ## A Kafka of your own to try things on, until Ctrl-C (takes Java and Maven)
 	@$(TEST)/bin/python -m tests.support.servers.kafka
 
 format: $(DEV)/ready ## Lay out and tidy the code
@@ -102,10 +104,16 @@ $(DEV)/ready: requirements/dev.txt pyproject.toml $(UV)/ready
 	$(call environment,$(@D),-r requirements/dev.txt)
 
 # A `python3.12` on the path may be a stand-in that only says how to install one, so each candidate must show that it
-# runs; one without ensurepip (Debian packs it apart, in python3-venv) could not make an environment.
+# runs; one without ensurepip (Debian packs it apart, in python3-venv) could not make an environment. A `python3` that
+# was compiled without optimisations, as pyenv does by default, takes a seventh longer for every test: then the
+# distribution's comes first.
+is_plain := import sys, sysconfig; sys.exit("--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS")))
+
 $(UV)/ready: requirements/uv.txt
 	@rm -rf $(@D)
-	@for python in $(if $(PYTHON),"$(PYTHON)",python3 python3.14 python3.13 python3.12 python3.11); do \
+	@candidates=(python3 python3.14 python3.13 python3.12 python3.11); \
+	! python3 -c '$(is_plain)' 2>/dev/null || candidates=(/usr/bin/python3 "$${candidates[@]}"); \
+	for python in $(if $(PYTHON),"$(PYTHON)","$${candidates[@]}"); do \
 		if "$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
 			echo "$(@D): the installer, with $$("$$python" --version)"; \
 			"$$python" -m venv $(@D); \

@@ -63,7 +63,7 @@ from benchmarks._protocols.electors import real_figures
 from benchmarks._protocols.schedule import Schedule
 from benchmarks._protocols.side import GONELI, SIDES, Side, opened_sides
 from benchmarks._protocols.simulated import balance_figures, simulated_figures
-from tests.support.servers.goneli import build
+from tests.support.servers.goneli_build import build
 
 __all__ = ["run"]
 

@@ -1,6 +1,6 @@
 """The gate: every test that this machine can run, so that no core is ever idle, and one table at the end.
 
-    fetch      brings the jars and programs that tests start
+    fetch      brings what tests start and `make test` has not brought: an archive of Spark's classes
     sample     some proofs, repeated and compared with tests/proofs.lock
     core       needs no server, no browser and no other process: mostly waits
     servers    real processes, Kafka, Redis, PostgreSQL, a browser

@@ -43,7 +43,8 @@ from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.options import OPTIONS
 from tests.conftest import require
 from tests.support.agents.running import configured, running
-from tests.support.servers.goneli import GoneliMember, build
+from tests.support.servers.goneli import GoneliMember
+from tests.support.servers.goneli_build import build
 from tests.support.servers.postgresql import postgresql
 from tests.support.servers.redis import Redis, missing
 from tests.support.waiting import PATIENCE, until

@@ -20,7 +20,7 @@ from neli_router.clock import host_clock
 from neli_router.processes.group import MemberProcess, ProcessGroup
 from neli_router.processes.notes import Acts, Done, Left, Note, Opened
 from neli_router.processes.referee import LifePhase
-from tests.support.servers.goneli import PROGRAM
+from tests.support.servers.goneli_build import PROGRAM
 
 __all__ = ["GoneliGroup", "GoneliTranslator"]
 

@@ -18,7 +18,7 @@ from neli_router.processes.notes import Acts, Done
 from neli_router.processes.referee import Life, LifePhase, judged
 from tests.conftest import require
 from tests.support.servers import kafka as kafka_servers
-from tests.support.servers.goneli import build
+from tests.support.servers.goneli_build import build
 
 
 def said(event: str, at: float) -> str:

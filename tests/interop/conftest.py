@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import require
-from tests.support.servers.goneli import build
+from tests.support.servers.goneli_build import build
 from tests.support.waiting import PATIENCE
 
 
