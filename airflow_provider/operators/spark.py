@@ -44,6 +44,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -235,6 +236,9 @@ class _SparkSubmission(SparkSubmitOperator):
                 told["NELI_TOKEN"] = token
         if _is_of_this_python(self._program()):
             told["PYSPARK_DRIVER_PYTHON"] = os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable)
+            if (found := find_spec("pyspark")) is not None and found.origin is not None:
+                # `spark-submit` would ask that Python for it, and takes no path with a space.
+                told["SPARK_HOME"] = str(Path(found.origin).parent)
             if home := java_home({**os.environ, **(self.env_vars or {})}):
                 told["JAVA_HOME"] = home
         return told

@@ -77,13 +77,15 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture
-def spark_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection of that id, to a Spark of one core, with the modules of this process."""
+def spark_default(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection of that id, to a Spark of one core, with the modules of this process, and a space in a path."""
+    driver = tmp_path_factory.mktemp("a driver") / "python"
+    driver.symlink_to(sys.executable)
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", str(driver))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", spelled("spark", host="local[1]"))
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "python")  # By the PATH: `spark-submit` takes no path with a space.
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
 
 

@@ -107,7 +107,6 @@ SPARK: dict[str, Any] = {
     "conf": {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"},
     "env_vars": {
         "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": "python",  # By the PATH: `spark-submit` takes no path with a space.
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": os.environ.get("SPARK_JOB_PATH", ""),
     },
