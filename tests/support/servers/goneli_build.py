@@ -2,9 +2,9 @@
 
     goneli_program/ --make fetch: go mod download--> Go's module cache --go build, offline--> .make/goneli/goneli
 
-Only `make fetch` brings modules, as it does jars; the library that they contain for C is not compiled anew. A build
-after that takes seconds, and none if nothing has changed. This module needs no package, so that `make test` builds
-while it installs them.
+Only `make fetch` and `make test` download modules. The C library in them is compiled already. A later build takes
+seconds, or nothing if no source has changed. This module needs no package, so `make test` builds while it installs
+packages.
 
 `python -m tests.support.servers.goneli_build` is that step of `make fetch`.
 """
@@ -25,12 +25,14 @@ BUILD_MAX = 600.0
 """Seconds. On two idle cores it takes about twenty, the first time; the gate's machine may be busy."""
 
 
-def build() -> str:
-    """Build the program from what is on this machine. Returns why it cannot be, or nothing.
+def is_built() -> bool:
+    """A program that is newer than its sources is left alone: even to find that out takes Go longer than most tests."""
+    return PROGRAM.exists() and PROGRAM.stat().st_mtime > max(path.stat().st_mtime for path in SOURCE.iterdir())
 
-    A program that is newer than its sources is left alone: even to find that out takes Go longer than most tests.
-    """
-    if PROGRAM.exists() and PROGRAM.stat().st_mtime > max(path.stat().st_mtime for path in SOURCE.iterdir()):
+
+def build() -> str:
+    """Build the program from what is on this machine, unless it is built. Returns why it cannot be, or nothing."""
+    if is_built():
         return ""
     for needed in ("go", "cc"):
         if shutil.which(needed) is None:
@@ -43,7 +45,9 @@ def build() -> str:
 
 
 def fetch() -> str:
-    """Bring the modules, and build. Returns why it could not be done, or nothing."""
+    """Bring the modules, and build, unless it is built. Returns why it could not be done, or nothing."""
+    if is_built():
+        return ""
     if shutil.which("go") is None:
         return "go is not installed"
     if why := _go("mod", "download", offline=False):
