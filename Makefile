@@ -121,7 +121,7 @@ $(UV)/ready: requirements/uv.txt
 		fi; \
 	done; \
 	if ! [ -d $(@D) ]; then \
-		echo "no Python 3.11 or newer with venv and ensurepip: tried $(if $(PYTHON),$(PYTHON),python3 and python3.11 to python3.14)." >&2; \
+		echo "no Python 3.11 or newer with venv and ensurepip: tried $(if $(PYTHON),$(PYTHON),$${candidates[*]})." >&2; \
 		echo "Install one (on Debian and Ubuntu with its python3-venv), or name it: make PYTHON=/path/to/python" >&2; \
 		exit 1; \
 	fi

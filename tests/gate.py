@@ -58,7 +58,7 @@ STAGE_MAX = 3600.0
 """Seconds. Each test has its own bound; this one is for what happens between them."""
 
 BEHIND = 5
-"""How nice those stages are that wait for nothing in real time."""
+"""How nice the stages are that compute most. Airflow and the servers wait in real time, and go first."""
 
 SAY_EVERY = 30.0
 
@@ -262,9 +262,8 @@ def run(names: Sequence[str], options: Sequence[str]) -> list[Run]:
                     it = ended.get(timeout=SAY_EVERY)
                 except Empty:
                     if not alone:
-                        say(
-                            f"gate: {time.monotonic() - began_at:.0f} s: {', '.join(it.progress() for it in under_way)}"
-                        )
+                        progress = ", ".join(it.progress() for it in under_way)
+                        say(f"gate: {time.monotonic() - began_at:.0f} s: {progress}")
                     if hanging := [it.stage.name for it in under_way if it.age() > STAGE_MAX]:
                         raise TimeoutError(f"{', '.join(hanging)} did not end within {STAGE_MAX:g} s") from None
                 else:

@@ -1,4 +1,4 @@
-"""What every test of a ledger needs: a machine that may be busy."""
+"""The machine may be busy: no test of a ledger depends on a server's speed."""
 
 import pytest
 
