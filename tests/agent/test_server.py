@@ -232,7 +232,8 @@ def test_an_agent_makes_its_socket_again_and_ends_loudly_once_it_is_anothers(
             events.next_called("acquired")
             path.unlink()
             until(lambda: is_ready(tmp_path), "another socket that answers")
-            assert 3 in one.agent.member.led
+            # A busy machine may have cost it this short lease in the meantime.
+            until(lambda: 3 in one.agent.member.led, "the lead of a member whose agent has another socket")
         with held(tmp_path / "other.sock"):
             (tmp_path / "other.sock").replace(path)  # In one step, or the agent may be quicker.
             one.join()
