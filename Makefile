@@ -29,7 +29,7 @@ pipeline: $(DEV)/ready ## Three hosts' Spark jobs fill one table, one host is ki
 	$(DEV)/bin/neli pipeline
 
 airflow: $(DEV)/ready ## A local Airflow and two hosts' agents, until Ctrl-C (PORT=8081 takes another port)
-	$(DEV)/bin/python -P -m airflow_provider.local $(if $(PORT),--port $(PORT))
+	$(DEV)/bin/python -P -m neli_router.lab.local_airflow $(if $(PORT),--port $(PORT))
 
 fetch: ## Bring what tests start: jars of Kafka and ZooKeeper (takes Java and Maven), goNELI (takes Go)
 	@$(MAKE) --no-print-directory -j3 jars goneli $(DEV)/spark.jsa

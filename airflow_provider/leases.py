@@ -43,11 +43,11 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from airflow_provider.exceptions import LeadershipEnding, LeadershipLost, NotLeadingHere
 from neli_router.agent.client.leases import AgentLease, Share
-from neli_router.clock import host_clock
+from neli_router.core.clock import host_clock
+from neli_router.core.exit_codes import EXIT_LOST
+from neli_router.core.keyspace import Role
 from neli_router.errors import LookupFailed, NeliError, NotLeading
-from neli_router.exit_codes import EXIT_LOST
 from neli_router.fence import Refused
-from neli_router.keyspace import Role
 
 if TYPE_CHECKING:
     from airflow_provider.hooks.neli import NeliHook

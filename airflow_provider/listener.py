@@ -11,9 +11,9 @@ A plain installation then needs no service of its own for the agent. It is a pro
 A scheduler that computes would hold up the agent's Beats, and would lose its leases by that. And a scheduler forks: its
 children would have copies of the agent's sockets, and of locks that no thread of theirs ever opens.
 
-The kernel tells a process of its parent's death, on Linux: see `neli_router.leash`. A pipe would not do: the executor's
-workers are forks of the scheduler, outlive it when it is killed, and would keep the pipe open. On other systems the
-agent of a process that is killed stays.
+The kernel tells a process of its parent's death, on Linux: see `neli_router.hosts.leash`. A pipe would not do: the
+executor's workers are forks of the scheduler, outlive it when it is killed, and would keep the pipe open. On other
+systems the agent of a process that is killed stays.
 
 Airflow calls `on_starting` for all of its jobs alike, and within each task, too. Only the class of what starts, a
 `Job`, and the command line tell which process this is. A wrong option ends it before it begins: Airflow would log an
@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import conf, hookimpl
 
-from neli_router.exit_codes import EXIT_USAGE
-from neli_router.leash import leashed
+from neli_router.core.exit_codes import EXIT_USAGE
+from neli_router.hosts.leash import leashed
 
 if TYPE_CHECKING:
     from airflow_provider.switch import Switch
@@ -53,7 +53,7 @@ PAUSE_MIN, PAUSE_MAX = 1.0, 60.0
 CALM = 60.0
 """Seconds after which a command counts as having worked, so that the next pause is short again."""
 
-SERVE = "from neli_router.cli import main; main()"
+SERVE = "from neli_router.commands.cli import main; main()"
 """`neli`, of this environment, whatever the path says."""
 
 _log = logging.getLogger(__name__)

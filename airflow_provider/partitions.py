@@ -32,8 +32,8 @@ from airflow.partition_mappers.base import PartitionMapper
 from airflow.partition_mappers.window import Window
 from airflow.providers.common.compat.sdk import conf
 
+from neli_router.core.keyspace import PARTITIONS, SLOTS, Layout, role_of
 from neli_router.errors import BadKey
-from neli_router.keyspace import PARTITIONS, SLOTS, Layout, role_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import DAG

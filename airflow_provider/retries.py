@@ -31,7 +31,7 @@ from airflow.providers.common.compat.sdk import AirflowException, RetryDecision,
 
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
 from neli_router.agent import Client
-from neli_router.config import Config
+from neli_router.config.config import Config
 from neli_router.errors import LeaseLost, NeliError, NotLeading
 from neli_router.fence import Refused
 

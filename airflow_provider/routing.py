@@ -33,8 +33,8 @@ from asgiref.sync import ThreadSensitiveContext
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
 from airflow_provider.subscription import Subscription
 from airflow_provider.triggers.neli import partition_wanted
+from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError, NeliError, NoOwner
-from neli_router.keyspace import Layout
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun

@@ -38,7 +38,7 @@ from neli_router.agent.wire import OwnerView
 from neli_router.errors import ConfigError, NeliError
 
 if TYPE_CHECKING:
-    from neli_router.keyspace import Layout
+    from neli_router.core.keyspace import Layout
 
 __all__ = ["Moment", "OnePerConnection", "Subscription", "current"]
 

@@ -70,8 +70,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from airflow_provider.hooks.neli import NeliHook
+from neli_router.core.keyspace import role_of
 from neli_router.errors import NeliError
-from neli_router.keyspace import role_of
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import SessionTransaction

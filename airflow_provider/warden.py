@@ -36,9 +36,9 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from neli_router.commands.descendants import told_left
-from neli_router.commands.guardian import Guardian, guardian
-from neli_router.exit_codes import EXIT_CANNOT_START, EXIT_LOST
+from neli_router.core.exit_codes import EXIT_CANNOT_START, EXIT_LOST
+from neli_router.hosts.descendants import told_left
+from neli_router.hosts.guardian import Guardian, guardian
 
 __all__ = ["warded"]
 

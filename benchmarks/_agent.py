@@ -9,9 +9,9 @@ import os
 import sys
 
 from neli_router.agent.server.server import run
-from neli_router.config import Config
-from neli_router.keyspace import Layout
-from neli_router.settings.agent_options import AgentOptions
+from neli_router.config.agent_options import AgentOptions
+from neli_router.config.config import Config
+from neli_router.core.keyspace import Layout
 
 __all__ = ["LEASE", "PARTITIONS", "configured", "main"]
 

@@ -6,7 +6,7 @@ The ledger is a real one, and so is the process, which a test may kill. All that
 given to the driver later than it was appended, and to the member later than the driver read it. What is on its way
 when the process is killed is lost, as on a real wire.
 
-    python -m benchmarks._distant_worker ROUND_TRIP ORDER      ORDER as of neli_router.processes.worker
+    python -m benchmarks._distant_worker ROUND_TRIP ORDER      ORDER as of neli_router.lab.processes.worker
 """
 
 import json
@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-from neli_router import config as configuration
-from neli_router.config import Config
-from neli_router.ledgers.base import Entry, Ledger, Promise
+from neli_router.config import config as configuration
+from neli_router.config.config import Config
+from neli_router.drivers.ledgers.base import Entry, Ledger, Promise
+from neli_router.lab.processes import worker
 from neli_router.member import runtime
-from neli_router.processes import worker
 
 __all__ = ["DistantLedger"]
 

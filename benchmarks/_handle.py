@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from neli_router.ledgers.base import Entry, Ledger, Promise
+from neli_router.drivers.ledgers.base import Entry, Ledger, Promise
 
 __all__ = ["Handle"]
 

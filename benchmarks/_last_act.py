@@ -25,12 +25,12 @@ from tempfile import TemporaryDirectory
 
 from benchmarks import Figures
 from neli_router.agent import Client
-from neli_router.config import Config
+from neli_router.config.config import Config
+from neli_router.core.keyspace import Layout
 from neli_router.errors import NeliError
-from neli_router.keyspace import Layout
+from neli_router.lab.processes.group import send_at_rest
 from neli_router.member.member import Member
-from neli_router.processes.group import send_at_rest
-from neli_router.protocol import Acquired, Event
+from neli_router.protocols.protocol import Acquired, Event
 
 __all__ = ["FAULTS", "LEASES", "NESTING", "last_acts"]
 
@@ -44,7 +44,7 @@ ATTEMPTS = 10
 """How often a trial is tried: see the essay."""
 
 GRACE = 600.0
-NELI = "from neli_router.cli import main; main(prog_name='neli')"
+NELI = "from neli_router.commands.cli import main; main(prog_name='neli')"
 
 COMMAND = """
 import fcntl, mmap, os, signal, struct, sys, time

@@ -44,14 +44,14 @@ import uvicorn
 from benchmarks import Figures
 from benchmarks._agent import LEASE, PARTITIONS, configured
 from benchmarks._handle import Handle
-from neli_router.clock import host_clock
-from neli_router.config import Config
-from neli_router.deaths.life import OwnLife
-from neli_router.deaths.registration import Registration
-from neli_router.induction.fold import State
-from neli_router.ledgers.base import Ledger
+from neli_router.config.config import Config
+from neli_router.core.clock import host_clock
+from neli_router.drivers.ledgers.base import Ledger
 from neli_router.member.member import Member
 from neli_router.member.runtime import Threads
+from neli_router.member.witness.life import OwnLife
+from neli_router.member.witness.registration import Registration
+from neli_router.protocols.induction.fold import State
 
 __all__ = ["REQUEST", "run", "started_agent", "until_ready"]
 

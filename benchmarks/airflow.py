@@ -37,7 +37,7 @@ from benchmarks import Figures
 from benchmarks._agent import LEASE, PARTITIONS, configured
 from benchmarks._airflow.sizes import FIRING, GATES, HELD_HERE, ROLE, WAITED_FOR, WAITING
 from benchmarks.agent import Stamping, started_agent
-from neli_router.clock import host_clock
+from neli_router.core.clock import host_clock
 from neli_router.member.member import Member
 from tests.support.given import spelled
 from tests.support.servers.airflow import Airflow, until

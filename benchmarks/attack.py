@@ -39,7 +39,7 @@ PROBE_EVERY = 1.0
 PROBE_MAX = 1.0
 CALM = "calm"
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it opens nothing.
-NELI = "from neli_router.cli import main; main(prog_name='neli')"
+NELI = "from neli_router.commands.cli import main; main(prog_name='neli')"
 LOOK_UP = b"GET /v1/owner?key=customer-7 HTTP/1.1\r\nhost: agent\r\nconnection: close\r\n\r\n"
 HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 METRICS = b"GET /metrics HTTP/1.1\r\nhost: agent\r\nconnection: close\r\n\r\n"

@@ -21,8 +21,8 @@ from math import inf
 from pathlib import Path
 
 from benchmarks import Figures
-from neli_router.clock import host_clock
-from neli_router.processes.group import ProcessGroup, led_elsewhere
+from neli_router.core.clock import host_clock
+from neli_router.lab.processes.group import ProcessGroup, led_elsewhere
 
 __all__ = ["run"]
 

@@ -26,8 +26,8 @@ import polars as pl
 import pyarrow as pa
 
 from benchmarks import Figures
-from neli_router.columns import owners_of, partitions_of
-from neli_router.keyspace import SLOTS_MAX, Layout
+from neli_router.core.keyspace import SLOTS_MAX, Layout
+from neli_router.router.columns import owners_of, partitions_of
 from neli_router.router.router import Router
 from neli_router.router.table import Owner
 

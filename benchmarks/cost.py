@@ -33,18 +33,18 @@ from benchmarks import Figures
 from benchmarks._peers.ours import patient_read
 from benchmarks._places import LEDGERS, options_at, place
 from benchmarks.memory import Group
-from neli_router.clock import host_clock
-from neli_router.config import Config
-from neli_router.induction.observer import Observer
-from neli_router.induction.records import Snapshot, decode, encode
-from neli_router.induction.snapshots import snapshot
-from neli_router.keyspace import Layout
-from neli_router.ledgers.addresses import open_ledger
-from neli_router.ledgers.base import Entry, Ledger
-from neli_router.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.config.config import Config
+from neli_router.core.clock import host_clock
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.ledgers.addresses import open_ledger
+from neli_router.drivers.ledgers.base import Entry, Ledger
+from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.drivers.ledgers.pump import Pump
 from neli_router.member.member import Member
-from neli_router.protocol import News, Stopped
-from neli_router.pump import Pump
+from neli_router.protocols.induction.observer import Observer
+from neli_router.protocols.induction.records import Snapshot, decode, encode
+from neli_router.protocols.induction.snapshots import snapshot
+from neli_router.protocols.protocol import News, Stopped
 
 __all__ = ["fold_all", "run"]
 

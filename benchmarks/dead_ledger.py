@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks import Figures
-from neli_router.config import Config
+from neli_router.config.config import Config
 from neli_router.errors import NeliError
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member

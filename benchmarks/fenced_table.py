@@ -21,8 +21,8 @@ from statistics import median
 import pyarrow as pa
 
 from benchmarks import Figures
+from neli_router.core.keyspace import Layout
 from neli_router.fence.delta import FencedTable
-from neli_router.keyspace import Layout
 
 __all__ = ["run"]
 

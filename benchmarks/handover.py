@@ -26,12 +26,12 @@ from uuid import uuid4
 from benchmarks import Figures
 from benchmarks._peers.ours import Sizes, await_led_elsewhere, balanced, patient_read
 from benchmarks._places import LEDGERS, place
-from neli_router.clock import host_clock
-from neli_router.induction.records import Drain, Undrain, encode
-from neli_router.ledgers.addresses import open_ledger
-from neli_router.ledgers.base import Ledger
-from neli_router.processes.group import MemberProcess, ProcessGroup
-from neli_router.processes.referee import Life
+from neli_router.core.clock import host_clock
+from neli_router.drivers.ledgers.addresses import open_ledger
+from neli_router.drivers.ledgers.base import Ledger
+from neli_router.lab.processes.group import MemberProcess, ProcessGroup
+from neli_router.protocols.induction.records import Drain, Undrain, encode
+from neli_router.status.referee import Life
 
 __all__ = ["run"]
 

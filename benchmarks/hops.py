@@ -90,7 +90,7 @@ def _of_a_member(ledger: str, trials: int) -> tuple[float, int]:
 
 
 def _of_a_client(folder: str, trials: int) -> float:
-    neli = [sys.executable, "-c", "import sys; from neli_router.cli import main; sys.argv[0] = 'neli'; main()"]
+    neli = [sys.executable, "-c", "import sys; from neli_router.commands.cli import main; sys.argv[0] = 'neli'; main()"]
     options = ["--ledger", f"sqlite://{folder}/agent.db", "--socket", f"{folder}/agent.sock", "--lease", str(LEASE)]
     agent = Popen([*neli, "agent", *options], stdout=DEVNULL, stderr=DEVNULL)
     try:

@@ -31,12 +31,12 @@ from random import Random
 
 from benchmarks import Figures
 from benchmarks._places import LEDGERS, options_at, place
-from neli_router import config as configuration
-from neli_router.clock import host_clock
-from neli_router.config import Config
+from neli_router.config import config as configuration
+from neli_router.config.config import Config
+from neli_router.core.clock import host_clock
 from neli_router.errors import LedgerUnavailable
-from neli_router.processes.group import MemberProcess, ProcessGroup
-from neli_router.processes.notes import Acts, Lost
+from neli_router.lab.processes.group import MemberProcess, ProcessGroup
+from neli_router.status.notes import Acts, Lost
 
 __all__ = ["run"]
 

@@ -20,12 +20,12 @@ from time import perf_counter
 import polars as pl
 
 from benchmarks import Figures
-from neli_router.config import Config
-from neli_router.induction.assignment import LOAD_MOVES_MAX
-from neli_router.induction.records import Load
-from neli_router.keyspace import Layout
-from neli_router.loads import LoadProfile
+from neli_router.config.config import Config
+from neli_router.core.keyspace import Layout
 from neli_router.member.member import Member
+from neli_router.protocols.induction.assignment import LOAD_MOVES_MAX
+from neli_router.protocols.induction.records import Load
+from neli_router.router.loads import LoadProfile
 from neli_router.status.group_view import GroupView
 
 __all__ = ["run"]

@@ -36,8 +36,8 @@ import tooz.hashring
 import uhashring  # type: ignore[import-untyped] # It has no types of its own, and needs none here.
 
 from benchmarks import Figures
-from neli_router.config import Config
-from neli_router.keyspace import Layout
+from neli_router.config.config import Config
+from neli_router.core.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.router.router import Router
 from neli_router.router.table import Owner

@@ -30,16 +30,16 @@ from statistics import fmean, median
 
 from benchmarks import Figures
 from benchmarks._handle import Handle
-from neli_router.induction.fold import State, fold
-from neli_router.induction.machine import Induction, Phase
-from neli_router.induction.observer import Observer
-from neli_router.induction.records import Beat, decode, encode
-from neli_router.keyspace import Layout
-from neli_router.ledgers.base import Entry, Ledger
-from neli_router.ledgers.memory import MemoryLedger, MemoryLog
-from neli_router.ledgers.sqlite.ledger import SqliteLedger
-from neli_router.protocol import News, Settings, Stopped
-from neli_router.pump import Pump
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.ledgers.base import Entry, Ledger
+from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.drivers.ledgers.pump import Pump
+from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.machine import Induction, Phase
+from neli_router.protocols.induction.observer import Observer
+from neli_router.protocols.induction.records import Beat, decode, encode
+from neli_router.protocols.protocol import News, Settings, Stopped
 
 __all__ = ["run"]
 

@@ -18,7 +18,7 @@ from statistics import median
 from time import perf_counter
 
 from benchmarks import Figures
-from neli_router.induction.assignment import Candidate, assign
+from neli_router.protocols.induction.assignment import Candidate, assign
 
 __all__ = ["run"]
 

@@ -8,7 +8,7 @@ Virtual time, so the figures are the protocol's own and the same on every machin
 from argparse import ArgumentParser
 from collections.abc import Sequence
 
-from neli_router.sim.simulate import AWAY_LEASES, MEMBERS, outage
+from neli_router.lab.sim.induction.simulate import AWAY_LEASES, MEMBERS, outage
 
 __all__ = ["run"]
 

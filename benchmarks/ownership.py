@@ -22,12 +22,12 @@ from random import Random
 from statistics import median, quantiles
 
 from benchmarks import Figures
-from neli_router.config import Config
-from neli_router.keyspace import Layout
-from neli_router.ledgers.redis.address import parse
+from neli_router.config.config import Config
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.ledgers.redis.address import parse
+from neli_router.drivers.owners.base import Card, Claim
+from neli_router.drivers.owners.redis import RedisOwners
 from neli_router.member.member import Member
-from neli_router.ownership.base import Card, Claim
-from neli_router.ownership.redis import RedisOwners
 from neli_router.router.router import Router
 
 __all__ = ["run"]

@@ -34,9 +34,9 @@ from selenium import webdriver
 from benchmarks import Figures
 from benchmarks._agent import LEASE, PARTITIONS, configured
 from neli_router.agent.wire import StatusView
-from neli_router.induction.fold import State
-from neli_router.induction.records import Certify, Expire, Record
 from neli_router.member.member import Member
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import Certify, Expire, Record
 from tests.support.browsing import missing, started
 from tests.support.page_stand_in import StandIn, after_takeover, group
 
@@ -48,7 +48,7 @@ ROOT = Path(__file__).resolve().parent.parent
 AGENT = """
 import sys
 from benchmarks._agent import configured
-from neli_router.settings.agent_options import AgentOptions
+from neli_router.config.agent_options import AgentOptions
 from neli_router.agent.server.server import run
 
 folder, address = sys.argv[1:]

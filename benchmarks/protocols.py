@@ -26,7 +26,7 @@ Each figure has @PROTOCOL,PARTITIONS behind it. All times are by the host's one 
     taken_from_others           tenures of members not involved that ended in a change, beyond even shares: see
                                 `_protocols/schedule.py`. At a kill, a stop, a start: taken_at_kill, _stop, _start.
                                 A tenure that a busy machine ended is among them
-    overlaps                    pairs that led one partition at once, by the referee of `neli_router/processes`
+    overlaps                    pairs that led one partition at once, by the referee of `neli_router/lab/processes`
     messages_per_second         appended to the group's topic at rest, by its end offsets; messages_over_induction
     bytes_per_second            their keys and values, without Kafka's own frames around them
     commits_per_second          appended for the group, at rest, to the broker's own topic of commits

@@ -51,7 +51,7 @@ ROLE = 1
 Found = TypeVar("Found")
 PARTITIONS = 4
 DRAIN_TIMEOUT = 0.3
-NELI = "from neli_router.cli import main; main(prog_name='neli')"
+NELI = "from neli_router.commands.cli import main; main(prog_name='neli')"
 
 COMMAND = """
 began=$EPOCHREALTIME

@@ -27,7 +27,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.functions import arrow_udf
 
 from benchmarks import Figures, fenced_table
-from neli_router.keyspace import SLOTS_MAX, Key, Layout, utf8
+from neli_router.core.keyspace import SLOTS_MAX, Key, Layout, utf8
 from neli_router.spark import files_read, laid_out, owned, session, with_slot
 
 __all__ = ["run"]

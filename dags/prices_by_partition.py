@@ -32,7 +32,7 @@ from airflow.sdk import (
 
 from airflow_provider.partitions import AllPartitions, SlotPartitionMapper
 from airflow_provider.retries import LeadershipRetryPolicy
-from neli_router.keyspace import Layout
+from neli_router.core.keyspace import Layout
 
 LAYOUT = Layout(partitions=8)
 """As `neli agent --layout-partitions 8` founds a group."""

@@ -42,8 +42,8 @@ with DAG(
     @task
     def market(params: dict[str, Any] | None = None) -> None:
         # Within the task: they take a second to import, and Airflow reads this file again and again.
-        from neli_router.pipeline.feeds import TickFolder  # noqa: PLC0415
-        from neli_router.pipeline.ticks import Market  # noqa: PLC0415
+        from neli_router.lab.pipeline.feeds import TickFolder  # noqa: PLC0415
+        from neli_router.lab.pipeline.ticks import Market  # noqa: PLC0415
 
         assert params is not None, "Airflow gives them"
         feed = TickFolder(Path(params["folder"]) / "ticks")

@@ -8,7 +8,8 @@ import is light: no driver, no web framework and no command line comes with it.
 
 from typing import TYPE_CHECKING
 
-from neli_router.config import Config
+from neli_router.config.config import Config
+from neli_router.core.keyspace import Layout
 from neli_router.errors import (
     BadKey,
     BeyondProtocol,
@@ -39,10 +40,9 @@ from neli_router.errors import (
     StaleTable,
     Unsupported,
 )
-from neli_router.keyspace import Layout
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
-from neli_router.protocol import Acquired, Fenced, Revoked
+from neli_router.protocols.protocol import Acquired, Fenced, Revoked
 from neli_router.router.refusal import At
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer, Table

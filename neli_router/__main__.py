@@ -3,7 +3,7 @@
 The `neli` that a shell finds by its path may belong to another environment, or to none.
 """
 
-from neli_router.cli import main
+from neli_router.commands.cli import main
 
 __all__: list[str] = []
 

@@ -46,29 +46,29 @@ from random import Random
 from threading import Condition
 from typing import Any
 
-from neli_router.config import BORROWED, ELECTED, Config
-from neli_router.consumer_group.settings import GroupSettings
-from neli_router.deaths.base import NO_WITNESS, Witness
-from neli_router.deaths.life import OwnLife
+from neli_router.config.config import BORROWED, ELECTED, Config
+from neli_router.core.keyspace import Layout, Role
+from neli_router.drivers.consumer_groups.base import GroupSubscription
+from neli_router.drivers.ledgers.base import Entry, Ledger
+from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.drivers.ledgers.pump import Pump
+from neli_router.drivers.owners.base import Card, Holding
+from neli_router.drivers.peers.base import PeerLink
+from neli_router.drivers.peers.memory import MemoryLink, MemoryNetwork
 from neli_router.errors import BeyondProtocol, Closed, LedgerUnavailable, NoOwner
-from neli_router.induction.observer import Observer
-from neli_router.keyspace import Layout, Role
-from neli_router.ledgers.base import Entry, Ledger
-from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.member.engine import Engine
 from neli_router.member.member import Member
 from neli_router.member.runtime import Loop
-from neli_router.ownership.base import Card, Holding
-from neli_router.peers.base import PeerLink
-from neli_router.peers.memory import MemoryLink, MemoryNetwork
-from neli_router.protocol import Event, Handler, Notice
-from neli_router.pump import Pump
+from neli_router.member.witness.base import NO_WITNESS, Witness
+from neli_router.member.witness.life import OwnLife
+from neli_router.protocols.consumer_group.settings import GroupSettings
+from neli_router.protocols.induction.observer import Observer
+from neli_router.protocols.protocol import Event, Handler, Notice
 from neli_router.router.feed import Feed, Reading
 from neli_router.router.ledger_reader import LedgerReadings
 from neli_router.router.owners_reader import table_of_owners
 from neli_router.router.router import Router
 from neli_router.router.table import Table
-from neli_router.subscriptions.base import GroupSubscription
 
 __all__ = ["Group", "group"]
 

@@ -9,6 +9,7 @@ says why; with CI=true that is a failure.
 """
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -148,3 +149,18 @@ def require(why_not: str) -> None:
         pytest.fail(f"a server was wanted, but {why_not}")
     if why_not:
         pytest.skip(why_not)
+
+
+@pytest.fixture(name="as_root")
+def _as_root() -> Iterator[Path]:
+    """A program that becomes root, whoever starts it, and does as its arguments say: for others to start, too."""
+    setpriv = shutil.which("setpriv")
+    require("only root can make a program that becomes root" if os.getuid() else "")
+    require("" if setpriv else "there is no setpriv, of util-linux")
+    assert setpriv is not None
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # Pytest's own folders are closed to other users.
+        Path(folder).chmod(0o755)
+        program = Path(shutil.copy(setpriv, folder))
+        program.chmod(0o4755)
+        require("its folder is mounted with nosuid" if os.statvfs(folder).f_flag & os.ST_NOSUID else "")
+        yield program

@@ -36,8 +36,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from neli_router.commands.descendants import become_subreaper, children
-from neli_router.leash import leashed
+from neli_router.hosts.descendants import become_subreaper, children
+from neli_router.hosts.leash import leashed
 
 __all__ = ["STAGES", "Stage", "main"]
 

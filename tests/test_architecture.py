@@ -1,5 +1,6 @@
 """The house stands as planned, and the plan's own checks can fail."""
 
+import ast
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.architecture import (
 
 ROOT = Path(__file__).resolve().parent.parent
 HOUSE = sources(ROOT)
+ROOMS_AT_THE_TOP = sorted(place.parent.name for place in (ROOT / PROJECT).glob("*/__init__.py"))
 
 SHARED_NAMES: dict[str, str] = {
     "Away": "a ledger or a broker cannot be reached, to a member; an agent or a ledger, to a task of Airflow",
@@ -31,8 +33,7 @@ SHARED_NAMES: dict[str, str] = {
 """Class names that stand for two things all the same, each with the reason."""
 
 KNOW_INDUCTION = (
-    *("deaths.", "induction", "member.", "pump", "processes.", "router.ledger_reader", "sim.", "status."),
-    "testing",
+    *("drivers.ledgers.pump", "lab.", "member.", "protocols.induction", "router.ledger_reader", "status.", "testing"),
 )
 """Everybody else speaks protocol.py, so that other protocols fit."""
 
@@ -51,18 +52,33 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 
 def test_only_these_rooms_know_the_protocol_induction() -> None:
-    named = {module for module, text in HOUSE.items() if f"{PROJECT}.induction" in text}
+    named = {module for module, text in HOUSE.items() if f"{PROJECT}.protocols.induction" in text}
     assert [] == sorted(module for module in named if not module.startswith(KNOW_INDUCTION))
+
+
+def test_the_product_never_imports_the_laboratory() -> None:
+    assert [] == [room for room, theirs in arrows_between_rooms(HOUSE).items() if "lab" in theirs]
 
 
 def test_the_sheet_in_contributing_shows_the_arrows_that_there_are() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(?P<room>\w+)` \|[^|]*\|(?P<arrows>[^|]*)\|$", page, re.MULTILINE)
+    rows = re.findall(r"^\| `(?P<room>\w+)/?` \|[^|]*\|(?P<arrows>[^|]*)\|$", page, re.MULTILINE)
     assert arrows_between_rooms(HOUSE) == {room: re.findall(r"\w+", arrows) for room, arrows in rows}
 
 
+def test_each_room_says_at_its_door_what_it_may_import() -> None:
+    doors = {room: ast.get_docstring(ast.parse(HOUSE[room])) or "" for room in {*ROOMS_AT_THE_TOP} - {"core"}}
+    said = {room: re.findall(r"\nIt may import (.*)\.$", text) for room, text in doors.items()}
+    arrows = arrows_between_rooms(HOUSE)
+    assert {room: [_listed(arrows[room])] for room in doors} == said
+
+
+def _listed(rooms: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(rooms[:-1]), rooms[-1]])) if rooms else "only the core"
+
+
 def test_the_whole_house_was_walked_and_no_module_has_two_rooms() -> None:
-    assert {"__init__", "errors", "keyspace", "ledgers.base", "induction.fold"} <= set(HOUSE)
+    assert {"__init__", "errors", "core.keyspace", "drivers.ledgers.base", "protocols.induction.fold"} <= set(HOUSE)
     assert len(HOUSE) == sum(len(list((ROOT / name).rglob("*.py"))) for name in (PROJECT, PROVIDER))
     names = [name for room in ROOMS for name in room.modules]
     assert sorted(set(names)) == sorted(names)
@@ -74,33 +90,33 @@ ESSAY = '"""What it is for.\n\nHow it works.\n"""\n'
 @pytest.mark.parametrize(
     ("module", "text", "expected"),
     [
-        ("keyspace", "import time", "neli_router/keyspace:1 imports time: a pure module has no"),
-        ("induction.new", "import asyncio.queues", "imports asyncio.queues: a pure module has no"),
-        ("induction.fold", "import random\nrandom.random()", "induction/fold:2 uses random.random: chance is"),
-        ("induction.fold", "from random import choice", "imports random.choice: chance is"),
-        ("electors.term", "def wait():\n    import time", "electors/term:2 imports time: a pure"),
-        ("induction.fold", "order = hash('a')", "uses hash(): a pure module"),
-        ("induction.fold", "import numpy", "imports numpy: it may import of other packages"),
-        ("induction.fold", "from neli_router import NoOwner", "imports neli_router: it may import belief"),
-        ("ledgers.sqlite", "import requests", "it may import of other packages confluent_kafka, redis"),
-        ("pump", "from neli_router.ledgers import memory, base", "imports neli_router.ledgers.memory: it may"),
-        ("member", "import neli_router.ledgers.sqlite.ledger", "imports neli_router.ledgers.sqlite.ledger: it may"),
+        ("core.keyspace", "import time", "neli_router/core/keyspace:1 imports time: a pure module has no"),
+        ("protocols.induction.new", "import asyncio.queues", "imports asyncio.queues: a pure module has no"),
+        ("protocols.gossip.new", "import random\nrandom.random()", "gossip/new:2 uses random.random: chance is"),
+        ("protocols.term.new", "from random import choice", "imports random.choice: chance is"),
+        ("protocols.term.new", "def wait():\n    import time", "protocols/term/new:2 imports time: a pure"),
+        ("protocols.term.new", "order = hash('a')", "uses hash(): a pure module"),
+        ("protocols.term.new", "import numpy", "imports numpy: it may import of other packages"),
+        ("protocols.term.new", "from neli_router import NoOwner", "imports neli_router: it may import errors"),
+        ("drivers.ledgers.sqlite", "import requests", "it may import of other packages confluent_kafka, redis"),
+        ("drivers.ledgers.pump", "from neli_router.drivers.ledgers import memory, base", "ledgers.memory: it may"),
+        ("member", "import neli_router.lab.sim.world", "imports neli_router.lab.sim.world: it may"),
         ("agent.client.client", "from neli_router.member.member import Member", "neli_router.member.member: it may"),
-        ("config", "import neli_router.ledgers.kafka.ledger", "a package that a user may not have"),
+        ("config", "import neli_router.drivers.ledgers.kafka.ledger", "a package that a user may not have"),
         ("agent", "from airflow_provider.hooks.neli import NeliHook", "imports airflow_provider.hooks.neli: it may"),
         ("airflow_provider.hooks.neli", "import flask", "airflow_provider/hooks/neli:1 imports flask: it may"),
-        ("surprise", "", "neli_router/surprise has no room in the house: add 'surprise' to the entry of ROOMS"),
+        ("surprise", "", "neli_router/surprise has no room in the house: give it one in PLAN"),
     ],
 )
 def test_what_breaks_the_plan_is_named_with_its_place(module: str, text: str, expected: str) -> None:
-    others = {"ledgers.base": "", "ledgers.memory": ""}
+    others = {"drivers.ledgers.base": "", "drivers.ledgers.memory": ""}
     assert [True] == [expected in sentence for sentence in misfits({**others, module: text})]
 
 
 def test_what_the_plan_allows_passes() -> None:
     house = {
-        "induction.fold": "from random import Random\nimport random, msgspec.json\nrng: random.Random",
-        "config": "def open():\n    from neli_router.ledgers.kafka.ledger import KafkaLedger",
+        "protocols.induction.fold": "from random import Random\nimport random, msgspec.json\nrng: random.Random",
+        "config": "def open():\n    from neli_router.drivers.ledgers.kafka.ledger import KafkaLedger",
     }
     assert [] == misfits(house)
 

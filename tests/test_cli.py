@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from neli_router.cli import main
+from neli_router.commands.cli import main
 
 
 def run(*arguments: str) -> tuple[int, str]:

@@ -35,12 +35,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import neli_router
 from neli_router import Config, Layout, Member, fence
-from neli_router.cli import main
+from neli_router.commands.cli import main
+from neli_router.config.agent_options import AgentOptions
+from neli_router.config.options import OPTIONS
+from neli_router.drivers.ledgers.addresses import problems_of
 from neli_router.fence import RESOURCE_MAX
-from neli_router.ledgers.addresses import problems_of
-from neli_router.loads import LoadProfile
-from neli_router.settings.agent_options import AgentOptions
-from neli_router.settings.options import OPTIONS
+from neli_router.router.loads import LoadProfile
 from tests.conftest import require
 from tests.support.agents.running import configured, running
 from tests.support.servers.goneli import GoneliMember
@@ -75,7 +75,7 @@ PYTHON_BLOCKS = {
 NOT_RUN = {
     "airflow": "takes seconds to start; tests/provider/test_docs.py asks Airflow's own parser",
     "install": "puts files into /etc; tests/deploy reads the files",
-    "kafka-acls.sh": "comes with Kafka; tests/ledgers/test_kafka.py grants these rights to a member",
+    "kafka-acls.sh": "comes with Kafka; tests/drivers/ledgers/test_kafka.py grants these rights to a member",
     "kill": "ends a process that the lines before it started",
     "kubectl": "wants a cluster; tests/deploy/test_kubernetes.py checks the manifests",
     "openssl": "draws a token for /etc",
@@ -160,7 +160,7 @@ def check_python(words: list[str]) -> None:
     match words:
         case ["-m", "venv", _] | ["-m", "neli_router.spark.runtime"]:  # tests/spark/test_runtime.py runs the latter.
             pass
-        case ["-m", "benchmarks" | "airflow_provider.local" as program, *options]:
+        case ["-m", "benchmarks" | "neli_router.lab.local_airflow" as program, *options]:
             told = help_of(program, *(options[:1] if options and not options[0].startswith("-") else []))
             assert [] == [option for option in options if option.startswith("--") and option not in told]
         case _:
@@ -285,7 +285,7 @@ def test_the_front_page(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_front_page_shows_lines_that_the_demo_prints() -> None:
-    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "neli_router" / "demo").glob("*.py"))
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "neli_router" / "lab" / "demo").glob("*.py"))
     (shown,) = blocks("README.md", "text")
     names = re.findall(r"^PASS  ([\w-]+(?: [\w-]+)*)", shown, flags=re.MULTILINE)
     assert 3 == len(names)

@@ -77,7 +77,7 @@ def test_the_wheel_says_what_it_is_and_what_it_needs(wheel: ZipFile) -> None:
     assert sorted(PROJECT["dependencies"]) == sorted(needed)
     assert sorted(PROJECT["optional-dependencies"]) == sorted(metadata.get_all("Provides-Extra", []))
     points = wheel.read(f"{folder}/entry_points.txt").decode()
-    assert "neli = neli_router.cli:main" in points
+    assert "neli = neli_router.commands.cli:main" in points
     assert "[apache_airflow_provider]\nprovider_info = airflow_provider.get_provider_info:get_provider_info" in points
     assert (ROOT / "LICENSE").read_bytes() == wheel.read(f"{folder}/licenses/LICENSE")
 

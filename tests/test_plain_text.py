@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 import structlog
 
+from neli_router.core.keyspace import Layout
+from neli_router.core.logs import logger
 from neli_router.errors import ConfigError, NeliError, plain
-from neli_router.keyspace import Layout
-from neli_router.logs import logger
-from neli_router.protocol import Settings
+from neli_router.protocols.protocol import Settings
 
 COMMANDS = {
     "line feed": "\n",

@@ -10,7 +10,7 @@ import pytest
 
 from neli_router import testing
 from neli_router.errors import BeyondProtocol, Closed, ConfigError, HandlerFailed, LeaseLost, NotLeading
-from neli_router.protocol import Acquired, Event, Fenced, Revoked
+from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked
 from neli_router.testing import Group
 
 NAMES = ("a", "b", "c")

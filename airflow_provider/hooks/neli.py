@@ -40,15 +40,15 @@ from neli_router.agent.client import calls
 from neli_router.agent.client.leading import LeadingBlock
 from neli_router.agent.server.views import owner_view
 from neli_router.agent.wire import OwnerView, StatusView
+from neli_router.config.addresses import spell_place
+from neli_router.config.agent_address import PORT
+from neli_router.core.keyspace import Key, Layout, Role
+from neli_router.drivers.ledgers.addresses import problems_of
 from neli_router.errors import ConfigError, GroupMismatch, NeliError, NoOwner, NotLeading
-from neli_router.keyspace import Key, Layout, Role
-from neli_router.ledgers.addresses import problems_of
 from neli_router.router.async_router import AsyncRouter
 from neli_router.router.refusal import NO_MEMBER, NoTable
 from neli_router.router.router import AWAIT_MAX, Router
 from neli_router.router.table import Table
-from neli_router.settings.addresses import spell_place
-from neli_router.settings.agent_address import PORT
 
 __all__ = ["CONNECTION_ID", "Expected", "NeliHook", "checked"]
 

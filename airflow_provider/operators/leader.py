@@ -33,8 +33,8 @@ from airflow_provider.leases import END_MAX, HeldBlock, holding
 from airflow_provider.links import NeliLink
 from airflow_provider.partitions import asked_role, layout_of_run
 from airflow_provider.triggers.neli import LeaderTrigger, WhenAway
+from neli_router.core.keyspace import Role
 from neli_router.errors import NeliError, NoAgent
-from neli_router.keyspace import Role
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

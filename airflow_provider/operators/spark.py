@@ -60,9 +60,9 @@ from airflow_provider.operators.leader import LEASE_KEY, LeaderOperator
 from airflow_provider.warden import warded
 from neli_router.agent import Client
 from neli_router.agent.client.leases import AgentLease, Share
-from neli_router.clock import host_clock
-from neli_router.exit_codes import EXIT_LOST
-from neli_router.keyspace import Layout
+from neli_router.core.clock import host_clock
+from neli_router.core.exit_codes import EXIT_LOST
+from neli_router.core.keyspace import Layout
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

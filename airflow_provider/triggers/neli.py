@@ -47,8 +47,8 @@ from airflow_provider.links import link_xcom
 from airflow_provider.partitions import asked_role
 from airflow_provider.subscription import Moment, OnePerConnection, Subscription, current
 from neli_router.agent.wire import KEY_MAX, OwnerView
+from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey, GroupMismatch, NeliError
-from neli_router.keyspace import Layout
 
 __all__ = [
     "Conclusion",

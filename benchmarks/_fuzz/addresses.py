@@ -18,11 +18,11 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from benchmarks._fuzz import MARKER, Attempt, any_text, mutated, secret
-from neli_router.config import Config, owners_at
+from neli_router.config import agent_address
+from neli_router.config.agent_options import AgentOptions
+from neli_router.config.config import Config, owners_at
+from neli_router.drivers.ledgers.addresses import open_ledger, owners_problems, problems_of, public_address
 from neli_router.errors import ConfigError, LedgerError, NeliError
-from neli_router.ledgers.addresses import open_ledger, owners_problems, problems_of, public_address
-from neli_router.settings import agent_address
-from neli_router.settings.agent_options import AgentOptions
 
 __all__ = ["DOCUMENTED", "opened"]
 

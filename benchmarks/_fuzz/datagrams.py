@@ -16,10 +16,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from benchmarks._fuzz import MARKER, Attempt, any_bytes, mutated
-from neli_router.electors.events import BODY_MAX
+from neli_router.drivers.peers.kept import KeptMemory
+from neli_router.drivers.peers.seal import ANSWER, DATAGRAM_MAX, HEADER, Content, Seal, derived_key
 from neli_router.errors import PeersUnusable
-from neli_router.peers.kept import KeptMemory
-from neli_router.peers.seal import ANSWER, DATAGRAM_MAX, HEADER, Content, Seal, derived_key
+from neli_router.protocols.electors.events import BODY_MAX
 
 __all__ = ["DOCUMENTED", "opened"]
 

@@ -20,7 +20,7 @@ import msgspec
 
 from benchmarks._fuzz import HUGE, MARKER, Attempt, any_bytes, any_text, mutated, secret
 from neli_router.agent.wire import BODY_MAX, STATUS_OF, Refusal
-from neli_router.settings.agent_options import AgentOptions
+from neli_router.config.agent_options import AgentOptions
 from tests.support.agents.running import Running, configured, running
 
 __all__ = ["DOCUMENTED", "opened"]

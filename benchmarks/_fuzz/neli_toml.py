@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchmarks._fuzz import HUGE, MARKER, Attempt, any_text, mutated, secret
+from neli_router.config.options import OPTIONS
+from neli_router.config.reload import Reloader
+from neli_router.config.resolve import Resolved, resolve
 from neli_router.errors import ConfigError
-from neli_router.settings.options import OPTIONS
-from neli_router.settings.reload import Reloader
-from neli_router.settings.resolve import Resolved, resolve
 
 __all__ = ["DOCUMENTED", "opened"]
 

@@ -18,10 +18,13 @@ from typing import Any
 import msgspec
 
 from benchmarks._fuzz import ODD, Attempt, any_bytes, any_text, mutated
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.drivers.ledgers.pump import Pump
 from neli_router.errors import NeliError
-from neli_router.induction.machine import Induction
-from neli_router.induction.observer import Observer
-from neli_router.induction.records import (
+from neli_router.protocols.induction.machine import Induction
+from neli_router.protocols.induction.observer import Observer
+from neli_router.protocols.induction.records import (
     Beat,
     Certify,
     Drain,
@@ -38,11 +41,8 @@ from neli_router.induction.records import (
     Weigh,
     encode,
 )
-from neli_router.induction.snapshots import digest_text, restore, snapshot
-from neli_router.keyspace import Layout
-from neli_router.ledgers.memory import MemoryLedger, MemoryLog
-from neli_router.protocol import Notice, Settings
-from neli_router.pump import Pump
+from neli_router.protocols.induction.snapshots import digest_text, restore, snapshot
+from neli_router.protocols.protocol import Notice, Settings
 
 __all__ = ["DOCUMENTED", "opened"]
 

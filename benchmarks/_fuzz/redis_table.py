@@ -17,12 +17,12 @@ import redis as redis_client
 
 from benchmarks._fuzz import HUGE, MARKER, ODD, Attempt, any_bytes, any_text
 from neli_router import Router
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.ledgers.redis.address import parse
+from neli_router.drivers.owners.base import Card, Claim
+from neli_router.drivers.owners.redis import RedisOwners
+from neli_router.drivers.owners.redis_layout import channel, keys
 from neli_router.errors import GroupMismatch, LedgerUnavailable, LedgerUnusable, LookupFailed
-from neli_router.keyspace import Layout
-from neli_router.ledgers.redis.address import parse
-from neli_router.ownership.base import Card, Claim
-from neli_router.ownership.redis import RedisOwners
-from neli_router.ownership.redis_layout import channel, keys
 from tests.support.servers.redis import Redis
 
 __all__ = ["DOCUMENTED", "opened"]

@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from neli_router.clock import host_clock
+from neli_router.core.clock import host_clock
 
 __all__ = ["Kind", "Note", "NoteReader", "Notebook", "main"]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from benchmarks._peers.contender import Note, NoteReader
-from neli_router.clock import host_clock
+from neli_router.core.clock import host_clock
 
 __all__ = ["Contest"]
 

@@ -22,7 +22,7 @@ from statistics import median
 from benchmarks import Figures
 from benchmarks._peers.ours import Sizes, busy_cores
 from benchmarks._peers.rivals import Asked, Rival, ours, rivals
-from neli_router.clock import host_clock
+from neli_router.core.clock import host_clock
 
 __all__ = ["compared", "fitting", "killed", "smallest", "told"]
 

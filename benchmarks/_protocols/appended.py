@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from benchmarks._protocols.side import Side
-from neli_router.clock import host_clock
+from neli_router.core.clock import host_clock
 
 __all__ = ["Appended", "appended"]
 

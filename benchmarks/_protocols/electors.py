@@ -26,9 +26,9 @@ from benchmarks import Figures
 from benchmarks._peers.ours import await_led_elsewhere
 from benchmarks._protocols.schedule import QUIET, gap
 from benchmarks._protocols.side import Side
-from neli_router.clock import host_clock
-from neli_router.electors.settings import MISSES
-from neli_router.processes.group import MemberProcess
+from neli_router.core.clock import host_clock
+from neli_router.lab.processes.group import MemberProcess
+from neli_router.protocols.electors.settings import MISSES
 from tests.support.processes.peer_group import PeerProcesses, loopback_places
 from tests.support.servers import network as networks
 from tests.support.servers.network import Network

@@ -16,10 +16,10 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from neli_router.clock import host_clock
-from neli_router.processes.group import MemberProcess, ProcessGroup
-from neli_router.processes.notes import Acts, Done, Left, Note, Opened
-from neli_router.processes.referee import LifePhase
+from neli_router.core.clock import host_clock
+from neli_router.lab.processes.group import MemberProcess, ProcessGroup
+from neli_router.status.notes import Acts, Done, Left, Note, Opened
+from neli_router.status.referee import LifePhase
 from tests.support.servers.goneli_build import PROGRAM
 
 __all__ = ["GoneliGroup", "GoneliTranslator"]

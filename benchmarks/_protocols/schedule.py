@@ -20,10 +20,10 @@ from confluent_kafka.admin import AdminClient
 
 from benchmarks._peers.ours import await_led_elsewhere
 from benchmarks._protocols.side import Found, Side, Tenures
-from neli_router.clock import host_clock
-from neli_router.processes.group import MemberProcess
-from neli_router.processes.referee import Life
+from neli_router.core.clock import host_clock
+from neli_router.lab.processes.group import MemberProcess
 from neli_router.router.router import Router
+from neli_router.status.referee import Life
 
 __all__ = ["QUIET", "Schedule", "gap"]
 

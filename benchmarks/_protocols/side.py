@@ -15,9 +15,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks._peers.ours import ROUNDS_PER_LEASE
 from benchmarks._protocols.goneli import GoneliGroup
-from neli_router.config import Config
-from neli_router.processes.group import MemberProcess, ProcessGroup
-from neli_router.processes.referee import Life, LifePhase
+from neli_router.config.config import Config
+from neli_router.lab.processes.group import MemberProcess, ProcessGroup
+from neli_router.status.referee import Life, LifePhase
 
 __all__ = ["GONELI", "SIDES", "Found", "Side", "Tenures", "opened_sides"]
 

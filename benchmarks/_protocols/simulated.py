@@ -25,9 +25,9 @@ from statistics import median
 from typing import NamedTuple
 
 from benchmarks import Figures
-from neli_router.electors.settings import MISSES
-from neli_router.sim.electors.measures import balance, fleet
-from neli_router.sim.electors.options import ElectorProtocol
+from neli_router.lab.sim.electors.measures import balance, fleet
+from neli_router.lab.sim.electors.options import ElectorProtocol
+from neli_router.protocols.electors.settings import MISSES
 
 __all__ = ["BALANCES", "ROWS", "SimulatedRow", "balance_figures", "simulated_figures"]
 

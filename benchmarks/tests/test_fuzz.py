@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks import fuzz
 from benchmarks._fuzz import MARKER, FuzzPart
+from neli_router.core.logs import logger
 from neli_router.errors import ConfigError, NeliError
-from neli_router.logs import logger
 from tests.conftest import require
 from tests.support.servers import redis as redis_servers
 

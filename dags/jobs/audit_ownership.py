@@ -32,11 +32,11 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from neli_router.commands.audit import acts_in
+from neli_router.core.exit_codes import EXIT_BROKEN
+from neli_router.drivers.ledgers.addresses import public_address
+from neli_router.drivers.ledgers.base import Entry
 from neli_router.errors import NeliError
-from neli_router.exit_codes import EXIT_BROKEN
-from neli_router.induction.records import Genesis, Snapshot, decode
-from neli_router.ledgers.addresses import public_address
-from neli_router.ledgers.base import Entry
+from neli_router.protocols.induction.records import Genesis, Snapshot, decode
 from neli_router.spark import register_ledgers, session
 from neli_router.spark.paths import to_read, to_write
 from neli_router.status.annals import Annals

@@ -28,10 +28,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from neli_router.agent import Client
+from neli_router.core.keyspace import Layout
 from neli_router.errors import NeliError
 from neli_router.fence.delta import FencedTable
-from neli_router.keyspace import Layout
-from neli_router.pipeline.source import TickSteps
+from neli_router.lab.pipeline.source import TickSteps
 from neli_router.spark import session
 from neli_router.spark.guard import run_job
 from neli_router.spark.slots import with_partition

@@ -4,6 +4,8 @@
 
 Client and AsyncClient ask it; `neli agent` runs it. The clients need httpx, which a program that is a member itself
 does not need. So they are imported when they are asked for.
+
+It may import config, drivers, fence, hosts, member, protocols, router and status.
 """
 
 from importlib import import_module

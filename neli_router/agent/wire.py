@@ -19,7 +19,7 @@
     POST /v1/drain undrain pin unpin weigh       WishAsked      WishView; with `"preview": true` only what it would do
     POST /v1/load             LoadAsked          LoadView       the same for loads, with how evenly they lie on members
     POST /v1/rebalance        RebalanceAsked     RebalanceView  leaders that are elected among peers move
-    POST /v1/witness          WitnessAsked       a stream: registered (WitnessView); of `deaths/registration.py`
+    POST /v1/witness          WitnessAsked       a stream: registered (WitnessView); of `member/witness/registration.py`
     GET  /health  /ready  /metrics               for those who watch processes
 
 A client that streams `leadership/events` *holds* the role from `acquired` on: it is handed over only when the stream
@@ -48,8 +48,8 @@ from typing import Literal
 import msgspec
 
 from neli_router import errors
+from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError, NeliError
-from neli_router.keyspace import Layout
 
 __all__ = [
     "AGE_MAX",

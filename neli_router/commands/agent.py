@@ -20,11 +20,11 @@ from typing import Any
 import click
 
 from neli_router.commands.configuration import resolve_here, resolved_or_exit, with_options
+from neli_router.config.agent_options import AgentOptions
+from neli_router.config.reload import Reloaded, Reloader
+from neli_router.core.exit_codes import EXIT_USAGE
+from neli_router.core.logs import logger
 from neli_router.errors import MissingExtra
-from neli_router.exit_codes import EXIT_USAGE
-from neli_router.logs import logger
-from neli_router.settings.agent_options import AgentOptions
-from neli_router.settings.reload import Reloaded, Reloader
 
 __all__ = ["agent_command", "log_to_standard_error"]
 

@@ -19,18 +19,18 @@ from pathlib import Path
 import click
 import msgspec
 
-from neli_router import config as configuration
 from neli_router.commands.configuration import resolved_or_exit
 from neli_router.commands.conventions import output_option, print_rows, print_views
-from neli_router.config import Config
+from neli_router.config import config as configuration
+from neli_router.config.config import Config
+from neli_router.core.exit_codes import EXIT_BROKEN, EXIT_USAGE
+from neli_router.drivers.ledgers.base import Entry, Ledger, Promise
 from neli_router.errors import LedgerTrimmed, MissingExtra, NeliError, plain
-from neli_router.exit_codes import EXIT_BROKEN, EXIT_USAGE
-from neli_router.ledgers.base import Entry, Ledger, Promise
-from neli_router.processes.notes import NoteReader
-from neli_router.processes.referee import Life
 from neli_router.status.annals import Annals, Finding
 from neli_router.status.audit import ActedSpan, Audit, Figures, audit, figures, lasting
 from neli_router.status.history import between, patiently
+from neli_router.status.notes import NoteReader
+from neli_router.status.referee import Life
 
 __all__ = ["AuditView", "FiguresView", "FindingView", "acts_in", "annals_of", "audit_command", "config_of_ledger"]
 

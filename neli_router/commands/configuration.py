@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 import click
 
 from neli_router.commands.conventions import output_option
-from neli_router.config import LEASES, PROTOCOLS_OWN, Config
+from neli_router.config.agent_address import default_address
+from neli_router.config.config import LEASES, PROTOCOLS_OWN, Config
+from neli_router.config.options import OPTIONS
+from neli_router.config.resolve import Resolved, resolve
+from neli_router.core.exit_codes import EXIT_USAGE
+from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
-from neli_router.exit_codes import EXIT_USAGE
-from neli_router.keyspace import Layout
-from neli_router.settings.agent_address import default_address
-from neli_router.settings.options import OPTIONS
-from neli_router.settings.resolve import Resolved, resolve
 
 __all__ = ["Flags", "config_command", "plain", "resolve_here", "resolved_or_exit", "with_options"]
 

@@ -24,6 +24,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
+from neli_router.config.token import read_token
+from neli_router.core.exit_codes import (
+    EXIT_INTERRUPTED,
+    EXIT_LOST,
+    EXIT_NO_AGENT,
+    EXIT_NO_OWNER,
+    EXIT_REFUSED,
+    EXIT_USAGE,
+)
+from neli_router.core.keyspace import Key, Role, role_of
+from neli_router.core.private import Unreadable
 from neli_router.errors import (
     BadKey,
     ConfigError,
@@ -35,17 +46,6 @@ from neli_router.errors import (
     NotLeading,
     plain,
 )
-from neli_router.exit_codes import (
-    EXIT_INTERRUPTED,
-    EXIT_LOST,
-    EXIT_NO_AGENT,
-    EXIT_NO_OWNER,
-    EXIT_REFUSED,
-    EXIT_USAGE,
-)
-from neli_router.keyspace import Key, Role, role_of
-from neli_router.private import Unreadable
-from neli_router.settings.token import read_token
 
 if TYPE_CHECKING:
     from neli_router.agent.client.client import Client

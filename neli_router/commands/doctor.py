@@ -31,10 +31,8 @@ from typing import Any
 import click
 import msgspec
 
-from neli_router import config as configuration
 from neli_router.agent.server.sockets import listen_tcp
 from neli_router.agent.wire import PeersView
-from neli_router.clock import host_clock
 from neli_router.commands.configuration import resolve_here, with_options
 from neli_router.commands.conventions import output_option
 from neli_router.commands.measurements import (
@@ -50,19 +48,21 @@ from neli_router.commands.measurements import (
     percentile,
 )
 from neli_router.commands.peers import unled, why_of
-from neli_router.config import ELECTED, Config
-from neli_router.deaths.life import OwnLife
-from neli_router.deaths.registration import Registration
+from neli_router.config import config as configuration
+from neli_router.config.addresses import parse_place
+from neli_router.config.agent_address import Address, distrust
+from neli_router.config.agent_options import AgentOptions
+from neli_router.config.config import ELECTED, Config
+from neli_router.config.resolve import Resolved
+from neli_router.core.clock import host_clock
+from neli_router.core.exit_codes import EXIT_BROKEN
+from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.ledgers.sqlite.faults import file_system, refuse_unusable_place
+from neli_router.drivers.peers.outlook import WHY, answering, too_few
 from neli_router.errors import BeyondProtocol, ConfigError, LedgerError, LedgerMissing, NeliError, PeersUnusable
-from neli_router.exit_codes import EXIT_BROKEN
-from neli_router.ledgers.base import Ledger
-from neli_router.ledgers.sqlite.faults import file_system, refuse_unusable_place
-from neli_router.peers.outlook import WHY, answering, too_few
-from neli_router.protocol import BEATS_PER_LEASE, Notice
-from neli_router.settings.addresses import parse_place
-from neli_router.settings.agent_address import Address, distrust
-from neli_router.settings.agent_options import AgentOptions
-from neli_router.settings.resolve import Resolved
+from neli_router.member.witness.life import OwnLife
+from neli_router.member.witness.registration import Registration
+from neli_router.protocols.protocol import BEATS_PER_LEASE, Notice
 from neli_router.status.inspection import Inspection
 
 __all__ = ["doctor_command", "examine"]

@@ -33,9 +33,9 @@ from neli_router.commands.conventions import (
     time_stamp,
 )
 from neli_router.commands.hook import ChangeHook, hook_options
+from neli_router.core.exit_codes import EXIT_INTERRUPTED
+from neli_router.drivers.ledgers.base import Ledger
 from neli_router.errors import NeliError, plain
-from neli_router.exit_codes import EXIT_INTERRUPTED
-from neli_router.ledgers.base import Ledger
 from neli_router.status.annals import Annals
 from neli_router.status.causes import OF_MEMBERS, SETTLED, Episode
 from neli_router.status.history import patiently

@@ -16,12 +16,12 @@ import json
 
 import click
 
-from neli_router import config as configuration
 from neli_router.commands.configuration import resolved_or_exit, with_options
 from neli_router.commands.conventions import output_option
+from neli_router.config import config as configuration
+from neli_router.core.exit_codes import EXIT_BROKEN, EXIT_REFUSED
+from neli_router.drivers.ledgers.addresses import delete_ledger, public_address
 from neli_router.errors import LedgerMissing, LedgerUnavailable, NeliError
-from neli_router.exit_codes import EXIT_BROKEN, EXIT_REFUSED
-from neli_router.ledgers.addresses import delete_ledger, public_address
 from neli_router.status.inspection import Inspection
 
 __all__ = ["delete_command", "group_command"]

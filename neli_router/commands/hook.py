@@ -28,8 +28,8 @@ from typing import Any, Self, TypeVar
 import click
 
 from neli_router.commands.conventions import Seconds
+from neli_router.core.exit_codes import EXIT_INTERRUPTED
 from neli_router.errors import plain
-from neli_router.exit_codes import EXIT_INTERRUPTED
 
 __all__ = ["QUEUE_MAX", "ChangeHook", "hook_options"]
 

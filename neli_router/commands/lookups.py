@@ -30,9 +30,9 @@ from neli_router.commands.conventions import (
 )
 from neli_router.commands.hook import ChangeHook, hook_options
 from neli_router.commands.peers import print_peers
+from neli_router.core.exit_codes import EXIT_NO_OWNER, EXIT_USAGE
+from neli_router.core.keyspace import Key
 from neli_router.errors import NoOwner, plain
-from neli_router.exit_codes import EXIT_NO_OWNER, EXIT_USAGE
-from neli_router.keyspace import Key
 
 if TYPE_CHECKING:
     from neli_router.agent.client.client import Client

@@ -26,10 +26,10 @@ from math import ceil
 from pathlib import Path
 from typing import Literal
 
-from neli_router.clock import Clock, host_clock
-from neli_router.ledgers.base import Ledger
-from neli_router.ledgers.sqlite.ledger import SqliteLedger
-from neli_router.protocol import BEATS_PER_LEASE, DRIFT_MAX
+from neli_router.core.clock import Clock, host_clock
+from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.protocols.protocol import BEATS_PER_LEASE, DRIFT_MAX
 
 __all__ = [
     "Diagnosis",

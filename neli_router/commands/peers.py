@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from neli_router.commands.conventions import agent_options, asking, output_option, print_rows, print_views
-from neli_router.exit_codes import EXIT_NO_OWNER
-from neli_router.peers.outlook import too_few
+from neli_router.core.exit_codes import EXIT_NO_OWNER
+from neli_router.drivers.peers.outlook import too_few
 
 if TYPE_CHECKING:
     from neli_router.agent.wire import PeersView, PeerView

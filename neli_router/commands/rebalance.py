@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from neli_router.commands.conventions import agent_options, asking, output_option, print_views
-from neli_router.exit_codes import EXIT_USAGE
+from neli_router.core.exit_codes import EXIT_USAGE
 
 __all__ = ["rebalance_command"]
 

@@ -33,25 +33,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from neli_router.clock import host_clock
 from neli_router.commands.conventions import Seconds, agent_options, asking, complain, not_empty, role_given
-from neli_router.commands.descendants import told_left
-from neli_router.commands.guardian import MARGIN_MIN, Guardian, guardian
-from neli_router.errors import NeliError, NoAgent, plain
-from neli_router.exit_codes import (
+from neli_router.core.clock import host_clock
+from neli_router.core.exit_codes import (
     EXIT_CANNOT_START,
     EXIT_LOST,
     EXIT_NOT_ENDED,
     EXIT_NOT_EXECUTABLE,
     EXIT_NOT_LED,
 )
-from neli_router.keyspace import Role
+from neli_router.core.keyspace import Role
+from neli_router.errors import NeliError, NoAgent, plain
+from neli_router.hosts.descendants import told_left
+from neli_router.hosts.guardian import MARGIN_MIN, Guardian, guardian
 
 if TYPE_CHECKING:
     from neli_router.agent.client.client import Client
     from neli_router.agent.client.leading import LeadingBlock
     from neli_router.agent.client.leases import AgentLease, Hold
-    from neli_router.commands.descendants import LeftProcess
+    from neli_router.hosts.descendants import LeftProcess
 
 __all__ = ["run_command"]
 

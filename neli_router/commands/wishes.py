@@ -24,9 +24,9 @@ from neli_router.commands.conventions import (
     print_rows,
     print_views,
 )
+from neli_router.core.exit_codes import EXIT_BROKEN, EXIT_USAGE
 from neli_router.errors import ConfigError
-from neli_router.exit_codes import EXIT_BROKEN, EXIT_USAGE
-from neli_router.loads import LoadProfile
+from neli_router.router.loads import LoadProfile
 
 if TYPE_CHECKING:
     from neli_router.agent.client.client import Client

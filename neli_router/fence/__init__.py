@@ -22,6 +22,8 @@ with sqlite3, psycopg, psycopg2, pg8000 and, with `paramstyle`, any other driver
 connections the same functions are in `neli_router.fence.asynchronous`, those that guard keys in Redis are in
 `neli_router.fence.redis`, and `neli_router.fence.delta` fences Delta tables. All may be called from any thread that may
 use the connection.
+
+It may import only the core.
 """
 
 from contextlib import closing

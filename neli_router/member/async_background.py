@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from math import inf
 
+from neli_router.core.keyspace import Role
 from neli_router.errors import LeaseLost, NeliError
-from neli_router.keyspace import Role
 from neli_router.member.async_leading import AsyncBlock, AsyncLease, Bridge
 from neli_router.member.background import RUN_MIN, BaseBackground
 from neli_router.member.membership import anew

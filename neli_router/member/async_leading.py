@@ -12,12 +12,12 @@ from math import inf
 from types import TracebackType
 from typing import Any
 
-from neli_router.cancellation import LeaseCancellation
-from neli_router.keyspace import Role
-from neli_router.leases import AsyncRevocation
+from neli_router.core.keyspace import Role
 from neli_router.member.barrier import Grant
+from neli_router.member.cancellation import LeaseCancellation
 from neli_router.member.engine import Engine
 from neli_router.member.lease import GrantedLease
+from neli_router.member.leases import AsyncRevocation
 from neli_router.member.membership import Attempt
 from neli_router.member.runtime import WAIT_MAX
 

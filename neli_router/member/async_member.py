@@ -16,12 +16,11 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, Self
 
-from neli_router.closing import AsyncClosing
-from neli_router.config import Config
-from neli_router.deaths.process import ProcessMark
+from neli_router.config.config import Config
+from neli_router.core.closing import AsyncClosing
+from neli_router.core.keyspace import Layout, Role
 from neli_router.errors import Closed, ConfigError
-from neli_router.induction.fold import State
-from neli_router.keyspace import Layout, Role
+from neli_router.hosts.process import ProcessMark
 from neli_router.member import wishes
 from neli_router.member.async_background import AsyncBackground, AsyncTask
 from neli_router.member.async_leading import AsyncBlock, AsyncLease, Bridge
@@ -29,7 +28,8 @@ from neli_router.member.background import require_task
 from neli_router.member.engine import BREAK_OFF_MAX, FLUSH_MAX, START_MAX
 from neli_router.member.member import Member
 from neli_router.member.wishes import WISH_MAX, CheckedWish
-from neli_router.protocol import Event
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.protocol import Event
 from neli_router.router.async_router import AsyncRouter
 
 __all__ = ["AsyncMember"]

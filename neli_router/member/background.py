@@ -11,8 +11,8 @@ Each run is a `leading` block: the handover of the role waits for it to end, and
 from collections.abc import Callable
 from math import inf
 
+from neli_router.core.keyspace import Role
 from neli_router.errors import Closed, ConfigError, LeaseLost, NeliError
-from neli_router.keyspace import Role
 from neli_router.member.barrier import Grant
 from neli_router.member.engine import Engine
 from neli_router.member.failures import place_of

@@ -21,7 +21,7 @@ from enum import Enum
 from functools import partial
 
 from neli_router.member.runtime import Lane
-from neli_router.protocol import Acquired, Event, Fenced, Handler, Revoked
+from neli_router.protocols.protocol import Acquired, Event, Fenced, Handler, Revoked
 
 __all__ = ["Barrier", "Grant", "GrantState"]
 

@@ -14,9 +14,9 @@ that was found here. It is no other with the tables of a ledger, but for this: t
 A peer that has told nothing of itself is called as the list spells it, and has no address.
 """
 
-from neli_router.electors.events import Led
-from neli_router.keyspace import Layout
-from neli_router.peers.outlook import Outlook
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.peers.outlook import Outlook
+from neli_router.protocols.electors.events import Led
 from neli_router.router.feed import Reading
 from neli_router.router.table import Owner, Peer, Table
 

@@ -33,14 +33,10 @@ from contextlib import contextmanager
 from math import inf
 from weakref import WeakSet
 
-from neli_router import protocol
-from neli_router.config import BORROWED, ELECTED, Config, my_place, owners_of, peers_at
-from neli_router.deaths.process import ProcessMark
-from neli_router.electors.events import Nominate, Prefer, Rebalance
-from neli_router.electors.priority import LEAST, electorate
-from neli_router.electors.settings import TermSettings
+from neli_router.config.config import BORROWED, ELECTED, Config, my_place, owners_of, peers_at
+from neli_router.drivers.ledgers.pump import Tap
 from neli_router.errors import BeyondProtocol, ConfigError, LedgerTrimmed, LedgerUnavailable, NeliError
-from neli_router.induction.events import Wish
+from neli_router.hosts.process import ProcessMark
 from neli_router.member.barrier import Barrier
 from neli_router.member.failures import defect, forked, handler_failed
 from neli_router.member.footing import Foothold, Footing, Request
@@ -51,8 +47,21 @@ from neli_router.member.membership import Membership
 from neli_router.member.peer_footing import PeerFooting
 from neli_router.member.runtime import Loop, Runtime
 from neli_router.member.wishes import CheckedWish, no_wishes, unheard
-from neli_router.protocol import BEATS_PER_LEASE, LEASE_MAX, NO_STANDING, Close, Handler, News, Released, Stopped
-from neli_router.pump import Tap
+from neli_router.protocols import protocol
+from neli_router.protocols.electors.events import Nominate, Prefer, Rebalance
+from neli_router.protocols.electors.priority import LEAST, electorate
+from neli_router.protocols.electors.settings import TermSettings
+from neli_router.protocols.induction.events import Wish
+from neli_router.protocols.protocol import (
+    BEATS_PER_LEASE,
+    LEASE_MAX,
+    NO_STANDING,
+    Close,
+    Handler,
+    News,
+    Released,
+    Stopped,
+)
 from neli_router.router.feed import Feed
 from neli_router.router.owners_reader import OwnersReader, OwnersTap
 

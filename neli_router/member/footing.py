@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from neli_router.deaths.process import ProcessMark
-from neli_router.electors.events import Nominate, Prefer, Rebalance
-from neli_router.induction.events import Wish
-from neli_router.protocol import Close, Machine, News, Released
+from neli_router.hosts.process import ProcessMark
+from neli_router.protocols.electors.events import Nominate, Prefer, Rebalance
+from neli_router.protocols.induction.events import Wish
+from neli_router.protocols.protocol import Close, Machine, News, Released
 
 __all__ = ["Foothold", "Footing", "Request"]
 

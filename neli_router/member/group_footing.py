@@ -10,18 +10,18 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from neli_router.config import Config
-from neli_router.consumer_group.contender import Contender
-from neli_router.consumer_group.fast_neli import FastNeli
-from neli_router.consumer_group.neli import Neli
-from neli_router.consumer_group.settings import FastNeliSettings, NeliSettings
-from neli_router.deaths.process import ProcessMark
+from neli_router.config.config import Config
+from neli_router.drivers.consumer_groups.pump import SubscriptionPump
 from neli_router.errors import NeliError
+from neli_router.hosts.process import ProcessMark
 from neli_router.member.footing import Foothold, Request
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Runtime
-from neli_router.protocol import Close, Machine, Notice, Released
-from neli_router.subscriptions.pump import SubscriptionPump
+from neli_router.protocols.consumer_group.contender import Contender
+from neli_router.protocols.consumer_group.fast_neli import FastNeli
+from neli_router.protocols.consumer_group.neli import Neli
+from neli_router.protocols.consumer_group.settings import FastNeliSettings, NeliSettings
+from neli_router.protocols.protocol import Close, Machine, Notice, Released
 
 __all__ = ["GroupFooting"]
 

@@ -10,7 +10,7 @@ whenever something has changed; nothing here waits. The handover of each partiti
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from neli_router.closing import Closing
+from neli_router.core.closing import Closing
 from neli_router.member.barrier import Grant, GrantState
 from neli_router.member.lease import Lease
 from neli_router.member.membership import Membership

@@ -14,10 +14,10 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 
-from neli_router import logs
-from neli_router.keyspace import spelled
+from neli_router.core import logs
+from neli_router.core.keyspace import spelled
 from neli_router.member.runtime import Lane
-from neli_router.protocol import Acquired, Fenced, News, Notice, Revoked
+from neli_router.protocols.protocol import Acquired, Fenced, News, Notice, Revoked
 
 __all__ = ["NOTES_MAX", "Journal"]
 

@@ -9,10 +9,10 @@ alive. So a process that was stopped for a minute finds its lease over before it
 
 from math import inf
 
+from neli_router.core.keyspace import Role
 from neli_router.errors import NeliError
-from neli_router.keyspace import Role
-from neli_router.leases import BaseLease, Revocation
 from neli_router.member.barrier import Grant, GrantState
+from neli_router.member.leases import BaseLease, Revocation
 from neli_router.member.membership import Membership
 
 __all__ = ["GrantedLease", "Lease"]

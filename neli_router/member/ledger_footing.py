@@ -14,19 +14,19 @@ import contextlib
 from collections.abc import Sequence
 from functools import partial
 
-from neli_router.config import Config, require_promises
-from neli_router.deaths.base import NO_WITNESS, Witness
-from neli_router.deaths.life import OwnLife
-from neli_router.deaths.process import ProcessMark
+from neli_router.config.config import Config, require_promises
+from neli_router.drivers.ledgers.pump import Pump, Tap
 from neli_router.errors import NeliError
-from neli_router.induction.events import Wish
-from neli_router.induction.fold import State
-from neli_router.induction.machine import Induction
+from neli_router.hosts.process import ProcessMark
 from neli_router.member.footing import Foothold, Request
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Runtime
-from neli_router.protocol import Close, Released
-from neli_router.pump import Pump, Tap
+from neli_router.member.witness.base import NO_WITNESS, Witness
+from neli_router.member.witness.life import OwnLife
+from neli_router.protocols.induction.events import Wish
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.machine import Induction
+from neli_router.protocols.protocol import Close, Released
 from neli_router.router.feed import Feed
 from neli_router.router.ledger_reader import LedgerReadings
 

@@ -23,15 +23,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
-from neli_router.clock import require_supported_platform
-from neli_router.closing import Closing
-from neli_router.config import Config, owners_at
-from neli_router.deaths.process import ProcessMark
+from neli_router.config.config import Config, owners_at
+from neli_router.core.clock import require_supported_platform
+from neli_router.core.closing import Closing
+from neli_router.core.keyspace import Layout, Role
+from neli_router.drivers.ledgers.pump import Tap
+from neli_router.drivers.owners.base import Card
+from neli_router.drivers.peers.outlook import Outlook
 from neli_router.errors import NotLeading
-from neli_router.induction.events import Wish
-from neli_router.induction.fold import State
-from neli_router.induction.records import Certify
-from neli_router.keyspace import Layout, Role
+from neli_router.hosts.process import ProcessMark
 from neli_router.member import wishes
 from neli_router.member.background import Background, Task, require_task
 from neli_router.member.engine import FLUSH_MAX, START_MAX, Engine
@@ -39,10 +39,10 @@ from neli_router.member.held_partitions import HeldPartitions
 from neli_router.member.lease import Lease
 from neli_router.member.runtime import THREADS, Runtime
 from neli_router.member.wishes import WISH_MAX, CheckedWish
-from neli_router.ownership.base import Card
-from neli_router.peers.outlook import Outlook
-from neli_router.protocol import Handler, Standing
-from neli_router.pump import Tap
+from neli_router.protocols.induction.events import Wish
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import Certify
+from neli_router.protocols.protocol import Handler, Standing
 from neli_router.router.owners_reader import OwnersTap
 from neli_router.router.router import Router
 

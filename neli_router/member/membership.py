@@ -15,13 +15,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from neli_router.config import ELECTED
+from neli_router.config.config import ELECTED
+from neli_router.drivers.peers.outlook import Outlook
 from neli_router.errors import Closed, NeliError, NotLeading
-from neli_router.induction.fold import State
 from neli_router.member.barrier import Barrier, Grant, GrantState
 from neli_router.member.runtime import Changed, Runtime
-from neli_router.peers.outlook import Outlook
-from neli_router.protocol import NO_STANDING, Standing
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.protocol import NO_STANDING, Standing
 
 __all__ = ["Attempt", "Membership", "anew", "why_not"]
 

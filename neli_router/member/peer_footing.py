@@ -15,24 +15,24 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-from neli_router.config import Config, my_place
-from neli_router.deaths.process import ProcessMark
-from neli_router.electors.council import Council
-from neli_router.electors.gossip import Gossip
-from neli_router.electors.settings import GossipSettings, TermSettings
-from neli_router.electors.voter import Voter
+from neli_router.config.config import Config, my_place
+from neli_router.core.keyspace import spelled
+from neli_router.drivers.peers.base import PeerLink
+from neli_router.drivers.peers.card import PeerCard, decoded, encoded
+from neli_router.drivers.peers.outlook import Outlook, news_between
+from neli_router.drivers.peers.pump import PeerPump
 from neli_router.errors import NeliError
-from neli_router.induction.events import Wish
-from neli_router.keyspace import spelled
+from neli_router.hosts.process import ProcessMark
 from neli_router.member.believed_owners import BelievedOwners
 from neli_router.member.footing import Foothold, Request
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Runtime
-from neli_router.peers.base import PeerLink
-from neli_router.peers.card import PeerCard, decoded, encoded
-from neli_router.peers.outlook import Outlook, news_between
-from neli_router.peers.pump import PeerPump
-from neli_router.protocol import Machine, Notice
+from neli_router.protocols.electors.settings import GossipSettings, TermSettings
+from neli_router.protocols.electors.voter import Voter
+from neli_router.protocols.gossip.elector import Gossip
+from neli_router.protocols.induction.events import Wish
+from neli_router.protocols.protocol import Machine, Notice
+from neli_router.protocols.term.council import Council
 from neli_router.router.feed import Feed
 
 __all__ = ["PeerFooting"]

@@ -24,11 +24,11 @@ import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from neli_router.config import Config
+from neli_router.config.config import Config
+from neli_router.drivers.owners.base import Card, Claim, Owners, Receipt, Version
 from neli_router.errors import GroupMismatch, LedgerError, NeliError
 from neli_router.member.journal import Journal
 from neli_router.member.membership import Membership
-from neli_router.ownership.base import Card, Claim, Owners, Receipt, Version
 
 __all__ = ["TTL_MIN", "Publisher"]
 

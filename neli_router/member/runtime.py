@@ -18,17 +18,17 @@ from queue import Empty, SimpleQueue
 from random import Random
 from typing import Generic, Protocol, TypeVar
 
-from neli_router import config as configuration
-from neli_router.clock import host_clock
-from neli_router.config import Config
-from neli_router.consumer_group.settings import GroupSettings
-from neli_router.deaths.base import Witness
-from neli_router.deaths.choice import choose
-from neli_router.deaths.life import OwnLife
-from neli_router.ledgers.base import Ledger
-from neli_router.peers.base import PeerLink
-from neli_router.protocol import Notice
-from neli_router.subscriptions.base import GroupSubscription
+from neli_router.config import config as configuration
+from neli_router.config.config import Config
+from neli_router.core.clock import host_clock
+from neli_router.drivers.consumer_groups.base import GroupSubscription
+from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.peers.base import PeerLink
+from neli_router.member.witness.base import Witness
+from neli_router.member.witness.choice import choose
+from neli_router.member.witness.life import OwnLife
+from neli_router.protocols.consumer_group.settings import GroupSettings
+from neli_router.protocols.protocol import Notice
 
 __all__ = ["THREADS", "WAIT_MAX", "Changed", "Lane", "Loop", "Runtime", "Threads"]
 

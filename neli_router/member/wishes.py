@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from neli_router.config import ELECTED, SHARERS
+from neli_router.config.config import ELECTED, SHARERS
+from neli_router.core.keyspace import Layout
 from neli_router.errors import BeyondProtocol, ConfigError, LedgerUnavailable
-from neli_router.induction.fold import State
-from neli_router.induction.records import Drain, Load, Pin, Record, Undrain, Unpin, Weigh
-from neli_router.keyspace import Layout
-from neli_router.protocol import LOAD_MAX, NAME_MAX, WEIGHT_MAX
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import Drain, Load, Pin, Record, Undrain, Unpin, Weigh
+from neli_router.protocols.protocol import LOAD_MAX, NAME_MAX, WEIGHT_MAX
 
 __all__ = [
     "WISH_MAX",

@@ -14,9 +14,9 @@ from functools import partial
 from types import EllipsisType
 from typing import NoReturn, Self
 
-from neli_router.closing import AsyncClosing
+from neli_router.core.closing import AsyncClosing
+from neli_router.core.keyspace import Key, Role
 from neli_router.errors import Closed, NeliError
-from neli_router.keyspace import Key, Role
 from neli_router.router.async_router import AsyncRouter
 from neli_router.router.groups import GRACE, Groups, Leader, SharedHost, Source, by_host
 from neli_router.router.router import AWAIT_MAX

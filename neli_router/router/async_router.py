@@ -15,13 +15,13 @@ from functools import partial
 from types import EllipsisType
 from typing import NoReturn, Self
 
-from neli_router import config as configuration
-from neli_router.closing import AsyncClosing
-from neli_router.config import Config
+from neli_router.config import config as configuration
+from neli_router.config.config import Config
+from neli_router.core.closing import AsyncClosing
+from neli_router.core.keyspace import Key, Layout, Role
+from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.owners.base import OwnersSource
 from neli_router.errors import Closed, NeliError
-from neli_router.keyspace import Key, Layout, Role
-from neli_router.ledgers.base import Ledger
-from neli_router.ownership.base import OwnersSource
 from neli_router.router.feed import Feed
 from neli_router.router.reader import CLOSE_MAX
 from neli_router.router.refusal import At, View

@@ -30,10 +30,10 @@ from functools import partial
 from typing import NamedTuple
 from weakref import WeakSet
 
-from neli_router.clock import Clock, host_clock
+from neli_router.core.clock import Clock, host_clock
+from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError, GroupMismatch, LedgerMissing, NeliError
-from neli_router.keyspace import Layout
-from neli_router.protocol import Notice
+from neli_router.protocols.protocol import Notice
 from neli_router.router.refusal import (
     ALARMING,
     MAKE,

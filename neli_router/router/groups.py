@@ -21,9 +21,11 @@ from math import gcd
 from types import EllipsisType
 from typing import NamedTuple
 
-from neli_router import config as configuration
-from neli_router.closing import Closing
-from neli_router.config import Config
+from neli_router.config import config as configuration
+from neli_router.config.config import Config
+from neli_router.core.closing import Closing
+from neli_router.core.keyspace import Key, Role
+from neli_router.drivers.ledgers.base import Ledger
 from neli_router.errors import (
     BadKey,
     Closed,
@@ -35,8 +37,6 @@ from neli_router.errors import (
     NeliError,
     StaleTable,
 )
-from neli_router.keyspace import Key, Role
-from neli_router.ledgers.base import Ledger
 from neli_router.router.router import AWAIT_MAX, Router
 from neli_router.router.table import Owner, Peer, Table
 

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 
-from neli_router.clock import Clock
+from neli_router.core.clock import Clock
+from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.ledgers.pump import Pump
 from neli_router.errors import LedgerError, LedgerMissing, LedgerTrimmed, LedgerUnavailable
-from neli_router.induction.fold import State
-from neli_router.induction.observer import Observer
-from neli_router.ledgers.base import Ledger
-from neli_router.protocol import News, Notice, Stopped
-from neli_router.pump import Pump
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.observer import Observer
+from neli_router.protocols.protocol import News, Notice, Stopped
 from neli_router.router.feed import Feed, Reading
 from neli_router.router.reader import Reader
 from neli_router.router.refusal import member_that_left

@@ -24,10 +24,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from neli_router.clock import Clock
+from neli_router.core.clock import Clock
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.owners.base import Card, Holding, Listing, OwnersSource, Version
 from neli_router.errors import LedgerError, LedgerUnusable
-from neli_router.keyspace import Layout
-from neli_router.ownership.base import Card, Holding, Listing, OwnersSource, Version
 from neli_router.router.feed import Feed, Reading
 from neli_router.router.reader import Reader
 from neli_router.router.table import Owner, Peer, Table, no_owner

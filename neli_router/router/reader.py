@@ -10,7 +10,7 @@ import os
 import threading
 from weakref import ref
 
-from neli_router.clock import Clock
+from neli_router.core.clock import Clock
 from neli_router.errors import NeliError
 from neli_router.router.feed import Feed
 

@@ -20,17 +20,17 @@ from typing import Any, NoReturn, Self, cast
 
 import mmh3
 
-from neli_router import config as configuration
-from neli_router import logs
-from neli_router.clock import host_clock, require_supported_platform
-from neli_router.closing import Closing
-from neli_router.config import Config
+from neli_router.config import config as configuration
+from neli_router.config.config import Config
+from neli_router.core import logs
+from neli_router.core.clock import host_clock, require_supported_platform
+from neli_router.core.closing import Closing
+from neli_router.core.keyspace import Key, Layout, Role
+from neli_router.drivers.ledgers.addresses import require_driver
+from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.owners.base import OwnersSource
 from neli_router.errors import ConfigError, NeliError
-from neli_router.keyspace import Key, Layout, Role
-from neli_router.ledgers.addresses import require_driver
-from neli_router.ledgers.base import Ledger
-from neli_router.ownership.base import OwnersSource
-from neli_router.protocol import Notice
+from neli_router.protocols.protocol import Notice
 from neli_router.router.feed import Feed, FixedFeed
 from neli_router.router.ledger_reader import LedgerReader
 from neli_router.router.reader import CLOSE_MAX, Reader

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import mmh3
 
+from neli_router.core.keyspace import Key, Layout, Role
 from neli_router.errors import BadKey, ConfigError, NoOwner
-from neli_router.keyspace import Key, Layout, Role
 
 __all__ = ["ROWS_MAX", "Owner", "Peer", "Table", "no_owner"]
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from neli_router.closing import Closing
+from neli_router.core.closing import Closing
 from neli_router.errors import NeliError
 from neli_router.router.table import Owner, Table
 

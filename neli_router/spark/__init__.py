@@ -13,6 +13,8 @@
 
 Any SparkSession will do for all the rest: one of `spark-submit`, of a notebook, or of a cluster. The names come from
 modules that need packages of the extra `spark`, so each is imported when it is asked for.
+
+It may import agent, drivers, fence, router and status.
 """
 
 from importlib import import_module

@@ -58,11 +58,11 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from neli_router import logs
 from neli_router.agent.client.leases import AgentLease, Share
-from neli_router.clock import host_clock
+from neli_router.core import logs
+from neli_router.core.clock import host_clock
+from neli_router.core.exit_codes import EXIT_DONE, EXIT_LOST, EXIT_NO_AGENT, EXIT_REFUSED, EXIT_USAGE
 from neli_router.errors import ConfigError, LeaseLost, NeliError, NoAgent
-from neli_router.exit_codes import EXIT_DONE, EXIT_LOST, EXIT_NO_AGENT, EXIT_REFUSED, EXIT_USAGE
 from neli_router.fence import Refused
 
 __all__ = ["END_MAX", "Held", "LeaseGuard", "guarded", "run_job"]

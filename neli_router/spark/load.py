@@ -17,9 +17,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.types import NumericType
 
+from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
-from neli_router.keyspace import Layout
-from neli_router.loads import SLOTS_KEPT, LoadProfile
+from neli_router.router.loads import SLOTS_KEPT, LoadProfile
 from neli_router.spark.slots import column_of, quoted, with_slot
 
 __all__ = ["hot_keys", "load_profile"]

@@ -28,9 +28,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import IntegralType, StructField
 
+from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError, NeliError
 from neli_router.fence import TableMismatch
-from neli_router.keyspace import Layout
 from neli_router.spark.slots import NOTE, column_of, noted, noted_as, quoted, unused_name, with_partition
 
 __all__ = ["FilesRead", "files_read", "laid_out", "owned", "repartition_by_owner"]

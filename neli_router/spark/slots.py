@@ -34,8 +34,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import BinaryType, CharType, DataType, IntegralType, StringType, StructField, VarcharType
 
+from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey, ConfigError
-from neli_router.keyspace import Layout
 
 __all__ = [
     "NOTE",

@@ -39,9 +39,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from neli_router.agent.client.client import Client
 from neli_router.agent.client.leases import Share
+from neli_router.core.logs import logger
 from neli_router.errors import ConfigError, NotLeading
 from neli_router.fence.delta import Commit, FencedTable
-from neli_router.logs import logger
 from neli_router.spark.fenced import append_rows
 from neli_router.spark.guard import guarded
 

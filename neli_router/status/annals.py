@@ -25,11 +25,13 @@ from math import inf, isfinite
 from statistics import median
 from typing import Literal, NamedTuple
 
+from neli_router.drivers.ledgers.base import Entry
+from neli_router.drivers.ledgers.pump import FIRST_OFFSET_MAX
 from neli_router.errors import LedgerUnusable
-from neli_router.induction.admission import unknown_version
-from neli_router.induction.assignment import Candidate, assign
-from neli_router.induction.fold import State, fold
-from neli_router.induction.records import (
+from neli_router.protocols.induction.admission import unknown_version
+from neli_router.protocols.induction.assignment import Candidate, assign
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.records import (
     Beat,
     Certify,
     Expire,
@@ -41,10 +43,8 @@ from neli_router.induction.records import (
     Snapshot,
     decode,
 )
-from neli_router.induction.snapshots import BadSnapshot, digest_text, restore
-from neli_router.ledgers.base import Entry
-from neli_router.protocol import BEATS_PER_LEASE, DRIFT_MAX, wait_for
-from neli_router.pump import FIRST_OFFSET_MAX
+from neli_router.protocols.induction.snapshots import BadSnapshot, digest_text, restore
+from neli_router.protocols.protocol import BEATS_PER_LEASE, DRIFT_MAX, wait_for
 from neli_router.status.causes import CAUSES, Causes, Episode
 from neli_router.status.group_view import Cause, Move
 from neli_router.status.time_axis import TimeAxis

@@ -8,7 +8,7 @@
 that lost records, a term that went down, a member that computed another table.
 
 **What it cannot prove.** It does not say who *acted*. An owner acts while its lease holds, and a process that breaks
-the rule leaves no record of that. So overlaps are found in the members' notes (`processes/notes.py`), or not at all,
+the rule leaves no record of that. So overlaps are found in the members' notes (`status/notes.py`), or not at all,
 and the audit says which. Without notes of all, the times at which a partition was led follow from the protocol's rules:
 an owner leads until it hands over, leaves or dies; a successor leads once it owns the partition and owes no wait.
 
@@ -30,9 +30,9 @@ from math import ceil, inf, isfinite, nextafter
 from statistics import median
 from typing import NamedTuple
 
-from neli_router.induction.fold import State
-from neli_router.ledgers.base import Entry
-from neli_router.protocol import DRIFT_MAX
+from neli_router.drivers.ledgers.base import Entry
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.protocol import DRIFT_MAX
 from neli_router.status.annals import Annals, Finding, MemberLife, Plan, Severity, TenureSpan
 from neli_router.status.group_view import Move
 from neli_router.status.time_axis import TOLERANCE

@@ -19,8 +19,8 @@ had has moved nothing.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from neli_router.induction.fold import State
-from neli_router.induction.records import (
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import (
     Certify,
     Drain,
     Expire,

@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
-from neli_router.induction.fold import State, fold
-from neli_router.induction.records import (
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.records import (
     Beat,
     Certify,
     Drain,

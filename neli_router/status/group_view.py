@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from neli_router.induction.fold import State, fold
-from neli_router.induction.records import Record
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.records import Record
 
 __all__ = ["COUNTED", "Balance", "Cause", "GroupEvent", "GroupView", "MemberStatus", "Move", "Moved", "Vital"]
 

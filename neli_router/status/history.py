@@ -32,10 +32,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import NamedTuple, TypeVar
 
+from neli_router.drivers.ledgers.base import Entry, Ledger
+from neli_router.drivers.ledgers.pump import FIRST_OFFSET_MAX
 from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable
-from neli_router.induction.admission import unknown_version
-from neli_router.induction.fold import State, fold
-from neli_router.induction.records import (
+from neli_router.protocols.induction.admission import unknown_version
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.records import (
     Beat,
     Certify,
     Expire,
@@ -48,9 +50,7 @@ from neli_router.induction.records import (
     Unpin,
     decode,
 )
-from neli_router.induction.snapshots import BadSnapshot, restore
-from neli_router.ledgers.base import Entry, Ledger
-from neli_router.pump import FIRST_OFFSET_MAX
+from neli_router.protocols.induction.snapshots import BadSnapshot, restore
 
 __all__ = [
     "RecordRow",

@@ -17,15 +17,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
-from neli_router.clock import host_clock
+from neli_router.core.clock import host_clock
+from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.ledgers.pump import oldest_state
 from neli_router.errors import GroupMismatch
-from neli_router.induction.admission import mismatch
-from neli_router.induction.fold import fold
-from neli_router.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Snapshot, decode
-from neli_router.induction.suspicion import POWERLESS_LEASES
-from neli_router.ledgers.base import Ledger
-from neli_router.protocol import Settings
-from neli_router.pump import oldest_state
+from neli_router.protocols.induction.admission import mismatch
+from neli_router.protocols.induction.fold import fold
+from neli_router.protocols.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Snapshot, decode
+from neli_router.protocols.induction.suspicion import POWERLESS_LEASES
+from neli_router.protocols.protocol import Settings
 
 __all__ = ["Inspection"]
 

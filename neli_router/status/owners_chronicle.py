@@ -27,12 +27,12 @@ Events are numbered by the store's changes. One change may be several events, so
 from collections.abc import Mapping
 from itertools import zip_longest
 
-from neli_router.induction.fold import State
-from neli_router.induction.records import Genesis, Seat
-from neli_router.keyspace import Layout
-from neli_router.ownership.base import Card, Listing
-from neli_router.peers.outlook import Outlook, why_led
-from neli_router.protocol import Guarantee
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.owners.base import Card, Listing
+from neli_router.drivers.peers.outlook import Outlook, why_led
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import Genesis, Seat
+from neli_router.protocols.protocol import Guarantee
 from neli_router.status.causes import Episode
 from neli_router.status.chronicle import Chronicle
 from neli_router.status.group_view import Cause, Vital

@@ -19,11 +19,11 @@ of themselves. There are no targets, pins, loads, lags or leases.
 Events are numbered by the order in which they were seen.
 """
 
-from neli_router.induction.fold import State
-from neli_router.induction.records import Genesis, Seat
-from neli_router.keyspace import Layout
-from neli_router.peers.outlook import WHY, Outlook
-from neli_router.protocol import Guarantee
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.peers.outlook import WHY, Outlook
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import Genesis, Seat
+from neli_router.protocols.protocol import Guarantee
 from neli_router.status.causes import Episode
 from neli_router.status.chronicle import Chronicle
 from neli_router.status.group_view import Cause

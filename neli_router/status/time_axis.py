@@ -26,7 +26,7 @@ from collections import deque
 from dataclasses import dataclass
 from math import inf
 
-from neli_router.protocol import DRIFT_MAX
+from neli_router.protocols.protocol import DRIFT_MAX
 
 __all__ = ["TOLERANCE", "TimeAxis"]
 

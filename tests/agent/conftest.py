@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from neli_router.agent import Client
+from neli_router.config.agent_options import AgentOptions
 from neli_router.member.member import Member
-from neli_router.settings.agent_options import AgentOptions
 from tests.support.agents.running import PARTITIONS, STEADY, TOKEN, Running, configured, paired, running
 from tests.support.agents.stand_in import StandIn, standing_in
 from tests.support.waiting import PATIENCE, until

@@ -21,9 +21,9 @@ from neli_router.agent.wire import (
     StatusView,
     TableView,
 )
-from neli_router.keyspace import Layout
+from neli_router.config.agent_options import AgentOptions
+from neli_router.core.keyspace import Layout
 from neli_router.member.member import Member
-from neli_router.settings.agent_options import AgentOptions
 from tests.support.agents.running import DRAIN, PARTITIONS, STEADY, Running, configured, running
 
 LAYOUT = Layout(partitions=PARTITIONS)

@@ -11,8 +11,8 @@ import pytest
 from neli_router.agent import Client, NoAgent
 from neli_router.agent.client.streams import EVENT_MAX, Events
 from neli_router.agent.wire import LeaseView, Refusal
+from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey, Closed, ConfigError, LeaseLost, LedgerUnavailable, NeliError, NoOwner, NotLeading
-from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from tests.support.agents.running import PARTITIONS, STEADY, TOKEN, Running, over_once_told
 from tests.support.agents.stand_in import StandIn, standing_in, whenever

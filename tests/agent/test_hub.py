@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from neli_router.agent.server import channels, connections, hub
-from neli_router.keyspace import Layout
+from neli_router.core.keyspace import Layout
 from neli_router.member.member import Member
 from tests.support.agents.running import DRAIN, LEASE, PARTITIONS, STEADY, Running, configured, paired
 from tests.support.agents.stand_in import whenever

@@ -12,10 +12,10 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from neli_router.agent.server.metrics import AgentCollector, Delays, MetricsSnapshot, render
-from neli_router.clock import host_clock
-from neli_router.electors.events import Led
+from neli_router.core.clock import host_clock
+from neli_router.drivers.peers.outlook import Outlook
 from neli_router.fence import tally
-from neli_router.peers.outlook import Outlook
+from neli_router.protocols.electors.events import Led
 from tests.support.agents.running import Running
 from tests.support.waiting import until
 

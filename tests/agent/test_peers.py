@@ -16,13 +16,13 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from neli_router.agent.wire import PeersView, PeerView
-from neli_router.cli import main
+from neli_router.commands.cli import main
 from neli_router.commands.peers import unled, why_of
-from neli_router.config import Config
-from neli_router.keyspace import Layout
+from neli_router.config.agent_options import AgentOptions
+from neli_router.config.config import Config
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.peers.kept import KeptMemory
 from neli_router.member.member import Member
-from neli_router.peers.kept import KeptMemory
-from neli_router.settings.agent_options import AgentOptions
 from tests.member.test_peer_footing import PARTITIONS, Listed
 from tests.support.agents.running import TOKEN, Running, over_unix, running
 from tests.support.servers.process import free_udp_ports

@@ -23,14 +23,14 @@ from click.testing import CliRunner
 from neli_router.agent.server.changes import Changes
 from neli_router.agent.server.hub import HANGS_AFTER
 from neli_router.agent.server.server import Agent, run
-from neli_router.cli import main
-from neli_router.config import Config
+from neli_router.commands.cli import main
+from neli_router.config.agent_options import AgentOptions
+from neli_router.config.config import Config
+from neli_router.config.reload import Reloaded
+from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.errors import ConfigError, LedgerUnusable, NeliError
-from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
-from neli_router.settings.agent_options import AgentOptions
-from neli_router.settings.reload import Reloaded
 from tests.agent.test_sockets import held
 from tests.support.agents.running import PARTITIONS, TOKEN, Events, Running, configured, over_unix, running
 from tests.support.servers.process import free_port
@@ -39,7 +39,7 @@ from tests.support.waiting import PATIENCE, until
 MAIN = """
 import json, sys
 from pathlib import Path
-from neli_router.settings.agent_options import AgentOptions
+from neli_router.config.agent_options import AgentOptions
 from neli_router.agent.server.server import run
 from tests.support.agents.running import configured
 

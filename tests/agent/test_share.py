@@ -9,7 +9,7 @@ import pytest
 
 from neli_router.agent import AsyncClient, Client
 from neli_router.agent.wire import ShareView
-from neli_router.clock import host_clock
+from neli_router.core.clock import host_clock
 from neli_router.errors import ConfigError, Forked, LeaseLost, NotLeading
 from neli_router.member.member import Member
 from tests.support.agents.running import DRAIN, PARTITIONS, STEADY, Running, over_once_told, paired

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from neli_router.agent.server.sockets import listen_tcp, listen_unix
+from neli_router.config.addresses import PATH_MAX
+from neli_router.config.agent_address import Address, distrust
 from neli_router.errors import NeliError
-from neli_router.settings.addresses import PATH_MAX
-from neli_router.settings.agent_address import Address, distrust
 
 HOLDER = """
 import socket, sys

@@ -16,8 +16,8 @@ import threading
 from contextlib import ExitStack
 from itertools import count
 
-from neli_router.clock import host_clock
-from neli_router.closing import Closing
+from neli_router.core.clock import host_clock
+from neli_router.core.closing import Closing
 from tests.support.servers.network import Network
 
 __all__ = ["BadSwitch"]

@@ -4,7 +4,7 @@
                 |
                 '--Refused--> insert into refusals
 
-    python -m tests.chaos.fenced DATABASE ORDER        a worker (see `neli_router.processes.worker`)
+    python -m tests.chaos.fenced DATABASE ORDER        a worker (see `neli_router.lab.processes.worker`)
 
 The table `writes` keeps the order of the commits. So a reader can see whether a lower term was ever written after a
 higher one, and need not trust the fence. Each refused write is one that a lease alone would have let through.
@@ -24,10 +24,10 @@ from typing import NamedTuple
 import msgspec
 
 from neli_router import fence
-from neli_router.config import Config
-from neli_router.electors.settings import GossipSettings, TermSettings
-from neli_router.processes import worker
-from neli_router.protocol import DRIFT_MAX
+from neli_router.config.config import Config
+from neli_router.lab.processes import worker
+from neli_router.protocols.electors.settings import GossipSettings, TermSettings
+from neli_router.protocols.protocol import DRIFT_MAX
 
 __all__ = ["FencedWriter", "Writes", "judged", "main", "writes_in"]
 

@@ -10,8 +10,8 @@ import threading
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from neli_router.clock import host_clock
-from neli_router.closing import Closing
+from neli_router.core.clock import host_clock
+from neli_router.core.closing import Closing
 
 __all__ = ["Outside"]
 

@@ -26,9 +26,9 @@ in true time.
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from neli_router.clock import host_clock
-from neli_router.processes.group import ProcessGroup
-from neli_router.processes.referee import LifePhase
+from neli_router.core.clock import host_clock
+from neli_router.lab.processes.group import ProcessGroup
+from neli_router.status.referee import LifePhase
 from tests.chaos.bad_switch import BadSwitch
 from tests.chaos.clocks import BentClocks, WallClock
 from tests.chaos.faults import STEPS, Fault

@@ -22,8 +22,8 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from neli_router.clock import host_clock
-from neli_router.processes.group import MemberProcess, ProcessGroup
+from neli_router.core.clock import host_clock
+from neli_router.lab.processes.group import MemberProcess, ProcessGroup
 from tests.chaos.clocks import WallClock
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.processes.group import ProcessGroup
+from neli_router.lab.processes.group import ProcessGroup
 from tests.chaos import clocks, report
 from tests.chaos.bad_switch import BadSwitch
 from tests.chaos.fenced import FencedWriter, writes_in

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.clock import host_clock
+from neli_router.core.clock import host_clock
 from tests.chaos.clocks import BentClocks, WallClock, missing
 from tests.conftest import require
 
@@ -21,7 +21,7 @@ SLEWED = 0.05
 
 PROGRAM = f"""
 import json, select, threading, time
-from neli_router.clock import host_clock
+from neli_router.core.clock import host_clock
 
 def condition():
     one = threading.Condition()
@@ -76,7 +76,7 @@ def test_a_process_counts_and_waits_by_its_bent_clock(tmp_path: Path, rate: floa
 
 LOOKER = """
 import json, sys, threading, time
-from neli_router.clock import host_clock
+from neli_router.core.clock import host_clock
 
 def look():
     return [host_clock(), time.time(), time.monotonic(), host_clock()]

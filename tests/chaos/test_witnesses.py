@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.processes.notes import Acts
-from neli_router.processes.referee import Life, Unled, judged
+from neli_router.status.notes import Acts
+from neli_router.status.referee import Life, Unled, judged
 from tests.chaos import report
 from tests.chaos.fenced import FencedWriter, writes_in
 from tests.chaos.storm import Injected

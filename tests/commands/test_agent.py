@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from neli_router.commands.agent import log_to_standard_error
-from neli_router.commands.descendants import children
-from neli_router.logs import logger
-from neli_router.settings.agent_options import AgentOptions
+from neli_router.config.agent_options import AgentOptions
+from neli_router.core.logs import logger
+from neli_router.hosts.descendants import children
 from tests.support.commands import neli
 from tests.support.processes.forked import Program, without_neli
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from neli_router.induction.records import Beat, Record, encode
-from neli_router.ledgers.sqlite.ledger import SqliteLedger
-from neli_router.processes.notes import Acts, Notebook
+from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.protocols.induction.records import Beat, Record, encode
+from neli_router.status.notes import Acts, Notebook
 from tests.support.audited import written
 from tests.support.commands import neli
 from tests.support.records import expire, genesis, join

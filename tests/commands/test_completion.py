@@ -40,7 +40,7 @@ def test_each_shell_gets_its_script(shell: str, mark: str) -> None:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is wanted, to ask it")
 def test_bash_completes_commands_options_and_what_they_take(tmp_path: Path) -> None:
     program = tmp_path / "neli"
-    code = "from neli_router.cli import main; main(prog_name='neli')"
+    code = "from neli_router.commands.cli import main; main(prog_name='neli')"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{code}" "$@"\n')
     program.chmod(0o755)
     found = subprocess.run(

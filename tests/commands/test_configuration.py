@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from neli_router.settings.options import OPTIONS
+from neli_router.config.options import OPTIONS
 from tests.support.commands import neli
 
 

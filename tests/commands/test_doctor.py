@@ -13,7 +13,6 @@ import pytest
 from click.testing import Result
 
 from neli_router import Config, Layout, Member
-from neli_router import config as configuration
 from neli_router.commands.measurements import (
     HostTiming,
     Trips,
@@ -24,8 +23,9 @@ from neli_router.commands.measurements import (
     measure_trips,
     percentile,
 )
-from neli_router.ledgers.sqlite.ledger import SqliteLedger
-from neli_router.settings.agent_options import AgentOptions
+from neli_router.config import config as configuration
+from neli_router.config.agent_options import AgentOptions
+from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from tests.support.agents.running import STEADY, Running, configured, running
 from tests.support.commands import neli
 from tests.support.servers.process import free_port

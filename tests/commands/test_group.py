@@ -8,11 +8,11 @@ import pytest
 from click.testing import Result
 
 from neli_router import Config, Layout, Member
+from neli_router.drivers.ledgers.addresses import delete_ledger, open_ledger
+from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import LedgerMissing
-from neli_router.induction.records import Drain, encode
-from neli_router.ledgers.addresses import delete_ledger, open_ledger
-from neli_router.ledgers.memory import MemoryLedger, MemoryLog
-from neli_router.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.protocols.induction.records import Drain, encode
 from neli_router.status.inspection import Inspection
 from tests.support.commands import neli
 from tests.support.waiting import until

@@ -14,11 +14,11 @@ import pytest
 
 from neli_router.agent.client.client import Client
 from neli_router.agent.wire import LeaseView
-from neli_router.clock import host_clock
-from neli_router.commands.descendants import children
-from neli_router.commands.guardian import margin_of
+from neli_router.core.clock import host_clock
 from neli_router.errors import NoAgent
-from neli_router.processes.group import send_at_rest
+from neli_router.hosts.descendants import children
+from neli_router.hosts.guardian import margin_of
+from neli_router.lab.processes.group import send_at_rest
 from tests.support.agents.stand_in import PATIENCE, StandIn, standing_in
 from tests.support.processes.forked import Program, lives
 from tests.support.waiting import until
@@ -370,7 +370,7 @@ while True:
 """It and its descendants, each in a session of its own, ignore SIGTERM, and notice by a lock of the kernel if it runs
 twice."""
 
-NELI = "from neli_router.cli import main; main(prog_name='neli')"
+NELI = "from neli_router.commands.cli import main; main(prog_name='neli')"
 
 
 class Host:

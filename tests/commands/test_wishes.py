@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from neli_router.agent.wire import LoadAsked, Refusal, WishAsked
-from neli_router.keyspace import Layout
-from neli_router.loads import LoadProfile
+from neli_router.core.keyspace import Layout
+from neli_router.router.loads import LoadProfile
 from tests.support.agents.stand_in import StandIn
 from tests.support.commands import neli
 

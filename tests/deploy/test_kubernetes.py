@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import neli_router
-from neli_router.config import Config
-from neli_router.ledgers.addresses import problems_of
-from neli_router.settings.resolve import resolve
+from neli_router.config.config import Config
+from neli_router.config.resolve import resolve
+from neli_router.drivers.ledgers.addresses import problems_of
 
 FOLDER = Path(neli_router.__file__).parents[1] / "docs" / "deploy"
 yaml: Any = importlib.import_module("yaml")

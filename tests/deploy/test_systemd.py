@@ -5,8 +5,8 @@ import stat
 from pathlib import Path
 
 import neli_router
-from neli_router.exit_codes import EXIT_USAGE
-from neli_router.settings.resolve import resolve
+from neli_router.config.resolve import resolve
+from neli_router.core.exit_codes import EXIT_USAGE
 from tests.support.tools import output_of, tool
 
 FOLDER = Path(neli_router.__file__).parents[1] / "docs" / "deploy"

@@ -4,7 +4,7 @@
                   '--Refused----------------------> refusals
     a test   <------------------------------------- Writes
 
-    python -m tests.fence.stores ADDRESS ORDER      a worker that writes (see `neli_router.processes.worker`)
+    python -m tests.fence.stores ADDRESS ORDER      a worker that writes (see `neli_router.lab.processes.worker`)
 
 ADDRESS is the path of an SQLite file, or `unix://...` as redis-py spells it. Both are files, so processes reach them
 from any network namespace. The worker's program is the worst that there can be: it never asks its lease again, and goes
@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from neli_router import fence
-from neli_router.closing import Closing
+from neli_router.core.closing import Closing
 from neli_router.fence import redis as redis_fence
-from neli_router.processes import worker
-from neli_router.processes.group import MemberProcess
+from neli_router.lab.processes import worker
+from neli_router.lab.processes.group import MemberProcess
 from tests.chaos.fenced import FencedWriter, Writes, judged, writes_in
 
 __all__ = ["FencedStore", "Heedless", "store_at"]

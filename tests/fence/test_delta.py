@@ -18,10 +18,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
 from neli_router.fence import BatchGap, FenceMisused, Refused, TableMismatch, TableUnavailable, tally
 from neli_router.fence.delta import FencedTable, Progress, Staging
-from neli_router.keyspace import Layout
 
 LAYOUT = Layout(partitions=8)
 SCHEMA = pa.schema([("instrument", pa.string()), ("price", pa.float64())])

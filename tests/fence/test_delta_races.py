@@ -17,9 +17,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 import neli_router
+from neli_router.core.keyspace import Layout
 from neli_router.fence import Refused
 from neli_router.fence.delta import FencedTable, Progress
-from neli_router.keyspace import Layout
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.process

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from neli_router import fence
-from neli_router.config import Config
-from neli_router.keyspace import Layout
+from neli_router.config.config import Config
+from neli_router.core.keyspace import Layout
+from neli_router.lab.processes.group import MemberProcess
 from neli_router.member.member import Member
-from neli_router.processes.group import MemberProcess
 from tests.conftest import require
 from tests.fence.stores import FencedStore, store_at
 from tests.support.processes.peer_group import PeerProcesses, loopback_places

@@ -3,7 +3,7 @@
     a ledger's bytes --overwritten, cut, blocks swapped--> a file --> open, read, append
                                                                        '--> LedgerError, or a prefix of what was written
 
-tests/ledgers/test_sqlite.py breaks files on purpose, each in one way that it knows the answer to. Here the way
+tests/drivers/ledgers/test_sqlite.py breaks files on purpose, each in one way that it knows the answer to. Here the way
 is not known. But the outcomes that must never come are: another exception, a record that was not written, an endless
 loop.
 """
@@ -18,8 +18,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import LedgerError
-from neli_router.ledgers.sqlite.ledger import SqliteLedger
 
 LAW = settings(deadline=None, max_examples=120, derandomize=True)
 

@@ -2,9 +2,9 @@
 
     a class --its own bounds--> any record --encode--> bytes --cut, spliced, flipped--> decode --> Record | None
 
-tests/induction/test_records.py has the format and its limits, and changes one field or one byte of a few records. Here
-the records themselves are drawn, from the bounds that their classes declare, so that a new kind of record, or a new
-field, is fuzzed from its first day.
+tests/protocols/induction/test_records.py has the format and its limits, and changes one field or one byte of a few
+records. Here the records themselves are drawn, from the bounds that their classes declare, so that a new kind of
+record, or a new field, is fuzzed from its first day.
 """
 
 import re
@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from neli_router.induction.fold import fold
-from neli_router.induction.records import Record, Snapshot, decode, encode
-from neli_router.induction.snapshots import BadSnapshot, restore, snapshot
-from neli_router.keyspace import SLOTS_MAX, Layout
+from neli_router.core.keyspace import SLOTS_MAX, Layout
+from neli_router.protocols.induction.fold import fold
+from neli_router.protocols.induction.records import Record, Snapshot, decode, encode
+from neli_router.protocols.induction.snapshots import BadSnapshot, restore, snapshot
 from tests.support.records import founded, join
 
 LAW = settings(deadline=None, max_examples=60, derandomize=True)

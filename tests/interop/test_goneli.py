@@ -9,9 +9,9 @@ from contextlib import closing
 
 import pytest
 
-from neli_router.consumer_group.events import Confirmed
-from neli_router.subscriptions.kafka.address import parse
-from neli_router.subscriptions.kafka.subscription import KafkaSubscription
+from neli_router.drivers.consumer_groups.kafka.address import parse
+from neli_router.drivers.consumer_groups.kafka.subscription import KafkaSubscription
+from neli_router.protocols.consumer_group.events import Confirmed
 from tests.support.servers.goneli import GoneliMember
 from tests.support.taking import Taking, until
 from tests.support.waiting import PATIENCE

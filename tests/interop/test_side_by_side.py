@@ -7,7 +7,7 @@
 Both kinds read the host's clock in their own process, at the event itself. A claim of goNELI begins in the callback of
 `LeaderAcquired`, before its program can find that it leads, and ends in that of `LeaderRevoked` or `LeaderFenced`,
 after it has ceased to; one that is killed led until the kernel says that it is gone. A claim of ours is written before
-it begins, and ends by a line written before the partition is given back, or with its lease (`processes/notes.py`). So
+it begins, and ends by a line written before the partition is given back, or with its lease (`status/notes.py`). So
 the claims cover all that the two could do. goNELI leads on while it hangs, and from an assignment on before it heard
 anything; all leaders here live until they are ended, and a session is sixty of their beats, so it does neither.
 """
@@ -27,9 +27,9 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from neli_router.clock import host_clock
-from neli_router.processes.group import PATIENCE, MemberProcess
-from neli_router.processes.referee import Life, judged
+from neli_router.core.clock import host_clock
+from neli_router.lab.processes.group import PATIENCE, MemberProcess
+from neli_router.status.referee import Life, judged
 from tests.support.draws import say
 from tests.support.servers.goneli import GoneliMember
 
@@ -96,7 +96,7 @@ class Ours:
             "name": name,
         }
         order = {"config": config, "notes": str(folder / f"{name}.1.notes"), "pause": PAUSE}
-        command = [sys.executable, "-P", "-m", "neli_router.processes.worker", json.dumps(order)]
+        command = [sys.executable, "-P", "-m", "neli_router.lab.processes.worker", json.dumps(order)]
         self.name, self.process = name, MemberProcess(folder, f"{name}.1", command, {})
 
     @property

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from neli_router import testing
-from neli_router.config import Config
+from neli_router.config.config import Config
+from neli_router.core.keyspace import Layout
 from neli_router.errors import (
     Closed,
     GroupMismatch,
@@ -18,11 +19,10 @@ from neli_router.errors import (
     LedgerUnavailable,
     NotLeading,
 )
-from neli_router.keyspace import Layout
 from neli_router.member.async_leading import AsyncLease
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
-from neli_router.protocol import BEATS_PER_LEASE, Acquired, Event, Revoked
+from neli_router.protocols.protocol import BEATS_PER_LEASE, Acquired, Event, Revoked
 from neli_router.testing import Group
 from tests.support.looping import in_loop
 from tests.support.waiting import PATIENCE, until, until_in_loop

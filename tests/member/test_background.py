@@ -8,7 +8,7 @@ from neli_router import testing
 from neli_router.errors import Closed, HandlerFailed, LeaseLost, NoOwner
 from neli_router.member.lease import Lease
 from neli_router.member.runtime import Lane
-from neli_router.protocol import Acquired, Event
+from neli_router.protocols.protocol import Acquired, Event
 
 
 def logged(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from neli_router.member.barrier import Barrier, Grant, GrantState
 from neli_router.member.runtime import Changed
-from neli_router.protocol import Acquired, Event, Fenced, Revoked, Stopped
+from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked, Stopped
 from tests.support.waiting import PATIENCE
 
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from neli_router.electors.events import Led
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.peers.card import PeerCard
+from neli_router.drivers.peers.outlook import Outlook
 from neli_router.errors import NoOwner
-from neli_router.keyspace import Layout
 from neli_router.member.believed_owners import BelievedOwners
-from neli_router.peers.card import PeerCard
-from neli_router.peers.outlook import Outlook
+from neli_router.protocols.electors.events import Led
 from neli_router.router.table import Owner, Peer, Table
 
 LAYOUT = Layout(slots=4, partitions=2)

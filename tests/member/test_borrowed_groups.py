@@ -8,12 +8,12 @@ from uuid import uuid4
 
 import pytest
 
-from neli_router import config as configuration
-from neli_router.config import Config
+from neli_router.config import config as configuration
+from neli_router.config.config import Config
+from neli_router.core.keyspace import Layout
 from neli_router.errors import BeyondProtocol, ConfigError
-from neli_router.keyspace import Layout
 from neli_router.member.member import Member
-from neli_router.protocol import Acquired, Event, Revoked
+from neli_router.protocols.protocol import Acquired, Event, Revoked
 from neli_router.router.router import Router
 from tests.support.waiting import PATIENCE, until
 

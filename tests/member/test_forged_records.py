@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from neli_router import testing
-from neli_router.induction.digest import difference
-from neli_router.induction.fold import State
-from neli_router.induction.records import Beat, Drain, Join, Record, encode
-from neli_router.induction.snapshots import snapshot
-from neli_router.ledgers.memory import MemoryLedger
+from neli_router.drivers.ledgers.memory import MemoryLedger
 from neli_router.member.member import Member
+from neli_router.protocols.induction.digest import difference
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import Beat, Drain, Join, Record, encode
+from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.testing import Group
 
 LEASE = 5.0
@@ -48,7 +48,7 @@ def in_each_name(group: Group, digest: str) -> list[Record | bytes]:
     return [Beat(by=member.incarnation, sent_at=group.now, at=at, digest=digest) for member in members(group)]
 
 
-# tests/induction/test_machine.py and test_trust.py have more of them, of one machine.
+# tests/protocols/induction/test_machine.py and test_trust.py have more of them, of one machine.
 LINES: dict[str, Callable[[Group], Sequence[Record | bytes]]] = {
     "a beat of a stranger with another digest": lambda group: [
         Beat(by="nobody", sent_at=0.0, at=group["a"].state.at, digest="f" * 16)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.clock import host_clock
-from neli_router.config import Config
+from neli_router.config.config import Config
+from neli_router.core.clock import host_clock
+from neli_router.core.keyspace import Layout
 from neli_router.errors import Forked, LeaseLost, NotLeading
-from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from tests.support.waiting import PATIENCE, until
 

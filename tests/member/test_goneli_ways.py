@@ -1,7 +1,7 @@
 """goNELI's ways of working, with members of a real group in its manner: each test is named after what goNELI calls it.
 
-docs/protocols.md has the table of goNELI's calls and ours. `tests/consumer_group/test_fast_neli.py` has the same rules,
-and more of them, of the pure machine.
+docs/protocols.md has the table of goNELI's calls and ours. `tests/protocols/consumer_group/test_fast_neli.py` has the
+same rules, and more of them, of the pure machine.
 """
 
 import json
@@ -15,13 +15,13 @@ from uuid import uuid4
 
 import pytest
 
-from neli_router.clock import host_clock
-from neli_router.config import Config
-from neli_router.keyspace import Layout
+from neli_router.config.config import Config
+from neli_router.core.clock import host_clock
+from neli_router.core.keyspace import Layout
+from neli_router.lab.processes.group import MemberProcess
 from neli_router.member.member import Member
-from neli_router.processes.group import MemberProcess
-from neli_router.processes.referee import judged
-from neli_router.protocol import Acquired, Event, Revoked
+from neli_router.protocols.protocol import Acquired, Event, Revoked
+from neli_router.status.referee import judged
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.kafka
@@ -108,7 +108,7 @@ def test_barrier_hears_fenced_after_a_pause_and_acquired_when_a_heartbeat_return
     """A process that stands still for longer than its heartbeat timeout. No term is led under twice."""
     notes = str(tmp_path / "paused.1.notes")
     order = {"config": {**options, "name": "paused"}, "notes": notes, "pause": LEASE / 20}
-    command = [sys.executable, "-P", "-m", "neli_router.processes.worker", json.dumps(order)]
+    command = [sys.executable, "-P", "-m", "neli_router.lab.processes.worker", json.dumps(order)]
     process = MemberProcess(tmp_path, "paused.1", command, {})
     try:
 

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import structlog
 
-from neli_router import logs, protocol, testing
-from neli_router.keyspace import spelled
+from neli_router import testing
+from neli_router.core import logs
+from neli_router.core.keyspace import spelled
 from neli_router.member.journal import NOTES_MAX, Journal
+from neli_router.protocols import protocol
 
 
 def drained(journal: Journal) -> None:

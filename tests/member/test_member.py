@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from neli_router import testing
-from neli_router.config import Config
+from neli_router.config.config import Config
 from neli_router.errors import (
     Closed,
     ConfigError,
@@ -25,7 +25,7 @@ from neli_router.member.barrier import Grant
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
 from neli_router.member.membership import why_not
-from neli_router.protocol import Acquired, Event, Fenced, Revoked
+from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked
 from neli_router.testing import Group
 
 

@@ -14,8 +14,12 @@ from typing import Any
 
 import pytest
 
-from neli_router.clock import host_clock
-from neli_router.config import Config
+from neli_router.config.config import Config
+from neli_router.core.clock import host_clock
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.ledgers.base import Entry, Ledger
+from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import (
     Closed,
     ConfigError,
@@ -26,16 +30,12 @@ from neli_router.errors import (
     NeliError,
     NotLeading,
 )
-from neli_router.induction.records import Beat, Leave, decode
-from neli_router.keyspace import Layout
-from neli_router.ledgers.base import Entry, Ledger
-from neli_router.ledgers.memory import MemoryLedger, MemoryLog
-from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.member.engine import Engine
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
 from neli_router.member.runtime import Threads
-from neli_router.protocol import Acquired, Event, Fenced, Revoked
+from neli_router.protocols.induction.records import Beat, Leave, decode
+from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked
 from tests.support.waiting import PATIENCE, until
 
 
@@ -410,8 +410,8 @@ def test_a_log_that_blocks_costs_no_lease(in_memory: Callable[..., Config]) -> N
 
 SCRIPT = """
 import sys
-from neli_router.clock import host_clock
-from neli_router.config import Config
+from neli_router.core.clock import host_clock
+from neli_router.config.config import Config
 from neli_router.member.member import Member
 
 member = Member(Config(sys.argv[1], name="script", lease=5.0))

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from neli_router import testing
-from neli_router.config import Config
+from neli_router.config.config import Config
 from neli_router.errors import BeyondProtocol, ConfigError
+from neli_router.lab.processes.group import MemberProcess, ProcessGroup
 from neli_router.member.member import Member
-from neli_router.processes.group import MemberProcess, ProcessGroup
-from neli_router.processes.referee import LifePhase
 from neli_router.router.router import Router
+from neli_router.status.referee import LifePhase
 from neli_router.testing import Group
 from tests.support.processes.peer_group import PeerProcesses, loopback_places
 from tests.support.servers.process import free_udp_ports

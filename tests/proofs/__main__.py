@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import neli_router
-from neli_router.leash import leashed
+from neli_router.hosts.leash import leashed
 from tests.proofs.catalogue import Proof, proofs
 from tests.proofs.lock import LOCK, Line, read, sample, stale, write
 from tests.proofs.sources import sources_hash
@@ -40,7 +40,7 @@ SAMPLE_SECONDS = 50.0
 """Per processor, on a machine like the one that wrote the lock. A longer sample catches a forged line sooner."""
 
 PROGRAMS = {
-    "neli": "import sys; from neli_router.cli import main; sys.argv[0] = 'neli'; main()",
+    "neli": "import sys; from neli_router.commands.cli import main; sys.argv[0] = 'neli'; main()",
     # One failure is enough.
     "pytest": "import sys, pytest; sys.exit(pytest.main(['-q', '-x', '-p', 'no:cacheprovider', *sys.argv[1:]]))",
 }

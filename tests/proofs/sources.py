@@ -27,19 +27,19 @@ HASH_LENGTH = 16
 """Hexadecimal digits. Two sources must not share a hash by chance. The lock does not defend against attackers."""
 
 EXPLORED = {
-    "induction": ("neli_router.sim.steps",),
-    "neli": ("neli_router.sim.consumers.steps",),
-    "fast-neli": ("neli_router.sim.consumers.steps",),
-    "term": ("neli_router.sim.electors.steps", "neli_router.sim.electors.canon"),
-    "gossip": ("neli_router.sim.electors.rumour_steps",),
+    "induction": ("neli_router.lab.sim.induction.steps",),
+    "neli": ("neli_router.lab.sim.consumer_group.steps",),
+    "fast-neli": ("neli_router.lab.sim.consumer_group.steps",),
+    "term": ("neli_router.lab.sim.term.steps", "neli_router.lab.sim.term.canon"),
+    "gossip": ("neli_router.lab.sim.gossip.steps",),
 }
 SIMULATED = {
-    "induction": ("neli_router.sim.simulate",),
-    "neli": ("neli_router.sim.consumers.simulate",),
-    "fast-neli": ("neli_router.sim.consumers.simulate",),
-    "term": ("neli_router.sim.electors.simulate",),
-    "priority": ("neli_router.sim.electors.simulate",),
-    "gossip": ("neli_router.sim.electors.simulate",),
+    "induction": ("neli_router.lab.sim.induction.simulate",),
+    "neli": ("neli_router.lab.sim.consumer_group.simulate",),
+    "fast-neli": ("neli_router.lab.sim.consumer_group.simulate",),
+    "term": ("neli_router.lab.sim.electors.simulate",),
+    "priority": ("neli_router.lab.sim.electors.simulate",),
+    "gossip": ("neli_router.lab.sim.electors.simulate",),
 }
 
 
@@ -60,7 +60,9 @@ def modules_of(command: str) -> frozenset[str]:
         roots = [word.removesuffix(".py").replace("/", ".") for word in words if word.endswith(".py")]
     else:
         protocol = words[words.index("--protocol") + 1] if "--protocol" in words else "induction"
-        roots = ["neli_router.sim.explore", *EXPLORED[protocol]] if words[0] == "explore" else [*SIMULATED[protocol]]
+        roots = (
+            ["neli_router.lab.sim.explore", *EXPLORED[protocol]] if words[0] == "explore" else [*SIMULATED[protocol]]
+        )
     assert roots, command
     return _closure(tuple(roots))
 

@@ -52,7 +52,7 @@ for name in [name for name in os.environ if name.startswith(("AIRFLOW__", "AIRFL
 os.environ.update(SETTINGS)
 
 from neli_router.agent import Client  # noqa: E402 - after the home is set, as all that follows.
-from neli_router.settings.agent_options import AgentOptions  # noqa: E402
+from neli_router.config.agent_options import AgentOptions  # noqa: E402
 from tests.support.agents.running import TOKEN, Running, configured, running  # noqa: E402
 from tests.support.given import DagTest, spelled  # noqa: E402
 from tests.support.servers.airflow import begin_with  # noqa: E402

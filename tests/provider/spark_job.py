@@ -20,9 +20,9 @@ from typing import NoReturn
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from neli_router.core.keyspace import Layout
 from neli_router.errors import NeliError
 from neli_router.fence.delta import FencedTable
-from neli_router.keyspace import Layout
 from neli_router.spark.guard import run_job
 
 folder, way = Path(sys.argv[1]), sys.argv[2]

@@ -1,4 +1,4 @@
-"""The Dags of `dags/` that submit Spark jobs run without a change. `tests/provider/test_local.py` runs the others."""
+"""The Dags of `dags/` that submit Spark jobs run unchanged. `tests/provider/test_local_airflow.py` runs the others."""
 
 import warnings
 from pathlib import Path
@@ -9,7 +9,7 @@ from airflow.sdk import DAG
 from deltalake import DeltaTable
 
 from neli_router.fence.delta import FencedTable
-from neli_router.pipeline.landing import commits_of
+from neli_router.lab.pipeline.landing import commits_of
 from tests.provider.conftest import BUNDLE
 from tests.support.agents.running import Running
 from tests.support.given import DagTest

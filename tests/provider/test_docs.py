@@ -22,8 +22,8 @@ PAGE = "docs/airflow.md"
 BLOCKS = blocks(PAGE, "python")
 
 NOT_TESTED = {
-    "on_change": "an asset starts it; tests/provider/test_local.py does that on a real installation",
-    "prices_of_a_partition": "its run must have a partition_key; tests/provider/test_local.py does that, as above",
+    "on_change": "an asset starts it; tests/provider/test_local_airflow.py does that on a real installation",
+    "prices_of_a_partition": "its run must have a partition_key; test_local_airflow.py does that, too",
     "nightly_count": "it starts a Spark; tests/provider/test_leader_pyspark.py does that",
     "nightly_prices": "its job is the reader's; tests/provider/test_installation.py runs such ones",
 }

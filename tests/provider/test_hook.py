@@ -17,6 +17,8 @@ from airflow_provider import changes
 from airflow_provider.changes import Away, Batch
 from airflow_provider.hooks.neli import NeliHook, _with_password
 from neli_router.agent.wire import OwnerView
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.ledgers.addresses import open_ledger
 from neli_router.errors import (
     ConfigError,
     GroupMismatch,
@@ -25,8 +27,6 @@ from neli_router.errors import (
     NoOwner,
     NotLeading,
 )
-from neli_router.keyspace import Layout
-from neli_router.ledgers.addresses import open_ledger
 from tests.provider.conftest import member
 from tests.support.agents.running import PARTITIONS, PATIENCE, TOKEN, Running
 from tests.support.given import spelled

@@ -27,9 +27,9 @@ from selenium.webdriver.common.by import By
 from airflow_provider.sensors.neli import leader_from
 from airflow_provider.triggers.neli import MEMORY
 from neli_router.agent import Client
+from neli_router.core.keyspace import Layout
 from neli_router.errors import NoAgent
 from neli_router.fence.delta import FencedTable
-from neli_router.keyspace import Layout
 from tests.commands.test_run import STUBBORN
 from tests.provider.conftest import streams
 from tests.provider.submissions import Submission, send

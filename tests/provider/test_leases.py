@@ -22,8 +22,8 @@ from airflow_provider.exceptions import LeadershipEnding, LeadershipLost, NotLea
 from airflow_provider.hooks.neli import NeliHook
 from airflow_provider.leases import TALKING, HeldBlock, holding
 from neli_router.agent import AgentLease
+from neli_router.core.exit_codes import EXIT_LOST
 from neli_router.errors import ConfigError, LeaseLost, LedgerUnavailable, NoAgent
-from neli_router.exit_codes import EXIT_LOST
 from neli_router.fence import Refused
 from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
 from tests.support.agents.running import PATIENCE, over_once_told

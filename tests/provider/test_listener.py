@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider import listener
-from neli_router.exit_codes import EXIT_USAGE
+from neli_router.core.exit_codes import EXIT_USAGE
 from tests.support.processes.forked import Program, lives
 from tests.support.waiting import until
 

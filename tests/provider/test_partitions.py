@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from airflow_provider.partitions import AllPartitions, SlotPartitionMapper, configured_layout, layout_of_run
+from neli_router.core.keyspace import Layout, role_of
 from neli_router.errors import BadKey, ConfigError
-from neli_router.keyspace import Layout, role_of
 
 pytestmark = pytest.mark.airflow
 

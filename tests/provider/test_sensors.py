@@ -22,7 +22,7 @@ from airflow_provider.operators.neli import LeaderGate
 from airflow_provider.partitions import SlotPartitionMapper
 from airflow_provider.sensors.neli import LeaderSensor, SlotOwnerSensor
 from airflow_provider.triggers.neli import LeaderTrigger
-from neli_router.keyspace import Layout
+from neli_router.core.keyspace import Layout
 from tests.provider.conftest import states
 from tests.support.given import DagTest
 

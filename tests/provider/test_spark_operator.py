@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowNo
 
 from airflow_provider.exceptions import LeadershipLost
 from airflow_provider.operators.spark import LeaderSparkSubmitOperator
-from neli_router.exit_codes import EXIT_LOST
+from neli_router.core.exit_codes import EXIT_LOST
 from neli_router.spark.runtime import SparkUnusable
 from tests.provider.submissions import processes
 from tests.support.agents.processes import agents, leader_of

@@ -14,8 +14,8 @@ from airflow_provider.hooks.neli import NeliHook
 from airflow_provider.partitions import spelled_layout
 from airflow_provider.subscription import Subscription, current
 from airflow_provider.triggers.neli import LeaderTrigger, OwnershipTrigger
+from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey
-from neli_router.keyspace import Layout
 from tests.provider.conftest import member, streams
 from tests.provider.triggerer import Triggerer, triggerer
 from tests.support.agents.running import PARTITIONS, Running

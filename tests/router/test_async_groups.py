@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 
 import neli_router
+from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.errors import Closed, ConfigError, LedgerUnavailable, NoOwner, StaleTable
-from neli_router.induction.records import Leave
-from neli_router.ledgers.base import Ledger
-from neli_router.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.protocols.induction.records import Leave
 from neli_router.router.async_groups import AsyncGroups
 from neli_router.router.groups import Groups
 from neli_router.router.watch import Change

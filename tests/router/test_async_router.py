@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
-from neli_router.config import Config
+from neli_router.config.config import Config
+from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import Closed, LedgerMissing, LedgerUnavailable, LedgerUnusable, NeliError, StaleTable
-from neli_router.induction.records import Leave
-from neli_router.ledgers.base import Ledger
-from neli_router.ledgers.memory import MemoryLedger, MemoryLog
-from neli_router.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.protocols.induction.records import Leave
 from neli_router.router.async_router import AsyncRouter, AsyncWatch
 from neli_router.router.router import Router
 from neli_router.router.watch import Change

@@ -11,11 +11,11 @@ from weakref import ref
 
 import pytest
 
+from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError, GroupMismatch, LedgerUnusable, NeliError, StaleTable
-from neli_router.induction.fold import State, fold
-from neli_router.induction.records import Beat, Leave, Record
-from neli_router.keyspace import Layout
-from neli_router.protocol import Notice
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.records import Beat, Leave, Record
+from neli_router.protocols.protocol import Notice
 from neli_router.router.feed import Feed, Watchdog
 from neli_router.router.ledger_reader import LedgerReadings
 from neli_router.router.refusal import NoTable

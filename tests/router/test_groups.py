@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from neli_router import testing
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import (
     BadKey,
     Closed,
@@ -18,9 +21,6 @@ from neli_router.errors import (
     NoOwner,
     StaleTable,
 )
-from neli_router.keyspace import Layout
-from neli_router.ledgers.memory import MemoryLedger, MemoryLog
-from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.router.groups import Groups, Leader, SharedHost, by_host, by_zone
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer

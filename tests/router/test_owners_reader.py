@@ -1,14 +1,14 @@
-"""The reader of a store of owners, apart from any store. tests/ownership has it with a real Redis."""
+"""The reader of a store of owners, apart from any store. tests/drivers/owners has it with a real Redis."""
 
 from collections.abc import Callable
 from contextlib import closing
 
 import pytest
 
-from neli_router.clock import host_clock
+from neli_router.core.clock import host_clock
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.owners.base import Card, Claim, Holding, Listing, OwnersChange, OwnersSource, Receipt, Version
 from neli_router.errors import LedgerUnavailable
-from neli_router.keyspace import Layout
-from neli_router.ownership.base import Card, Claim, Holding, Listing, OwnersChange, OwnersSource, Receipt, Version
 from neli_router.router.feed import Feed
 from neli_router.router.owners_reader import RENEWAL_MAX, OwnersReader, renewable
 from tests.support.waiting import until

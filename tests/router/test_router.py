@@ -16,7 +16,11 @@ from typing import Any, cast
 
 import pytest
 
-from neli_router.config import Config
+from neli_router.config.config import Config
+from neli_router.core.keyspace import Key, Layout
+from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import (
     BadKey,
     Closed,
@@ -29,12 +33,8 @@ from neli_router.errors import (
     NoOwner,
     StaleTable,
 )
-from neli_router.induction.records import Leave
-from neli_router.keyspace import Key, Layout
-from neli_router.ledgers.base import Ledger
-from neli_router.ledgers.memory import MemoryLedger, MemoryLog
-from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.member.member import Member
+from neli_router.protocols.induction.records import Leave
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer, Table
 from neli_router.router.watch import Change

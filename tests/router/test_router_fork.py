@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import NeliError
-from neli_router.induction.records import Leave, Record
-from neli_router.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.protocols.induction.records import Leave, Record
 from neli_router.router.async_router import AsyncRouter
 from neli_router.router.feed import WATCHDOG, Feed
 from neli_router.router.router import Router

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neli_router.core.keyspace import SLOTS_MAX, Key, Layout
 from neli_router.errors import BadKey, ConfigError, NoOwner
-from neli_router.induction.fold import State, fold
-from neli_router.induction.records import Genesis, Join, Leave, Record, Weigh
-from neli_router.keyspace import SLOTS_MAX, Key, Layout
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.records import Genesis, Join, Leave, Record, Weigh
 from neli_router.router.ledger_reader import table_of
 from neli_router.router.table import ROWS_MAX, Owner, Peer, Table
 from neli_router.router.watch import Change, changes

@@ -10,10 +10,10 @@ from pyspark.sql import functions as sql
 
 from dags.jobs.publish_prices import BARS, KEY, bars
 from neli_router.agent import Client
+from neli_router.core.keyspace import Layout
 from neli_router.fence.delta import FencedTable
-from neli_router.keyspace import Layout
-from neli_router.pipeline.landing import commits_of, counted, same_bars
-from neli_router.pipeline.source import TickSteps
+from neli_router.lab.pipeline.landing import commits_of, counted, same_bars
+from neli_router.lab.pipeline.source import TickSteps
 from neli_router.spark import with_partition
 from neli_router.spark.steps import StepLoop
 

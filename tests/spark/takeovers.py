@@ -21,18 +21,18 @@ import pyarrow as pa
 from pyarrow import dataset
 
 from dags.jobs.publish_prices import BARS
-from neli_router.clock import host_clock
-from neli_router.config import Config
-from neli_router.demo.place import records_of
-from neli_router.exit_codes import EXIT_LOST
+from neli_router.config.config import Config
+from neli_router.core.clock import host_clock
+from neli_router.core.exit_codes import EXIT_LOST
+from neli_router.core.keyspace import Layout
 from neli_router.fence.delta import FencedTable
-from neli_router.keyspace import Layout
-from neli_router.pipeline.feeds import TickFolder
-from neli_router.pipeline.hosts import HostProcesses
-from neli_router.pipeline.landing import Count, commits_of, counted, same_bars, taken_over
-from neli_router.pipeline.show import SETTINGS, submitted
-from neli_router.pipeline.ticks import Market
-from neli_router.processes.history import history_of
+from neli_router.lab.demo.place import records_of
+from neli_router.lab.pipeline.feeds import TickFolder
+from neli_router.lab.pipeline.hosts import HostProcesses
+from neli_router.lab.pipeline.landing import Count, commits_of, counted, same_bars, taken_over
+from neli_router.lab.pipeline.show import SETTINGS, submitted
+from neli_router.lab.pipeline.ticks import Market
+from neli_router.status.moves import history_of
 
 __all__ = ["LEASE", "TICKS", "Outcome", "play"]
 

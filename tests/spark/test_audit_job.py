@@ -11,14 +11,14 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from dags.jobs.audit_ownership import archived, audit_archive, by_member_and_hour, copy_new, entries_of, statistics_of
+from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import NeliError
-from neli_router.induction.fold import State, fold
-from neli_router.induction.records import Record, encode
-from neli_router.induction.snapshots import snapshot
-from neli_router.ledgers.sqlite.ledger import SqliteLedger
-from neli_router.processes.notes import Acts, Notebook
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.records import Record, encode
+from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.status.audit import audited
 from neli_router.status.audit_table import tables_of, write_tables
+from neli_router.status.notes import Acts, Notebook
 from tests.support.audited import entries, written
 from tests.support.records import expire, genesis, join
 

@@ -22,7 +22,7 @@ from pyspark.sql.functions import spark_partition_id
 from neli_router.errors import BadKey, ConfigError, LeaseLost
 from neli_router.fence import TableMismatch
 from neli_router.fence.delta import FencedTable
-from neli_router.keyspace import Layout
+from neli_router.core.keyspace import Layout
 from neli_router.spark import append_rows, files_read, guarded, hot_keys, laid_out, load_profile, owned
 from neli_router.spark import read_table, repartition_by_owner, with_partition, with_slot
 from neli_router.spark.steps import StepLoop

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.exit_codes import EXIT_LOST
+from neli_router.core.exit_codes import EXIT_LOST
 from tests.spark.takeovers import TICKS, play
 
 

@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, concat, lit, raise_error, when
 
+from neli_router.core.keyspace import Layout
 from neli_router.fence import FenceMisused, Refused, TableMismatch, TableUnavailable
 from neli_router.fence.delta import FencedTable, Progress, Staging
-from neli_router.keyspace import Layout
 from neli_router.spark import append_rows, files_read, owned, read_table, stage_rows, with_partition
 
 pytestmark = pytest.mark.spark

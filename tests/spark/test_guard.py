@@ -21,11 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from neli_router import fence
 from neli_router.agent import Client
-from neli_router.clock import host_clock
-from neli_router.closing import Closing
+from neli_router.core.clock import host_clock
+from neli_router.core.closing import Closing
+from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError, LeaseLost, NeliError, NoAgent
 from neli_router.fence.delta import FencedTable
-from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.spark import guarded, run_job
 from tests.support.agents.processes import AgentProcess

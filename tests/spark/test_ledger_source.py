@@ -35,12 +35,12 @@ from pyspark.sql.datasource import (
     Not,
 )
 
+from neli_router.drivers.ledgers.addresses import open_ledger
+from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import ConfigError, LedgerMissing, LedgerRewound, LedgerTrimmed
-from neli_router.induction.fold import State, fold
-from neli_router.induction.records import Drain, Handover, Record, encode
-from neli_router.ledgers.addresses import open_ledger
-from neli_router.ledgers.base import Ledger
-from neli_router.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.records import Drain, Handover, Record, encode
 from neli_router.spark import ledger_source, register_ledgers
 from neli_router.spark.ledger_source import LedgerScan, LedgerSource, StreamPlace
 from neli_router.status.history import between, record_rows, standing_rows, state_before, tenure_rows

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from dags.jobs import profile_load
+from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey, ConfigError
-from neli_router.keyspace import Layout
-from neli_router.loads import LoadProfile
+from neli_router.router.loads import LoadProfile
 from neli_router.spark import hot_keys, load_profile
 
 pytestmark = pytest.mark.spark

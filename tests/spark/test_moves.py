@@ -21,9 +21,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from neli_router.agent import Client
 from neli_router.agent.client.leading import LeadingBlock
 from neli_router.agent.client.leases import AgentLease, Share
-from neli_router.pipeline.feeds import TickFolder
-from neli_router.pipeline.ticks import SCHEMA, Market
-from neli_router.settings.agent_options import AgentOptions
+from neli_router.config.agent_options import AgentOptions
+from neli_router.lab.pipeline.feeds import TickFolder
+from neli_router.lab.pipeline.ticks import SCHEMA, Market
 from neli_router.spark import append_rows, guarded, run_job
 from neli_router.spark.steps import StepLoop
 from tests.spark.published import BAR_SECONDS, LAYOUT, LEASE, Bench, bars_made

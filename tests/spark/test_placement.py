@@ -11,9 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, count, input_file_name, lit, spark_partition_id
 
+from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey, ConfigError
 from neli_router.fence import TableMismatch
-from neli_router.keyspace import Layout
 from neli_router.spark import FilesRead, files_read, laid_out, owned, repartition_by_owner, with_partition
 
 pytestmark = pytest.mark.spark

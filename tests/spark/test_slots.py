@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import col, lit
 
+from neli_router.core.keyspace import SLOTS_MAX, Key, Layout
 from neli_router.errors import BadKey, ConfigError
-from neli_router.keyspace import SLOTS_MAX, Key, Layout
 from neli_router.spark import with_partition, with_partition_of_role, with_slot
 
 pytestmark = pytest.mark.spark

@@ -18,8 +18,8 @@ import redis as redis_py
 from deltalake import DeltaTable
 
 from neli_router import fence
+from neli_router.core.keyspace import Layout
 from neli_router.fence.delta import FencedTable, Progress
-from neli_router.keyspace import Layout
 from tests.spark.cluster_job import PARTITIONS, ROWS, SECOND_PART, TABLE_ROWS, TERMS
 from tests.support.servers.spark import Spark
 from tests.support.waiting import until

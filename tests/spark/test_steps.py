@@ -17,12 +17,12 @@ from pyspark.sql import functions as sql
 
 from dags.jobs.publish_prices import bars, last_prices, whole
 from neli_router.agent import Client
-from neli_router.exit_codes import EXIT_NO_AGENT
-from neli_router.pipeline.feeds import TickFolder, TickTopic
-from neli_router.pipeline.landing import bars_of
-from neli_router.pipeline.source import TickSteps
-from neli_router.pipeline.ticks import Market
-from neli_router.settings.agent_options import AgentOptions
+from neli_router.config.agent_options import AgentOptions
+from neli_router.core.exit_codes import EXIT_NO_AGENT
+from neli_router.lab.pipeline.feeds import TickFolder, TickTopic
+from neli_router.lab.pipeline.landing import bars_of
+from neli_router.lab.pipeline.source import TickSteps
+from neli_router.lab.pipeline.ticks import Market
 from neli_router.spark import read_table
 from neli_router.spark.steps import STEP, InputStep, StepLoop
 from tests.spark.published import BAR_SECONDS, LAYOUT, LEASE, Bench, rows_of

@@ -11,7 +11,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from neli_router.induction.records import Record
+from neli_router.protocols.induction.records import Record
 from neli_router.status import audit_report
 from neli_router.status.audit import ActedSpan, Audit, audited
 from neli_router.status.audit_report import html_of

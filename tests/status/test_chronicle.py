@@ -10,10 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neli_router.induction.fold import State
-from neli_router.induction.records import Certify, Drain, Handover, Leave, Pin, Record, Snapshot, Undrain, Weigh, encode
-from neli_router.induction.snapshots import snapshot
-from neli_router.ledgers.base import Entry
+from neli_router.drivers.ledgers.base import Entry
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import (
+    Certify,
+    Drain,
+    Handover,
+    Leave,
+    Pin,
+    Record,
+    Snapshot,
+    Undrain,
+    Weigh,
+    encode,
+)
+from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.status import chronicle
 from neli_router.status.annals import Annals
 from neli_router.status.chronicle import DELAYS_MAX, Chronicle

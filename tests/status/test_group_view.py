@@ -2,8 +2,8 @@
 
 from hypothesis import given, settings
 
-from neli_router.induction.fold import State
-from neli_router.induction.records import Drain, Handover, Load, Pin, Record, Undrain, Unpin, Weigh
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import Drain, Handover, Load, Pin, Record, Undrain, Unpin, Weigh
 from neli_router.status.group_view import GroupView
 from tests.support.records import Plot, folded, founded, join, plots, story
 

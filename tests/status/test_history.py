@@ -11,12 +11,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neli_router.drivers.ledgers.base import Entry
+from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.errors import GroupMismatch, LedgerRewound, LedgerTrimmed, LedgerUnavailable
-from neli_router.induction.fold import State, fold
-from neli_router.induction.records import Certify, Drain, Handover, Leave, Pin, Record, Snapshot, Weigh, decode, encode
-from neli_router.induction.snapshots import snapshot
-from neli_router.ledgers.base import Entry
-from neli_router.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.records import (
+    Certify,
+    Drain,
+    Handover,
+    Leave,
+    Pin,
+    Record,
+    Snapshot,
+    Weigh,
+    decode,
+    encode,
+)
+from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.status import history
 from neli_router.status.history import (
     RecordRow,

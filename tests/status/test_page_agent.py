@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.settings.agent_options import AgentOptions
+from neli_router.config.agent_options import AgentOptions
 from tests.support.agents.running import PARTITIONS, STEADY, TOKEN, Running, configured, running
 from tests.support.browsing import Keys, Page
 from tests.support.waiting import until

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from neli_router.induction.records import Beat, decode
+from neli_router.protocols.induction.records import Beat, decode
 from neli_router.status.time_axis import TimeAxis
 from tests.support.audited import START, simulated
 

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from neli_router.drivers.ledgers.base import Entry
 from neli_router.errors import NeliError
-from neli_router.induction.fold import State, fold
-from neli_router.induction.records import Beat, Record, decode, encode
-from neli_router.induction.snapshots import digest_text
-from neli_router.ledgers.base import Entry
-from neli_router.sim.group import SimulatedGroup
-from neli_router.sim.options import RunOptions, Weather
-from neli_router.sim.process import Process
-from neli_router.sim.simulate import _run
-from neli_router.sim.world import LocalClock, World
+from neli_router.lab.sim.induction.group import SimulatedGroup
+from neli_router.lab.sim.induction.options import RunOptions, Weather
+from neli_router.lab.sim.induction.process import Process
+from neli_router.lab.sim.induction.simulate import _run
+from neli_router.lab.sim.world import LocalClock, World
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.records import Beat, Record, decode, encode
+from neli_router.protocols.induction.snapshots import digest_text
 
 __all__ = ["START", "Simulated", "beat", "entries", "simulated", "written"]
 

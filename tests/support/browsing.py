@@ -23,7 +23,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
-from neli_router.leash import end_with_parent
+from neli_router.hosts.leash import end_with_parent
 from tests.support.waiting import until
 
 __all__ = ["Keys", "Page", "missing", "started"]

@@ -2,7 +2,7 @@
 
 from click.testing import CliRunner, Result
 
-from neli_router.cli import main
+from neli_router.commands.cli import main
 
 __all__ = ["neli"]
 

@@ -2,10 +2,10 @@
 
 import threading
 
-from neli_router.induction.records import Genesis, Join, Record, encode
-from neli_router.keyspace import Layout
-from neli_router.ledgers.base import Entry, Ledger
-from neli_router.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.ledgers.base import Entry, Ledger
+from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.protocols.induction.records import Genesis, Join, Record, encode
 from neli_router.router.groups import Leader
 from neli_router.router.refusal import NoTable, View
 from neli_router.router.router import Router

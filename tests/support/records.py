@@ -10,9 +10,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from neli_router.induction import records as kinds
-from neli_router.induction.fold import State, fold
-from neli_router.induction.records import (
+from neli_router.core.keyspace import SLOTS_MAX, Layout
+from neli_router.protocols.induction import records as kinds
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.records import (
     Beat,
     Certify,
     Drain,
@@ -29,9 +30,8 @@ from neli_router.induction.records import (
     Upgrade,
     Weigh,
 )
-from neli_router.induction.snapshots import digest_text, snapshot
-from neli_router.keyspace import SLOTS_MAX, Layout
-from neli_router.protocol import Guarantee
+from neli_router.protocols.induction.snapshots import digest_text, snapshot
+from neli_router.protocols.protocol import Guarantee
 
 __all__ = [
     "BASE",

@@ -6,9 +6,9 @@ until(lambda: ..., one, other)   turns both until it is so
 import time
 from collections.abc import Callable
 
-from neli_router.consumer_group.events import AskedBack, Broken, Given, Lost, Message, Received
+from neli_router.drivers.consumer_groups.base import BrokerNews, GroupSubscription
 from neli_router.errors import NeliError
-from neli_router.subscriptions.base import BrokerNews, GroupSubscription
+from neli_router.protocols.consumer_group.events import AskedBack, Broken, Given, Lost, Message, Received
 from tests.support.waiting import PATIENCE
 
 __all__ = ["Taking", "until"]

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from neli_router.clock import host_clock
+from neli_router.core.clock import host_clock
 
 __all__ = ["LOOK_EVERY", "PATIENCE", "until", "until_in_loop"]
 

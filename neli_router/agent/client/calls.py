@@ -45,9 +45,9 @@ from neli_router.agent.wire import (
     WishView,
     raised,
 )
+from neli_router.config.agent_address import Address
+from neli_router.core.keyspace import Key, Role, utf8
 from neli_router.errors import BadKey, ConfigError, NeliError, NoAgent, NoOwner
-from neli_router.keyspace import Key, Role, utf8
-from neli_router.settings.agent_address import Address
 
 __all__ = [
     "EVENTS",

@@ -51,9 +51,9 @@ from neli_router.agent.wire import (
     WishAsked,
     WishView,
 )
-from neli_router.clock import host_clock
+from neli_router.core.clock import host_clock
+from neli_router.core.keyspace import Key, Layout, Role
 from neli_router.errors import NotLeading
-from neli_router.keyspace import Key, Layout, Role
 
 __all__ = ["AsyncClient", "Client"]
 

@@ -27,10 +27,10 @@ from neli_router.agent.client.leases import AgentLease, AsyncAgentLease, AsyncWa
 from neli_router.agent.client.streams import Stream
 from neli_router.agent.client.transport import AsyncTransport, BaseTransport, Transport
 from neli_router.agent.wire import LeaseView, ShareView
-from neli_router.cancellation import LeaseCancellation
+from neli_router.core.keyspace import Role
 from neli_router.errors import NeliError, NoAgent
-from neli_router.keyspace import Role
-from neli_router.leases import BaseRight
+from neli_router.member.cancellation import LeaseCancellation
+from neli_router.member.leases import BaseRight
 
 __all__ = ["AsyncLeadingBlock", "BaseLeadingBlock", "LeadingBlock", "async_lease_of", "lease_of"]
 

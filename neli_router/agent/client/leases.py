@@ -28,10 +28,10 @@ from types import MappingProxyType
 from typing import Any
 
 from neli_router.agent.wire import LeaseView, ShareView
-from neli_router.clock import host_clock
+from neli_router.core.clock import host_clock
+from neli_router.core.keyspace import Role
 from neli_router.errors import Forked, LeaseLost, NeliError, NotLeading
-from neli_router.keyspace import Role
-from neli_router.leases import AsyncRevocation, BaseLease, BaseRight, Revocation
+from neli_router.member.leases import AsyncRevocation, BaseLease, BaseRight, Revocation
 
 __all__ = [
     "WAIT_MAX",

@@ -20,8 +20,8 @@ from weakref import WeakSet
 import httpx
 
 from neli_router.agent.client.calls import Call, answered, no_agent
-from neli_router.closing import AsyncClosing, Closing
-from neli_router.settings.agent_address import Address
+from neli_router.config.agent_address import Address
+from neli_router.core.closing import AsyncClosing, Closing
 
 __all__ = ["EVENT_MAX", "AsyncStream", "BaseStream", "Events", "Stream"]
 

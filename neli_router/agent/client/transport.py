@@ -22,10 +22,10 @@ import httpx
 from neli_router.agent.client.calls import Call, answered, no_agent
 from neli_router.agent.client.streams import AsyncStream, BaseStream, Stream
 from neli_router.agent.wire import GUARDIAN
-from neli_router.closing import AsyncClosing, Closing
+from neli_router.config.agent_address import Address, default_address, distrust, parse
+from neli_router.config.token import token_problem
+from neli_router.core.closing import AsyncClosing, Closing
 from neli_router.errors import Closed, ConfigError, NoAgent
-from neli_router.settings.agent_address import Address, default_address, distrust, parse
-from neli_router.settings.token import token_problem
 
 __all__ = ["AsyncTransport", "BaseTransport", "Endpoint", "Transport"]
 

@@ -40,8 +40,8 @@ from neli_router.agent.server.requests import (
 from neli_router.agent.server.waits import Waits
 from neli_router.agent.server.wishes import KINDS, Wishes
 from neli_router.agent.wire import AGE_MAX, HistoryView, OwnersView, RebalanceView, StatusView
-from neli_router.clock import host_clock
-from neli_router.config import ELECTED, Config
+from neli_router.config.config import ELECTED, Config
+from neli_router.core.clock import host_clock
 from neli_router.errors import BeyondProtocol, NoOwner
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.wishes import no_wishes

@@ -12,13 +12,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from neli_router import logs
+from neli_router.config.reload import Reload, Reloaded
+from neli_router.config.token import token_problem
+from neli_router.core import logs
 from neli_router.errors import ConfigError, LedgerError, NeliError
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
 from neli_router.member.wishes import WISH_MAX
-from neli_router.settings.reload import Reload, Reloaded
-from neli_router.settings.token import token_problem
 from neli_router.status.group_view import GroupView
 
 __all__ = ["Changes", "compare_weight"]

@@ -61,8 +61,8 @@ from neli_router.agent.server.connections import (
 from neli_router.agent.server.exchange import AgentLink, AgentSilent, Exchange, target_of
 from neli_router.agent.server.guard import Guard
 from neli_router.agent.server.requests import RequestRefused, bad_request, body_of
-from neli_router.leash import end_with_parent
-from neli_router.settings.addresses import is_loopback, parse_place
+from neli_router.config.addresses import is_loopback, parse_place
+from neli_router.hosts.leash import end_with_parent
 
 __all__ = ["STRANGERS_MAX", "Door", "DoorConnection", "DoorSettings", "main"]
 

@@ -24,9 +24,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from neli_router import logs
 from neli_router.agent.server.connections import FAREWELL_MAX
 from neli_router.agent.server.door import DoorSettings
+from neli_router.core import logs
 
 __all__ = ["KNOWN_MAX", "DoorProcess"]
 

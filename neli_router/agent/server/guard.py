@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from neli_router import logs
 from neli_router.agent.server.connections import AgentTraffic, Connection, connection_of
 from neli_router.agent.server.requests import RequestRefused
 from neli_router.agent.wire import BODY_MAX, STATUS_OF, Refusal, refusal
+from neli_router.core import logs
 from neli_router.errors import NeliError
 
 __all__ = ["Guard", "answer", "answer_bytes"]

@@ -29,7 +29,7 @@ from neli_router.agent.server import views
 from neli_router.agent.server.channels import COMMENT, Channel, event
 from neli_router.agent.server.connections import SWEEP_EVERY, AgentTraffic
 from neli_router.agent.wire import OwnerView
-from neli_router.clock import host_clock
+from neli_router.core.clock import host_clock
 from neli_router.member.member import Member
 from neli_router.router.refusal import At, View
 from neli_router.router.table import Owner, Table

@@ -24,9 +24,9 @@ from starlette.types import Scope
 
 from neli_router.agent.server.connections import connection_of
 from neli_router.agent.wire import GUARDIAN, LeaseView, ShareView
-from neli_router.clock import host_clock
-from neli_router.deaths.process import ProcessMark, peer_number
-from neli_router.leases import BaseLease
+from neli_router.core.clock import host_clock
+from neli_router.hosts.process import ProcessMark, peer_number
+from neli_router.member.leases import BaseLease
 from neli_router.member.member import Member
 
 __all__ = ["Lending", "borrowers"]

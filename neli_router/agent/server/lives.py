@@ -31,17 +31,17 @@ from typing import Any, cast
 
 from starlette.types import Receive, Scope, Send
 
-from neli_router import logs
 from neli_router.agent.server.channels import Channel, event
 from neli_router.agent.server.connections import Connection, connection_of
 from neli_router.agent.server.requests import RequestRefused, bad_request, body_of, queried, witness_asked
-from neli_router.clock import host_clock
-from neli_router.config import SHARERS, Config
-from neli_router.deaths.life import OwnLife, life_of
-from neli_router.deaths.process import HostProcess
-from neli_router.deaths.registration import WitnessView, is_named_after
+from neli_router.config.config import SHARERS, Config
+from neli_router.core import logs
+from neli_router.core.clock import host_clock
 from neli_router.errors import BeyondProtocol, Unsupported
+from neli_router.hosts.process import HostProcess
 from neli_router.member.member import Member
+from neli_router.member.witness.life import OwnLife, life_of
+from neli_router.member.witness.registration import WitnessView, is_named_after
 
 __all__ = ["LIVES_MAX", "Lives"]
 

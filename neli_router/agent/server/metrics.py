@@ -38,11 +38,11 @@ from prometheus_client.registry import Collector
 
 from neli_router.agent.server.connections import AgentTraffic
 from neli_router.agent.server.lives import Lives
-from neli_router.clock import host_clock
-from neli_router.config import Config
+from neli_router.config.config import Config
+from neli_router.core.clock import host_clock
+from neli_router.drivers.peers.outlook import Outlook
 from neli_router.fence import tally
 from neli_router.member.member import Member
-from neli_router.peers.outlook import Outlook
 from neli_router.status.group_view import GroupView
 
 __all__ = ["BUCKETS", "CONTENT_TYPE", "AgentCollector", "Delays", "MetricsSnapshot", "render"]

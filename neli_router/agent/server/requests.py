@@ -27,9 +27,9 @@ import msgspec
 from starlette.types import Receive
 
 from neli_router.agent.wire import KEY_MAX, LoadAsked, OwnersAsked, RebalanceAsked, Refusal, WishAsked
-from neli_router.deaths.registration import WitnessAsked
+from neli_router.core.keyspace import Key, Layout, Role, role_of
 from neli_router.errors import BadKey, ConfigError, NeliError
-from neli_router.keyspace import Key, Layout, Role, role_of
+from neli_router.member.witness.registration import WitnessAsked
 
 __all__ = [
     "Place",

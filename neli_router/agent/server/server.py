@@ -29,7 +29,6 @@ from typing import Any
 
 import uvicorn
 
-from neli_router import logs
 from neli_router.agent.server.app import App
 from neli_router.agent.server.changes import Changes, compare_weight
 from neli_router.agent.server.connections import (
@@ -47,16 +46,17 @@ from neli_router.agent.server.hub import Hub
 from neli_router.agent.server.lives import LIVES_MAX, Lives
 from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
 from neli_router.agent.server.sockets import OwnSocket, listen_tcp, listen_unix
-from neli_router.config import BORROWED, ELECTED, Config
+from neli_router.config.addresses import parse_place, spell_place
+from neli_router.config.agent_options import AgentOptions
+from neli_router.config.config import BORROWED, ELECTED, Config
+from neli_router.config.reload import Reload
+from neli_router.core import logs
+from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.errors import Closed, ConfigError, NeliError, StaleTable
-from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
-from neli_router.protocol import Event, Fenced
+from neli_router.protocols.protocol import Event, Fenced
 from neli_router.router.router import Router
-from neli_router.settings.addresses import parse_place, spell_place
-from neli_router.settings.agent_options import AgentOptions
-from neli_router.settings.reload import Reload
 from neli_router.status.chronicle import Chronicle
 from neli_router.status.owners_chronicle import OwnersChronicle
 from neli_router.status.peers_chronicle import PeersChronicle

@@ -33,9 +33,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from neli_router.config.addresses import is_local_name, socket_problem
+from neli_router.core.private import intrusion
 from neli_router.errors import ConfigError, NeliError
-from neli_router.private import intrusion
-from neli_router.settings.addresses import is_local_name, socket_problem
 
 __all__ = ["BACKLOG", "OwnSocket", "listen_tcp", "listen_unix"]
 

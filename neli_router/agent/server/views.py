@@ -30,7 +30,7 @@ from neli_router.agent.wire import (
     StatusView,
     TableView,
 )
-from neli_router.peers.outlook import Outlook, why_led
+from neli_router.drivers.peers.outlook import Outlook, why_led
 from neli_router.router.refusal import At, View
 from neli_router.router.table import Table
 from neli_router.status.causes import OF_MEMBERS

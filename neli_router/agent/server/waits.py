@@ -27,7 +27,7 @@ from neli_router.agent.server.hub import STREAMS_MAX, Hub
 from neli_router.agent.server.lending import Lending, borrowers
 from neli_router.agent.server.requests import RequestRefused, number, partitions, place, queried
 from neli_router.agent.wire import LeaseView
-from neli_router.clock import host_clock
+from neli_router.core.clock import host_clock
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.held_partitions import HeldPartitions
 from neli_router.member.lease import Lease

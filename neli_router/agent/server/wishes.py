@@ -24,7 +24,7 @@ from neli_router.member import wishes
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.engine import Engine
 from neli_router.member.wishes import CheckedWish
-from neli_router.protocol import LOAD_MAX
+from neli_router.protocols.protocol import LOAD_MAX
 from neli_router.status.chronicle import Chronicle
 from neli_router.status.group_view import GroupView
 

@@ -29,9 +29,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
+from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
 from neli_router.fence.refusals import TableMismatch
-from neli_router.keyspace import Layout
 
 __all__ = [
     "PARTITION",

@@ -53,13 +53,13 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from neli_router.core.keyspace import Layout
+from neli_router.core.logs import logger
 from neli_router.errors import NeliError
 from neli_router.fence.delta.layouts import PARTITION, Format, format_of, local_path, require_columns
 from neli_router.fence.delta.staging import Staging, Step, abandoned, clear, flush
 from neli_router.fence.refusals import BatchGap, FenceMisused, Refused, TableMismatch, TableUnavailable, tally
 from neli_router.fence.statements import checked
-from neli_router.keyspace import Layout
-from neli_router.logs import logger
 
 __all__ = ["Commit", "FencedTable", "Progress"]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from neli_router.agent import Client
-from neli_router.closing import Closing
+from neli_router.core.closing import Closing
 from neli_router.errors import NeliError
-from neli_router.leash import leashed
+from neli_router.hosts.leash import leashed
 from tests.support.given import spelled
 from tests.support.waiting import PATIENCE, until
 
@@ -24,7 +24,7 @@ PARTITIONS = 8
 LEASE = 5.0
 """Seconds. A busy machine may give an agent no core for as long as a shorter lease lasts, and it is lost by that."""
 
-SERVE = "from neli_router.cli import main; main()"
+SERVE = "from neli_router.commands.cli import main; main()"
 
 
 class AgentProcess(Closing):

@@ -15,12 +15,12 @@ import uvicorn
 
 from neli_router.agent.client.leading import BaseLeadingBlock
 from neli_router.agent.server.server import Agent
-from neli_router.clock import host_clock
-from neli_router.config import Config
-from neli_router.keyspace import Layout
+from neli_router.config.agent_options import AgentOptions
+from neli_router.config.config import Config
+from neli_router.config.reload import Reload
+from neli_router.core.clock import host_clock
+from neli_router.core.keyspace import Layout
 from neli_router.member.member import Member
-from neli_router.settings.agent_options import AgentOptions
-from neli_router.settings.reload import Reload
 from tests.support.waiting import PATIENCE, until
 
 __all__ = [

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-from neli_router.clock import host_clock
-from neli_router.processes.group import MemberProcess, ProcessGroup
-from neli_router.processes.referee import Verdict
-from neli_router.processes.worker import EXIT_REPLACED
+from neli_router.core.clock import host_clock
+from neli_router.lab.processes.group import MemberProcess, ProcessGroup
+from neli_router.lab.processes.worker import EXIT_REPLACED
+from neli_router.status.referee import Verdict
 
 __all__ = ["Chaos"]
 

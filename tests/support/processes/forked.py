@@ -23,12 +23,12 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
         *(__name__, "encodings.idna", "stringprep", "httpcore", "uvicorn.protocols.http.h11_impl"),
-        *("neli_router.agent.client.client", "neli_router.agent.server.server", "neli_router.cli"),
-        *("neli_router.commands.agent", "neli_router.commands.guardian", "neli_router.commands.run"),
+        *("neli_router.agent.client.client", "neli_router.agent.server.server", "neli_router.commands.cli"),
+        *("neli_router.commands.agent", "neli_router.hosts.guardian", "neli_router.commands.run"),
         *(
-            "neli_router.deaths.registration",
-            "neli_router.demo",
-            "neli_router.ledgers.sqlite.ledger",
+            "neli_router.member.witness.registration",
+            "neli_router.lab.demo",
+            "neli_router.drivers.ledgers.sqlite.ledger",
             "neli_router.member.member",
         ),
     ]

@@ -9,10 +9,10 @@ import threading
 import time
 from collections.abc import Sequence
 
-from neli_router.closing import Closing
+from neli_router.core.closing import Closing
+from neli_router.drivers.ledgers.addresses import open_ledger
+from neli_router.drivers.ledgers.base import Entry, Ledger
 from neli_router.errors import LedgerUnavailable
-from neli_router.ledgers.addresses import open_ledger
-from neli_router.ledgers.base import Entry, Ledger
 
 __all__ = ["LedgerCopy"]
 

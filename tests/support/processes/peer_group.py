@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from neli_router.processes.group import MemberProcess, ProcessGroup
+from neli_router.lab.processes.group import MemberProcess, ProcessGroup
 from tests.support.servers.process import free_udp_ports
 
 __all__ = ["PeerProcesses", "loopback_places"]

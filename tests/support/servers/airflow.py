@@ -35,7 +35,7 @@ from typing import Any, Self, TypeVar, cast
 
 import httpx
 
-from airflow_provider.local import PARTS, LocalAirflow
+from neli_router.lab.local_airflow import PARTS, LocalAirflow
 from tests.support.servers.process import ServerProcess, free_port
 from tests.support.waiting import until
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from neli_router.clock import host_clock
-from neli_router.leash import leashed
-from neli_router.processes.referee import Life, Span
+from neli_router.core.clock import host_clock
+from neli_router.hosts.leash import leashed
+from neli_router.status.referee import Life, Span
 from tests.support.servers.goneli_build import PROGRAM
 
 __all__ = ["GoneliEvent", "GoneliMember"]

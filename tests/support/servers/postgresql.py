@@ -20,7 +20,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from neli_router.leash import leashed
+from neli_router.hosts.leash import leashed
 from tests.support.waiting import PATIENCE, until
 
 __all__ = ["postgresql"]

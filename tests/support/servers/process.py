@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from neli_router.leash import leashed
+from neli_router.hosts.leash import leashed
 
 __all__ = ["ServerProcess", "free_port", "free_udp_ports", "until_asked_to_end"]
 

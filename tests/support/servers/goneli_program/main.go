@@ -2,7 +2,7 @@
 //
 //	goneli BROKERS GROUP TOPIC NAME HEARTBEAT_TIMEOUT_MS [SETTING=VALUE ...] --> {"event": "acquired", "at": 12.345}
 //
-// `at` is the host's clock in seconds, as neli_router/clock.py reads it: all processes of the host share it. It is read
+// `at` is the host's clock in seconds, as neli_router/core/clock.py reads it: all processes of the host share it. It is read
 // within goNELI's callback, and the line is written before the callback returns, by one unbuffered write. So a leader
 // said "acquired" before its program found that it leads, and "revoked" and "fenced" after it had ceased to.
 //

@@ -1,0 +1,4 @@
+"""What one program says about its group: flags over environment over `neli.toml`, checked as a whole.
+
+It may import drivers and protocols.
+"""

@@ -1,0 +1,269 @@
+"""The catalogue of options: the name of each in every layer, and the values that it may have.
+
+    key                  flag                  environment              neli.toml
+    lease                --lease               NELI_LEASE               lease = 0.5
+    layout.partitions    --layout-partitions   NELI_LAYOUT_PARTITIONS   [layout] partitions = 64
+    peers.list           --peers               NELI_PEERS               [peers] list = "a:7801,b:7801,c:7801"
+    agent.socket         --socket              NELI_AGENT_SOCKET        [agent] socket = "/run/neli/agent.sock"
+
+One list makes the flags, the variables, the names in the file and the help, so that no layer can know an option that
+another does not. The file's top level is the member, because most files say little more than where the ledger is.
+
+A flag and a variable are text and are read by the option's kind: `0.5`, `true` `yes` `1`, `none`. A file has types of
+its own and must use them, but for `"none"`, for which TOML has no word. A kind only knows the type of a value;
+`Config` judges whether a lease of an hour makes sense, and names contradictions, too.
+
+A value is shown in part and never with a secret. A ledger's address loses the part before an @. A value of the wrong
+kind that has parts, such as a table, is shown by its type alone, because any of its parts may be a secret.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from neli_router.drivers.ledgers.addresses import harmless_start, public_address
+
+__all__ = [
+    "ADDRESSES",
+    "LOG_FORMATS",
+    "LOG_LEVELS",
+    "OPTIONS",
+    "PEERS_LIST",
+    "Kind",
+    "Misfit",
+    "Option",
+    "public_text",
+    "shown",
+    "unknown",
+]
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("console", "json")
+
+SHOWN_MAX = 60
+"""Characters of a wrong value in an error: enough to find it again, and a pasted file does not fill the terminal."""
+
+WHOLE_MAX = 2**53
+"""No number of ours comes near. Without a bound, we would have to compute with a number of a million digits, and Python
+refuses to print one."""
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+_NUMBER = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
+ADDRESSES = frozenset({"ledger", "ownership"})
+"""Options whose text is an address, of which errors show what is no secret."""
+
+PEERS_LIST = "peers.list"
+"""Said as `--peers` and NELI_PEERS."""
+
+_ADDRESS = re.compile(r"://|:.*@", re.DOTALL)
+"""In a text that is, or was meant to be, an address with a place for secrets."""
+
+_SIGNS = re.compile(r"[:@=&;]")
+"""In none of the numbers and words that an option without text may have. So the value may be an address."""
+
+_PLAIN = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[^?&;:@]*)?", re.ASCII
+)
+"""An address of a member that has none."""
+
+_SWITCH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+class Misfit(ValueError):
+    """A value that is not of its option's kind; the text says which kind was wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`of_text` reads a flag or a variable, `fits` judges a value that has a type, `metavar` is for a help."""
+
+    wanted: str
+    of_text: Callable[[str], object]
+    fits: Callable[[object], bool]
+    metavar: str = "TEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option, in all layers."""
+
+    section: str
+    name: str
+    kind: Kind
+    help: str
+    default: object = None
+    """For the agent's own; the member's defaults are those of Config."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.section}.{self.name}" if self.section else self.name
+
+    @property
+    def flag(self) -> str:
+        words = self.name if self.section in ("agent", "peers") else self.key
+        if self.key == PEERS_LIST:
+            words = self.section
+        return "--" + re.sub("[._]", "-", words)
+
+    @property
+    def variable(self) -> str:
+        # The clients of the agent read the token by this name, too.
+        words = self.name if self.name == "token_file" else self.section if self.key == PEERS_LIST else self.key
+        return "NELI_" + words.replace(".", "_").upper()
+
+    def of_text(self, text: str) -> object:
+        """The value that a flag or a variable with this text means. Raises Misfit."""
+        try:
+            return self.of_value(self.kind.of_text(text))
+        except (KeyError, ValueError):
+            raise Misfit(self.kind.wanted) from None
+
+    def of_value(self, value: object) -> object:
+        """The value itself, if it is one that this option may have. Raises Misfit."""
+        if self.kind.fits(value):
+            return None if value == "none" and self.kind in _PERHAPS else value
+        raise Misfit(self.kind.wanted)
+
+
+def _whole(text: str) -> int:
+    if not _WHOLE.fullmatch(text):
+        raise ValueError
+    return int(text)
+
+
+def _number(text: str) -> float:
+    if not _NUMBER.fullmatch(text):
+        raise ValueError
+    return int(text) if _WHOLE.fullmatch(text) else float(text)
+
+
+def _perhaps_number(text: str) -> object:
+    return "none" if text.lower() == "none" else _number(text)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= WHOLE_MAX
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= WHOLE_MAX
+
+
+def _one_of(*words: str) -> Kind:
+    return Kind(f"one of {', '.join(words)}", str.lower, lambda value: value in words, "|".join(words))
+
+
+TEXT = Kind("text", str, lambda value: isinstance(value, str))
+PERHAPS_TEXT = Kind("text, or none", lambda text: "none" if text.lower() == "none" else text, TEXT.fits)
+SECONDS = Kind("a number of seconds, at least 0", _number, _is_number, "SECONDS")
+PERHAPS_SECONDS = Kind(
+    "a number of seconds, or none", _perhaps_number, lambda value: value == "none" or _is_number(value), "SECONDS"
+)
+PERHAPS_WHOLE = Kind(
+    "a whole number, or none",
+    lambda text: "none" if text.lower() == "none" else _whole(text),
+    lambda value: value == "none" or _is_whole(value),
+    "NUMBER",
+)
+PERHAPS_NUMBER = Kind("a number, or none", _perhaps_number, PERHAPS_SECONDS.fits, "NUMBER")
+_PERHAPS = (PERHAPS_NUMBER, PERHAPS_SECONDS, PERHAPS_TEXT, PERHAPS_WHOLE)
+WHOLE = Kind("a whole number", _whole, _is_whole, "NUMBER")
+SWITCH = Kind("true or false", lambda text: _SWITCH[text.lower()], lambda value: isinstance(value, bool), "")
+
+OPTIONS: Mapping[str, Option] = {
+    option.key: option
+    for option in (
+        Option("", "ledger", TEXT, "Where the group's ledger is, such as sqlite:///var/lib/jobs/ledger.db."),
+        Option("", "name", TEXT, "The name of this member in its group."),
+        Option("", "address", TEXT, "Where clients reach this member; handed out with every look-up."),
+        Option("", "weight", WHOLE, "The share of partitions, against the others' weights; 0 asks for none."),
+        Option("", "zone", TEXT, "Where it runs: a rack, a data centre."),
+        Option("", "lease", SECONDS, "How long a heartbeat proves anything, in s. The group's."),
+        Option("", "beat", PERHAPS_SECONDS, "Between heartbeats, in s; none for what suits the protocol."),
+        Option("", "guarantee", TEXT, "exclusive: at most one acts; available: at least one. The group's."),
+        Option("", "delay_max", PERHAPS_SECONDS, "Under available, how late a record may be read, in s."),
+        Option("", "drain_timeout", SECONDS, "How long a successor waits for work in progress, in s."),
+        Option("", "snapshot_every", WHOLE, "Records between snapshots."),
+        Option(
+            *("", "protocol", TEXT),
+            "induction; neli or fast-neli, which borrow a consumer group in Kafka; term or gossip, among peers alone.",
+        ),
+        Option("", "policy", PERHAPS_TEXT, "Of term, who stands first: priority or random; none for priority."),
+        Option("", "replicas", PERHAPS_WHOLE, "Of term: how many peers elect each partition's leader; none for all."),
+        Option(
+            *("", "preferences", PERHAPS_TEXT),
+            "Of term, who shall lead, best first, as in 'others,c:7801' or '0-31: a:7801'; none for an even share.",
+        ),
+        Option("", "first_class", PERHAPS_WHOLE, "Of gossip: how many peers vote and may lead; none for all."),
+        Option("", "relay", SWITCH, "Of gossip: tell of others' clocks what is known by now, not what they last said."),
+        Option("", "session", PERHAPS_SECONDS, "Of a borrowed group: how long the broker waits for a member, in s."),
+        Option("", "clock_error", SECONDS, "Of neli: by how much this host's and any broker's clocks differ, in s."),
+        Option("", "groups", WHOLE, "Of neli: how many groups share the topic."),
+        Option("", "term_base", WHOLE, "What all terms are above, such as the highest of a former ledger."),
+        Option("", "goneli", SWITCH, "Of fast-neli: share the group with processes that run goNELI."),
+        Option("", "accept_rewinds", SWITCH, "Run an exclusive group on a ledger that may lose records."),
+        Option("", "replace", SWITCH, "Take the name from a member that lives under it, and end that one."),
+        Option("", "witness", TEXT, "Who tells the others when this process dies: auto, agent, child or none."),
+        Option("", "kill_hung", PERHAPS_NUMBER, "The part of the lease after which a hung process is killed, or none."),
+        Option(
+            *("", "ownership", PERHAPS_TEXT),
+            "The Redis that is told the owners, such as redis://host:6379/jobs; neli and fast-neli need it.",
+        ),
+        Option("", "max_age", PERHAPS_SECONDS, "When the table is too old for look-ups, in s; none for never."),
+        Option("layout", "slots", WHOLE, "Slots that keys are hashed to. The group's, for ever."),
+        Option("layout", "partitions", WHOLE, "Partitions that move between members. The group's."),
+        Option("layout", "tags", SWITCH, "Hash only the part of a key in {braces}. The group's."),
+        Option("peers", "list", TEXT, "Of term and gossip: all members, HOST:PORT,HOST:PORT, in place of a ledger."),
+        Option("peers", "me", TEXT, "Which of the peers this is; else the one that is an address of this host."),
+        Option("peers", "group", TEXT, "The name of the peers' group.", "neli"),
+        Option("peers", "key_file", TEXT, "The file with the key that all peers share; off loopback it is needed."),
+        Option("peers", "state", TEXT, "The folder that keeps this member's votes; off loopback it is needed."),
+        Option("peers", "bind", TEXT, "HOST:PORT to listen at, where others know this host by another address."),
+        Option("agent", "socket", TEXT, "The Unix socket to serve on.", ""),
+        Option("agent", "listen", TEXT, "HOST:PORT to serve on as well."),
+        Option("agent", "token_file", TEXT, "The file with the token that clients over TCP must show."),
+        Option("agent", "allow_remote", SWITCH, "Let listen name an address that other hosts reach.", default=False),
+        Option("agent", "log_level", _one_of(*LOG_LEVELS), "The least level that is logged.", "info"),
+        Option("agent", "log_format", _one_of(*LOG_FORMATS), "How it is logged.", "console"),
+    )
+}
+"""Key -> option, in the order in which they are shown."""
+
+
+def shown(option: Option, value: object) -> str:
+    """A wrong value, for an error: short, on one line, and without secrets."""
+    if option.name == "token_file":
+        return "..."  # People put the token itself there, and then an error that shows it puts it into a log.
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value) if isinstance(value, float) or abs(value) <= WHOLE_MAX else "a huge number"
+    if not isinstance(value, str):
+        return f"a {type(value).__name__}"
+    text = harmless_start(value) if _SIGNS.search(value) else value
+    return f"{text[:SHOWN_MAX]!r}" + ("..." if len(text) > SHOWN_MAX else "")
+
+
+def public_text(key: str, text: str) -> str:
+    """The text of an option for people. An address that was written into the wrong option is one all the same."""
+    is_plain = key not in ADDRESSES and (not _ADDRESS.search(text) or _PLAIN.fullmatch(text))
+    return text if is_plain else public_address(text)
+
+
+def unknown(what: str, name: str, known: Iterable[str], where: str) -> str:
+    """That there is no such option, and which one was probably meant."""
+    name = name[:SHOWN_MAX]
+    full = {text: option for option in known for text in (option, option.rpartition(".")[2])}
+    leaf = name.rpartition(".")[2]
+    # A right name in the wrong table is no typing mistake: `lease` in [agent] is the lease, and not agent.listen.
+    nearest = [leaf] if leaf in full else []
+    for tried in (name, leaf):
+        nearest = nearest or difflib.get_close_matches(tried, full, 1, cutoff=0.6)
+    if nearest:
+        return f"{_printable(name)} is no known {what} ({where}): did you mean {full[nearest[0]]}?"
+    return f"{_printable(name)} is no known {what} ({where}): there is {', '.join(sorted(set(full.values())))}"
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() and text else repr(text)

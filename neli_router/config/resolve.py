@@ -1,0 +1,329 @@
+"""Layered configuration: flags, environment and one file become one whole, with the source of each value.
+
+    neli agent --lease 0.5     NELI_LEDGER=sqlite:...     neli.toml
+            '----------------------'----------------------'--> resolve() --> Resolved: Config, AgentOptions, settings
+
+    flags > environment > neli.toml > defaults
+      each layer is read by the kinds of its options, even where a higher one speaks of the same
+        '--> the highest wins --> Config and AgentOptions, which check what belongs together
+                '--> every problem, each with the place it comes from --> one ConfigError
+
+A program that builds its own `Config` needs none of this: a library does not read its host's environment behind its
+user's back. The commands do.
+
+A mistake in a layer that is overruled today is found today, and not on the day when the higher layer is taken away. So
+the list is complete: after one round of corrections the agent starts.
+
+`Config` knows no layers and says `lease=7200.0 must be ...`. The sentence names its options, so their places are put
+behind it. While `Config` looks for problems, it gets stars in place of an address that was written into a wrong option.
+Such a text is refused in the end: a name with a password in it would be told to every reader of the table.
+
+Every option has a variable, and a name with our prefix that is none is an error, as an unknown name in the file is: a
+variable with a typing mistake does nothing, quietly, and the group would run with another lease than its operator
+believes. Kubernetes puts variables for every service into every pod, made of the service's name. A service called
+`neli` or `neli-agent` must not keep its own pods from starting, so those are known by their endings. An empty variable
+counts as none: `NELI_ZONE=$ZONE` in a script means just that.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neli_router.config import file
+from neli_router.config.addresses import default_address, default_name, socket_problem
+from neli_router.config.agent_options import AgentOptions, listen_problem, needs_token
+from neli_router.config.config import Config
+from neli_router.config.file import PLACES, Document
+from neli_router.config.options import ADDRESSES, OPTIONS, PEERS_LIST, Misfit, Option, public_text, shown, unknown
+from neli_router.config.token import read_token, token_problem
+from neli_router.core.private import Unreadable
+from neli_router.drivers.peers import address as peers_address
+from neli_router.drivers.peers.address import PeersSpelling
+from neli_router.errors import ConfigError
+
+__all__ = ["DEFAULT", "Resolved", "Setting", "resolve"]
+
+DEFAULT = "default"
+STAND_IN = "peers://127.0.0.1:1/neli"
+LISTEN = "agent.listen"
+
+UNKNOWN_MAX = 20
+"""Unknown names of a layer that are told at once: each costs a search for its nearest, and no one reads a hundred."""
+
+_FOR_CLIENTS = frozenset({"NELI_AGENT", "NELI_CONFIG", "NELI_TOKEN"})
+"""Variables that the clients of the agent read, and this package."""
+
+_FROM_RUN = frozenset({"NELI_MEMBER", "NELI_PARTITION", "NELI_ROLE", "NELI_TERM"})
+"""Variables that `neli run` sets for its command."""
+
+_KUBERNETES = re.compile(
+    r"NELI_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One option with its value, for people: `value` has no secrets."""
+
+    name: str
+    value: object
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The effective configuration, and where each value comes from. `path` is the file that was read, or empty."""
+
+    config: Config
+    agent: AgentOptions
+    settings: tuple[Setting, ...]
+    path: str
+
+    def __repr__(self) -> str:
+        return f"<Resolved {', '.join(f'{one.name}={one.value!r}' for one in self.settings if one.source != DEFAULT)}>"
+
+
+def resolve(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    config_file: str | None = None,
+    *,
+    places: Sequence[str] = PLACES,
+    default_socket: str = "",
+) -> Resolved:
+    """The effective configuration. `flags` maps keys of OPTIONS to text, or to None if the flag was not given.
+
+    `config_file` is the path after --config. Raises ConfigError with every problem of every layer.
+    """
+    return _Layers(flags, environ, config_file, places, default_socket).resolved()
+
+
+class _Layers:
+    """One resolution: the values so far, and their problems."""
+
+    def __init__(
+        self,
+        flags: Mapping[str, object],
+        environ: Mapping[str, str],
+        config_file: str | None,
+        places: Sequence[str],
+        default_socket: str,
+    ) -> None:
+        self._environ = environ
+        self._problems: list[str] = []
+        self._wrong: set[str] = (
+            set()
+        )  # Options of which a value was refused: a problem that follows from them is no news.
+        self._values: dict[str, Any] = {}
+        self._sources: dict[str, str] = {}
+        self._token_path: str | None = None  # Only if it was read: otherwise it may be the token itself, by mistake.
+        self._document = self._load(config_file, places)
+        # The lowest first, so that each layer covers those below it.
+        self._take_file()
+        for option in OPTIONS.values():
+            if text := environ.get(option.variable):
+                self._take(option, text, f"environment {option.variable}", is_text=True)
+        self._problems += _unknown_variables(environ)
+        for key, value in flags.items():
+            if value is not None:
+                self._take(OPTIONS[key], value, f"flag {OPTIONS[key].flag}", is_text=True)
+        self._default("agent.socket", default_socket, DEFAULT)
+        self._default("name", *default_name(environ))
+        self._default("address", *default_address(environ, self._values.get("agent.listen")))
+
+    def resolved(self) -> Resolved:
+        agent, config = self._agent(), self._config()
+        if agent is None or config is None or self._problems:
+            raise ConfigError([_printable(problem) for problem in self._problems])
+        held = {f"agent.{name}": getattr(agent, name) for name in ("socket", "listen", *_AGENT_WORDS)}
+        held["agent.token_file"] = self._token_path
+        held |= {key: self._values.get(key, OPTIONS[key].default) for key in OPTIONS if key.startswith("peers.")}
+        settings = []
+        for key, option in OPTIONS.items():
+            owner = config.layout if option.section == "layout" else config
+            value = held[key] if key in held else getattr(owner, option.name)
+            settings.append(Setting(key, _public(key, value), self._sources.get(key, DEFAULT)))
+        hidden = None if agent.token is None else "(hidden)"
+        settings.append(Setting("agent.token", hidden, self._sources.get("agent.token", DEFAULT)))
+        return Resolved(config, agent, tuple(settings), self._document.path)
+
+    def _load(self, config_file: str | None, places: Sequence[str]) -> Document:
+        path, named_by = file.find(config_file, self._environ, places)
+        if path:
+            try:
+                return file.load(path, named_by)
+            except Unreadable as error:
+                self._problems.append(str(error))
+                self._wrong.add("ledger")  # It is probably named in there.
+        return Document()
+
+    def _take_file(self) -> None:
+        strangers = []
+        for name, value in self._document.tables.items():
+            if name in _SECTIONS and isinstance(value, Mapping):
+                strangers += [
+                    key for below, held in value.items() if not self._take_typed(key := f"{name}.{below}", held)
+                ]
+            elif name in _SECTIONS:
+                self._problems.append(f"{name} must be a table ({self._document.where(name)}): write [{name}] above it")
+            elif not self._take_typed(name, value):
+                strangers.append(name)
+        for key in strangers[:UNKNOWN_MAX]:
+            self._problems.append(_stranger(key, self._document.where(key)))
+        if (rest := len(strangers) - UNKNOWN_MAX) > 0:
+            self._problems.append(f"{rest} more names are unknown ({self._document.path})")
+
+    def _take_typed(self, key: str, value: object) -> bool:
+        """Whether there is such an option at all."""
+        if key in OPTIONS:
+            self._take(OPTIONS[key], value, self._document.where(key), is_text=False)
+        return key in OPTIONS
+
+    def _take(self, option: Option, value: object, source: str, *, is_text: bool) -> None:
+        try:
+            held = option.of_text(value) if is_text and isinstance(value, str) else option.of_value(value)
+        except Misfit as misfit:
+            self._problems.append(f"{option.key}={shown(option, value)} must be {misfit} ({source})")
+            self._wrong.add(option.key)
+        else:
+            self._values[option.key], self._sources[option.key] = held, source
+
+    def _default(self, key: str, value: str, source: str) -> None:
+        if key not in self._values:
+            self._values[key], self._sources[key] = value, source
+
+    def _agent(self) -> AgentOptions | None:
+        socket = self._values["agent.socket"].removeprefix("unix:")
+        if socket and (problem := socket_problem(socket)):
+            self._complain(f"agent.socket={public_text('agent.socket', socket)!r:.200} {problem}", "agent.socket")
+        listen = self._values.get(LISTEN) or None  # As in `listen = ""`, which overrules a listen in a lower layer.
+        words = {name: self._values.get(f"agent.{name}", OPTIONS[f"agent.{name}"].default) for name in _AGENT_WORDS}
+        secret = self._token()
+        if listen is not None:
+            if problem := listen_problem(listen, allow_remote=words["allow_remote"]):
+                self._complain(problem, LISTEN)
+            if secret is None and not self._wrong & {"agent.token", "agent.token_file"}:
+                self._complain(needs_token(listen), LISTEN)
+        return None if self._problems else AgentOptions(socket, listen, secret, **words)
+
+    def _token(self) -> str | None:
+        path, source = self._values.get("agent.token_file"), self._sources.get("agent.token_file", "")
+        try:
+            if (told := self._environ.get("NELI_TOKEN")) and not source.startswith("flag"):
+                self._sources["agent.token"] = "environment NELI_TOKEN"
+                if problem := token_problem(told):
+                    raise Unreadable(f"environment NELI_TOKEN {problem}")
+                return told
+            if path:
+                found = read_token(path, source)
+                self._token_path, self._sources["agent.token"] = path, "agent.token_file"
+                return found
+        except Unreadable as error:
+            self._problems.append(str(error))
+            self._wrong.add("agent.token")
+        return None
+
+    def _listed(self) -> str | None:
+        """The address that the options of peers spell; None if they spell none, and have been told why."""
+        said = {key.partition(".")[2]: text for key, text in self._values.items() if key.startswith("peers.") and text}
+        if not (servers := said.pop("list", None)):
+            if said and PEERS_LIST not in self._wrong:
+                given = ", ".join(self._said(f"peers.{name}") for name in said)
+                self._complain(f"{given} must come with {OPTIONS[PEERS_LIST].flag}, which names all members: add it")
+            return None
+        if "ledger" in self._values:
+            both = f"{self._said('ledger')} and {self._said(PEERS_LIST)}"
+            self._complain(f"{both} both say where the group is: leave one out", "ledger", PEERS_LIST)
+            return None
+        group = said.pop("group", str(OPTIONS["peers.group"].default))
+        spelling = PeersSpelling(
+            name=lambda option: self._said(f"peers.{option}"),
+            use=lambda option: self._said(f"peers.{option}", "PATH"),
+            group=f"{self._said('peers.group')} must be the name of a group",
+        )
+        found, problems = peers_address.checked(servers, group, said, spelling)
+        for problem in problems:
+            self._complain(problem)
+        return None if found is None else found.whole
+
+    def _said(self, key: str, value: str = "") -> str:
+        """How an option is said in the layer in which it is, or would be, beside the list of peers."""
+        source, option = self._sources.get(key) or self._sources.get(PEERS_LIST, ""), OPTIONS[key]
+        if source.startswith("flag"):
+            return f"{option.flag}{value and ' '}{value}"
+        if source.startswith("environment"):
+            return f"{option.variable}{value and '='}{value}"
+        return f"{option.key}{value and ' = '}{value}"
+
+    def _config(self) -> Config | None:
+        told = {key: value for key, value in self._values.items() if not key.startswith(("agent.", "peers."))}
+        has_peers = any(text for key, text in self._values.items() if key.startswith("peers."))
+        if has_peers and (listed := self._listed()) is not None:
+            told["ledger"], self._sources["ledger"] = listed, self._sources[PEERS_LIST]
+        elif has_peers and (PEERS_LIST in self._values or "ledger" not in told):
+            told["ledger"] = STAND_IN  # What is wrong with it was told.
+        for key in self._wrong & {"ledger"} - told.keys():
+            told[key] = "memory://nowhere"
+        layout = {key.partition(".")[2]: told.pop(key) for key in list(told) if key.startswith("layout.")}
+        options = {**told, "layout": layout}
+        try:
+            # With stars first, but for what says by itself what is wrong with it, without secrets: see the essay.
+            config = Config.of({k: value if k in ADDRESSES else _public(k, value) for k, value in options.items()})
+        except ConfigError as error:
+            for problem in error.problems:
+                self._complain(problem, *_named(problem))
+            return None
+        starred = [key for key, value in told.items() if key not in ADDRESSES and value != _public(key, value)]
+        if starred:
+            names = ", ".join(starred)
+            self._complain(f"{names}: an address with a password would be shown to all there: correct it", *starred)
+            return None
+        return config
+
+    def _complain(self, problem: str, *keys: str) -> None:
+        """Note a problem, with the places of the options that it is about."""
+        places = [f"{key}: {self._sources[key]}" for key in keys if self._sources.get(key, DEFAULT) != DEFAULT]
+        self._problems.append(f"{problem} ({'; '.join(places)})" if places else problem)
+
+
+_SECTIONS = frozenset(option.section for option in OPTIONS.values()) - {""}
+_AGENT_WORDS = ("allow_remote", "log_level", "log_format")
+
+
+def _printable(text: str) -> str:
+    """On one line, and in any encoding: a name that was taken from the environment may hold any bytes."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def _public(key: str, value: object) -> object:
+    return public_text(key, value) if isinstance(value, str) else value
+
+
+def _named(problem: str) -> list[str]:
+    """The options that a sentence of Config is about: those with a value in it, else those with their name in it."""
+    members = [key for key in OPTIONS if not key.startswith(("agent.", "peers."))]
+    exactly = [key for key in members if re.search(rf"\b{key.rpartition('.')[2]}=", problem)]
+    return exactly or [key for key in members if re.search(rf"\b{key.rpartition('.')[2]}\b", problem)]
+
+
+def _stranger(key: str, where: str) -> str:
+    if key in {"token", "agent.token"}:
+        return (
+            f"{key} does not belong into a file that people read and copy ({where}): take it out, and name a file of "
+            "its own in [agent] token_file, or set NELI_TOKEN"
+        )
+    return unknown("option", key, OPTIONS, where)
+
+
+def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each variable with our prefix that is none of ours."""
+    options = {option.variable for option in OPTIONS.values()} | _FOR_CLIENTS
+    found = sorted(
+        name
+        for name, text in environ.items()
+        if name.startswith("NELI_") and text and name not in options | _FROM_RUN and not _KUBERNETES.fullmatch(name)
+    )
+    told = [unknown("variable", name, options, "in the environment") for name in found[:UNKNOWN_MAX]]
+    rest = len(found) - UNKNOWN_MAX
+    return [*told, *([f"{rest} more variables with NELI_ are unknown"] if rest > 0 else [])]

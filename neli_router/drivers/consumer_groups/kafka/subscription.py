@@ -1,0 +1,453 @@
+"""A subscription in Kafka: one consumer of a group, on a thread of its own, and a producer.
+
+    broker --rebalance callbacks, messages--> the polling thread --> [ events, bounded ] --wait, take--> the pump
+    broker <-------------------------- producer <-------- publish, give_back ----------------------------'
+    broker <--which topic, how many partitions?-- the watching thread --Away, Back, Broken--> [ events ]
+
+The callback of a revocation runs inside a poll, and the partitions are given back when it returns. So it waits for
+`give_back`, and therefore has a thread of its own: the program finishes its work meanwhile, and the pump goes on.
+
+    AskedBack --give_back, all of them--> the callback returns, and others may have them
+        '-----patience--> the callback returns, Lost
+
+    the pump hangs --events wait for a session, or TAKE_MAX--> no more polls --patience--> librdkafka leaves the group
+
+`patience` is `max.poll.interval.ms`: how long the brokers, too, wait for an answer. While the callback waits, nothing
+is received. So a protocol that leads by what it hears must have its program done within the time of that proof.
+
+**Reading** begins at the end at each assignment, whatever was committed.
+
+**Confirming** is a commit. A fetch takes no membership, so a consumer that the coordinator took for dead goes on
+reading until it hears of it; a commit is refused to it, by its generation or epoch. The offset in question is committed
+above BEYOND: no consumer can begin there, so one of the group that looks at it, as goNELI does, goes to the end.
+
+**Heartbeats** to the coordinator are sent only when librdkafka's main thread wakes, which by itself it does once a
+second: with a session of less than two seconds, members flap. A timer keeps it awake, that of the automatic commit.
+It commits nothing, because nothing is stored to be committed; the timer of statistics would do as well, but leaves a
+text of kilobytes behind each time.
+
+**What a consumer says of itself** is not believed. It may be cut off, and know nothing of it; then it goes on as ever.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import (
+    OFFSET_END,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka import Message as KafkaMessage
+
+from neli_router.drivers.consumer_groups.base import TAKE_MAX, BrokerNews, GroupLook
+from neli_router.drivers.consumer_groups.kafka.address import GroupAddress
+from neli_router.drivers.consumer_groups.kafka.topic import grown, look_at_topic, require_group_topic, require_session
+from neli_router.drivers.ledgers.base import require_not_closed, require_own_process
+from neli_router.drivers.ledgers.kafka.clients import COMMON, asking, keep_in_children, serve
+from neli_router.drivers.ledgers.kafka.faults import DENIED, explain, is_fatal, told
+from neli_router.errors import ConfigError, GroupMismatch, LedgerUnavailable, LedgerUnusable, NeliError
+from neli_router.protocols.consumer_group.events import (
+    AskedBack,
+    Away,
+    Back,
+    Broken,
+    Confirmed,
+    Given,
+    Lost,
+    Message,
+    Received,
+)
+
+__all__ = ["KafkaSubscription", "look_at_group"]
+
+SLICE = 0.05
+"""Seconds of one poll: so long may `close` wait until the thread notices."""
+
+WAKES_PER_SESSION = 20
+HEARTBEATS_PER_SESSION = 10
+"""More heartbeats cost requests. Fewer make handovers slow, because a member learns of one by the answer to its next
+heartbeat; with fewer than three, one late heartbeat would end a session."""
+
+WATCH_EVERY = 1.0
+GONE_LOOKS = 3
+"""How many looks in a row must find no topic, or another: a broker may learn late of a new one."""
+
+BEYOND = 2**62
+"""Above every offset of any log."""
+
+CLOSE_MAX = 3.0
+"""Seconds that `close` waits for the consumer to leave its group, which takes a broker that answers. Without one, its
+thread ends by itself later, and the session ends at the broker."""
+
+EAGER_DOUBT = (
+    "{strategy} takes all partitions from all members at every change of the group: say "
+    "?partition.assignment.strategy=cooperative-sticky, or group.protocol=consumer, unless goNELI is in the group"
+)
+
+
+class KafkaSubscription:
+    """One consumer. `session` and `patience` are in seconds; `patience` bounds what a program may take to finish work
+    that was revoked. Raises LedgerError, ConfigError or GroupMismatch if there can be no such consumer."""
+
+    def __init__(self, address: GroupAddress, *, session: float, patience: float, create: bool = True) -> None:
+        if patience < session:
+            raise ConfigError(
+                [f"patience={patience:g} must be at least session={session:g}: Kafka refuses less. Raise patience"]
+            )
+        keep_in_children(self)
+        self._address, self._at, self._process = address, address.at, os.getpid()
+        self._session, self._patience = session, patience
+        with asking(self._at, "the opening") as admin:
+            self._topic = require_group_topic(admin, address, create=create)
+            doubts = require_session(admin, address, session)
+        self._admin = admin
+        self._doubts = (*self._topic.doubts, *doubts, *_doubts_of(address))
+        self._changed = threading.Condition()  # Reentrant, so a signal handler may call `wake` at any moment.
+        self._events: deque[BrokerNews | Message] = deque()
+        self._waiting_since = time.monotonic()
+        """When the first of the events came, if there are any."""
+        self._asked_back: set[int] = set()
+        self._to_confirm: dict[int, int] = {}
+        self._woken = self._leaving = self._closed = self._broken = False
+        self._consumer_is_dead = False
+        """Broken for good, by its own word. The closing of such a one never ends, and keeps a core busy."""
+        self._producer = Producer(self._producer_settings())
+        self._consumer = Consumer(self._consumer_settings())
+        self._consumer.subscribe([self._at.topic], on_assign=self._given, on_revoke=self._revoked, on_lost=self._lost)
+        self._threads = [
+            threading.Thread(target=run, name=f"neli-kafka-{name}-{self._at.group}", daemon=True)
+            for name, run in (("consumer", self._poll), ("watch", self._watch))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def address(self) -> str:
+        return self._at.public
+
+    @property
+    def partitions(self) -> int:
+        return self._topic.seen.partitions
+
+    @property
+    def session(self) -> float:
+        return self._session
+
+    @property
+    def broker_times(self) -> bool:
+        return self._topic.broker_times
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        return self._doubts
+
+    def wait(self, timeout: float) -> None:
+        self._require_open()
+        with self._changed:
+            self._changed.wait_for(lambda: self._events or self._woken, timeout)
+            self._woken = False
+
+    def take(self) -> list[BrokerNews]:
+        self._require_open()
+        with self._changed:
+            taken = list(self._events)
+            self._events.clear()
+            self._changed.notify_all()
+        return _gathered(taken, time.time())
+
+    def publish(self, bodies: Mapping[int, bytes | None]) -> None:
+        self._require_open()
+        for partition, body in bodies.items():
+            # A queue that is full, or a topic that is gone: they may be lost, and silence tells.
+            with suppress(BufferError, KafkaException):
+                self._producer.produce(self._at.topic, body, partition=partition, on_delivery=self._delivered)
+        with suppress(KafkaException):
+            serve(self._producer.poll, 0)
+
+    def confirm(self, offsets: Mapping[int, int]) -> None:
+        self._require_open()
+        with self._changed:
+            self._to_confirm.update(offsets)
+
+    def give_back(self, partitions: Sequence[int]) -> None:
+        self._require_open()
+        with self._changed:
+            self._asked_back.difference_update(partitions)
+            self._changed.notify_all()
+
+    def leave(self) -> None:
+        self._require_open()
+        self._leave()
+
+    def wake(self) -> None:
+        if os.getpid() == self._process:  # In a child, a thread that is not there may hold the lock.
+            with self._changed:
+                self._woken = True
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        if self._closed or os.getpid() != self._process:
+            return
+        self._closed = True
+        self._leave()
+        with suppress(KafkaException):
+            self._producer.purge()
+            serve(self._producer.flush, 0)
+        give_up_at = time.monotonic() + CLOSE_MAX
+        for thread in self._threads:
+            thread.join(max(0.0, give_up_at - time.monotonic()))
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._leaving = True
+            self._changed.notify_all()
+
+    def _require_open(self) -> None:
+        require_own_process(self.address, self._process)
+        require_not_closed(self.address, closed=self._closed)
+
+    # The polling thread, and the callbacks that it is called back by
+
+    def _poll(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._leaving or self._may_poll())
+                if self._leaving:
+                    break
+            try:
+                self._commit()
+                first = self._consumer.poll(SLICE)
+                if first is not None:
+                    self._received([first, *self._consumer.consume(TAKE_MAX - 1, 0)])
+            except KafkaException as error:
+                self._complained(error.args[0])
+                time.sleep(SLICE)
+        if not self._consumer_is_dead:
+            self._consumer.close()
+
+    def _commit(self) -> None:
+        """Carry out `confirm`. Here, because the client lets no other thread call it while a poll is under way, and one
+        is nearly always: a thread that asks then may wait for ever."""
+        with self._changed:
+            offsets, self._to_confirm = self._to_confirm, {}
+        if offsets:
+            asked = [TopicPartition(self._at.topic, it, BEYOND + offset) for it, offset in offsets.items()]
+            with suppress(KafkaException):
+                self._consumer.commit(offsets=asked, asynchronous=True)
+
+    def _may_poll(self) -> bool:
+        """Not while the pump hangs: the brokers must find that out."""
+        late = bool(self._events) and time.monotonic() - self._waiting_since >= self._session
+        return not self._broken and not late and len(self._events) < TAKE_MAX
+
+    def _given(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        given = sorted(it.partition for it in partitions)
+        if beyond := [it for it in given if it >= self.partitions]:
+            self._break(grown(self._at, self.partitions, max(beyond) + 1))
+            return
+        if given:
+            self._put(Given(given))
+        at_the_end = [TopicPartition(self._at.topic, it, OFFSET_END) for it in given]
+        if self._address.eager:
+            consumer.assign(at_the_end)
+        else:
+            consumer.incremental_assign(at_the_end)
+
+    def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if not partitions or self._leaving:
+            return
+        give_up_at = time.monotonic() + self._patience
+        with self._changed:
+            self._asked_back = {it.partition for it in partitions}
+            self._put(AskedBack(sorted(self._asked_back)))
+            self._changed.wait_for(
+                lambda: self._leaving or self._broken or not self._asked_back, give_up_at - time.monotonic()
+            )
+            late, self._asked_back = sorted(self._asked_back), set()
+            if late and not self._leaving:
+                self._put(Lost(late))
+
+    def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._put(Lost(sorted(it.partition for it in partitions)))
+
+    def _committed(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        offsets = {it.partition: it.offset - BEYOND for it in partitions if it.error is None and it.offset >= BEYOND}
+        if error is None and offsets:
+            self._put(Confirmed(offsets))
+
+    def _received(self, messages: list[KafkaMessage]) -> None:
+        with self._changed:
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    self._append(_message(message))
+                else:
+                    self._complained(error)
+            self._changed.notify_all()
+
+    def _complained(self, error: KafkaError) -> None:
+        if is_fatal(error):
+            self._consumer_is_dead = True
+        if (why := self._reason_to_stop(error)) is not None:
+            self._break(why)
+
+    def _reason_to_stop(self, error: KafkaError) -> NeliError | None:
+        """Why this consumer is of no use any more, or nothing: librdkafka tries again for ever, and tells of each."""
+        group = f"the group {self._at.group} of {self._at.public}"
+        match error.code():
+            case KafkaError.INVALID_SESSION_TIMEOUT:
+                problem = (
+                    f"session={self._session:g} is refused by the broker of {self._at.public}: raise it, or lower the "
+                    "broker's group.min.session.timeout.ms, which is 6000 if it was not set; its "
+                    "group.max.session.timeout.ms is the bound above"
+                )
+                return ConfigError([problem])
+            case KafkaError.INCONSISTENT_GROUP_PROTOCOL:
+                return GroupMismatch(
+                    f"{group} with {self._way} was wanted",
+                    "its members have another way to share partitions",
+                    "have one ?partition.assignment.strategy= or ?group.protocol= for all; goNELI has range,roundrobin",
+                )
+            case KafkaError.GROUP_AUTHORIZATION_FAILED:
+                return LedgerUnavailable(
+                    f"{group} was wanted", told(error), "grant this user Read on the consumer group"
+                )
+            case code if code in DENIED:
+                return explain(error, self._at, "a read")
+            case KafkaError.GROUP_MAX_SIZE_REACHED:
+                return LedgerUnavailable(f"{group} was wanted", told(error), "raise group.max.size at the broker")
+            case KafkaError.UNSUPPORTED_VERSION | KafkaError.UNSUPPORTED_ASSIGNOR | KafkaError._UNSUPPORTED_FEATURE:  # noqa: SLF001
+                remedy = "group.protocol=consumer takes Kafka 4, and an assignor that it has: correct the address"
+                return LedgerUnusable(f"{group} was wanted", told(error), remedy)
+            case _ if is_fatal(error):
+                return LedgerUnusable(f"{group} was wanted", told(error), "start this member again")
+        return None
+
+    @property
+    def _way(self) -> str:
+        return self._address.sharing.get("partition.assignment.strategy", "group.protocol=consumer")
+
+    # The watching thread
+
+    def _watch(self) -> None:
+        away, gone = False, 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._broken, WATCH_EVERY)
+                if self._closed or self._broken:
+                    return
+            try:
+                why = look_at_topic(self._admin, self._at, self._topic.seen)
+            except KafkaException:
+                if not away:
+                    self._put(Away())
+                away = True
+                continue
+            if away:
+                self._put(Back())
+            away, gone = False, gone + 1 if why is not None else 0
+            if why is not None and gone >= GONE_LOOKS:
+                self._break(why)
+
+    # All threads
+
+    def _put(self, event: BrokerNews) -> None:
+        with self._changed:
+            self._append(event)
+            self._changed.notify_all()
+
+    def _append(self, event: BrokerNews | Message) -> None:
+        if not self._events:
+            self._waiting_since = time.monotonic()
+        self._events.append(event)
+
+    def _break(self, error: NeliError) -> None:
+        with self._changed:
+            if not self._broken:
+                self._put(Broken(error))
+            self._broken = True
+            self._changed.notify_all()
+
+    def _delivered(self, error: KafkaError | None, _message: KafkaMessage) -> None:
+        """Of those that are lost, only the missing right to write will not heal by itself."""
+        if error is not None and error.code() in DENIED:
+            self._break(explain(error, self._at, "a write"))
+
+    def _producer_settings(self) -> dict[str, Any]:
+        return {
+            **COMMON,
+            "linger.ms": 0,
+            "message.timeout.ms": int(self._session * 1000),  # An older one is worth nothing.
+            **self._at.client,
+        }
+
+    def _consumer_settings(self) -> dict[str, Any]:
+        milliseconds = self._session * 1000
+        classic = {
+            "session.timeout.ms": int(milliseconds),
+            "heartbeat.interval.ms": max(1, int(milliseconds / HEARTBEATS_PER_SESSION)),
+        }
+        return {
+            **COMMON,
+            **self._at.client,
+            **self._address.sharing,
+            **(classic if self._address.classic else {}),
+            "group.id": self._at.group,
+            "max.poll.interval.ms": int(self._patience * 1000),
+            "auto.offset.reset": "latest",
+            "enable.auto.commit": True,
+            "auto.commit.interval.ms": max(1, int(milliseconds / WAKES_PER_SESSION)),
+            "enable.auto.offset.store": False,
+            "on_commit": self._committed,
+            "isolation.level": "read_uncommitted",
+            "fetch.error.backoff.ms": 20,
+        }
+
+
+def look_at_group(address: GroupAddress, session: float) -> GroupLook:
+    """What a consumer would find. Joins and makes nothing. Raises LedgerMissing where there is no topic yet, and as
+    KafkaSubscription does."""
+    with asking(address.at, "the look at it") as admin:
+        topic = require_group_topic(admin, address, create=False)
+        doubts = require_session(admin, address, session)
+    doubts = (*topic.doubts, *doubts, *_doubts_of(address))
+    return GroupLook(address.at.public, topic.seen.partitions, topic.broker_times, doubts)
+
+
+def _doubts_of(address: GroupAddress) -> tuple[str, ...]:
+    strategy = address.sharing.get("partition.assignment.strategy")
+    return (EAGER_DOUBT.format(strategy=strategy),) if address.eager else ()
+
+
+def _message(message: KafkaMessage) -> Message:
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    whose, milliseconds = message.timestamp()
+    appended_at = milliseconds / 1000 if whose == TIMESTAMP_LOG_APPEND_TIME else None
+    return Message(partition, offset, appended_at, message.value())
+
+
+def _gathered(taken: list[BrokerNews | Message], wall: float) -> list[BrokerNews]:
+    """With neighbouring messages in one event."""
+    gathered: list[BrokerNews] = []
+    messages: list[Message] = []
+    for one in [*taken, None]:
+        if isinstance(one, Message):
+            messages.append(one)
+            continue
+        if messages:
+            gathered.append(Received(messages, wall))
+            messages = []
+        if one is not None:
+            gathered.append(one)
+    return gathered

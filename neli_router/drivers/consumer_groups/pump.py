@@ -1,0 +1,102 @@
+"""The pump of a subscription: one machine, one consumer of a broker's group, one loop.
+
+    inbox --(Released, Close)--.
+                               v
+    subscription --wait, then the clock, then take--> machine.step --> publish the standing --> effects, in order
+       ^                                                                                            |
+       '------------------ publish, confirm, give back, leave ---------------------------------------'
+
+Two orders matter, and both are here. The clock is read *before* what happened is taken, because the time of day at
+which messages are taken must not be earlier than the step's: a thread that stops between the two then makes a message
+older than it is, and never younger. And the standing is published *before* an effect is carried out, so that no thread
+of the program still finds a partition led when it is given back.
+
+It has no thread and no clock of its own, as the pump of a ledger has none.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from neli_router.drivers.consumer_groups.base import GroupSubscription
+from neli_router.protocols.consumer_group.events import (
+    Away,
+    Back,
+    BrokerEffect,
+    BrokerInput,
+    Confirm,
+    GiveBack,
+    LeaveGroup,
+    Publish,
+)
+from neli_router.protocols.protocol import TICK, Machine, News, Notice
+
+__all__ = ["SubscriptionPump"]
+
+WAIT_MAX = 0.5
+"""The longest wait for news. A machine that leads nothing may have nothing to do for longer."""
+
+GroupMachine = TypeVar("GroupMachine", bound=Machine[BrokerInput, BrokerEffect])
+
+
+class SubscriptionPump(Generic[GroupMachine]):
+    """Drives `machine`. `turn` belongs to one thread; `post` may be called from any.
+
+    `publish` is called after every step, before its effects; `explain` gets the effects before that. `tell` gets every
+    effect that is not the broker's.
+    """
+
+    def __init__(
+        self,
+        subscription: GroupSubscription,
+        machine: GroupMachine,
+        *,
+        clock: Callable[[], float],
+        publish: Callable[[GroupMachine, float], None],
+        tell: Callable[[News], None],
+        explain: Callable[[Sequence[BrokerEffect]], None],
+    ) -> None:
+        self._subscription, self.machine, self._clock = subscription, machine, clock
+        self._publish, self._tell, self._explain = publish, tell, explain
+        self._inbox: deque[BrokerInput] = deque()
+
+    def post(self, event: BrokerInput) -> None:
+        """Let the machine take `event` soon. From any thread."""
+        self._inbox.append(event)
+        self._subscription.wake()
+
+    def turn(self) -> None:
+        """One bounded piece of work: the inbox, and all that has happened."""
+        for _ in range(len(self._inbox)):
+            self._step(self._inbox.popleft(), self._clock())
+        if not self._inbox:
+            self._subscription.wait(min(WAIT_MAX, max(0.0, self.machine.deadline - self._clock())))
+        now = self._clock()
+        for event in self._subscription.take() or (TICK,):
+            if isinstance(event, Away | Back):
+                self._tell(self._notice(event))
+            self._step(event, now)
+
+    def _step(self, event: BrokerInput, now: float) -> None:
+        effects = self.machine.step(event, now)
+        if effects:
+            self._explain(effects)
+        self._publish(self.machine, now)
+        for effect in effects:
+            match effect:
+                case Publish(bodies):
+                    self._subscription.publish(bodies)
+                case Confirm(offsets):
+                    self._subscription.confirm(offsets)
+                case GiveBack(partitions):
+                    self._subscription.give_back(partitions)
+                case LeaveGroup():
+                    self._subscription.leave()
+                case _:
+                    self._tell(effect)
+
+    def _notice(self, event: Away | Back) -> Notice:
+        fields: dict[str, object] = {"what": "read", "ledger": self._subscription.address}
+        if isinstance(event, Back):
+            return Notice("ledger.available", fields)
+        return Notice("ledger.unavailable", {**fields, "error": "no broker answers"})

@@ -1,0 +1,232 @@
+"""A ledger in Kafka: a group's records are one topic of one partition, whose order is the order that members agree on.
+
+    append --a producer, acks=all--> [ topic GROUP.ledger, partition 0 ] --Consumer--> KafkaReader (a thread) --> read
+                                       ^ start = low watermark    ^ tip = high watermark, asked by a second thread
+
+No consumer group takes part: members read by offset, all of them everything. This driver takes care that
+
+- *silence is not taken for peace*. A fetch that fails inside librdkafka shows nothing. So the broker is asked for its
+  high watermark all the time (`reader.py`), and a read that knows of no answer raises instead of returning nothing.
+- *nothing is skipped*. `auto.offset.reset` is `error`: a position below the log's start is LedgerTrimmed, one above
+  its end, a truncated log, or a topic that was made anew is LedgerRewound.
+- *transactions of others stop no reader*: `read_uncommitted`.
+- a client that librdkafka calls broken for good is replaced by a new one; the position stays.
+
+Its promises follow from how the topic is set up: see `topic.py`.
+
+**The writer** is a producer that keeps order, and tells the offsets of acknowledged records.
+
+    append --produce--> queue --acks=all, idempotent--> broker
+                          '--a record that waits for longer than `patience` is dropped      _delivered --> offsets
+                                                                                            '--> or why not
+
+A delivery that fails is told by the *next* append: by then it may have been tried for long, and the caller must do the
+same in both cases. Whether the record stands in the log after all is not known; the protocol lives with that.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from neli_router.drivers.ledgers.base import Entry, Promise, require_not_closed, require_own_process
+from neli_router.drivers.ledgers.kafka.address import KafkaAddress
+from neli_router.drivers.ledgers.kafka.clients import COMMON, asking, keep_in_children, serve
+from neli_router.drivers.ledgers.kafka.faults import DENIED, TOO_LONG, explain, is_fatal
+from neli_router.drivers.ledgers.kafka.prober import LOOK_MAX
+from neli_router.drivers.ledgers.kafka.reader import KafkaReader
+from neli_router.drivers.ledgers.kafka.topic import Questions, drop_topic, require_topic
+from neli_router.protocols.protocol import RECORD_MAX
+
+__all__ = ["KafkaLedger", "delete_topic"]
+
+QUEUE_MAX = 100_000
+"""Records that may wait for a broker. They are dropped after `patience`, so it only bounds the memory."""
+
+LINGER = 0.00005
+"""Seconds. With none, librdkafka sends the first few of a hundred Handovers before the others are queued, and all
+members read them in as many pieces: a drain takes half as long again at the worst. An append alone takes 0.3 ms
+more."""
+
+PATIENCE_MIN = 5.0
+"""Seconds. A record that comes late does no harm; a broker that is busy for a while should not cost records, too."""
+
+FLUSH_MAX = 1.0
+"""Seconds that `close` waits for what was appended last, such as a Leave."""
+
+
+class KafkaLedger:
+    """One handle of a group's topic. `patience` is how long a record may wait for a broker, in seconds."""
+
+    def __init__(self, address: KafkaAddress, *, create: bool = True, patience: float = 1.0) -> None:
+        keep_in_children(self)
+        self._at = address
+        self._process = os.getpid()
+        self._closed = False
+        self._high = 0
+        self._trim_refused: KafkaError | None = None
+        settings = {**COMMON, **address.client}
+        with asking(address, "the opening") as admin:
+            self._setup = require_topic(admin, address, create=create)
+            self._questions = Questions(admin, address.topic, self._setup.identity)
+            self._writer = _KafkaWriter(address, settings, patience=patience)
+            self._reader = KafkaReader(address, self._questions, settings, self._writer)
+
+    @property
+    def promises(self) -> frozenset[Promise]:
+        return self._setup.promises
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        return self._setup.doubts
+
+    @property
+    def address(self) -> str:
+        return self._at.public
+
+    def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
+        self._require_open()
+        self._writer.append(payloads)
+
+    def acknowledged(self) -> list[int]:
+        return [] if self._closed else self._writer.acknowledged()
+
+    def read(self, timeout: float) -> list[Entry]:
+        self._require_open()
+        return self._reader.read(timeout)
+
+    def age(self) -> float:
+        return self._reader.age()
+
+    def seek(self, offset: int) -> None:
+        self._reader.seek(max(0, offset))
+
+    def start(self) -> int:
+        self._require_open()
+        return self._reader.watermarks()[0]
+
+    def tip(self) -> int:
+        self._require_open()
+        self._high = self._reader.watermarks()[1]
+        return self._high
+
+    def trim(self, before: int) -> None:
+        self._require_open()
+        if (refused := self._trim_refused) is not None:
+            raise explain(refused, self._at, "dropping old records")
+        before = min(before, max(self._high, self._reader.next))  # The broker refuses more than there is.
+        if before <= 0:
+            return
+        self._questions.drop(before, self._trimmed)
+
+    def wake(self) -> None:
+        if os.getpid() == self._process:  # In a child, a thread that is not there may hold the lock.
+            self._reader.wake()
+
+    def close(self) -> None:
+        if self._closed or os.getpid() != self._process:
+            return
+        self._closed = True
+        self._reader.close()
+        self._writer.close()
+
+    def _trimmed(self, done: Future[object]) -> None:
+        error = done.exception()
+        if isinstance(error, KafkaException) and error.args[0].code() in DENIED:
+            self._trim_refused = error.args[0]  # Anything else may go better with the next snapshot.
+
+    def _require_open(self) -> None:
+        require_own_process(self.address, self._process)
+        require_not_closed(self.address, closed=self._closed)
+
+
+class _KafkaWriter:
+    """Appends to one topic, from one thread."""
+
+    def __init__(self, at: KafkaAddress, settings: Mapping[str, Any], *, patience: float) -> None:
+        self._at = at
+        self._settings = {
+            **settings,
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": LINGER * 1000,
+            "retry.backoff.ms": 20,
+            "retry.backoff.max.ms": 100,
+            "message.timeout.ms": int(max(PATIENCE_MIN, patience) * 1000),
+            "message.max.bytes": RECORD_MAX,
+            "queue.buffering.max.messages": QUEUE_MAX,
+            "compression.type": "lz4",
+            **at.client,
+        }
+        self._offsets: list[int] = []
+        self._failing: KafkaError | None = None
+        """Why the last record to be delivered was not."""
+        self._too_long: KafkaError | None = None
+        """Why a record was refused that `append` has not raised yet. It says nothing about later records."""
+        self._count = self._stood = 0
+        """Of deliveries, failed ones too; and at the last look for a leader."""
+        self._producer = Producer(self._settings)
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        """Queue them. Raises LedgerError if they cannot be, or if earlier ones could not be delivered."""
+        batch: list[dict[str, Any]] = [{"value": payload} for payload in payloads]
+        try:
+            self._producer.produce_batch(self._at.topic, batch, 0, on_delivery=self._delivered)
+            serve(self._producer.poll, 0)
+        except KafkaException as error:
+            raise explain(self._heed(error.args[0]), self._at, "an append") from error
+        if (refused := next((it["_error"] for it in batch if "_error" in it), None)) is not None:
+            raise explain(self._heed(refused), self._at, "an append")
+        too_long, self._too_long = self._too_long, None
+        if (failing := too_long or self._failing) is not None:
+            raise explain(failing, self._at, "an append")
+
+    def acknowledged(self) -> list[int]:
+        """Of records appended since the last call, oldest first."""
+        try:
+            serve(self._producer.poll, 0)
+        except KafkaException as error:
+            self._failing = self._heed(error.args[0])
+        offsets, self._offsets = self._offsets, []
+        return offsets
+
+    def follow(self, *, anew: bool) -> bool:
+        """See LeaderSeeker. The prober's thread calls it."""
+        producer, stood, self._stood = self._producer, self._stood, self._count
+        waiting = len(producer) > 0
+        if anew or (waiting and stood == self._stood):
+            with suppress(KafkaException):
+                producer.list_topics(self._at.topic, LOOK_MAX)  # By this, it learns who leads.
+        return waiting
+
+    def close(self) -> None:
+        try:
+            serve(self._producer.flush, FLUSH_MAX)
+            self._producer.purge()
+            serve(self._producer.flush, 0)
+        except KafkaException:
+            return  # Broken for good: no record that waits in it will be sent.
+
+    def _heed(self, error: KafkaError) -> KafkaError:
+        if is_fatal(error):
+            self._producer = Producer(self._settings)
+        return error
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        self._failing = error
+        if error is not None and error.code() in TOO_LONG:
+            self._too_long, self._failing = error, None
+        self._count += 1
+        offset = message.offset()
+        if error is None and offset is not None:
+            self._offsets.append(offset)
+
+
+def delete_topic(address: KafkaAddress) -> str:
+    """Delete the group's topic with all its records, and return its name. Raises LedgerError."""
+    with asking(address, "the deletion") as admin:
+        drop_topic(admin, address)
+    return address.topic

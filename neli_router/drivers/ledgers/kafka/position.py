@@ -1,0 +1,247 @@
+"""A reader's position in a topic: how far it has read, whether the log was cut there, and what lies ahead. No I/O.
+
+    Position   the next offset; the state of the consumer; the last trouble, and the last sign of life
+      |
+      |--- Seam   behind it: is the log that we read the one that is still there?
+      '--- Tip    ahead of it: how much more is there, and as of when do we know?
+
+    SOUND --another broker leads, or nothing moves--> ASTRAY --looked for the leader--> SOUND
+    either --librdkafka gives it up-----------------> BROKEN --made anew--------------> SOUND, and fetches from `next`
+
+Three threads share one position, under the lock of the reader: the pump's thread seeks, the reading thread takes
+records, and the prober's thread brings answers about the tip.
+
+**The seam.** Where records of one leader's time end and those of the next one's begin, the log may have been cut.
+
+    [ ... last, epoch 4 ] | [ first, epoch 6 ...       read `last` again: the same --> go on
+                          '-- another epoch                               another  --> the log was rewound
+
+A replica that was not in sync and becomes leader drops the records that it never had, and the log grows again from
+there, under a higher epoch. If it is longer than before when we look, no offset goes back. But then our last record is
+gone: the record at its offset was written under the new epoch, or is another one. With equal epochs nothing has to be
+read: one leader wrote both, one after the other.
+
+**The tip.**
+
+    asked_at ----- high -----> answered          all there was at `asked_at` stood below `high`
+                                  |
+    next >= high ----------------'--> known_at = asked_at: so old is our knowledge, at the most
+
+    no answer for QUIET_MAX, or "no such topic" --> doubtful --the topic's identity was asked for--> assured
+
+An answer tells of the moment in which it was asked for, never of the one in which it came: in between, this process
+may have been stopped. An answer below the position *before it was asked for* comes from a broker that was the leader
+and does not know yet that it is no more; it counts as none. The fetches tell whether the log lost records: they carry
+the leader's epoch, and a leader of the past refuses them.
+"""
+
+from enum import Enum
+from math import inf
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
+
+from neli_router.drivers.ledgers.base import Entry
+from neli_router.drivers.ledgers.kafka.faults import DENIED, UNKNOWN, is_fatal
+
+__all__ = ["QUIET_MAX", "ConsumerState", "Position", "Seam", "Tip"]
+
+QUIET_MAX = 1.0
+"""Seconds without an answer after which silence is not taken for peace, and the topic may have been made anew."""
+
+
+class ConsumerState(Enum):
+    """The consumer's condition. The value says what the reading thread does before it fetches on."""
+
+    SOUND = "nothing"
+    ASTRAY = "look for the leader"
+    BROKEN = "make a new consumer"
+
+
+class Position:
+    """Of one reader in one topic. Not thread-safe. `now` is monotonic seconds."""
+
+    def __init__(self, offset: int, now: float) -> None:
+        self.next = offset
+        """The offset that follows the last record read."""
+        self.fetch_from: int | None = offset
+        """Where the consumer must be told to fetch from; None if it is there."""
+        self.consumer = ConsumerState.SOUND
+        self.alive_at = now
+        self.trouble: KafkaError | None = None
+        self.tip = Tip(now)
+        self._seam = Seam()
+        self._stood = 0
+        """Where we were at the last look for a leader."""
+
+    def seek(self, offset: int, now: float) -> None:
+        self.next = self.fetch_from = offset
+        self.alive_at = now
+        self.tip.forget(now)
+        self._seam = Seam()
+
+    @property
+    def known_at(self) -> float:
+        """When all below `next` was all there was; -inf if there is more, or if it may be another topic."""
+        return self.tip.known_at if self.tip.is_all(self.next) else -inf
+
+    @property
+    def cut(self) -> str:
+        """How the log was cut, once that is certain."""
+        return self._seam.found
+
+    def begin(self) -> tuple[int | None, bool]:
+        """Before a fetch: where to fetch from, if not from where the consumer is; and whether to look for the leader.
+
+        Both count as done then. A broken consumer must be made anew before, and `renewed` be called.
+        """
+        fetch_from, self.fetch_from = self.fetch_from, None
+        astray = self.consumer is ConsumerState.ASTRAY
+        if astray:
+            self.consumer = ConsumerState.SOUND
+        return fetch_from, astray
+
+    def take(self, records: list[Message], now: float) -> list[Entry]:
+        """The entries of `records` that follow what was read."""
+        entries = [Entry(it.offset() or 0, it.value() or b"", _time(it)) for it in self._seam.take(records)]
+        if self._seam.asked is not None:
+            self.fetch_from = self._seam.asked
+        if entries:
+            self.next = entries[-1].offset + 1
+            self.alive_at, self.trouble = now, None
+            self.tip.reached(self.next)
+        return entries
+
+    def fetch_anew(self, low: int = 0) -> None:
+        """Fetch again from `next`, in a log that starts at `low`. Nothing is skipped, whatever the complaint was."""
+        self._seam.give_up(low)
+        self.fetch_from = self.next if self.fetch_from is None else self.fetch_from
+
+    def complained(self, error: KafkaError) -> None:
+        """The consumer says that something is wrong."""
+        self._heed(error)
+        if is_fatal(error):
+            self.consumer = ConsumerState.BROKEN
+
+    def renewed(self) -> None:
+        """There is a new consumer in the place of the broken one."""
+        self.consumer = ConsumerState.SOUND
+        self.fetch_from = self.next if self.fetch_from is None else self.fetch_from
+
+    def answered(self, before: int, high: int, asked_at: float, now: float) -> bool:
+        """The tip is `high`, asked for at `asked_at` when `next` was `before`. False if it cannot be believed."""
+        if not self.tip.answered(high, asked_at, before=before, next=self.next):
+            return False
+        if self.next >= high:
+            self.alive_at = now
+            if not self._is_denied:
+                self.trouble = None
+        return True
+
+    def unanswered(self, error: KafkaError, asked_at: float) -> None:
+        """A question of `asked_at` came to `error`."""
+        self._heed(error)
+        self.tip.missed(asked_at, unknown=error.code() in UNKNOWN)
+
+    @property
+    def _is_denied(self) -> bool:
+        """Whether the right to read is missing. librdkafka tells that only once, so it stands until a record comes."""
+        return self.trouble is not None and self.trouble.code() in DENIED
+
+    def _heed(self, error: KafkaError) -> None:
+        # A question that a busy broker answers too late must not hide for good that the right to read is missing.
+        if not self._is_denied:
+            self.trouble = error
+
+    def follow(self, *, anew: bool, has_room: bool) -> bool:
+        """A broker leads. Returns whether records wait there; if none came since the last call, we are astray."""
+        stood, self._stood = self._stood, self.next
+        behind = self.next < self.tip.high and has_room
+        if self.consumer is ConsumerState.SOUND and (anew or (behind and stood == self.next)):
+            self.consumer = ConsumerState.ASTRAY
+        return behind
+
+
+class Seam:
+    """Watches one reader's records go by, in order, from a seek on."""
+
+    def __init__(self) -> None:
+        self._last: Message | None = None
+        self._sure = False
+        self.asked: int | None = None
+        """The offset to read again before anything else, if there is one."""
+        self.found = ""
+        """How the log was cut, once that is certain."""
+
+    def take(self, records: list[Message]) -> list[Message]:
+        """Those of `records` that follow what was read; none as long as something is `asked` for."""
+        if not records:
+            return []
+        first, last = records[0], self._last
+        if last is not None and self.asked is not None:
+            self.asked = None
+            if _marks(first) != _marks(last):
+                self.found = f"the record at {last.offset()} is another one now than the one that was read there"
+                return []
+            self._sure, records = True, records[1:]
+        elif last is not None and first.leader_epoch() != last.leader_epoch() and not self._sure:
+            self.asked = last.offset()
+            return []
+        if records:
+            self._last, self._sure = records[-1], False
+        return records
+
+    def give_up(self, start: int) -> None:
+        """The offset asked for cannot be read: the log starts at `start`, or the reader begins anew."""
+        self._sure = self._last is not None and (self._last.offset() or 0) < start
+        self.asked = None
+
+
+def _time(record: Message) -> float | None:
+    kind, milliseconds = record.timestamp()
+    return None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds / 1000
+
+
+def _marks(record: Message) -> tuple[object, ...]:
+    return record.offset(), record.leader_epoch(), record.value()
+
+
+class Tip:
+    """Of one log, for one reader. `next` is the offset that follows what was read."""
+
+    def __init__(self, now: float) -> None:
+        self.high = 0
+        self.asked_at = now
+        self.known_at = -inf
+        self.doubtful = False
+        """Whether it may be another topic now."""
+        self._since = self._assured_at = now
+
+    def missed(self, asked_at: float, *, unknown: bool) -> None:
+        """A question of `asked_at` had no answer, or the one that there is no such topic."""
+        self.doubtful |= unknown or asked_at - max(self.asked_at, self._assured_at) > QUIET_MAX
+
+    def assured(self, now: float) -> None:
+        """It is the topic that it was."""
+        self.doubtful, self._assured_at = False, now
+
+    def forget(self, now: float) -> None:
+        """The reader begins anew elsewhere."""
+        self.known_at, self._since = -inf, now
+
+    def answered(self, high: int, asked_at: float, *, before: int, next: int) -> bool:  # noqa: A002 - see above.
+        """Take an answer; `before` is what `next` was when it was asked for. False if it cannot be believed."""
+        if high < before:
+            self.missed(asked_at, unknown=False)
+            return False
+        self.high, self.asked_at = high, asked_at
+        self.reached(next)
+        return True
+
+    def reached(self, next: int) -> None:  # noqa: A002
+        """The reader has read up to `next`."""
+        if next >= self.high and self.asked_at >= self._since:
+            self.known_at = max(self.known_at, self.asked_at)
+
+    def is_all(self, next: int) -> bool:  # noqa: A002
+        """Whether nothing above `next` is known to be there, by an answer that is younger than the beginning."""
+        return next >= self.high and self.known_at > -inf and not self.doubtful

@@ -1,0 +1,374 @@
+"""The pump: one machine, one ledger, one loop.
+
+    inbox --(Wish, Released, Close)--.
+                                     v
+    ledger --read, then the clock--> machine.step --> publish the standing --> carry out the effects, in order
+       ^                                                                                  |
+       '---------------------------------- append ----------------------------------------'
+
+**A step is short.** A read may bring a thousand records, and a record may change the targets of ten thousand
+partitions. So the records of one read are given to the machine in slices, each at a time of its own: in between, it
+sends the Beat that is due, and hears the inbox. A later time than that of the read is safe: a member that thinks it
+read a record later than it did waits longer, and accuses later.
+
+**A doubt** (Recheck) sends the ledger's position back to the first record that is remembered. What comes then is
+compared, and not given to the machine again. Between two looks it rests, or a line that raises a doubt, written again
+and again, would keep a member from reading on.
+
+Two orders matter, and both are here. The clock is read *after* the ledger, because the records that a read brings may
+have been sent while it waited. And the standing is published *before* an effect is carried out, so that no thread of
+the program still finds a partition led when its Handover is on the way.
+
+The pump has no thread and no clock of its own: a member gives it both, a simulator turns it by hand.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from math import inf
+from typing import Generic, Protocol, TypeVar
+
+from neli_router.drivers.ledgers.base import Entry, Ledger
+from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable, LedgerUnusable, RecordTooLong
+from neli_router.protocols.induction.events import (
+    Acknowledged,
+    Append,
+    Away,
+    Broken,
+    Effect,
+    Input,
+    Read,
+    Recheck,
+    Restart,
+    Trim,
+)
+from neli_router.protocols.induction.evidence import Evidence
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import (
+    Beat,
+    Certify,
+    Drain,
+    Expire,
+    Genesis,
+    Handover,
+    Join,
+    Leave,
+    Load,
+    Pin,
+    Record,
+    Snapshot,
+    Undrain,
+    Unpin,
+    Weigh,
+    decode,
+    encode,
+)
+from neli_router.protocols.induction.snapshots import BadSnapshot, restore
+from neli_router.protocols.protocol import RECORD_MAX, TICK, Machine, News, Notice
+
+__all__ = ["FIRST_OFFSET_MAX", "POLL_MAX", "Pump", "Tap", "oldest_state"]
+
+POLL_MAX = 0.5
+"""The longest wait for a record. Longer saves nothing; shorter notices sooner that a ledger cannot be read."""
+
+RETRY_EVERY = 0.02
+"""The pause after a read that failed at once: short against any lease that fails over in a fraction of a second."""
+
+SLICE_MAX, CHANGES_MAX = 256, 8
+"""Records for one step, and how many of them may change targets, which takes the longest: some milliseconds either way.
+More delay Beats behind a bad stretch; fewer tell the program of a hundred Handovers in more pieces."""
+
+LOOKS_APART = 10
+"""After a look at the evidence, the next one rests for so many times as long as it took."""
+
+LOOK_REST_MAX = 0.25
+"""Seconds. A look that an outage or a sleep made long must not put off the next one: a member that read what the ledger
+lost acts until it looks."""
+
+SPAN = 20_000
+"""How far before the tip to look for a snapshot at first; more than two intervals, so that one look is enough. Of a
+ledger that drops nothing, a newcomer reads so much."""
+
+LOOKS_MAX = 64
+"""How often to look before giving up for now: farther back each time, and anew when the start moved in between."""
+
+BY_MEMBERS = Join | Beat | Expire | Handover | Leave | Snapshot
+"""Records that only a member writes, and so after a genesis. A wish may stand in a ledger that has none yet, and so may
+a Certify, which a process that is no member writes of one that ended before it had joined."""
+
+CHANGES = Join | Expire | Certify | Leave | Drain | Undrain | Pin | Unpin | Weigh | Load
+"""Records that may change targets."""
+
+FIRST_OFFSET_MAX = 1
+"""Ledgers count from 0 or from 1. One that starts above has dropped its beginning; in one that does not, records may
+stand before the genesis, by writers that did not know yet that the ledger was made anew. They are void."""
+
+Driven = TypeVar("Driven", bound=Machine[Input, Effect])
+
+
+class Tap(Protocol):
+    """Another reader of all that the pump reads, on the pump's thread. Must be quick, must not raise."""
+
+    def begin(self, state: State, now: float) -> None:
+        """The records to come continue `state`."""
+
+    def read(self, records: Sequence[tuple[int, Record | None]], now: float) -> None:
+        """These came next; None stands for what does not decode."""
+
+
+class Pump(Generic[Driven]):
+    """Drives one machine. `turn` belongs to one thread; `post` may be called from any.
+
+    `begin` makes the machine from the state the ledger starts it with and the time just after that was read. `publish`
+    is called after every step, before its effects; `tell` gets every effect that is not the ledger's. `explain`,
+    if given, gets the effects before `publish` is called.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        begin: Callable[[State, float], Driven],
+        *,
+        clock: Callable[[], float],
+        pause: Callable[[float], None],
+        publish: Callable[[Driven, float], None],
+        tell: Callable[[News], None],
+        explain: Callable[[Sequence[Effect]], None] | None = None,
+        tap: Tap | None = None,
+    ) -> None:
+        self._ledger, self._clock, self._pause = ledger, clock, pause
+        self._publish, self._tell, self._explain, self._tap = publish, tell, explain, tap
+        self._inbox: deque[Input] = deque()
+        self._away: set[str] = set()
+        self.fresh_at = -inf
+        """When a read last brought all that there was. The machine's knowledge is as old as this."""
+        self._evidence = Evidence()
+        self._doubts = False
+        self._looked_from = self._look_at = -inf
+        state = oldest_state(ledger)
+        ledger.seek(state.at)
+        now = clock()
+        self.machine = begin(state, now)
+        if tap is not None:
+            tap.begin(state, now)
+
+    def post(self, event: Input) -> None:
+        """Let the machine take `event` soon. From any thread."""
+        self._inbox.append(event)
+        self._ledger.wake()
+
+    def turn(self) -> None:
+        """One bounded piece of work: the inbox, and at most one read."""
+        self._hear()
+        wait = 0.0 if self._inbox else self.machine.deadline - self._clock()
+        try:
+            self._look_back()
+            entries = self._ledger.read(min(POLL_MAX, max(0.0, wait)))
+        except LedgerTrimmed:
+            self._restart()
+        except LedgerUnavailable as error:
+            self._note_away("read", error)
+            self._step(Away())
+            self._pause(RETRY_EVERY)
+        except (LedgerRewound, LedgerUnusable) as error:
+            self._step(Broken(error))
+        else:
+            age = self._ledger.age()
+            if age < inf:
+                self.fresh_at = max(self.fresh_at, self._clock() - age)
+            if entries or age < inf:
+                self._note_back("read")
+            self._take(entries, age)
+        if offsets := self._ledger.acknowledged():
+            self._step(Acknowledged(offsets))
+
+    def _take(self, entries: Sequence[Entry], age: float) -> None:
+        known_at = self._clock() - age
+        if self._evidence.is_checking():
+            known, error = self._evidence.check([entry[:2] for entry in entries], at_tip=age < inf)
+            if error is not None:
+                self._step(Broken(error))
+                return
+            if not self._evidence.is_checking():
+                now = self._clock()
+                self._look_at = now + min(LOOK_REST_MAX, LOOKS_APART * (now - self._looked_from))
+            entries = entries[known:]
+        self._evidence.remember([entry[:2] for entry in entries])
+        if not entries:
+            # Woken, or still looking back, and not known to be at the tip.
+            self._step(Read([], age) if age < inf and not self._evidence.is_checking() else TICK)
+        taken = 0
+        for records in _slices(entries):
+            if taken:
+                self._hear()
+            taken += len(records)
+            if self._tap is not None:
+                self._tap.read(records, self._clock())
+            self._step(Read(records, self._clock() - known_at if taken == len(entries) else inf))
+
+    def _hear(self) -> None:
+        """What was posted."""
+        for _ in range(len(self._inbox)):
+            self._step(self._inbox.popleft())
+
+    def _look_back(self) -> None:
+        """If there is a doubt, and it is time: read again what is remembered."""
+        if not self._doubts or self._evidence.is_checking() or self._clock() < self._look_at:
+            return
+        self._doubts = False
+        if (first := self._evidence.begin()) is not None:
+            self._looked_from = self._clock()
+            self._ledger.seek(first)
+
+    def _step(self, event: Input) -> None:
+        now = self._clock()
+        effects = self.machine.step(event, now)
+        if effects and self._explain is not None:
+            self._explain(effects)
+        self._publish(self.machine, now)
+        for effect in effects:
+            match effect:
+                case Append(records, lasting):
+                    self._append([encode(record) for record in records], lasting=lasting)
+                case Trim(before):
+                    self._trim(before)
+                case Recheck():
+                    self._doubts = True
+                case _:
+                    self._tell(effect)
+
+    def _append(self, payloads: list[bytes], *, lasting: bool) -> None:
+        fitting = [payload for payload in payloads if len(payload) <= RECORD_MAX]
+        if len(fitting) < len(payloads):
+            self._tell(Notice("ledger.record_too_long", {"error": f"no reader takes more than {RECORD_MAX} bytes"}))
+        try:
+            self._ledger.append(fitting, lasting=lasting)
+            self._note_back("append")
+        except RecordTooLong as error:  # A snapshot: the next one is due when as many records were read again.
+            self._tell(Notice("ledger.record_too_long", {"error": str(error)}))
+        except LedgerUnavailable as error:
+            # It may be appended all the same. The machine finds out by what it reads, or by reading nothing.
+            self._note_away("append", error)
+        except (LedgerRewound, LedgerUnusable) as error:
+            self.post(Broken(error))
+
+    def _trim(self, before: int) -> None:
+        try:
+            self._ledger.trim(before)
+        except (LedgerUnavailable, LedgerUnusable) as error:
+            self._tell(Notice("ledger.trim_failed", {"before": before, "error": str(error)}))
+        except LedgerRewound as error:
+            self.post(Broken(error))
+
+    def _restart(self) -> None:
+        try:
+            if self._evidence.is_checking():  # What is dropped was behind us: look at what is left of it.
+                first = self._evidence.begin(self._ledger.start())
+                assert first is not None, "it was read before"
+                self._ledger.seek(first)
+                return
+            state = oldest_state(self._ledger)
+            self._ledger.seek(state.at)
+        except LedgerUnavailable as error:
+            self._note_away("read", error)
+            self._step(Away())
+            self._pause(RETRY_EVERY)
+        except (LedgerRewound, LedgerUnusable) as error:
+            self._step(Broken(error))
+        else:
+            self._evidence, self._doubts = Evidence(), False
+            if self._tap is not None:
+                self._tap.begin(state, self._clock())
+            self._step(Restart(state))
+
+    def _note_away(self, what: str, error: LedgerUnavailable) -> None:
+        if what not in self._away:  # Once an outage: a line for each failed try would bury the first.
+            fields = {"what": what, "ledger": self._ledger.address, "error": str(error)}
+            self._tell(Notice("ledger.unavailable", fields))
+        self._away.add(what)
+
+    def _note_back(self, what: str) -> None:
+        if what in self._away:  # Reads and appends apart: on a full disk only the one fails.
+            self._tell(Notice("ledger.available", {"what": what, "ledger": self._ledger.address}))
+        self._away.discard(what)
+
+
+def _slices(entries: Sequence[Entry]) -> Iterator[list[tuple[int, Record | None]]]:
+    """The records of `entries`, in pieces of which each is a short step."""
+    records: list[tuple[int, Record | None]] = []
+    changes = 0
+    for entry in entries:
+        record = decode(entry.payload)
+        records.append((entry.offset, record))
+        changes += isinstance(record, CHANGES)
+        if len(records) == SLICE_MAX or changes == CHANGES_MAX:
+            yield records
+            records, changes = [], 0
+    if records:
+        yield records
+
+
+def oldest_state(ledger: Ledger) -> State:
+    """The state to read on from: the empty one if all records are there, else that of the first snapshot among them.
+
+    Leaves the ledger's position anywhere. The newest snapshot would spare more, but it may be the line of a stranger
+    that nobody has had the time to contradict. Members drop only what a snapshot tells that they agreed with, so the
+    first one that is left is that one.
+    """
+    span = SPAN
+    for _ in range(LOOKS_MAX):
+        start, tip = ledger.start(), ledger.tip()
+        low = max(start, tip - span)
+        if low <= FIRST_OFFSET_MAX:
+            return State()
+        try:
+            found, founded, members = _look_through(ledger, low, tip, start)
+        except LedgerTrimmed:
+            continue  # A member trimmed between the two looks; a newer snapshot is there.
+        if found is not None:
+            return found
+        if low > start:
+            span *= 8
+            continue
+        # A genesis counts for sure if its writer had read all that was dropped and met none before it.
+        if members if founded is None else founded.at < start:
+            raise LedgerUnusable(
+                f"a genesis or a snapshot was wanted in {ledger.address}",
+                f"its records from {start} to {tip} have neither: the ones before were dropped too early",
+                "keep records for longer than two snapshots take; start a new ledger, its terms will be higher",
+            )
+        return State(at=start)
+    raise LedgerUnavailable(
+        f"a genesis or a snapshot was wanted in {ledger.address}",
+        f"its start moved on each of {LOOKS_MAX} times that it was looked for",
+        "wait: it will be tried again; if that does not help, keep records for longer",
+    )
+
+
+def _look_through(ledger: Ledger, low: int, tip: int, start: int) -> tuple[State | None, Genesis | None, bool]:
+    """The first good snapshot in [low, tip); before it, the first genesis, and whether there are members' records."""
+    founded: Genesis | None = None
+    members = False
+    position = low
+    ledger.seek(low)
+    while position < tip:
+        entries = ledger.read(RETRY_EVERY)
+        if not entries and ledger.age() < inf:
+            break  # The records that stood there are gone.
+        position = entries[-1].offset + 1 if entries else position
+        for entry in entries:
+            record = decode(entry.payload) if _may_matter(entry, members=members) else None
+            members |= isinstance(record, BY_MEMBERS)
+            if isinstance(record, Genesis) and founded is None:
+                founded = record
+            # One that tells of more than stands before it was meant for a ledger that is no more.
+            if isinstance(record, Snapshot) and start <= record.upto <= entry.offset:
+                try:
+                    return restore(record), founded, members
+                except BadSnapshot:
+                    continue  # A later one, or the records themselves, will do.
+    return None, founded, members
+
+
+def _may_matter(entry: Entry, *, members: bool) -> bool:
+    """Spares decoding a hundred thousand Beats to find one snapshot."""
+    return not members or b'"genesis"' in entry.payload[:40] or b'"snapshot"' in entry.payload[:40]

@@ -1,0 +1,207 @@
+"""A connection to the master of a group's Redis, found through sentinels where an address names them.
+
+    address --TCP, TLS or a socket--> server --HELLO--> master, 7.0 or newer --> Link
+       '--sentinels, one after another--> "the master is at ..." --'      '--a replica--> LedgerUnavailable
+
+A link is plain: commands go out in one write, answers come back in order, and nothing is sent twice. A client that
+sends again by itself a command that may have been carried out already would write a record twice; a link that failed is
+closed, and its user decides. Every wait for an answer is bounded.
+
+Sentinels are asked anew for every connection, and the server that they name must call itself a master: right after a
+failover, some of them still name the old one.
+"""
+
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from redis.backoff import NoBackoff
+from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
+
+from neli_router.drivers.ledgers.redis.address import RedisAddress
+from neli_router.drivers.ledgers.redis.faults import AWAY, explain
+from neli_router.errors import LedgerUnavailable, LedgerUnusable
+
+__all__ = ["ANSWER_MAX", "Command", "Link"]
+
+ANSWER_MAX = 0.5
+"""Seconds for a connection, and for an answer. Raising it lets a server that is busy with a long command keep its
+clients; lowering it notices a frozen server sooner."""
+
+VERSION_MIN = (7, 0)
+"""The first that counts the second part of an entry's place by itself (`XADD key 0-*`)."""
+
+Command = tuple[str | bytes | int, ...]
+
+
+class Link:
+    """One connection. Used by one thread at a time."""
+
+    def __init__(self, at: RedisAddress, purpose: str, *, blocked: float = 0.0, opening: bool = False) -> None:
+        """Connect, for `purpose`. A command may block for `blocked` seconds before its answer is due. Raises
+        LedgerUnavailable, LedgerUnusable."""
+        self.at, self._purpose, self._opening = at, purpose, opening
+        try:
+            self._connection = _connected(at, ANSWER_MAX + blocked)
+        except (*AWAY, RedisError) as error:
+            raise explain(error, at, purpose, opening=opening) from error
+        try:
+            self.require_master()
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, *commands: Command) -> list[Any]:
+        """The answers to `commands`, in order. Raises the error of the first of them that failed."""
+        answers = self.try_each(commands)
+        for answer in answers:
+            self.require(answer)
+        return answers
+
+    def require(self, answer: Any) -> None:
+        """Raise the error that `answer` is, if it is the error of a single command."""
+        if isinstance(answer, ResponseError):
+            raise explain(answer, self.at, self._purpose, opening=self._opening) from answer
+
+    def try_each(self, commands: Sequence[Command]) -> list[Any]:
+        """As `ask`, with the errors of single commands in the place of their answers. Raises LedgerUnavailable."""
+        with self._guarded():
+            self._connection.send_packed_command(self._connection.pack_commands(commands))
+            return [self._answer() for _ in commands]
+
+    def require_master(self) -> None:
+        """Raise LedgerUnavailable if it is, or has become, a replica."""
+        (said,) = self.ask(("HELLO", 2))
+        facts = {key: value for key, value in zip(said[::2], said[1::2], strict=True) if isinstance(value, bytes)}
+        version = facts.get(b"version", b"0").decode(errors="replace")
+        if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < VERSION_MIN:
+            raise LedgerUnusable(
+                f"{self._purpose} of {self.at.public} was wanted, on Redis 7.0 or newer",
+                f"it is Redis {version}",
+                "upgrade the server",
+            )
+        if facts.get(b"role") != b"master":
+            raise LedgerUnavailable(
+                f"{self._purpose} of {self.at.public} was wanted, from a master",
+                f"that server is a {facts.get(b'role', b'').decode(errors='replace') or 'sentinel'}",
+                "give the master's address, or the sentinels' (redis+sentinel://...), which know it after a failover",
+            )
+
+    @property
+    def descriptor(self) -> int:
+        """For `select`: readable when something came, or when the server is gone."""
+        return int(self._connection._sock.fileno())  # noqa: SLF001 - there is no public way to wait for two at once.
+
+    @property
+    def pending(self) -> bool:
+        """Whether something has come that was not taken. Raises LedgerUnavailable if the server is gone."""
+        with self._guarded():
+            return bool(self._connection.can_read(0))
+
+    def send(self, *command: str | bytes | int) -> None:
+        """Send a command whose answers `take` brings."""
+        with self._guarded():
+            self._connection.send_packed_command(self._connection.pack_commands([command]))
+
+    def take(self) -> Any:
+        """The next answer, or message."""
+        with self._guarded():
+            return self._connection.read_response(disable_decoding=True)
+
+    def interrupt(self) -> None:
+        """Let a thread that waits for an answer find the connection broken."""
+        # Of the plain socket also beneath TLS, whose own method would take the layer away that the other thread is in.
+        with suppress(OSError, TypeError):
+            socket.socket.shutdown(self._connection._sock, socket.SHUT_RDWR)  # noqa: SLF001 - as above.
+
+    def close(self) -> None:
+        """Twice is fine."""
+        with suppress(*AWAY, RedisError):
+            self._connection.disconnect()
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Close the link if anything goes wrong: an answer that was not taken would be taken for the next one."""
+        try:
+            yield
+        except (*AWAY, RedisError) as error:
+            self.close()
+            raise explain(error, self.at, self._purpose, opening=self._opening) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _answer(self) -> Any:
+        try:
+            return self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
+        except AWAY:
+            raise
+        except ResponseError as error:
+            return error
+
+
+def _connected(at: RedisAddress, patience: float) -> Any:
+    host, port = _master(at) if at.service else (at.servers or (("", 0),))[0]
+    return _opened(at, host, port, patience, user=at.user, password=at.password, database=at.database)
+
+
+def _opened(at: RedisAddress, host: str, port: int, patience: float, *, user: str, password: str, database: int) -> Any:
+    said: dict[str, Any] = {
+        "db": database,
+        "username": user or None,
+        "password": password or None,
+        "socket_timeout": patience,
+        "socket_connect_timeout": ANSWER_MAX,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+    }
+    kind: Any = Connection
+    where: dict[str, Any]
+    if at.path:
+        kind, where = UnixDomainSocketConnection, {"path": at.path}
+    else:
+        where = {"host": host, "port": port, "socket_keepalive": True}
+    if at.tls:
+        kind, files = SSLConnection, {"ssl_ca_certs": "ca", "ssl_certfile": "cert", "ssl_keyfile": "key"}
+        said |= {setting: at.options.get(option) for setting, option in files.items()}
+    connection = kind(**where, **said)
+    # Not to tell the server which library this is: two round trips more, and two lines in the ACL LOG for a user that
+    # may not.
+    connection.driver_info = connection.lib_name = connection.lib_version = None
+    try:
+        connection.connect()
+    except BaseException:
+        connection.disconnect()
+        raise
+    return connection
+
+
+def _master(at: RedisAddress) -> tuple[str, int]:
+    """Where the first sentinel that knows says the master is."""
+    troubles = []
+    user, password = at.options.get("sentinel_user", ""), at.options.get("sentinel_password", "")
+    for host, port in at.servers:
+        try:
+            sentinel = _opened(at, host, port, ANSWER_MAX, user=user, password=password, database=0)
+        except (*AWAY, RedisError) as error:
+            troubles.append(f"{host}:{port}: {error}")
+            continue
+        try:
+            sentinel.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", at.service)
+            found = sentinel.read_response(disable_decoding=True)
+        except (*AWAY, RedisError) as error:
+            troubles.append(f"{host}:{port}: {error}")
+            continue
+        finally:
+            sentinel.disconnect()
+        if isinstance(found, list) and len(found) == 2:
+            return found[0].decode(), int(found[1])
+        troubles.append(f"{host}:{port} knows no service {at.service!r}")
+    raise LedgerUnavailable(
+        f"the master {at.service!r} was wanted from the sentinels of {at.public}",
+        "; ".join(troubles)[:400],
+        "look after the sentinels, and check ?service= in the address",
+    )

@@ -1,0 +1,350 @@
+"""One connection to one SQLite file: opened with care, shared with other processes, and never across a fork.
+
+    parked --next use--> connected --before a fork, in parent and child--> parked
+                             |
+                             |-- deleted, replaced, rewound --> condemned, for ever
+                             '-- close() --> closed
+
+**Is it still there?** SQLite goes on with a file whose name was deleted, while the next process that starts makes a
+new one under that name: two halves of a group, each with a ledger of its own. So the file and its two companions
+(`-wal`, `-shm`) are compared with what the names now stand for before *every* use, at the cost of three system calls.
+Once a second would not do. A newcomer acts one lease after it started at the earliest, and a heartbeat that was
+refused because of the deletion cannot prolong a lease; one that slipped into the nameless file half a second later
+could.
+
+**Forks.** SQLite keeps its locks in POSIX locks, which a child does not inherit, and the note that it holds them in
+memory, which it does. A child that opens a file which its parent had open at the fork therefore works without locks:
+when the parent then closed the last real connection, it deleted the write-ahead log that the child wrote to, and the
+child's record was lost without an error (seen with 3.40.1). So no connection lives through a fork: all are closed
+just before it, the parent opens anew when it needs to, and the child may open handles of its own. The handles that
+it inherited are refused.
+
+**The WAL-reset bug** (sqlite.org/wal.html#walresetbug) is in SQLite 3.7.0 to 3.51.2: a commit that restarts the
+write-ahead log during a checkpoint can make the next checkpoint leave records out. Many processes that commit
+hundreds of times a second, each with its automatic checkpoints, are the way to meet it. So the automatic ones are
+off, and ours run while we hold the write lock, when no other process can commit.
+
+**The mark of a ledger.** The file's header carries our application id and a layout that this release knows, and a table
+names the group that it belongs to. Any other file is refused, and not a byte of it changes. All of it is written in one
+transaction, and the write-ahead log is switched on after that: so a process killed in between leaves either an empty
+file or a ledger that the next one can finish.
+"""
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from neli_router.drivers.ledgers.base import require_not_closed, require_own_process
+from neli_router.drivers.ledgers.sqlite.faults import damaged, explain, is_busy, refuse_unusable_place
+from neli_router.errors import LedgerMissing, LedgerRewound, LedgerUnavailable, LedgerUnusable
+
+__all__ = ["SqliteFile", "beside", "delete_file"]
+
+APPLICATION_ID = int.from_bytes(b"NELI")  # The command `file` and other tools see it in the header, too.
+
+LAYOUT = 1  # Of the tables below. Another layout gets another number, and each release refuses those it does not know.
+
+_TABLES = (
+    "CREATE TABLE belongs_to (group_name TEXT NOT NULL)",
+    "CREATE TABLE records (offset INTEGER PRIMARY KEY AUTOINCREMENT, payload BLOB NOT NULL, checksum INTEGER NOT NULL)",
+)
+
+BUSY_PAUSE = 0.0005
+"""How long to wait before asking again for a lock that is held. SQLite's own waiting backs off to 100 ms, which
+is far longer than any of our transactions, and a waiter that sleeps is overtaken by all that come later."""
+
+WAL_SIZE_MAX = 4 * 2**20
+"""A write-ahead log that grew larger, because of a long record or a slow reader, is cut back to this. Lowering it costs
+writers the allocation of the same blocks again and again."""
+
+Answer = TypeVar("Answer")
+Identity = tuple[int, int] | None  # A device and an inode; None for no such file.
+
+
+class SqliteFile:
+    """May be used by several threads; each `run` or `write` is one undivided piece of work."""
+
+    def __init__(self, path: str | os.PathLike[str], *, create: bool, group: str, busy_max: float) -> None:
+        self.path = Path(path).absolute()
+        self._create, self._group, self._busy_max = create, group, busy_max
+        self._process = os.getpid()
+        self._turn = threading.RLock()  # Reentrant: a signal handler that closes must not wait for its own thread.
+        self._connection: sqlite3.Connection | None = None
+        self._identities: list[tuple[Path, Identity]] = []
+        self._condemned_for = ""
+        self._closed = False
+        refuse_unusable_place(self.path, create=create)
+        with _registering:
+            _files.add(self)
+        self.run("the opening", lambda _: None)
+        self._create = False  # A handle that opens anew after a fork wants the file it had.
+
+    def run(self, purpose: str, act: Callable[[sqlite3.Connection], Answer]) -> Answer:
+        """Do one thing with the connection, waiting for locks up to `busy_max` and leaving no transaction open."""
+        give_up_at = time.monotonic() + self._busy_max
+        require_own_process(self.path, self._process)
+        while True:
+            with self._turn:
+                try:
+                    self._require_usable()
+                    return act(self._connected())
+                except BaseException as error:
+                    # Even for KeyboardInterrupt: a transaction left open would stop the appends of the whole group.
+                    self._roll_back()
+                    if isinstance(error, UnicodeDecodeError):
+                        raise damaged(self.path, "a text in it is not UTF-8") from error
+                    if not isinstance(error, sqlite3.Error):
+                        raise
+                    if not is_busy(error) or time.monotonic() >= give_up_at:
+                        self._require_usable()  # A file that was moved explains most other complaints.
+                        raise explain(error, self.path, purpose) from error
+            time.sleep(BUSY_PAUSE)
+
+    def write(self, purpose: str, act: Callable[[sqlite3.Connection], Answer], *, lasting: bool) -> Answer:
+        """Do `act` in one transaction: all of it is visible at once, and flushed before that if it is `lasting`."""
+
+        def transaction(connection: sqlite3.Connection) -> Answer:
+            connection.execute("PRAGMA synchronous = FULL" if lasting else "PRAGMA synchronous = NORMAL")
+            connection.execute("BEGIN IMMEDIATE")
+            answer = act(connection)
+            connection.execute("COMMIT")
+            return answer
+
+        return self.run(purpose, transaction)
+
+    def checkpoint(self) -> None:
+        """Copy the write-ahead log into the file, so that the next commit can start it anew. Trying is enough."""
+
+        def copy(connection: sqlite3.Connection) -> None:
+            # Our write lock keeps all others from committing meanwhile: see the WAL-reset bug. SQLite does not let
+            # one connection both hold it and make a checkpoint, so there is a second one.
+            connection.execute("BEGIN IMMEDIATE")
+            with contextlib.closing(self._connect()) as copier:
+                copier.execute("PRAGMA user_version").fetchone()  # Older releases copy nothing before a first read.
+                copier.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            connection.execute("ROLLBACK")
+
+        # A full disk or a locked file is no reason to fail the append that came before: the next one tries again.
+        with contextlib.suppress(LedgerUnavailable):
+            self.run("a checkpoint", copy)
+
+    def condemn(self, found: str) -> LedgerRewound:
+        """From now on, every use raises this error: nothing may go on as if the records were still there."""
+        self._condemned_for = found
+        return LedgerRewound(
+            f"the ledger {self.path} with all its records was wanted",
+            found,
+            "stop every member of the group, find out who moved or restored the file, and start them again on one file",
+        )
+
+    def close(self) -> None:
+        """Close the connection; the file stays. Twice is fine."""
+        with self._turn:
+            self._closed = True
+            self.park()
+
+    def park(self) -> None:
+        """Close the connection until the next use."""
+        if self.is_left_over:
+            return  # The parent's connection: closing it here could take the log from under the parent.
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def lock(self) -> None:
+        self._turn.acquire()
+
+    def unlock(self) -> None:
+        self._turn.release()
+
+    @property
+    def is_left_over(self) -> bool:
+        """True in a child whose parent forked without telling Python, with this connection open."""
+        return self._connection is not None and self._process != os.getpid()
+
+    def _require_usable(self) -> None:
+        require_not_closed(self.path, closed=self._closed)
+        if found := self._condemned_for or self._moved():
+            raise self.condemn(found)
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            connection = self._connect()
+            try:
+                _recognise(connection, self.path, group=self._group, create=self._create)
+                for setting in (
+                    "wal_autocheckpoint = 0",
+                    f"journal_size_limit = {WAL_SIZE_MAX}",
+                    "secure_delete = OFF",
+                ):
+                    connection.execute(f"PRAGMA {setting}")
+            except BaseException:
+                connection.close()
+                raise
+            # Not earlier: SQLite makes the companions for the first connection, and keeps them while one is open.
+            paths = (self.path, *beside(self.path)[:2])
+            self._identities = [(path, _identity(path)) for path in paths]
+            self._connection = connection
+        return self._connection
+
+    def _connect(self) -> sqlite3.Connection:
+        if any(file.is_left_over for file in list(_files)):
+            raise LedgerUnusable(
+                f"the ledger {self.path} was wanted",
+                "this process was forked, past Python's fork hooks, from one that had a ledger open",
+                "fork before opening a ledger, or start the process anew (spawn): SQLite's locks do not survive a fork",
+            )
+        mode = "rwc" if self._create else "rw"
+        # No waiting inside SQLite (timeout=0): see BUSY_PAUSE. Which thread calls is settled by `_turn`.
+        return sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}", uri=True, timeout=0, isolation_level=None, check_same_thread=False
+        )
+
+    def _roll_back(self) -> None:
+        if self._connection is not None and self._connection.in_transaction:
+            try:
+                self._connection.execute("ROLLBACK")
+            except sqlite3.Error:
+                self.park()  # Closing rolls back, whatever state the connection is in.
+
+    def _moved(self) -> str:
+        """Which of the files is not the one we opened, if any, in words."""
+        # The companions may come and go while no connection of ours holds them.
+        held = self._identities if self._connection is not None else self._identities[:1]
+        for (path, known), now in zip(held, map(_identity, (path for path, _ in held)), strict=True):
+            if now != known:
+                return f"{path} {'was deleted' if now is None else 'was replaced'} while it was in use"
+        return ""
+
+
+def beside(path: Path) -> tuple[Path, Path, Path]:
+    """SQLite's two companions of the ledger in `path`, and the file in which its members have their locks.
+
+    SQLite puts its own beside the file itself, not beside a link to it; so do the members.
+    """
+    real = path.resolve()
+    log, index, members = (real.with_name(f"{real.name}{end}") for end in ("-wal", "-shm", "-members"))
+    return log, index, members
+
+
+def delete_file(path: Path) -> list[str]:
+    """Delete the ledger in `path` and the files beside it, and return the names of what is gone. Raises LedgerUnusable.
+
+    The file goes before its companions: SQLite throws away a write-ahead log that it finds beside an empty file, but it
+    would read a ledger without its log as one that ends early. A process that starts meanwhile does no harm: it sees
+    that its file was deleted before it acts on it.
+    """
+    real = path.resolve()
+    deleted = []
+    # The path last, if it is a link: it says where the others are, should an error end this here.
+    for name in dict.fromkeys((real, *beside(path), path)):
+        try:
+            name.unlink()
+        except FileNotFoundError:
+            continue  # SQLite takes the companions away itself when the last process that has them open closes.
+        except OSError as error:
+            raise LedgerUnusable(
+                f"the file {name} was to be deleted", f"it cannot be ({error})", "delete it by hand"
+            ) from None
+        deleted.append(str(name))
+    return deleted
+
+
+def _identity(path: Path) -> Identity:
+    # Never by opening the file: closing it again would drop every lock that SQLite holds on it in this process.
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise LedgerUnavailable(
+            f"the file {path} of a ledger was wanted", f"it cannot be examined ({error})", "make its folder accessible"
+        ) from error
+    return status.st_dev, status.st_ino
+
+
+def _recognise(connection: sqlite3.Connection, path: Path, *, group: str, create: bool) -> None:
+    """Make an empty file a ledger if we may; raise LedgerUnusable, before anything is written, if it is not ours."""
+
+    wanted = f"the ledger of the group {group!r} was wanted in {path}"
+
+    def require(met: bool, found: str, remedy: str) -> None:
+        if not met:
+            raise LedgerUnusable(wanted, found, remedy)
+
+    if _ask(connection, "PRAGMA page_count") == 0:
+        if not create:  # A member that makes a ledger is at this point for a moment.
+            raise LedgerMissing(wanted, "the file is empty", "correct the path, or let the ledger be created")
+        # SQLite takes a file of a few bytes for an empty one. Asked again, because another process may have made it.
+        few_bytes = path.stat().st_size > 0 and _ask(connection, "PRAGMA page_count") == 0
+        require(not few_bytes, "the file holds something else", "name another file; this one was left as it was")
+        _create(connection, group)
+    require(
+        _ask(connection, "PRAGMA application_id") == APPLICATION_ID,
+        "the file holds something else (its application id is not NELI's)",
+        "name another file; this one was left as it was",
+    )
+    layout = _ask(connection, "PRAGMA user_version")
+    require(
+        layout == LAYOUT,
+        f"its layout is {layout}, and this release knows layout {LAYOUT}",
+        "use the release that made it, or let the group start on a new file",
+    )
+    owner = _ask(connection, "SELECT group_name FROM belongs_to")
+    require(
+        owner == group,
+        f"the file belongs to the group {owner!r}",
+        f"correct the group's name, or give the group {group!r} a file of its own",
+    )
+    require(
+        _ask(connection, "PRAGMA journal_mode = WAL") == "wal",
+        "SQLite cannot keep a write-ahead log there",
+        "put the ledger on a local file system that has shared memory",
+    )
+    _ask(connection, "PRAGMA user_version")  # The first read in the new mode makes the log, and holds it from now on.
+
+
+def _create(connection: sqlite3.Connection, group: str) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    # Still empty? Another process may have been faster. (The transaction itself has made a first page by now.)
+    if _ask(connection, "SELECT count(*) FROM sqlite_master") == 0:
+        for table in _TABLES:
+            connection.execute(table)
+        connection.execute("INSERT INTO belongs_to VALUES (?)", (group,))
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {LAYOUT}")
+    connection.execute("COMMIT")
+
+
+def _ask(connection: sqlite3.Connection, question: str) -> Any:
+    """The one value that answers, or None."""
+    row = connection.execute(question).fetchone()
+    return None if row is None else row[0]
+
+
+_files: weakref.WeakSet[SqliteFile] = weakref.WeakSet()
+_registering = threading.RLock()  # Held throughout a fork, so that no new file can get a connection meanwhile.
+_parked_for_fork: list[SqliteFile] = []
+
+
+def _before_fork() -> None:
+    _registering.acquire()
+    for file in list(_files):
+        file.lock()
+        _parked_for_fork.append(file)
+        file.park()
+
+
+def _after_fork() -> None:
+    while _parked_for_fork:
+        _parked_for_fork.pop().unlock()
+    _registering.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -1,0 +1,236 @@
+"""The embedded ledger: one SQLite file that all members on one host append to and read. Nothing else has to run.
+
+    append --BEGIN IMMEDIATE--> records(offset, payload, checksum) --COMMIT, flushed if lasting--> ring the doorbell
+    read   --"is the last offset at or above my position?"--> no: wait for the doorbell --> yes: up to READ_MAX entries
+
+**Offsets.** AUTOINCREMENT counts 1, 2, 3 and never gives a number twice, not even when trimming empties the table;
+a failed transaction gives back its numbers. So there are no holes. A first entry above the position means trimmed,
+and an entry missing between two others means that records were deleted, which is an error and never skipped.
+
+**Reading.** The last offset ever given is one row of `sqlite_sequence`. Asking for it is all that a look costs, and it
+tells everything: above the position, there is something to read or it was trimmed; lower than ever before, the
+ledger was rewound. (`PRAGMA data_version` would save a tenth of these three microseconds, is blind to own commits, and
+does not say which of the three it was.) No transaction stays open between two calls, or it would keep the write-ahead
+log from being started anew.
+
+**Durability.** A lasting append is flushed to the disk before any reader can see it, and the flush takes everything
+before it along, because it is one log. Heartbeats are not flushed: a dead process costs them nothing, and a power
+failure takes at most the heartbeats after the last lasting record. Their offsets are given again, which does
+no harm: no reader survives a power failure of the only host, so none is left that read them. And every term is the
+offset of a lasting record, so all terms given out are below the offsets that come back.
+
+**Promises.** DURABLE: an acknowledged record survives kill -9 of all processes at any moment. NEVER_REWINDS, in the
+sense just described, as long as the disk keeps what it said it flushed and no old copy is put in the file's place; the
+driver checks for the latter and raises LedgerRewound. Not MULTI_HOST: the log is shared through memory. One process
+that is stopped (SIGSTOP) inside its few microseconds of a transaction holds up all appends until it is continued or
+killed: an outage, and as such harmless. A backup is made with `.backup` of the sqlite3 shell. A process that has a
+ledger open must not copy or read the file itself: closing a file drops all locks that the process has on it, SQLite's
+too.
+
+**Size.** Trimmed pages are used again, so the file stays as large as it was at its fullest. `auto_vacuum` would make
+it shrink, at the price of moving pages around in every transaction of a ledger that is about to grow again.
+"""
+
+import contextlib
+import os
+import sqlite3
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from itertools import chain
+from math import inf
+from pathlib import Path
+
+from neli_router.drivers.ledgers.base import READ_BYTES_MAX, READ_MAX, Entry, Promise
+from neli_router.drivers.ledgers.sqlite.doorbell import Doorbell
+from neli_router.drivers.ledgers.sqlite.faults import damaged
+from neli_router.drivers.ledgers.sqlite.file import SqliteFile, beside
+from neli_router.errors import LedgerTrimmed, LedgerUnavailable
+
+__all__ = ["SqliteLedger"]
+
+FIRST = 1  # The first number that AUTOINCREMENT gives.
+
+CHECKPOINT_EVERY = 256
+"""The member that appends the record at a multiple of this makes a checkpoint: by offset, so that it does not become
+more frequent, or rarer, with the number of members. A small record writes two pages, so the write-ahead log comes to
+some 2 MiB. Raising it makes that larger; lowering it holds all appends up more often, for two flushes each time."""
+
+CHECKPOINT_BYTES = 2**20  # An append this large fills the log by itself, and makes a checkpoint wherever it ends.
+
+TRIM_MAX = 1000
+"""The most records deleted in one transaction. Raising it holds others' appends up for longer (a millisecond for a
+thousand heartbeats), lowering it trims slower than a busy group writes."""
+
+
+class SqliteLedger:
+    """One handle of the ledger in the file `path`. Used by one thread at a time, except for `wake`.
+
+    `create=False` refuses to make the file. `group` is kept in the file, and another group is refused. `busy_max` is
+    how long an operation may wait for other processes' locks before it raises LedgerUnavailable: raising it keeps the
+    caller, and its heartbeats, waiting longer; lowering it makes a slow disk look like an outage.
+    """
+
+    promises = frozenset({Promise.DURABLE, Promise.NEVER_REWINDS})
+    doubts = ()
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, create: bool = True, group: str = "neli", busy_max: float = 0.25
+    ) -> None:
+        self._file = SqliteFile(path, create=create, group=group, busy_max=busy_max)
+        self._highest = 0  # The highest offset known to have existed.
+        self._trim_before = FIRST
+        self._acknowledged: list[int] = []
+        self._all_at = -inf  # When we last looked and it was all there was.
+        try:
+            self._position = self.start()
+            self._doorbell = Doorbell(str(self._file.path))
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        return f"sqlite:{self._file.path}"
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    @property
+    def members_path(self) -> Path:
+        """The file beside this one in which members have their locks. It is theirs: the ledger never opens it."""
+        return beside(self._file.path)[-1]
+
+    def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
+        if not payloads:
+            return
+
+        def insert(connection: sqlite3.Connection) -> range:
+            self._last_offset(connection)  # Before anything is written to a ledger that was rewound.
+            last = 0
+            for payload in payloads:
+                row = connection.execute(
+                    "INSERT INTO records (payload, checksum) VALUES (?, ?)", (payload, zlib.crc32(payload))
+                )
+                last = row.lastrowid or 0
+            return range(last - len(payloads) + 1, last + 1)
+
+        offsets = self._file.write("an append", insert, lasting=lasting)
+        self._doorbell.ring()
+        self._highest = offsets[-1]
+        self._acknowledged.extend(offsets)
+        crossed = offsets[-1] // CHECKPOINT_EVERY > (offsets[0] - 1) // CHECKPOINT_EVERY
+        if crossed or sum(map(len, payloads)) >= CHECKPOINT_BYTES:
+            self._file.checkpoint()
+        self._trim_some()
+
+    def acknowledged(self) -> list[int]:
+        offsets, self._acknowledged = self._acknowledged, []
+        return offsets
+
+    def read(self, timeout: float) -> list[Entry]:
+        give_up_at = time.monotonic() + timeout
+        woken = False
+        while True:
+            asked_at = time.monotonic()
+            entries = self._file.run("a read", self._entries)
+            self._all_at = asked_at if self._position > self._highest else -inf
+            patience = give_up_at - time.monotonic()
+            if entries or woken or patience <= 0:
+                return entries
+            woken = self._doorbell.wait(patience)
+
+    def age(self) -> float:
+        return time.monotonic() - self._all_at
+
+    def seek(self, offset: int) -> None:
+        self._position = max(FIRST, offset)  # Nothing was ever below the first offset, so nothing is missed there.
+
+    def start(self) -> int:
+        def first(connection: sqlite3.Connection) -> int:
+            tip = self._last_offset(connection) + 1
+            (offset,) = connection.execute("SELECT min(offset) FROM records").fetchone()
+            return tip if offset is None else int(offset)
+
+        return self._file.run("the start", first)
+
+    def tip(self) -> int:
+        return self._file.run("the tip", self._last_offset) + 1
+
+    def trim(self, before: int) -> None:
+        """Drop entries below `before`, at most TRIM_MAX of them now and as many with each append to come."""
+        # Not above what is known: records that are yet to come must not be dropped.
+        self._trim_before = max(self._trim_before, min(before, self._highest + 1))
+        self._trim_some()
+
+    def wake(self) -> None:
+        self._doorbell.wake()
+
+    def watch(self, descriptor: int, call: Callable[[], None]) -> None:
+        """End a `read` that waits when `descriptor` is readable, after a `call` on its thread. See `Doorbell.watch`."""
+        self._doorbell.watch(descriptor, call)
+
+    def unwatch(self, descriptor: int) -> None:
+        self._doorbell.unwatch(descriptor)
+
+    def close(self) -> None:
+        self._file.close()
+        self._doorbell.close()
+
+    def _last_offset(self, connection: sqlite3.Connection) -> int:
+        row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'records'").fetchone()
+        last = 0 if row is None else row[0]
+        if not isinstance(last, int):  # Of a damaged file anything may be read.
+            raise damaged(self._file.path, "the number of its last record is no number")
+        if last < self._highest:
+            raise self._file.condemn(
+                f"the last record in {self._file.path} is at offset {last}, and there was one at {self._highest}"
+            )
+        self._highest = last
+        return last
+
+    def _entries(self, connection: sqlite3.Connection) -> list[Entry]:
+        last = self._last_offset(connection)
+        if last < self._position:
+            return []
+        # A second statement may see more than the first, never less: a record that it misses below `last` was trimmed.
+        asked = "SELECT offset, payload, checksum FROM records WHERE offset >= ? ORDER BY offset LIMIT ?"
+        # Closed, because a statement that is not read to its end would keep the log from being copied into the file.
+        with contextlib.closing(connection.execute(asked, (self._position, READ_MAX))) as rows:
+            row = rows.fetchone()
+            first = last + 1 if row is None else row[0]
+            if first > self._position:
+                raise LedgerTrimmed(
+                    f"the record at offset {self._position} was wanted",
+                    f"the ledger {self._file.path} starts at {first}",
+                    "start again from a snapshot, at or above that offset",
+                )
+            entries, size = [], 0
+            for expected, (offset, payload, checksum) in enumerate(chain([row], rows), start=first):
+                if offset != expected:
+                    raise self._file.condemn(f"the record at offset {expected} is missing among its neighbours")
+                if not isinstance(payload, bytes) or zlib.crc32(payload) != checksum:
+                    raise damaged(self._file.path, f"the record at offset {offset} does not match its checksum")
+                entries.append(Entry(offset, payload))
+                size += len(payload)
+                if size >= READ_BYTES_MAX:
+                    break
+        self._position = entries[-1].offset + 1
+        return entries
+
+    def _trim_some(self) -> None:
+        if self._trim_before == FIRST:
+            return
+
+        def delete(connection: sqlite3.Connection) -> int:
+            return connection.execute(
+                "DELETE FROM records WHERE offset < min(?, (SELECT min(offset) FROM records) + ?)",
+                (self._trim_before, TRIM_MAX),
+            ).rowcount
+
+        # Trimming later is fine, so trouble with it must not fail the append that it follows. Nothing is lost if a
+        # power failure brings trimmed records back, so there is no flush.
+        with contextlib.suppress(LedgerUnavailable):
+            if self._file.write("a trim", delete, lasting=False) < TRIM_MAX:
+                self._trim_before = FIRST

@@ -1,0 +1,126 @@
+"""The ownership port: a place outside of the ledger where owners say what they lead, for programs that only ask.
+
+    members that lead --publish--> [ partition -> term, holder | holder -> name, address, expiry ] --table--> routers
+                                      '--each change--> follow ---------------------------------------------> routers
+
+A ledger tells its readers everything and asks them to fold it. A script, a proxy in another language or ten thousand
+processes of a batch job want one thing only: who owns this key? So members write the answer where it can be read by a
+single command. It is a copy, made by owners about themselves, and never proof of anything: terms, leases and the ledger
+decide which member acts, and a fence which one writes.
+
+A driver promises three things. A lower term never replaces a higher one, whatever the order in which they arrive. A
+release takes back its own term only. And a holder that is silent for its `ttl` counts as gone, by the store's own
+clock, so that no two clocks are compared.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from neli_router.core.keyspace import Layout
+
+__all__ = ["Card", "Claim", "Holding", "Listing", "Owners", "OwnersChange", "OwnersSource", "Receipt", "Version"]
+
+
+class Card(NamedTuple):
+    """A member, as it introduces itself."""
+
+    name: str
+    address: str
+    weight: int = 1
+    zone: str = ""
+
+
+class Holding(NamedTuple):
+    """A partition is held under `term`."""
+
+    term: int
+    holder: str
+    """The identity of a member's life. Empty if it released the partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One member says of itself: it leads `led`, and no longer what is in `released` (partition -> term)."""
+
+    holder: str
+    card: Card
+    ttl: float
+    """Seconds until it is forgotten if it says nothing more; 0 forgets it now."""
+    led: Mapping[int, int]
+    released: Mapping[int, int]
+
+
+class Version(NamedTuple):
+    """The state of a store: another one after each change of a partition or of the holders."""
+
+    since: str = ""
+    """Another one if the store was made anew."""
+    revision: int = 0
+
+    def continues(self, known: "Version") -> bool:
+        """Whether the store of this version has not lost what it had at `known`."""
+        return self.since == known.since and self.revision >= known.revision
+
+
+class Receipt(NamedTuple):
+    """The answer to a claim: `version` is that of the table afterwards, and `refused` are the partitions of which a
+    higher term was known."""
+
+    version: Version
+    refused: Sequence[int]
+
+
+class OwnersChange(NamedTuple):
+    """One change: the new entries of these partitions, and of their holders."""
+
+    version: Version
+    holdings: Mapping[int, Holding]
+    holders: Mapping[str, tuple[Card, int]]
+    """Holder -> its card, and when it expires, in milliseconds of the store's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All that is said, as of one moment."""
+
+    version: Version
+    layout: Layout | None
+    """None if no member ever said anything."""
+    now_ms: int
+    """The store's clock."""
+    holders: Mapping[str, tuple[Card, int]]
+    holdings: Mapping[int, Holding] | None
+    """None if the version is the one that was known."""
+
+
+class Owners(Protocol):
+    """One group's store. Used by one thread at a time, except for `wake`. Each call may raise LedgerUnavailable (try
+    again) and LedgerUnusable (an operator must mend something first), in a bounded time."""
+
+    @property
+    def address(self) -> str:
+        """Where it is, for people: no secrets in it."""
+
+    def publish(self, layout: Layout, claim: Claim) -> Receipt:
+        """Say it, in one step. Raises GroupMismatch if a later group has another layout."""
+
+    def table(self, known: Version | None = None) -> Listing:
+        """Everything, in one round trip; without the partitions if `known` is the version still."""
+
+    def follow(self, timeout: float) -> list[OwnersChange]:
+        """The changes since the last call, or since the first `table`; waits up to `timeout` seconds for one."""
+
+    def wake(self) -> None:
+        """Make a `follow` that waits in another thread return, or the next one. From any thread."""
+
+    def close(self) -> None:
+        """Release everything. Twice is fine."""
+
+
+class OwnersSource(NamedTuple):
+    """A store that is to be opened, perhaps again and again."""
+
+    address: str
+    """For people: no secrets in it."""
+    open: Callable[[], Owners]

@@ -1,0 +1,173 @@
+"""The outlook: what one member of a group without a broker knows of its peers, for people.
+
+    link --heard, silent, refused, cards--.
+                                          +--> Outlook --> metrics, pages, commands, look-ups
+    machine --leaders, terms -------------'       '--two of them--> notices: who fell silent, and whether a majority
+                                                                    is heard
+
+No protocol decides by it. A machine has its own reasons to miss a leader, and under `term` a member that follows hears
+nothing of the others that follow. The link asks each peer for an answer all the same, and so it knows about all.
+
+    alive     it answers
+    one-way   it is heard, and does not answer: it has just started, or what is sent to it is lost
+    refused   what comes from it is refused: it has another key, another list, another lease
+    silent    it neither answers nor is heard
+    unknown   it was not asked for long enough
+
+A majority here is of those that answer. It is what an operator can mend. Whether there is a leader is another fact.
+Where not all elect together (replicas of a partition, first-class citizens), what is counted is the electorate that is
+nearest to having no majority, or furthest from one.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from neli_router.drivers.peers.card import PeerCard
+from neli_router.protocols.electors.events import Led
+from neli_router.protocols.protocol import Notice
+
+__all__ = ["ONE_WAY_MAX", "WHY", "Outlook", "PeerState", "answering", "news_between", "too_few", "why_led"]
+
+ONE_WAY_MAX = 2.9
+"""Seconds: a silent peer that was heard within them lives, and hears nothing: it asks us once a second. More, and one
+that has just died would be taken for such a one: it is silent three seconds after its death at the earliest."""
+
+PeerState = Literal["alive", "one-way", "refused", "silent", "unknown", "here"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """As of `at`, on the clock of this host."""
+
+    at: float
+    began: float
+    """When the member began to listen."""
+    peers: tuple[str, ...]
+    me: int
+    heard_at: Mapping[int, float]
+    """Place -> when it was heard last; without those never heard."""
+    silent: frozenset[int]
+    refusals: Mapping[int, str]
+    """Place -> why what it says is refused now."""
+    leaders: tuple[Led | None, ...]
+    """By partition, as this member believes; None for one that it takes no part in."""
+    transitions: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(role, cause) -> how often this member came to that role."""
+    leader_changes: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """The link's."""
+    cards: Mapping[int, PeerCard] = field(default_factory=dict)
+    """Place -> its word of itself, also this member's own; without those that said nothing."""
+    electorates: Collection[tuple[int, ...]] = ()
+    """The sets of places that elect together: a leader needs a majority of its set. None is the whole list."""
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        """The electorate that lacks most for a majority, or has fewest to spare."""
+        return self._weakest(("alive", "here"))
+
+    @property
+    def quorum(self) -> int:
+        """How many of the `voters` make a majority."""
+        return len(self.voters) // 2 + 1
+
+    @property
+    def alive(self) -> int:
+        """How many of the `voters` are alive; this member counts as one that is."""
+        return sum(self.state(place) in ("alive", "here") for place in self.voters)
+
+    @property
+    def why_unled(self) -> str:
+        """Why partitions have no leader that this member knows; empty if each has one."""
+        unled = [led.reason for led in self.leaders if led is not None and led.leader is None]
+        if not unled:
+            return ""
+        if self.alive < self.quorum:
+            return too_few(self.alive, self.quorum, len(self.voters), len(self.peers))
+        return f"an election is under way: {Counter(unled).most_common(1)[0][0]}"
+
+    @property
+    def hears_majority(self) -> bool | None:
+        """Whether every electorate has a majority that is alive; None as long as it cannot be told."""
+        if self.alive >= self.quorum:
+            return True
+        able: Collection[PeerState] = ("alive", "here", "unknown")
+        weakest = self._weakest(able)
+        return None if 2 * sum(self.state(place) in able for place in weakest) > len(weakest) else False
+
+    def votes(self, place: int) -> bool:
+        """Whether it elects anything."""
+        return not self.electorates or any(place in voters for voters in self.electorates)
+
+    def _weakest(self, able: Collection[PeerState]) -> tuple[int, ...]:
+        def margin(voters: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+            return sum(self.state(place) in able for place in voters) - len(voters) // 2, voters
+
+        return min(self.electorates or (tuple(range(len(self.peers))),), key=margin)
+
+    def state(self, place: int) -> PeerState:
+        if place == self.me:
+            return "here"
+        if place in self.refusals:
+            return "refused"
+        heard_at = self.heard_at.get(place)
+        if place not in self.silent:
+            return "unknown" if heard_at is None else "alive"
+        return "one-way" if heard_at is not None and self.at < heard_at + ONE_WAY_MAX else "silent"
+
+    def silent_for(self, place: int) -> float:
+        """Seconds since it was heard last, or since this member began to listen."""
+        return 0.0 if place == self.me else max(0.0, self.at - self.heard_at.get(place, self.began))
+
+
+def answering(alive: int, voters: int, peers: int) -> str:
+    """How many of those that elect together answer, as a clause."""
+    if voters == peers:
+        return f"{alive} of {peers} peers answer, this one included"
+    return f"of {voters} peers that elect together, {alive} answer"
+
+
+def too_few(alive: int, quorum: int, voters: int, peers: int) -> str:
+    """That so many are no majority, as a clause."""
+    return f"{answering(alive, voters, peers)}, and it takes {quorum} to elect a leader"
+
+
+def why_led(outlook: Outlook, partition: int, term: int | None) -> str:
+    """Why `partition` got the leader of `term`, or has none if that is None; empty if this member does not know."""
+    led = outlook.leaders[partition] if partition < len(outlook.leaders) else None
+    if led is None or (led.leader is None) is not (term is None) or (term is not None and led.term != term):
+        return ""
+    return led.reason
+
+
+def news_between(before: Outlook | None, after: Outlook) -> list[Notice]:
+    """What people should know of the change. Before the first outlook nothing was known of anybody."""
+    news: list[Notice] = []
+    if before is None:
+        before = replace(after, heard_at={}, silent=frozenset(), refusals={})
+    for place, peer in enumerate(after.peers):
+        was, state = before.state(place), after.state(place)
+        if state == "alive" and was in WHY:
+            news.append(Notice("peers.alive", {"peer": peer}))
+        elif state in WHY and was not in WHY and state != "refused":  # Of refusals, link and machine tell themselves.
+            fields: dict[str, object] = {"peer": peer, "why": WHY[state]}
+            if state == "silent":
+                fields["seconds"] = round(after.silent_for(place), 1)
+            news.append(Notice("peers.silent", fields))
+    had, has = before.hears_majority, after.hears_majority
+    if had is not has and has is not None:
+        count: dict[str, object] = {"alive": after.alive, "peers": len(after.voters), "majority": after.quorum}
+        if not has:
+            news.append(Notice("peers.majority_missed", count))
+        elif had is False:
+            news.append(Notice("peers.majority_heard", count))
+    return news
+
+
+WHY: Mapping[PeerState, str] = {
+    "silent": "nothing is heard of it",
+    "one-way": "it is heard, but does not answer: it has just started, or what is sent to it is lost",
+    "refused": "what comes from it is refused",
+}

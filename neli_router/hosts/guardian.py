@@ -1,0 +1,458 @@
+"""The guardian: a process that starts the command of `neli run`, and does not let it outlive its lease.
+
+    neli run --socket--> guardian --fork, own session--> COMMAND --> its children, and theirs
+                            |
+                            |  kills all of it when it is told to, and a margin before its lease ends,
+                            '- and when `neli run` is gone, however that came: the socket ends
+
+    IDLE --start--> RUNNING --finish--> FINISHING (SIGTERM) --grace over--> KILLING (see `descendants`)
+      ^                '------ kill, lease almost over, socket ended -----------^  |  |
+      '-------------------------- nothing of it is left: `gone` -----------------' |
+                     only processes that it may not signal are left: `left`, or its own end without `neli run`
+
+It is a process of its own because `neli run` may be killed or stopped like any other, and then could stop nothing. It
+shares no thread or lock with it: it was forked before there were any, and does nothing but this. It has a copy of the
+connection on which the agent holds the role (`keep`). So if `neli run` is killed, the agent goes on holding the role
+until the guardian has ended all and is gone, too.
+
+**The margin.** To find, stop and kill takes time, above all on a busy machine. A successor may act from the moment that
+the lease ends. So it begins a part of the lease earlier. It sleeps nearly always, and when it wakes up, every
+millisecond counts: so it runs in real time (SCHED_FIFO), where it may, and the command as `neli run` does.
+
+**The promise.** On Linux, nothing of the command is left when it says `gone`: orphans become the guardian's children
+(PR_SET_CHILD_SUBREAPER). Elsewhere that is true of the command's process group. Processes of other users refuse its
+signals; so the command gets no new privileges (PR_SET_NO_NEW_PRIVS: set-user-ID programs run without it) unless it is
+asked for, and where a cgroup could be made, that ends them all the same.
+
+**Its end tells.** Unless processes are left that it may not signal, nothing of the command is left when it and `neli
+run` have ended. So `neli run` names it to the agent, whose own death is then told without a wait for this lease.
+
+**If it fails itself**, `neli run` takes its place: it is a subreaper, too, so the guardian's children become its own.
+
+    the guardian is killed           the command's first process dies at that moment (PR_SET_PDEATHSIG, which a
+                                     set-user-ID program resets), and `neli run` ends all else
+    it is stopped, or does not run   `neli run` kills it if it has not begun half a margin before the lease ends, or
+                                     half a margin after it was told to begin, and ends all
+    `neli run` is killed or stopped  the guardian ends all
+    both are killed at one moment    the command's first process dies. Its children go on, and only the term keeps out
+                                     their writes. The same holds for one that is killed while the other is stopped
+
+A `neli run` that had children when it began, because a shell became it by `exec`, is no subreaper: it could not tell
+those from the command's. It then ends the command's cgroup and process group. A process that was started through a
+service, such as systemd or a container engine, is no child of the command and is not ended.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from typing import Any, NoReturn
+
+from neli_router.core.clock import Clock, host_clock
+from neli_router.hosts.descendants import (
+    Cgroup,
+    Descendants,
+    LeftProcess,
+    become_subreaper,
+    children,
+    prctl,
+    told_left,
+)
+from neli_router.hosts.leash import end_with_parent
+
+__all__ = ["MARGIN_MAX", "MARGIN_MIN", "MARGIN_PART", "Guardian", "guardian", "margin_of"]
+
+SWEEP = 0.005
+"""Seconds between two rounds of killing. After the first one, all that was found has ended or is about to."""
+
+MARGIN_PART = 0.15
+"""How much of the lease is left when killing begins. More gives a busy machine more time. Less forgives a renewal that
+comes later: one is due after half of the lease at most."""
+
+MARGIN_MIN = 0.03
+"""Seconds. It takes 5 ms to end 50 nested sessions on an idle machine, and the processor must be had first."""
+
+MARGIN_MAX = 1.0
+"""Seconds. A machine that needs longer is not only busy."""
+
+MARGIN_PART_MAX = 0.25
+"""Of a lease so short that MARGIN_MIN would leave nothing of it."""
+
+LEFT_EVERY = 60.0
+"""Seconds between two reports of processes that cannot be ended. `neli run` says each to a person."""
+
+LEFT_SWEEP = 0.5
+"""Seconds between two rounds while only such are left."""
+
+SLEEP_MAX = 3600.0
+
+_NO_NEW_PRIVS = 38  # linux/prctl.h, which never changes.
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+def margin_of(lease: float) -> float:
+    """Seconds before the end of `lease` seconds at which killing begins."""
+    return min(MARGIN_MAX, max(MARGIN_PART * lease, min(MARGIN_MIN, MARGIN_PART_MAX * lease)))
+
+
+class _Messages:
+    """One end of the connection between the two: JSON objects, one a line. A connection may come with one."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line, self._rest = line, b""
+        self.fileno, self.close = line.fileno, line.close
+        self.given: list[int] = []
+        """Numbers of the connections that came."""
+
+    def say(self, *, given: Sequence[int] = (), **message: object) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # It is gone: `heard` says so.
+            text = json.dumps(message).encode() + b"\n"
+            self._line.sendall(text[socket.send_fds(self._line, [text], given) :] if given else text)
+
+    def heard(self) -> list[dict[str, Any]]:
+        """Waits for a piece; the messages that it completes. Raises EOFError if the other side is gone."""
+        try:
+            piece, given, *_ = socket.recv_fds(self._line, 65536, 1)
+        except ConnectionResetError:
+            piece, given = b"", []  # It is gone, and left a message of ours unread: that is no defect of this side.
+        self.given += given
+        if not piece:
+            raise EOFError
+        *whole, self._rest = (self._rest + piece).split(b"\n")
+        return [json.loads(line) for line in whole]
+
+
+class Guardian:
+    """The hand of `neli run` on its guardian. One command at a time."""
+
+    def __init__(self, line: socket.socket, pid: int, cgroup: Cgroup | None, *, adopts: bool) -> None:
+        self._messages, self._group = _Messages(line), 0
+        self._cgroup, self._adopts = cgroup, adopts
+        self._say = self._messages.say
+        self.number = pid
+        """Of its process. When it and `neli run` have ended, all of the command has."""
+        self.margin = 0.0
+        """Seconds before the end of the lease at which killing begins."""
+        self.is_gone = self._is_killing = False
+        self.overdue_at = inf
+        """From when on it does not do its work, if it has not said by then that it kills: `avenge`."""
+
+    def fileno(self) -> int:
+        return self._messages.fileno()
+
+    def patience(self) -> float:
+        """Seconds for which its owner may sleep, unless it says something; at 0, `avenge`."""
+        return max(0.0, min(SLEEP_MAX, self.overdue_at - host_clock()))
+
+    def keep(self, connection: int) -> None:
+        """Keep this connection open until all of the command is gone, instead of the one before."""
+        with contextlib.suppress(OSError):  # It has just broken, and there will be another.
+            self._say(given=[connection], keep=True)
+
+    def start(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        until: float,
+        allow_new_privileges: bool = False,
+    ) -> None:
+        """Start it; it is killed before `until`, on the host's clock, unless `extend` comes before."""
+        self.margin, self._is_killing = 0.0, False
+        self._say(
+            start=list(command),
+            environment=dict(environment),
+            allow_new_privileges=allow_new_privileges,
+            until=self._kill_at(until),
+        )
+
+    def extend(self, until: float) -> None:
+        self._say(until=self._kill_at(until))
+
+    def finish(self, number: int, grace: float) -> None:
+        """Send a signal to the group, and kill it `grace` seconds later."""
+        self._say(finish=number, grace=grace)
+
+    def kill(self) -> None:
+        if not self._is_killing:
+            self.overdue_at = min(self.overdue_at, host_clock() + self.margin / 2)
+        self._say(kill=True)
+
+    def heard(self) -> list[dict[str, Any]]:
+        """Its messages: `started`, `failed`, `killing`, `ended`, `left`, `gone`. Raises EOFError if it is not there."""
+        said = self._messages.heard()
+        for one in said:
+            self._group = 0 if "gone" in one or "failed" in one else one.get("started", self._group)
+            self._is_killing = self._is_killing or "killing" in one
+            if self._is_killing or "gone" in one or "failed" in one:
+                self.overdue_at = inf  # It does its work. To die takes a killed process a while, on a busy machine.
+            if "left" in one:
+                one["left"] = [LeftProcess(*each) for each in one["left"]]
+        return said
+
+    def close(self) -> None:
+        """Let it go, and with it all that still runs."""
+        self._messages.close()
+        if not self.is_gone:
+            os.kill(self.number, signal.SIGCONT)  # It may have been stopped.
+            os.waitpid(self.number, 0)
+            self.is_gone = True
+
+    def avenge(self) -> list[LeftProcess]:
+        """The guardian was killed, or does not work: end it, and all of the command. Returns when that is gone, or has
+        become others that this process may not signal: these."""
+        self.overdue_at = inf
+        os.kill(self.number, signal.SIGKILL)
+        os.waitpid(self.number, 0)
+        self.is_gone = True
+        if not self._adopts:
+            while self._group and _exists(self._group):
+                if self._cgroup is not None:
+                    self._cgroup.kill()
+                _quietly(os.killpg, self._group, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(-self._group, os.WNOHANG)  # It may be a subreaper all the same, by another's wish.
+                select.select([], [], [], SWEEP)
+            if self._cgroup is not None:
+                self._cgroup.remove()
+            return []
+        descendants, left = Descendants(self._cgroup), list[LeftProcess]()
+        while not _reap() and not left:
+            descendants.kill(0)
+            left = descendants.left()
+            select.select([], [], [], SWEEP)
+        if self._cgroup is not None:
+            self._cgroup.remove()
+        return left
+
+    def _kill_at(self, until: float) -> float:
+        # The first end may be told late, and the rest of a lease is no more than it.
+        self.margin = max(self.margin, margin_of(until - host_clock()))
+        if not self._is_killing:
+            # One that hears only now that the lease is over, or almost, has the time that `kill` gives it. It would
+            # else be killed itself before it could end anything; and its owner may be killed in that moment, too.
+            self.overdue_at = max(until - self.margin / 2, host_clock() + self.margin / 2)
+        return until - self.margin
+
+
+def guardian() -> Guardian:
+    """Fork it. To be called before this process has any thread."""
+    ours, theirs = socket.socketpair()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    adopts = sys.platform == "linux" and not children(os.getpid())
+    if adopts:
+        become_subreaper()
+    cgroup = Cgroup.make(f"neli-run-{os.getpid()}")
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return Guardian(ours, pid, cgroup, adopts=adopts)
+    try:
+        ours.close()
+        _GuardianLoop(theirs, cgroup, host_clock).run()
+    finally:
+        os._exit(1)  # Not `exit`: that would run what our parent registered for its own end.
+
+
+class _GuardianLoop:
+    """The guardian's own side: one loop."""
+
+    def __init__(self, line: socket.socket, cgroup: Cgroup | None, clock: Clock) -> None:
+        self._messages, self._cgroup, self._clock = _Messages(line), cgroup, clock
+        self._say = self._messages.say
+        self._descendants = Descendants(cgroup)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._leader_lives = self._killing = self._has_begun = self._is_stuck = False
+        self._until = self._kill_at = inf
+        self._tell_at = -inf
+
+    def run(self) -> NoReturn:
+        # Of its own session, so that a signal from a terminal or a shell to the group of `neli run` does not reach us.
+        os.setsid()
+        self._ignored = {number for number in _STOPPING if signal.getsignal(number) is signal.SIG_IGN}
+        for number in _STOPPING:
+            signal.signal(number, signal.SIG_IGN)
+        waking, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        become_subreaper()
+        self._ordinary = _hurry()
+        while True:
+            ready, _, _ = select.select([self._messages.fileno(), waking], [], [], self._patience())
+            if waking in ready:
+                os.read(waking, 4096)
+            if self._messages.fileno() in ready:
+                self._listen()
+            self._turn()
+
+    def _patience(self) -> float:
+        if self._process is None:
+            return SLEEP_MAX
+        if self._is_stuck:
+            return LEFT_SWEEP
+        if self._killing or not self._leader_lives:
+            # While the leader is gone and the group is not, no signal tells us when its processes end. And they need
+            # the processor to end: in real time, a loop without a pause would keep it from them.
+            return SWEEP
+        return max(0.0, min(SLEEP_MAX, self._until - self._clock(), self._kill_at - self._clock()))
+
+    def _listen(self) -> None:
+        try:
+            messages = self._messages.heard()
+        except EOFError:
+            self._end()
+        for message in messages:
+            self._until = message.get("until", self._until)
+            if "start" in message:
+                self._start(message)
+            elif "keep" in message:
+                while len(self._messages.given) > 1:
+                    os.close(self._messages.given.pop(0))
+            elif "finish" in message and self._process is not None:
+                self._send(message["finish"])
+                self._send(signal.SIGCONT)  # A stopped process takes no other signal.
+                self._kill_at = min(self._kill_at, self._clock() + message["grace"])
+            elif "kill" in message:
+                self._killing = True
+
+    def _start(self, asked: Mapping[str, Any]) -> None:
+        if self._clock() >= self._until:
+            # `neli run` was stopped in between, and the role may be another's by now.
+            self._say(ended=-signal.SIGKILL, killed=True)
+            self._say(gone=True)
+            return
+        parent, allowed = os.getpid(), asked["allow_new_privileges"]
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - to run it is what we were asked for.
+                asked["start"],
+                env=asked["environment"],
+                start_new_session=True,
+                preexec_fn=lambda: self._begin(parent, allowed),  # noqa: PLW1509 - this process has one thread.
+            )
+        except OSError as error:
+            self._say(failed=error.errno, why=error.strerror)
+            return
+        except (ValueError, subprocess.SubprocessError) as error:
+            self._say(failed=0, why=str(error))
+            return
+        self._leader_lives, self._killing, self._has_begun, self._is_stuck = True, False, False, False
+        self._kill_at, self._tell_at = inf, -inf
+
+    def _begin(self, parent: int, allow_new_privileges: bool) -> None:
+        """In the command's process, before it becomes the command."""
+        end_with_parent(parent)
+        if self._cgroup is not None:
+            self._cgroup.enter()
+        if self._ordinary is not None:
+            os.sched_setscheduler(0, *self._ordinary)
+        if not allow_new_privileges:
+            prctl(_NO_NEW_PRIVS, 1)
+        for number in _STOPPING:
+            if number not in self._ignored:
+                signal.signal(number, signal.SIG_DFL)
+        # Here, because the guardian may be killed before it runs again, and then `neli run` must know the group.
+        self._say(started=os.getpid())
+
+    def _turn(self) -> None:
+        if self._process is None:
+            return
+        now = self._clock()
+        self._killing = self._killing or now >= self._until or now >= self._kill_at
+        if self._killing:
+            # Once it was waited for, its number may be another's, where all of the group are descendants anyway.
+            self._descendants.kill(self._process.pid if self._leader_lives or sys.platform != "linux" else 0)
+            if not self._has_begun:
+                self._has_begun = True
+                self._say(killing=True)
+        if _reap(self._process.pid, self._leader_ended) and not (
+            sys.platform != "linux" and _exists(self._process.pid)
+        ):
+            self._process, self._is_stuck = None, False
+            self._until = self._kill_at = inf
+            self._say(gone=True)
+        elif self._killing:
+            self._tell(now)
+
+    def _tell(self, now: float) -> None:
+        """Say which processes are left and cannot be ended, if there is nothing else."""
+        left = self._descendants.left()
+        self._is_stuck = bool(left)
+        if left and now >= self._tell_at:
+            self._tell_at = now + LEFT_EVERY
+            self._say(left=left)
+
+    def _leader_ended(self, status: int) -> None:
+        assert self._process is not None, "it was started"
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        self._leader_lives = False
+        # Of a command that was not told to end. Its processes end in any order if it was.
+        behind = [] if self._killing or self._kill_at < inf else self._descendants.living()
+        said: dict[str, Any] = {"behind": behind} if behind else {}
+        self._say(ended=self._process.returncode, killed=self._killing, **said)
+        # Its children may go on working for a role that is about to be another's.
+        self._killing = True
+
+    def _send(self, number: int) -> None:
+        if self._process is not None:
+            _quietly(os.killpg, self._process.pid, number)
+
+    def _end(self) -> NoReturn:
+        """`neli run` is gone, in one way or another."""
+        self._killing, was_told = True, self._is_stuck
+        while self._process is not None:
+            self._turn()
+            if self._is_stuck:
+                if not was_told:
+                    with contextlib.suppress(OSError):
+                        os.write(2, f"neli: {told_left(self._descendants.left())}\n".encode())
+                break
+            select.select([], [], [], SWEEP)
+        if self._cgroup is not None:
+            self._cgroup.remove()
+        os._exit(0)
+
+
+def _hurry() -> "tuple[int, os.sched_param] | None":
+    """Run before all ordinary processes; how it was before. None where this is not allowed, as a rule but to root."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            ordinary = os.sched_getscheduler(0), os.sched_getparam(0)
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+            return ordinary
+    return None
+
+
+def _reap(leader: int = 0, ended: Callable[[int], None] = lambda _: None) -> bool:
+    """Wait for all children that have ended; whether none is left. `ended` is told the status of the leader."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return True
+        if pid == 0:
+            return False
+        if pid == leader:
+            ended(status)
+
+
+def _exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _quietly(send: Callable[[int, int], None], target: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        send(target, number)

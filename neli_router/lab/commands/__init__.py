@@ -1,0 +1,17 @@
+"""The commands that the laboratory adds to `neli`: the demo, the pipeline, the simulator and the explorer.
+
+`neli_router/commands/cli.py` reads this table as it reads its own, and imports a command when it is asked for.
+"""
+
+from collections.abc import Mapping
+
+__all__ = ["COMMANDS"]
+
+COMMANDS: Mapping[str, tuple[str, str, str]] = {
+    "demo": ("proofs", "demo_command", "Start real processes that share partitions, and kill one."),
+    "explore": ("proofs", "explore_command", "Walk every interleaving of a small group."),
+    "pipeline": ("pipeline", "pipeline_command", "Let Spark jobs of three hosts fill one table, and kill one."),
+    "simulate": ("proofs", "simulate_command", "Run whole groups under faults in virtual time."),
+    "ticks": ("pipeline", "ticks_command", "Make the ticks of a market, for the pipeline."),
+}
+"""Name -> the module beside this one, what it is called there, and what it does in one line."""

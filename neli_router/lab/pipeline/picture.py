@@ -1,0 +1,224 @@
+"""The pictures of one run: a page of HTML with everything in it, which any browser shows and any mail carries.
+
+    partitions x time    each partition is a row; a mark is a commit that landed rows, in the colour of its host
+    ticks a second       what came in, and what landed, by second
+
+All is drawn from the table's log, and from the group's ledger, which says whose a term was. The page follows the
+reader's light or dark theme, needs no script and no network, and says in words what the colours say.
+"""
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from neli_router.lab.demo.checks import Check
+from neli_router.lab.demo.screen import summary
+from neli_router.lab.pipeline.landing import TableCommit
+
+__all__ = ["Picture", "page"]
+
+WIDTH, LEFT, RIGHT = 960, 60, 20
+ROW = 14
+RATE_HEIGHT = 160
+MARK = 3
+ABOVE = 18
+
+COLOURS = ("#0072b2", "#e69f00", "#009e73")
+"""Okabe and Ito's, as in the demo: people with any kind of colour vision can tell them apart."""
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1b1b1b; --dim: #6b6b6b; --line: #d8d8d8; --paper: #fff; }
+@media (prefers-color-scheme: dark) { :root { --ink: #ececec; --dim: #a0a0a0; --line: #444; --paper: #161616; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+       max-width: 1000px; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.35rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+svg { width: 100%; height: auto; } text { fill: var(--ink); font: 11px system-ui, sans-serif; }
+.dim { fill: var(--dim); color: var(--dim); } .line { stroke: var(--line); }
+.kill { stroke: #d00000; stroke-width: 1.5; stroke-dasharray: 4 3; } .killed { fill: #d00000; font-weight: bold; }
+table { border-collapse: collapse; } td { padding: .25rem .9rem .25rem 0; vertical-align: top; }
+td:not(:last-child) { white-space: nowrap; } .keys { margin-left: -1em; }
+.verdict { font-weight: bold; } .fail { color: #fff; background: #d00000; padding: 0 .4rem; }
+.came { stroke: var(--ink); stroke-width: 2; } .host { white-space: nowrap; }
+.key { display: inline-block; width: .8em; height: .8em; margin: 0 .35em 0 1em; border-radius: 2px; }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What is drawn. Times are of the wall clock."""
+
+    hosts: Sequence[str]
+    intervals: Sequence[float]
+    """When each came."""
+    sizes: Sequence[int]
+    """Ticks of each."""
+    partitions: int
+    commits: Sequence[TableCommit]
+    owners: Mapping[tuple[int, int], str]
+    """(partition, term) -> the host that had it."""
+    killed: str
+    killed_at: float
+    """0 if it did not come to that."""
+
+
+def page(title: str, picture: Picture, checks: Sequence[Check]) -> str:
+    """The whole page."""
+    told = html.escape(title)
+    body = [f"<h1>{told}</h1>", f'<p class="verdict">{html.escape(summary(checks))}</p>', _table(checks)]
+    times = [*picture.intervals, *(commit.at for commit in picture.commits)]
+    if times:
+        words = (
+            "Each row is a partition, each mark a commit that landed an interval or more, and each ring a raised fence."
+        )
+        scale = _Scale(min(times), max(times))
+        keys = "".join(
+            f'<span class="host"><span class="key" style="background:{colour}"></span>{html.escape(host)}</span> '
+            for host, colour in zip(picture.hosts, COLOURS, strict=True)
+        )
+        body += [
+            "<h2>Who published which partition, and when</h2>",
+            f'<p>{words}</p><p class="keys">{keys}</p>',
+            _map(picture, scale),
+            "<h2>Ticks a second</h2>",
+            "<p>Lines are what came in; bars are what landed, by the host that landed it.</p>",
+            _rates(picture, scale),
+        ]
+    head = f'<meta charset="utf-8"><title>{told}</title><meta name="viewport" content="width=device-width">'
+    return (
+        f"<!doctype html><html lang=en><head>{head}<style>{STYLE}</style></head><body>{''.join(body)}</body></html>\n"
+    )
+
+
+class _Scale:
+    """From times to places."""
+
+    def __init__(self, since: float, until: float) -> None:
+        self.since, self.seconds = since, max(1.0, until - since)
+
+    def x(self, at: float) -> float:
+        return LEFT + (at - self.since) / self.seconds * (WIDTH - LEFT - RIGHT)
+
+    def axis(self, y: float) -> str:
+        step = next((it for it in (1, 2, 5, 10, 15, 30, 60, 120, 300, 3600) if self.seconds / it <= 14), 86_400)
+        marks = []
+        for second in range(0, int(self.seconds) + 1, step):
+            x = self.x(self.since + second)
+            marks.append(
+                f'<line class="line" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{y}"/>'
+                f'<text class="dim" x="{x:.1f}" y="{y + 14}" text-anchor="middle">{second} s</text>'
+            )
+        return "".join(marks)
+
+
+def _table(checks: Sequence[Check]) -> str:
+    rows = "".join(
+        f'<tr><td><span class="{"pass" if it.held else "fail"}">{"PASS" if it.held else "FAIL"}</span></td>'
+        f"<td>{html.escape(it.name)}</td><td>{html.escape(it.text)}</td></tr>"
+        for it in checks
+    )
+    return f"<table>{rows}</table>"
+
+
+def _map(picture: Picture, scale: _Scale) -> str:
+    height = ROW * picture.partitions
+    colours = dict(zip(picture.hosts, COLOURS, strict=True))
+    parts = [scale.axis(height)]
+    terms: dict[int, int] = {}
+    since: dict[int, float] = {}
+    spans: list[tuple[int, str, float, float]] = []
+    marks = []
+
+    def end(partition: int, at: float) -> None:
+        if partition in terms:
+            spans.append((partition, picture.owners.get((partition, terms[partition]), ""), since[partition], at))
+
+    for commit in picture.commits:
+        for partition, term in commit.terms.items():
+            if terms.get(partition) == term:
+                continue
+            end(partition, commit.at)
+            terms[partition], since[partition] = term, commit.at
+            marks.append(
+                _mark(scale, partition, commit.at, colours, picture.owners.get((partition, term), ""), ring=True)
+            )
+        for partition in commit.batches:
+            owner = picture.owners.get((partition, terms.get(partition, 0)), "")
+            marks.append(_mark(scale, partition, commit.at, colours, owner, ring=False))
+    for partition in terms:
+        end(partition, scale.since + scale.seconds)
+    for partition, owner, begin, until in spans:
+        y, x = ROW * partition + 2, scale.x(begin)
+        parts.append(
+            f'<rect x="{x:.1f}" y="{y}" width="{scale.x(until) - x:.1f}" height="{ROW - 4}" '
+            f'fill="{colours.get(owner, "#888")}" opacity=".22">'
+            f"<title>partition {partition}: {html.escape(owner)}</title></rect>"
+        )
+    every = max(1, picture.partitions // 24)
+    parts += [
+        f'<text class="dim" x="{LEFT - 8}" y="{ROW * it + ROW - 3}" text-anchor="end">{it}</text>'
+        for it in range(0, picture.partitions, every)
+    ]
+    parts += [*marks, _kill(picture, scale, height)]
+    return _svg(height + 24, "".join(parts), "Partitions over time: which host landed which of them")
+
+
+def _mark(scale: _Scale, partition: int, at: float, colours: Mapping[str, str], owner: str, *, ring: bool) -> str:
+    x, y, colour = scale.x(at), ROW * partition + ROW / 2, colours.get(owner, "#888")
+    if ring:
+        return f'<circle cx="{x:.1f}" cy="{y}" r="{MARK + 1}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+    return f'<rect x="{x - 1.2:.1f}" y="{y - MARK}" width="2.4" height="{2 * MARK}" fill="{colour}"/>'
+
+
+def _rates(picture: Picture, scale: _Scale) -> str:
+    seconds = int(scale.seconds) + 1
+    came, landed = [0.0] * seconds, {host: [0.0] * seconds for host in picture.hosts}
+    for at, size in zip(picture.intervals, picture.sizes, strict=False):
+        came[int(at - scale.since)] += size
+    terms: dict[int, int] = {}
+    reached: dict[int, int] = {}
+    for commit in picture.commits:
+        terms.update(commit.terms)
+        for partition, upto in commit.batches.items():
+            owner = picture.owners.get((partition, terms.get(partition, 0)))
+            if owner in landed:
+                ticks = sum(picture.sizes[reached.get(partition, 0) : upto]) / picture.partitions
+                landed[owner][int(commit.at - scale.since)] += ticks
+            reached[partition] = upto
+    top = max(1.0, *came, *(sum(landed[host][second] for host in landed) for second in range(seconds)))
+    parts = [scale.axis(RATE_HEIGHT)]
+    wide = max(1.0, scale.x(scale.since + 1) - scale.x(scale.since) - 1)
+    for second in range(seconds):
+        y = float(RATE_HEIGHT)
+        for host, colour in zip(picture.hosts, COLOURS, strict=True):
+            tall = landed[host][second] / top * (RATE_HEIGHT - 10)
+            y -= tall
+            if tall:
+                x = scale.x(scale.since + second)
+                parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{tall:.1f}" fill="{colour}"/>')
+    for second, count in enumerate(came):
+        if count:
+            x, y = scale.x(scale.since + second), RATE_HEIGHT - count / top * (RATE_HEIGHT - 10)
+            parts.append(f'<line class="came" x1="{x:.1f}" x2="{x + wide:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
+    parts += [
+        f'<text class="dim" x="{LEFT - 8}" y="{y}" text-anchor="end">{count:,.0f}</text>'
+        for y, count in ((14, top), (RATE_HEIGHT // 2 + 9, top / 2), (RATE_HEIGHT + 4, 0))
+    ]
+    parts.append(_kill(picture, scale, RATE_HEIGHT))
+    return _svg(RATE_HEIGHT + 24, "".join(parts), "Ticks a second: what came in and what landed")
+
+
+def _kill(picture: Picture, scale: _Scale, height: float) -> str:
+    if not picture.killed_at:
+        return ""
+    x = scale.x(picture.killed_at)
+    return (
+        f'<line class="kill" x1="{x:.1f}" x2="{x:.1f}" y1="-2" y2="{height}"/>'
+        f'<text class="killed" x="{x:.1f}" y="-5" text-anchor="middle">{html.escape(picture.killed)} is killed</text>'
+    )
+
+
+def _svg(height: float, inside: str, words: str) -> str:
+    return (
+        f'<svg viewBox="0 -{ABOVE} {WIDTH} {height + ABOVE:g}" role="img" aria-label="{html.escape(words)}" '
+        f'xmlns="http://www.w3.org/2000/svg">{inside}</svg>'
+    )

@@ -1,0 +1,286 @@
+"""A group of real member processes: start them, order them about, hear their notes.
+
+    start --> process "m2.3": the third that is member m2; its notes in `m2.3.notes`, its log in `m2.log`
+                | kill                at any moment, and nothing is said
+                | stop ... resume     the whole process stands still, and wakes up believing what it did
+                | ask_to_leave        it leaves in good order
+                '-- notes --> its `Life` --> the referee's verdict
+
+Two processes of one member may run at once: the older finds that out by itself, and ends. Each has a process group of
+its own, so Ctrl-C in a terminal reaches the parent alone. None outlives the `with` block of its group; if the parent is
+killed, each finds that out by itself (see `worker`).
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from neli_router.core.clock import host_clock
+from neli_router.core.closing import Closing
+from neli_router.drivers.ledgers.sqlite.file import SqliteFile
+from neli_router.status.notes import Note, NoteReader, in_true_time
+from neli_router.status.referee import Life, LifePhase, Verdict, judged
+
+__all__ = ["MemberProcess", "ProcessGroup", "led_elsewhere", "send_at_rest", "shared_by"]
+
+END_MAX = 40.0
+"""How long a process may take to leave: longer than a member waits for its program before it breaks off."""
+
+PATIENCE = 180.0
+"""Seconds after which what must happen has failed to. It takes two or three; on a busy machine, more."""
+
+LOOK_EVERY = 0.01
+"""Between two looks at notes. They carry their own times, so looking more often would only cost the processes."""
+
+LOCK_MAX = 1.0
+"""How long `send_at_rest` may wait for the ledger. No process holds it for longer than one transaction."""
+
+
+def send_at_rest(process: "subprocess.Popen[bytes]", number: signal.Signals, ledger: Path | str) -> None:
+    """Send a signal at a moment at which `process` is not writing to the SQLite `ledger`.
+
+    A process that is stopped in the middle of a transaction holds its lock, and so every other append waits until it is
+    woken up. That harms no promise, but it is an outage and no failover. So the signal is sent while we hold the lock.
+    """
+    with closing(SqliteFile(ledger, create=False, group="neli", busy_max=LOCK_MAX)) as file:
+        file.write("sending a signal", lambda _: process.send_signal(number), lasting=False)
+
+
+class MemberProcess:
+    """One process, from its start to its end.
+
+    Started on the main thread, because the kernel ends a worker with the thread that started it.
+    """
+
+    def __init__(self, folder: Path, label: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.life = Life(label, started_at=host_clock())
+        self.has_ended = False
+        """It is no more, and all its notes are read."""
+        self.clock_rate = 1.0
+        """How fast its clock runs beside ours: a test that bends it says so here."""
+        self._reader, self._log = NoteReader(folder / f"{label}.notes"), folder / f"{self.life.name}.log"
+        # As `multiprocessing` does: the worker shall find the same packages as we did, from wherever we were started.
+        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+        with self._log.open("ab") as log:
+            self._said_before = log.tell()
+            self._process = subprocess.Popen(  # noqa: S603 - our own module, run by the interpreter that runs us.
+                command,
+                env={**os.environ, "PYTHONPATH": path, **environment},
+                stdin=subprocess.PIPE,
+                stderr=log,
+                process_group=0,
+            )
+        self.life.pid = self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended; a stopped process runs."""
+        return self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """Its standard error."""
+        return self._log.read_bytes()[self._said_before :].decode(errors="replace")
+
+    def kill(self) -> float:
+        """End it with kill -9; returns the time just before that."""
+        self.life.phase, self.life.killed_at = LifePhase.KILLED, host_clock()
+        self._process.kill()
+        self._process.wait()
+        return self.life.killed_at
+
+    def stop(self, *, at_rest: Path | None = None) -> float:
+        """Let it stand still; returns the time just after that. With `at_rest`, not while it writes to that ledger."""
+        self.life.phase = LifePhase.STOPPED
+        if at_rest is None:
+            self._process.send_signal(signal.SIGSTOP)
+        else:
+            send_at_rest(self._process, signal.SIGSTOP, at_rest)
+        return host_clock()
+
+    def resume(self) -> float:
+        """Let it go on; returns the time just before that."""
+        self.life.phase, at = LifePhase.MEMBER, host_clock()
+        self._process.send_signal(signal.SIGCONT)
+        return at
+
+    def ask_to_leave(self) -> float:
+        """Send it SIGTERM, as a container's supervisor does; returns the time just before that."""
+        self.life.phase, at = LifePhase.LEAVING, host_clock()
+        self._process.send_signal(signal.SIGTERM)
+        self._process.send_signal(signal.SIGCONT)  # If it is stopped, it hears nothing.
+        return at
+
+    def exit_code(self) -> int:
+        """Wait for its end, at most END_MAX."""
+        return self._process.wait(END_MAX)
+
+    def fresh_notes(self) -> list[Note]:
+        """Its notes since the last call."""
+        if self.has_ended:
+            return []
+        has_ended = not self.is_running  # Asked before reading, or its last notes could be missed.
+        notes = [in_true_time(note, self.clock_rate) for note in self._reader.fresh()]
+        for note in notes:
+            self.life.hear(note)
+        self.has_ended = has_ended
+        return notes
+
+    def end(self, patience: float) -> None:
+        """Wait for its end, at most `patience` seconds; then kill it."""
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+
+
+class ProcessGroup(Closing):
+    """All processes on one ledger, by default a file in `folder`; `options` are the members' configuration.
+
+    They look at their leases every `pause` seconds. `program` is the module that they run, with its arguments, and
+    `environment` stands above this process's own. At the end of the block, those that still run are asked to leave
+    within `grace` seconds, and then killed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        partitions: int,
+        pause: float,
+        ledger: str = "",
+        program: Sequence[str] = ("neli_router.lab.processes.worker",),
+        environment: Mapping[str, str] | None = None,
+        grace: float = 0.0,
+        **options: Any,
+    ) -> None:
+        self.ledger = ledger or f"sqlite://{folder / 'ledger.db'}"
+        self.processes: list[MemberProcess] = []
+        self.partitions = partitions
+        self._folder, self._program, self._grace, self._pause = folder, program, grace, pause
+        self._environment = dict(environment or {})
+        self._config = {"ledger": self.ledger, "layout": {"partitions": partitions}, **options}
+        self._started: Counter[str] = Counter()
+
+    def start(
+        self,
+        name: str,
+        *,
+        prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        replace: bool = False,
+        ledger: str = "",
+    ) -> MemberProcess:
+        """Start a process of member `name`. A `prefix` stands before its command, which it must become by `exec`.
+
+        With `replace`, it takes the name from a process that still runs. `ledger` is the group's as this member names
+        it, where each has an address of its own.
+        """
+        self._started[name] += 1
+        label = f"{name}.{self._started[name]}"
+        of_member = {"name": name, "replace": replace, "ledger": ledger or self.ledger}
+        process = self._begin(label, prefix, environment or {}, **of_member)
+        self.processes.append(process)
+        return process
+
+    def _begin(
+        self, label: str, prefix: Sequence[str], environment: Mapping[str, str], **of_member: Any
+    ) -> MemberProcess:
+        notes = str(self._folder / f"{label}.notes")
+        order = {"config": {**self._config, **of_member}, "notes": notes, "pause": self._pause}
+        command = [*prefix, sys.executable, "-P", "-m", *self._program, json.dumps(order)]
+        return MemberProcess(self._folder, label, command, {**self._environment, **environment})
+
+    @property
+    def lives(self) -> list[Life]:
+        return [process.life for process in self.processes]
+
+    @property
+    def running(self) -> dict[str, MemberProcess]:
+        """By name; the newest of each."""
+        return {process.life.name: process for process in self.processes if process.is_running}
+
+    def read_notes(self) -> list[tuple[MemberProcess, Note]]:
+        """The notes of every process since the last call."""
+        return [(process, note) for process in self.processes for note in process.fresh_notes()]
+
+    def verdict(self) -> Verdict:
+        """The referee's, on all notes read so far."""
+        return judged(self.lives)
+
+    def wait_until(self, ready: Callable[[], bool], wanted: str) -> None:
+        """Read notes until it is so; TimeoutError if it is not within PATIENCE."""
+        give_up_at = host_clock() + PATIENCE
+        self.read_notes()
+        while not ready():
+            if host_clock() >= give_up_at:
+                # One that ended by itself says most: the others may wait for it.
+                said = "\n".join(
+                    f"{it.life.label}, which {'runs' if it.is_running else 'has ended'}:\n{it.log}"
+                    for it in self.processes
+                    if it.life.phase is not LifePhase.KILLED
+                )
+                raise TimeoutError(f"{wanted} within {PATIENCE:g} s. The logs of those that were not killed:\n{said}")
+            time.sleep(LOOK_EVERY)
+            self.read_notes()
+
+    def settle(self) -> None:
+        """Wait until all that run share everything evenly."""
+
+        def is_settled() -> bool:
+            return shared_by([it.life for it in self.processes if it.is_running], self.partitions)
+
+        self.wait_until(is_settled, "the group was to share everything evenly")
+
+    def leave(self) -> None:
+        """Let all that run leave in good order, and hear their last notes."""
+        leaving = [process for process in self.processes if process.is_running]
+        for process in leaving:
+            process.ask_to_leave()
+        for process in leaving:
+            if (code := process.exit_code()) != 0:
+                raise RuntimeError(f"{process.life.label} was to leave, and ended with {code}:\n{process.log}")
+        self.read_notes()
+
+    def close(self) -> None:
+        patience = self._grace
+        if patience:
+            for process in self.processes:
+                process.ask_to_leave()
+        for process in self.processes:
+            try:
+                process.end(patience)
+            except KeyboardInterrupt:  # A second Ctrl-C: no more patience, but still no orphan.
+                patience = 0.0
+                process.end(patience)
+
+
+def shared_by(lives: Collection[Life], partitions: int) -> bool:
+    """Whether these, and each of them, hold all partitions in equal shares."""
+    shares = [len(life.held) for life in lives]
+    held = set[int]().union(*(life.held for life in lives))
+    return sum(shares) == len(held) == partitions and min(shares) > 0 and max(shares) - min(shares) <= 1
+
+
+def led_elsewhere(lives: Iterable[Life], victim: Life, partitions: Iterable[int], since: float) -> float:
+    """When the last of `partitions` began to be led by others than `victim`, after `since`; inf while one is not."""
+    began = dict.fromkeys(partitions, inf)
+    for life in lives:
+        if life is not victim:
+            for span in life.spans:
+                if span.partition in began and span.since >= since:
+                    began[span.partition] = min(began[span.partition], span.since)
+    return max(began.values(), default=inf)

@@ -1,0 +1,222 @@
+"""Insight: what checkers know of machines beyond the shape that all of them have, and how long each may take.
+
+    options --> insight --build--> machines
+                   '--- who votes, who leads under which term, who is preferred; the bounds of promptness --> group
+
+The bounds hold in fair weather, where every datagram arrives within D and programs may take their time to finish. They
+are sums of waits that the protocols name, so that a slower protocol is seen as a broken promise, and not as bad luck.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+
+from neli_router.lab.sim.electors.options import ElectorOptions
+from neli_router.lab.sim.electors.process import Build
+from neli_router.protocols.electors.priority import electorate
+from neli_router.protocols.electors.settings import MISSES, GossipSettings, PeerSettings, TermSettings
+from neli_router.protocols.electors.voter import Voter
+from neli_router.protocols.gossip.elector import Gossip
+from neli_router.protocols.term.council import Council
+from neli_router.protocols.term.elector import STEADY_TIME_OUTS, Role, TermElector
+
+__all__ = ["GossipInsight", "Insight", "TermInsight", "insight_of"]
+
+GOSSIP_ROUNDS = 10
+"""Intervals in which news reaches everybody in a group of a few, and silence is noticed."""
+
+
+class Insight:
+    """Of machines that say no more than any Voter does. `build` makes them."""
+
+    def __init__(self, options: ElectorOptions, build: Build) -> None:
+        self.options, self.build = options, build
+
+    # Of machines
+
+    def turns(self, machine: Voter) -> Iterable[float]:
+        """The times at which its tenures may begin or end with no step."""
+        return [machine._ends(i) for i in range(self.options.partitions)]  # noqa: SLF001 - no program needs to know.
+
+    def led_by(self, machine: Voter) -> Iterable[tuple[int, int]]:
+        """The partitions that it leads, and the terms: also those that it may not act for yet, or any more."""
+        return ()
+
+    def prefers(self, machines: Mapping[int, Voter], leader: int, partition: int) -> bool:
+        """Whether one of those is to have `partition` in place of its leader."""
+        return False
+
+    def tell(self, machine: Voter) -> str:
+        """How it stands, for people."""
+        return ""
+
+    # Of the group
+
+    def voters(self, partition: int) -> Sequence[int]:
+        return range(self.options.size)
+
+    def is_majority(self, places: Sequence[int], partition: int) -> bool:
+        """Whether these elect a leader, whatever the others do."""
+        return len(places) > len(self.voters(partition)) // 2
+
+    # Bounds, in seconds
+
+    def patience(self, machine: Voter) -> float:
+        """How long it may put off what it will do in the end."""
+        return 0.0
+
+    @property
+    def takes_over_within(self) -> float:
+        """From the last fault to the next leader."""
+        return 6 * self.options.lease
+
+    @property
+    def forgets_within(self) -> float:
+        """For how long a fault that is over may still cost a leader its majority."""
+        return 3 * self.options.lease
+
+    @property
+    def moves_within(self) -> float:
+        """From an operator's word until no leader moves by it any more."""
+        return (6 + 2 * self.options.drain_timeout) * self.options.lease
+
+    @property
+    def converges_within(self) -> float:
+        """From the last fault until all is led as it shall be: what is under way must arrive, and programs finish."""
+        return self.moves_within + 2 * self.takes_over_within
+
+
+class TermInsight(Insight):
+    """Of `Council`, with either policy."""
+
+    def __init__(self, options: ElectorOptions) -> None:
+        super().__init__(options, _council)
+        settings = _term_settings(options, 0)
+        self._voters = [electorate(settings, i)[0] for i in range(options.partitions)]
+        self._wait, self._beat, self._time_out = settings.wait, settings.beat, MISSES * settings.beat
+        # By priority, a peer waits until the target has come down to it, a beat at a time.
+        self._longest_wait = (
+            settings.longest_wait if settings.policy == "random" else (options.replicas + 1) * 1.5 * settings.beat
+        )
+
+    def turns(self, machine: Voter) -> Iterable[float]:
+        electors = _electors(machine)
+        return [turn for one in electors.values() if one.acts_until > 0 for turn in (one.acts_from, one.acts_until)]
+
+    def led_by(self, machine: Voter) -> Iterable[tuple[int, int]]:
+        return [(i, one.term) for i, one in _electors(machine).items() if one.role is Role.LEADER]
+
+    def prefers(self, machines: Mapping[int, Voter], leader: int, partition: int) -> bool:
+        if leader not in machines:
+            return False
+        council = machines[leader]
+        if not (self.options.protocol == "priority" and self.options.transfer) and partition not in council.shed:
+            return False
+        if partition in council._named:  # type: ignore[attr-defined]  # noqa: SLF001 - an operator named it.
+            return False
+        mine = _electors(council)[partition].priority
+        return any(
+            _electors(machines[peer])[partition].priority > mine for peer in self._voters[partition] if peer in machines
+        )
+
+    def tell(self, machine: Voter) -> str:
+        return ", ".join(f"{i}: {one.role.value} {one.term} of {one.leader}" for i, one in _electors(machine).items())
+
+    def voters(self, partition: int) -> Sequence[int]:
+        return self._voters[partition]
+
+    def patience(self, machine: Voter) -> float:
+        """A leader gives a peer that did not win twice as long each time before it cedes to it again."""
+        passed = (times for one in _electors(machine).values() for times in one._passed.values())  # noqa: SLF001
+        return STEADY_TIME_OUTS * self._time_out * float(2 ** max(passed, default=0))
+
+    @property
+    def _trips(self) -> float:
+        """A few ways to a peer and back, with their turns."""
+        return 10 * self.options.delay_max * self.options.lease
+
+    @property
+    def takes_over_within(self) -> float:
+        """The promises to the last leader end, and its heartbeats are missed; then three waits, of which the last is
+        the highest peer's; then votes, and once more if a candidate got too few."""
+        return self._wait + 2 * self._time_out + 3 * (self._longest_wait + self._beat) + self._trips
+
+    @property
+    def forgets_within(self) -> float:
+        """Its lease ends, if a majority fell silent. Those that started since then have promised nobody anything."""
+        return 2 * self._wait + self._time_out + self._trips
+
+    @property
+    def moves_within(self) -> float:
+        drained = self.options.drain_timeout * self.options.lease
+        return 2 * drained + self.takes_over_within + (STEADY_TIME_OUTS + 1) * self._time_out
+
+
+class GossipInsight(Insight):
+    """Of `Gossip`. Which of its members vote is up to its leaders, if not all do."""
+
+    def __init__(self, options: ElectorOptions) -> None:
+        super().__init__(options, _gossip)
+        settings = options.settings(0)
+        self._wait, self._interval = settings.wait, settings.beat
+
+    def turns(self, machine: Voter) -> Iterable[float]:
+        return [machine._ends(0)]  # noqa: SLF001 - no program needs to know.
+
+    def is_majority(self, places: Sequence[int], partition: int) -> bool:
+        return self.options.size - len(places) <= (self.options.first_class - 1) // 2
+
+    def prefers(self, machines: Mapping[int, Voter], leader: int, partition: int) -> bool:
+        if leader not in machines:
+            return False
+        leading = machines[leader]
+        assert isinstance(leading, Gossip)
+        if not leading.drained or leading._was_named:  # noqa: SLF001 - an operator named it.
+            return False
+        voters = leading.electorate.places
+        return any(place in voters and not machine.drained for place, machine in machines.items())
+
+    def tell(self, machine: Voter) -> str:
+        assert isinstance(machine, Gossip)
+        return f"favours {machine.favourite}, sees {machine.leader}, {machine.electorate}"
+
+    @property
+    def takes_over_within(self) -> float:
+        """2 P, and the intervals that it takes to suspect the last leader and to hear of the next one."""
+        return 2 * self._wait + GOSSIP_ROUNDS * self._interval
+
+    @property
+    def forgets_within(self) -> float:
+        """The leader's P ends, and a voter that was silent is taken for alive again."""
+        return 2 * self._wait + GOSSIP_ROUNDS * self._interval
+
+    @property
+    def moves_within(self) -> float:
+        """The leader that gives way stands aside for 2 P, and another may have to be found."""
+        drained = self.options.drain_timeout * self.options.lease
+        return 2 * drained + 2 * self._wait + self.takes_over_within
+
+
+def insight_of(options: ElectorOptions) -> Insight:
+    """Of the shipped machines."""
+    return GossipInsight(options) if options.protocol == "gossip" else TermInsight(options)
+
+
+def _gossip(settings: PeerSettings, memory: bytes, now: float, rng: Random) -> Voter:
+    assert isinstance(settings, GossipSettings)  # The options of a run say so, here and below.
+    return Gossip(settings, memory, now, rng=rng)
+
+
+def _council(settings: PeerSettings, memory: bytes, now: float, rng: Random) -> Voter:
+    assert isinstance(settings, TermSettings)
+    return Council(settings, memory, now, rng=rng)
+
+
+def _term_settings(options: ElectorOptions, place: int) -> TermSettings:
+    settings = options.settings(place)
+    assert isinstance(settings, TermSettings)
+    return settings
+
+
+def _electors(machine: Voter) -> Mapping[int, TermElector]:
+    assert isinstance(machine, Council)
+    return machine.electors

@@ -1,0 +1,187 @@
+"""The options of a run of a group without a broker: everything about it that a seed decides before it starts.
+
+    seed --Random--> protocol and weather --> peers, their network, disks and clocks, which faults, how often
+
+The weathers are named by what their runs may be judged for:
+
+    fair      the network loses nothing and is fast. Peers may die, come back, leave, be cut off for a while, and
+              operators may name leaders. Beside safety, promptness is judged (a partition is led again in time) and
+              stickiness (a leader with a majority stays one)
+    foul      everything goes wrong at once: loss, duplicates, reordering, cuts of one direction or of some pairs, slow
+              links, pauses at any moment, power cuts. Safety is judged at all times, and liveness when it is over
+    amnesiac  foul, and disks forget what they kept. No elector is safe under it, and so no seed draws it: it shows what
+              the disk is for
+
+Clocks are as far apart in their rates as the settings allow, in every weather. Times are in leases, except for the
+lease itself.
+"""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+from neli_router.core.keyspace import Layout
+from neli_router.lab.sim.seed import SeedOptions
+from neli_router.protocols.electors.preferences import OTHERS, preferred_rows
+from neli_router.protocols.electors.settings import MISSES, PEERS_MAX, GossipSettings, PeerSettings, TermSettings
+from neli_router.protocols.protocol import DRIFT_MAX
+
+__all__ = ["FAIR_STRIKES", "FOUL_STRIKES", "PEERS_MAX", "ElectorOptions", "ElectorProtocol", "ElectorWeather"]
+
+ElectorProtocol = Literal["term", "priority", "gossip"]
+ElectorWeather = Literal["fair", "foul", "amnesiac"]
+
+LEASES_MAX = 30.0
+
+FAIR_STRIKES = ("kill", "join", "close", "isolate", "unpair", "nominate", "prefer", "rebalance")
+FOUL_STRIKES = (*FAIR_STRIKES, "freeze", "reboot", "one_way", "split", "slow", "power_cut", "ping_pong")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectorOptions(SeedOptions):
+    """Rates are chances, from 0 to 1."""
+
+    protocol: ElectorProtocol
+    weather: ElectorWeather
+    size: int
+    """How many peers there are."""
+    partitions: int
+    replicas: int
+    """`priority`: how many of them elect the leader of each partition."""
+    lease: float
+    leases: float
+    """How long phase one takes at most."""
+    beats: float
+    """How many of them make a lease."""
+    wait_max: float
+    """The longest random wait before a peer stands."""
+    drift: float
+    drain_timeout: float
+    transfer: bool
+    preferences: tuple[str, ...]
+    """`priority`: the rule of each peer, which may differ; empty if all have what is assigned."""
+    relay: bool
+    first_class: int
+    delay: float
+    """What most ways take, each pair its own share of it."""
+    delay_max: float
+    tail: float
+    """How often a datagram takes up to a lease and a half instead."""
+    loss: float
+    duplicates: float
+    answer: float
+    hang: float
+    faults: tuple[str, ...]
+    faults_per_lease: float
+    follow_up: float
+
+    def settings(self, place: int) -> PeerSettings:
+        """The settings of the peer at `place`."""
+        peers = _peers(self.size)
+        common = {
+            "name": f"m{place + 1}",
+            "layout": Layout(slots=64, partitions=self.partitions),
+            "peers": peers,
+            "me": place,
+            "lease": self.lease,
+            "beat": self.lease / self.beats,
+            "drain_timeout": self.drain_timeout * self.lease,
+            "drift": self.drift,
+        }
+        if self.protocol == "gossip":
+            return GossipSettings(**common, relay=self.relay, first_class=self.first_class)  # type: ignore[arg-type]
+        rows = None
+        if self.preferences:
+            rows = preferred_rows(self.preferences[place], peers, self.partitions, self.replicas)
+        return TermSettings(
+            **common,  # type: ignore[arg-type]
+            policy="priority" if self.protocol == "priority" else "random",
+            wait_max=self.wait_max * self.lease,
+            replicas=self.replicas,
+            priorities=rows,
+            transfer=self.transfer,
+        )
+
+    @property
+    def fair(self) -> bool:
+        return self.weather == "fair"
+
+    @property
+    def exclusive(self) -> bool:
+        return True
+
+    @classmethod
+    def draw(
+        cls,
+        seed: int,
+        random: Random,
+        *,
+        protocol: ElectorProtocol | None,
+        weather: ElectorWeather | None,
+        size: int | None = None,
+    ) -> "ElectorOptions":
+        """The options of `seed`; what is named overrides what is drawn."""
+        drawn_protocol: ElectorProtocol = random.choices(("term", "priority", "gossip"), (40, 30, 30))[0]
+        drawn_weather: ElectorWeather = random.choices(("foul", "fair"), (60, 40))[0]
+        protocol, weather = protocol or drawn_protocol, weather or drawn_weather
+        fair, gossip = weather == "fair", protocol == "gossip"
+        drawn_size = random.choices((1, 2, 3, 4, 5, 7), (1, 2, 8, 3, 5, 2))[0]
+        size = size or drawn_size
+        replicas = random.randint(min(size, 2), size) if protocol == "priority" else size
+
+        def some(chance: float, most: float) -> float:
+            """Off, or on to a degree that is small more often than large."""
+            on, degree = random.random() < chance, random.random() ** 2
+            return most * degree if on else 0.0
+
+        beats = float(random.choice((10, 15, 20)) if gossip else random.choice((MISSES, MISSES, 4, 6)))
+        delay_max = 0.05 / beats
+        faults = tuple(
+            fault for fault in (FAIR_STRIKES if fair else FOUL_STRIKES) if random.random() < (0.6 if fair else 0.45)
+        )
+        return cls(
+            seed=seed,
+            protocol=protocol,
+            weather=weather,
+            size=size,
+            partitions=random.choice((1, 1, 1, 2, 3, 6)),
+            replicas=replicas,
+            lease=random.choice((0.5, 1.0, 10.0)),
+            leases=random.uniform(0.4, 1.0) * LEASES_MAX,
+            beats=beats,
+            wait_max=random.choice((1.0, 1.0, 0.3, 0.1)) * MISSES / beats,
+            drift=DRIFT_MAX,
+            drain_timeout=random.choice((0.0, 0.2, 0.8)),
+            transfer=random.random() < 0.7,
+            relay=random.random() < 0.5,
+            first_class=random.choice((size, size, random.randint(1, size))),
+            delay=random.choice((0.01, 0.1, 0.4)) * delay_max,
+            delay_max=delay_max,
+            tail=0.0 if fair else some(0.5, 0.2),
+            loss=0.0 if fair else some(0.5, 0.3),
+            duplicates=some(0.4, 0.5),
+            answer=random.choice((0.0, 0.01, 0.2)),
+            hang=some(0.4, 0.5),
+            faults=faults,
+            faults_per_lease=random.choice((0.05, 0.15)) if fair else random.choice((0.15, 0.5, 1.0)),
+            follow_up=0.0 if fair else random.choice((0.0, 0.4, 0.7)),
+            preferences=_preferences(size, random) if protocol == "priority" else (),
+        )
+
+
+def _peers(size: int) -> tuple[str, ...]:
+    return tuple(f"m{peer + 1}:7801" for peer in range(size))
+
+
+def _preferences(size: int, random: Random) -> tuple[str, ...]:
+    if random.random() < 0.5:
+        return ()
+    ours, share = _preference(size, random), random.choice((0.0, 0.3, 1.0))
+    return tuple(_preference(size, random) if random.random() < share else ours for _ in range(size))
+
+
+def _preference(size: int, random: Random) -> str:
+    """One rule for all partitions: some peers stand before the others, some behind them."""
+    named = random.sample(_peers(size), random.randint(1, size))
+    named.insert(random.randint(0, len(named)), OTHERS)
+    return ",".join(named)

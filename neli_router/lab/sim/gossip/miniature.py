@@ -1,0 +1,201 @@
+"""The miniature of gossiping electors: places that hear what each other declared, now, late, or never.
+
+    place i   ballot (the shipped Ballot) --declares, favours, ends--> its words ------.
+                 ^                                                                      |
+                 '------------ hears the last word of another place, or an older one <--'
+
+Rumours have no ways here: a place hears what another said of itself, from whomever, at any later time, in any order,
+again or never. So loss, relaying, cuts and slow links need no steps. Nobody is suspected or trusted either: at any
+time, a place may declare its favourite afresh, or favour another as soon as the ballot lets it, for no reason, or do
+neither for as long as it likes. That is more than phi, uuids, beats, pauses and the wish for a leader allow. The rest
+is the shipped rule: biased clocks, the promise not to favour another within P, the quiet P, floors and terms.
+
+Time goes in ticks, and each place's own clock in `rates` of them. With a rate of 2 for the voter, a third is the drift:
+ballots are told so, and P on the slowest clock is what they must wait on the fastest.
+
+What must hold in each world: at most one acts, and the terms that are acted under grow. Bounded are the terms and the
+restarts over all time. All begin together, when the first quiet P is over, and know each other's clocks and no more.
+What is left out: words that are not a place's last (with `wires`, its last ones for others, or under other electorates,
+are in); a favourite that is given up for none; a place that has a majority and takes no term, but when it knows the
+last one; and disks that forget a term.
+
+*With changes of the electorate* there is a fourth place, which does not vote at first, and the worlds begin when the
+first one leads by the second. It may begin to replace its rival, as long as there are `changes` left, and settle that
+at any time at which the ballot lets it. Nobody is dead: the rival goes on as before, knows nothing of it, and may be
+favoured; when it leads by the joint electorate, it may settle that, too. A declaration that names a later electorate
+than its hearer knows brings the electorate, as it does in the shipped machine. With `separate` it does not; the
+electorate is then learnt in a step of its own, before the declaration, after it, or never.
+
+Four places have far more worlds than three, so less is left to chance there, unless it is asked for: words are heard
+when they are said or never (with `late`, at any time), rivals declare themselves afresh in each of their steps, all
+know each other's clocks at any time, and a floor is published only by a leader that cedes. An old word is then only
+what somebody remembers of it: a support, and the electorate that it was given under.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from neli_router.protocols.gossip.ballot import Ballot, Triplet
+from neli_router.protocols.gossip.electorate import Electorate
+from neli_router.protocols.protocol import wait_for
+
+__all__ = ["FIRST", "GossipBounds", "GossipMiniature", "GossipPlace", "Word", "acting", "clock"]
+
+RIVALS = (0, 2)
+"""Those who want to lead, in the scene of rivals."""
+
+FIRST = Electorate.first((0, 1, 2))
+"""Those who vote at first."""
+
+
+@dataclass(frozen=True, slots=True)
+class GossipBounds:
+    """The bounds of an exploration. Times are in ticks."""
+
+    terms: int = 1
+    lease: int = 2
+    """P."""
+    rates: tuple[int, ...] = (1, 1, 1)
+    """How far the clock of each of the first three goes in a tick. A fourth's goes as the second's: both only vote."""
+    wires: int = 1
+    """How many words of each place may still be heard: its last one, and its last ones for other favourites or under
+    other electorates."""
+    restarts: int = 0
+    changes: int = 0
+    """How often a leader may begin to change the electorate, over all time."""
+    fickle: tuple[int, ...] = (1,)
+    """Which voters may favour either rival. The others favour the first one alone."""
+    late: bool = False
+    """With changes: whether words may be heard late, and not only when they are said, or never."""
+    separate: bool = False
+    """Whether an electorate travels by itself, and not with the declarations that name it."""
+    forget: bool = False
+    """Whether a place that restarts has forgotten the electorate, as it must not."""
+    cede: bool = False
+    """Whether a leader may end in good order at any time; it does in any case when its majority lapses."""
+    rivals: bool = True
+    """Whether two places only want themselves and never hear each other, and the third hears both and wants either: the
+    scene in which a reader of the text feared two leaders. Else all want and hear anybody, which is very much."""
+    states_max: int | None = None
+
+    def __str__(self) -> str:
+        limit = "all states" if self.states_max is None else f"at most {self.states_max:,} states"
+        clocks = "clocks that run alike" if self.drift == 0 else f"clocks of rates {self.rates}"
+        scene = "two rivals and one voter" if self.rivals else "each favours any at any time"
+        size = len(self.places)
+        if self.rivals and self.changes:
+            either = "both favour either" if 3 in self.fickle else "favours the first alone"
+            scene = f"two rivals and two voters, of whom one has no vote at first and {either}"
+        who = f" of the voter{'s' if self.changes else ''}" if self.rivals and self.restarts else ""
+        forget = ", which forget the electorate," if self.forget else ""
+        cede = "leaders cede" if self.cede else "without ceding"
+        apart = ", which travel apart from declarations" if self.separate else ""
+        changes = f"{self.changes} changes of the electorate{apart}, " if self.changes else ""
+        words = f"the last {self.wires} of each place's words lost, late, doubled"
+        if self.prompt:
+            words = "words heard at once or lost"
+        return (
+            f"gossip: {size} electors, {scene}, {self.terms} terms and {self.restarts} restarts{who}{forget}"
+            f" over all time, {changes}P={self.lease} ticks, {clocks}, {cede}, {words}; {limit}"
+        )
+
+    @property
+    def places(self) -> range:
+        return range(4 if self.changes else 3)
+
+    def wants(self, place: int) -> tuple[int, ...]:
+        """Whom a place may favour."""
+        if not self.rivals:
+            return tuple(self.places)
+        if place in RIVALS:
+            return (place,)
+        return RIVALS if place in self.fickle else (0,)
+
+    def rate(self, place: int) -> int:
+        return self.rates[place if place < 3 else 1]
+
+    def may_replace(self, leader: int, voter: int) -> bool:
+        """A leader stays in the electorate. Among rivals the first one replaces the other, whom it does not hear."""
+        return (leader, voter) == RIVALS if self.rivals else leader != voter
+
+    def may_restart(self, place: int) -> bool:
+        """Among rivals only their voters do."""
+        return self.restarts > 0 and not (self.rivals and place in RIVALS)
+
+    def hears(self, place: int) -> tuple[int, ...]:
+        """Whom a place may hear: among rivals, a voter hears whom it may favour, and they hear it."""
+        if not self.rivals:
+            return tuple(other for other in self.places if other != place)
+        if place not in RIVALS:
+            return self.wants(place)
+        return tuple(other for other in self.places if other not in RIVALS and place in self.wants(other))
+
+    @property
+    def prompt(self) -> bool:
+        """Whether a word is heard when it is said, or never."""
+        return self.changes > 0 and not self.late
+
+    @property
+    def floors(self) -> bool:
+        """Whether floors are published. Where the electorate changes, or clocks of rivals differ, only who cedes does:
+        else voters wait for P."""
+        return self.cede or not (self.changes or self.rates[0] != self.rates[2])
+
+    @property
+    def drift(self) -> float:
+        """Half of what the fastest and the slowest differ by."""
+        fast, slow = max(self.rates), min(self.rates)
+        return (fast - slow) / (fast + slow)
+
+    @property
+    def wait(self) -> float:
+        return wait_for(self.lease, self.drift)
+
+
+class Word(NamedTuple):
+    """What a place said of itself at some time: all of it."""
+
+    life: int
+    version: int
+    triplet: Triplet
+    floor: int
+    electorate: Electorate
+
+    @property
+    def kind(self) -> tuple[int, ...]:
+        """Whom it favours, under which electorate, and which one it publishes."""
+        return (*self.triplet[:2], *self.triplet[5:], *self.electorate.tag)
+
+
+class GossipPlace(NamedTuple):
+    """One of them. What is on its disk is the term and the electorate that its ballot knows."""
+
+    ballot: Ballot
+    heard: tuple[tuple[int, int], ...]
+    """Of each other place, the life and the version of the word that was heard last."""
+
+
+class GossipMiniature(NamedTuple):
+    now: int
+    places: tuple[GossipPlace, ...]
+    words: tuple[tuple[Word, ...], ...]
+    """Of each place, what may be heard of it, the newest first."""
+    acted: tuple[int, int, int]
+    """The highest term that was acted under, by which place, and in which life."""
+    restarts: int
+    changes: int = 0
+    broken: str | None = None
+
+
+def clock(world: GossipMiniature, index: int, bounds: GossipBounds) -> float:
+    """What the place's own clock shows."""
+    return float(world.now * bounds.rate(index))
+
+
+def acting(world: GossipMiniature, bounds: GossipBounds) -> dict[int, int]:
+    """Place -> term, for each that may act now."""
+    return {
+        index: term
+        for index, place in enumerate(world.places)
+        if place.ballot.acting and (term := place.ballot.tenure(clock(world, index, bounds))) is not None
+    }

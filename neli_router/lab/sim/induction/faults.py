@@ -1,0 +1,297 @@
+"""Faults of a group that shares a ledger: their kinds. `strikes` says when they come, and whom they hit.
+
+A member is expired while it is stopped, and its successor is drained before the wait is over: it is such pairs that
+break a protocol.
+
+The strongest are lines that nobody's machine wrote. Slander is a record in the name of one member that expires another,
+which is alive: safety must not depend on who expires whom, and why. A forgery is a Beat in a member's name from the
+future: only what a member sent may lengthen its lease. A stranger's lines tell of records that the ledger never had:
+one line stops nobody.
+"""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from neli_router.lab.sim.induction.group import SimulatedGroup
+from neli_router.lab.sim.induction.options import RunOptions
+from neli_router.lab.sim.induction.process import Process
+from neli_router.lab.sim.strikes import Strikes
+from neli_router.lab.sim.world import World
+from neli_router.protocols.induction.events import Wish
+from neli_router.protocols.induction.records import (
+    Beat,
+    Drain,
+    Expire,
+    Load,
+    Pin,
+    Record,
+    Undrain,
+    Unpin,
+    Upgrade,
+    Weigh,
+    encode,
+)
+from neli_router.protocols.induction.snapshots import digest_text, snapshot
+from neli_router.protocols.protocol import Close
+
+__all__ = ["Faults"]
+
+OPERATOR = "operator"
+"""The author of wishes."""
+
+REPLACING = 0.7
+"""How often a namesake is told to take the name. The rest give up when they hear the one that has it."""
+
+
+class Faults(Strikes[Process]):
+    """Phase one. `stop` ends it."""
+
+    plots = frozenset({"inheritance", "waver"})
+    plot_weight = 4
+    """Most come to nothing, for want of members or of luck."""
+
+    def __init__(self, world: World, group: SimulatedGroup, options: RunOptions) -> None:
+        self._group, self._options = group, options
+        self._lies_of_members = 1
+        """How many lines that contradict the ledger may yet be forged in a member's name. Two in a row would be its own
+        word, and stop others."""
+        kinds: dict[str, Callable[[Process], None]] = {
+            "close": self._close,
+            "deafen": self._deafen,
+            "drain": self._drain,
+            "forgery": self._forgery,
+            "inheritance": self._inheritance,
+            "isolate": self._isolate,
+            "join": self._join,
+            "kill": self._kill,
+            "load": self._load,
+            "misfit": self._misfit,
+            "mute": self._mute,
+            "namesake": self._namesake,
+            "outage": self._outage,
+            "pause": self._pause,
+            "pin": self._pin,
+            "reboot": self._reboot,
+            "slander": self._slander,
+            "sleep": self._sleep,
+            "snapshot": self._snapshot,
+            "stranger": self._stranger,
+            "waver": self._waver,
+            "weigh": self._weigh,
+        }
+        super().__init__(
+            world,
+            group,
+            kinds,
+            faults=options.faults,
+            names=options.names,
+            unit=options.lease,
+            faults_per_unit=options.faults_per_lease,
+            follow_up=options.follow_up,
+        )
+
+    # Processes
+
+    def _kill(self, victim: Process) -> None:
+        self._revive(victim, rebooted=False)
+
+    def _reboot(self, victim: Process) -> None:
+        self._revive(victim, rebooted=True)
+
+    def _revive(self, victim: Process, *, rebooted: bool) -> None:
+        name = self._group.name(victim)
+        victim.kill()
+        if self._world.random.random() < 0.8:
+            rest = self._span(0.0, self._world.random.choice((0.05, 1.0, 3.0)))
+            self._later(rest, self._restart, name, rebooted)
+
+    def _restart(self, name: str, rebooted: bool) -> None:
+        if not self._group.named(name):
+            self._group.start(name, rebooted=rebooted)
+
+    def _join(self, _: Process) -> None:
+        self._join_absent()
+
+    def _namesake(self, victim: Process) -> None:
+        name = self._group.name(victim)
+        if len(self._group.named(name)) < 2:
+            self._group.start(name, replace=self._world.random.random() < REPLACING)
+
+    def _misfit(self, _: Process) -> None:
+        if self._group.referee.state.genesis is not None:
+            self._group.start("misfit", misfit=True)
+
+    def _close(self, victim: Process) -> None:
+        victim.post(Close())
+        if "deafen" in self._options.faults:  # Else it reads of its own Leave before any other acts on it.
+            self._later(self._span(0.0, 0.3), self._deafen, victim)
+
+    def _pause(self, victim: Process) -> None:
+        seconds = self._span(0.0, self._world.random.choice((0.3, 1.5, 4.0)))
+        if self._world.random.random() < 0.5:
+            victim.stall(seconds)
+        else:
+            victim.pause(seconds)
+
+    def _sleep(self, victim: Process) -> None:
+        """Long enough for others to write, and to drop, several snapshots."""
+        victim.pause(self._span(5.0, 15.0))
+
+    # The network
+
+    def _deafen(self, victim: Process) -> None:
+        victim.ledger.deaf_until = max(victim.ledger.deaf_until, self._world.now + self._span(0.1, 4.0))
+
+    def _mute(self, victim: Process) -> None:
+        victim.ledger.mute_until = max(victim.ledger.mute_until, self._world.now + self._span(0.1, 4.0))
+
+    def _isolate(self, victim: Process) -> None:
+        self._deafen(victim)
+        victim.ledger.mute_until = max(victim.ledger.mute_until, victim.ledger.deaf_until)
+
+    def _outage(self, _: Process) -> None:
+        log = self._group.log
+        log.away_until = max(log.away_until, self._world.now + self._span(0.1, 4.0))
+
+    # The ledger
+
+    def _slander(self, victim: Process) -> None:
+        if (accused := self._group.incarnation_of(victim)) is not None:
+            if self._world.random.random() < 0.6:
+                victim.pause(self._span(0.0, 1.5))  # Else it often reads of it before any other acts on it.
+            self._accuse(accused)
+
+    def _accuse(self, accused: str) -> None:
+        random, state = self._world.random, self._group.referee.state
+        if others := [seat for seat in state.seats if seat != accused]:
+            last_beat = state.last_beats[accused] - (random.random() < 0.1)
+            self._append(Expire(by=random.choice(others), incarnation=accused, last_beat=last_beat))
+
+    def _forgery(self, victim: Process) -> None:
+        """A Beat in its name from the future; then it is cut off, so that only its own clock can end its lease."""
+        state, incarnation = self._group.referee.state, self._group.incarnation_of(victim)
+        if incarnation is not None:
+            sent_at, digest = victim.now + self._span(0.1, 20.0), digest_text(state.digest)
+            self._append(Beat(by=incarnation, sent_at=sent_at, at=state.at, digest=digest))
+            self._later(self._span(0.05, 0.5), self._deafen, victim)
+
+    def _inheritance(self, victim: Process) -> None:
+        """A member inherits from one that may still act, and passes on before that one's lease has ended."""
+        random, group, state = self._world.random, self._group, self._group.referee.state
+        active = [process for process in group.living if group.acting.terms(process)]
+        victim = random.choice(active) if active else victim
+        accused = group.incarnation_of(victim)
+        left = [partition for partition, owner in enumerate(state.owners) if owner == accused]
+        if accused is None or not left:
+            return
+        partition = random.choice(left)
+        victim.pause(self._span(0.7, 1.6))
+        self._accuse(accused)
+        if random.random() < 0.4:  # The heir is a newcomer who starts late, and has not read of any of this.
+            heir = self._name()
+            self._append(Pin(by=OPERATOR, partition=partition, name=heir))
+            self._snapshot(victim)
+            if len(group.named(heir)) < 2:
+                group.start(heir)
+        self._pass_on_soon(partition)
+
+    def _pass_on_soon(self, partition: int) -> None:
+        self._later(self._span(0.01, 0.5), self._pass_on, partition)
+
+    def _pass_on(self, partition: int) -> None:
+        random, state = self._world.random, self._group.referee.state
+        owner = state.owners[partition] if state.owners else None
+        if owner is None:
+            return
+        name = state.seats[owner].name
+        killed = ("kill", "kill") if self._options.witnessed else ()  # Its certificate passes on what it waited for.
+        match random.choice(("accuse", "close", "close", "drain", "pin", "pin", *killed)):
+            case "accuse":
+                self._accuse(owner)
+            case "close":
+                for process in self._group.named(name):
+                    process.post(Close())
+            case "kill":
+                for process in self._group.named(name):
+                    process.kill()
+            case "drain":
+                self._append(Drain(by=OPERATOR, name=name))
+            case "pin":
+                heir = random.choice([seat.name for seat in state.seats.values()])
+                self._append(Pin(by=OPERATOR, partition=partition, name=heir))
+        if random.random() < 0.5:
+            self._pass_on_soon(partition)
+
+    def _waver(self, victim: Process) -> None:
+        """A partition is to go elsewhere, and is not to, while nothing that its owner says about it arrives."""
+        state, owner = self._group.referee.state, self._group.incarnation_of(victim)
+        owned = [partition for partition, holder in enumerate(state.owners) if holder == owner]
+        if owner is not None and owned:
+            partition = self._world.random.choice(owned)
+            rest = self._span(0.1, 0.9)
+            victim.ledger.mute_until = max(victim.ledger.mute_until, self._world.now + rest)
+            self._append(Pin(by=OPERATOR, partition=partition, name=self._name()))
+            self._later(rest, self._append, Unpin(by=OPERATOR, partition=partition))
+
+    def _snapshot(self, _: Process) -> None:
+        """A member writes one sooner than it had to."""
+        state = self._group.referee.state
+        if state.genesis is not None and state.seats:
+            self._append(snapshot(self._world.random.choice(list(state.seats)), state))
+
+    def _stranger(self, _: Process) -> None:
+        """Bytes that no member wrote, and records that no member would write."""
+        random, state = self._world.random, self._group.referee.state
+        beat = encode(Beat(by="somebody", sent_at=0.0, at=0, digest="0" * 16))
+        old = random.choice(state.departed) if state.departed else "nobody"
+        liar = random.choice([old, *state.seats]) if self._lies_of_members else old
+        lies: list[Record] = [Beat(by=liar, sent_at=0.0, at=state.at + random.choice((0, 9, 10**9)), digest="f" * 16)]
+        if liar != old:
+            self._lies_of_members -= 1
+        if state.genesis is not None:
+            lies.append(replace(state.genesis, by="nobody", at=state.at + 1))
+        nonsense = (
+            *(encode(lie) for lie in lies for _ in range(3)),
+            b"",
+            b"\xff\xfe\x00",
+            b"[" * 5000,
+            b'{"kind":"beat","v":2,"by":"m1"}',
+            beat[:-1] + b',"more":1}',
+            beat,
+            encode(Expire(by=old, incarnation=next(iter(state.seats), "nobody"), last_beat=0)),
+            encode(Upgrade(by=OPERATOR, version=99)),
+        )
+        self._group.log.extend(None, [random.choice(nonsense)])
+
+    def _append(self, record: Record) -> None:
+        self._group.log.extend(None, [encode(record)])
+
+    # Wishes
+
+    def _drain(self, victim: Process) -> None:
+        drains = list(self._group.referee.state.drains)
+        undrain = drains and self._world.random.random() < 0.6
+        name = self._world.random.choice(drains) if undrain else self._name()
+        victim.post(Wish(Undrain(by=OPERATOR, name=name) if undrain else Drain(by=OPERATOR, name=name)))
+
+    def _pin(self, victim: Process) -> None:
+        pins = sorted(self._group.referee.state.pins)
+        if pins and self._world.random.random() < 0.5:
+            victim.post(Wish(Unpin(by=OPERATOR, partition=self._world.random.choice(pins))))
+        else:
+            partition = self._world.random.randrange(self._options.partitions + 1)  # One of them does not exist.
+            victim.post(Wish(Pin(by=OPERATOR, partition=partition, name=self._name())))
+
+    def _weigh(self, victim: Process) -> None:
+        weight = self._world.random.choice((None, 0, 1, 3))
+        victim.post(Wish(Weigh(by=OPERATOR, name=self._name(), weight=weight)))
+
+    def _load(self, victim: Process) -> None:
+        random, partitions = self._world.random, self._options.partitions
+        measured = random.sample(range(partitions), random.randint(1, partitions))
+        loads = {partition: random.choice((0.0, 1.0, 2.5, 100.0)) for partition in measured}
+        victim.post(Wish(Load(by=OPERATOR, loads=loads)))
+
+    def _name(self) -> str:
+        return f"m{self._world.random.randint(1, self._options.names)}"

@@ -1,0 +1,307 @@
+"""The simulated ledger: one log, the network around it, and a handle for each process.
+
+    append --lost, refused, late, twice--> flight --lands--> log [ 1 | 2 | ... | tip ) --visible to a reader, later-->
+             (order per writer is kept)                        ^ trimmed, rewound           (in order, without gaps)
+
+A handle keeps the port's promises and nothing beyond them. Records become visible to each reader on its own time. An
+append that raised may land all the same. A read that found nothing while records are on their way to this reader says
+how old its knowledge is, goes on for longer than it was told, or raises.
+
+A read that has to wait cannot wait in here: one thread plays all processes. So it raises `Blocked` through the pump,
+which has stepped and sent nothing since it last asked for the time, and the process turns the pump again when there is
+an `answer`. That second turn finds the inbox empty and the clock where it was, and reads as if it had waited all along.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from math import inf
+
+from neli_router.drivers.ledgers.base import READ_MAX, Entry, Promise
+from neli_router.errors import LedgerError, LedgerRewound, LedgerTrimmed, LedgerUnavailable
+from neli_router.lab.sim.induction.options import RunOptions
+from neli_router.lab.sim.world import World
+
+__all__ = ["Blocked", "Log", "SimulatedLedger"]
+
+INSTANT = 1e-6
+"""In leases: the least that a network takes. Without it, a lease could end in the instant in which another begins,
+and the rounding of a float would decide between right and wrong."""
+
+
+class Blocked(BaseException):  # No error, and nothing between the handle and the process may catch it.
+    """This read waits, for up to `timeout` seconds on the reader's clock."""
+
+    def __init__(self, timeout: float) -> None:
+        super().__init__(timeout)
+        self.timeout = timeout
+
+
+class Log:
+    """The records of the ledger, and the handles that are connected to it."""
+
+    def __init__(self, world: World, options: RunOptions, on_append: Callable[[int, bytes, str], None]) -> None:
+        self.world, self.options, self.on_append = world, options, on_append
+        self.offsets: list[int] = []
+        self.payloads: list[bytes] = []
+        self.times: list[float] = []
+        self.first = 0
+        """The index of the first record that is still retained."""
+        self.trimmed = 0
+        self.next_offset = world.random.choice((0, 1))
+        self.away_until = 0.0
+        self.healed = False
+        self.handles: list[SimulatedLedger] = []
+        """Of live processes, and of dead ones as long as a record of theirs is in flight."""
+
+    @property
+    def tip(self) -> int:
+        return self.offsets[-1] + 1 if self.offsets else self.trimmed
+
+    def delay(self) -> float:
+        """How long one way takes this time, in seconds."""
+        options, random = self.options, self.world.random
+        if options.slow:
+            leases = options.delay
+        elif options.fair or self.healed:
+            # Two ways, and a little for the turn, within D, which is a quarter of a lease.
+            leases = min(random.expovariate(1 / options.delay), 0.11)
+        elif random.random() < options.tail:
+            leases = random.uniform(0.0, options.tail_leases)
+        else:
+            leases = random.expovariate(1 / options.delay)
+        return (leases + INSTANT) * options.lease
+
+    def extend(self, writer: "SimulatedLedger | None", payloads: Sequence[bytes]) -> None:
+        """Append `payloads` now; None stands for a stranger."""
+        now, random = self.world.now, self.world.random
+        who = writer.label if writer is not None else "stranger"
+        confirmed = writer is not None and not writer.closed and random.random() < self.options.acknowledged
+        for payload in payloads:
+            offset = self.next_offset
+            self.next_offset += random.choice((1, 1, 2, 5)) if self.options.sparse else 1
+            self.offsets.append(offset)
+            self.payloads.append(payload)
+            self.times.append(now)
+            self.world.include(payload)
+            self.on_append(offset, payload, who)
+            if confirmed and writer is not None:
+                writer.confirm(offset)
+        for handle in self.handles:
+            if not handle.closed:
+                handle.reveal(now + self.delay(), len(payloads))
+
+    def trim(self, before: int) -> None:
+        self.trimmed = max(self.trimmed, min(before, self.tip))  # It may have been rewound to below what was asked for.
+        self.first = bisect_left(self.offsets, self.trimmed)
+
+    def rewind(self, keep: int) -> None:
+        """Lose all records but the first `keep`, as `options.rewind` says."""
+        lost = self.next_offset
+        del self.offsets[keep:], self.payloads[keep:], self.times[keep:]
+        if self.options.rewind == "anew":
+            self.first = self.trimmed = 0
+        if self.options.rewind != "onward":
+            self.next_offset = self.offsets[-1] + 1 if self.offsets else 0
+        self.trimmed = min(self.trimmed, self.tip, self.next_offset)  # Of what is gone, nothing needs to be dropped.
+        self.first = min(self.first, keep)
+        for handle in self.handles:
+            handle.forget(keep)
+        self.world.note("ledger", f"rewound from {lost} to {self.next_offset}, {keep} records kept")
+
+    def heal(self) -> None:
+        """From now on everything arrives, and soon."""
+        self.healed = True
+        self.away_until = self.world.now
+        for handle in self.handles:
+            handle.heal()
+
+
+class SimulatedLedger:
+    """One process's handle. `on_send` sees what is appended, `on_return` hears when a call has read the log."""
+
+    promises = frozenset(Promise)
+    doubts = ()
+    address = "simulated"
+
+    def __init__(
+        self,
+        log: Log,
+        label: str,
+        *,
+        on_send: Callable[[Sequence[bytes]], None],
+        on_return: Callable[[], None],
+        on_visible: Callable[[float], None],
+    ) -> None:
+        self.log, self.label = log, label
+        self._world, self._options = log.world, log.options
+        self._on_send, self._on_return, self._on_visible = on_send, on_return, on_visible
+        self.closed = False
+        self.direct = True
+        """Whether reads look at the log as it is: at the start, and after LedgerTrimmed."""
+        self.answer: list[Entry] | LedgerError | None = None
+        """The result of the read that waited: entries, or an error to raise."""
+        self.mute_until = self.deaf_until = self.hold_until = 0.0
+        self._position = 0
+        self._known_at = -inf
+        """When all that this reader was given was all there was; -inf if it has yet to read some of it."""
+        self._visible = [self._world.now] * len(log.offsets)
+        self._flights: deque[tuple[float, list[bytes]]] = deque()
+        self._landed_at = 0.0
+        self._confirmed: deque[tuple[float, int]] = deque()
+        log.handles.append(self)
+
+    # The port
+
+    def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:  # Power never fails.
+        self._on_send(payloads)
+        options, random, now = self._options, self._world.random, self._world.now
+        sent, refused = list(payloads), False
+        starts = max(now, self.hold_until)
+        cut_until = max(self.mute_until, self.log.away_until)
+        if not self.log.healed:
+            if now < cut_until:
+                refused = random.random() < 0.5
+                if random.random() < 0.7:
+                    sent.clear()
+                starts = max(starts, cut_until)
+            elif random.random() < options.loss:
+                del sent[random.randrange(len(sent)) :]
+                refused = random.random() < 0.5
+            elif random.random() < options.failed:
+                starts, refused = starts + random.uniform(0.0, options.tail_leases) * options.lease, True
+            if random.random() < options.repeated:
+                sent += sent  # A client that heard no answer and tried again.
+        if sent:
+            self._landed_at = max(self._landed_at, starts + self.log.delay())
+            self._flights.append((self._landed_at, sent))
+            self._world.at(self._landed_at, self._land)
+        if len(sent) != len(payloads) or refused:
+            self._world.note(self.label, f"  (append: {len(sent)} of {len(payloads)} sent, refused={refused})")
+        if refused:
+            raise self.unavailable()
+
+    def acknowledged(self) -> list[int]:
+        offsets: list[int] = []
+        while self._confirmed and self._confirmed[0][0] <= self._world.now:
+            offsets.append(self._confirmed.popleft()[1])
+        return offsets
+
+    def read(self, timeout: float) -> list[Entry]:
+        if self.direct:
+            self._require_reachable()
+            entries = self.entries(READ_MAX)
+            if not isinstance(entries, list):
+                raise entries
+            return self._return(entries)
+        answer, self.answer = self.answer, None
+        if answer is None:
+            raise Blocked(timeout)
+        self._on_return()
+        if isinstance(answer, LedgerError):
+            self.direct = isinstance(answer, LedgerTrimmed)
+            raise answer
+        return self._return(answer)
+
+    def age(self) -> float:
+        return (self._world.now - self._known_at) * (1 + self._options.drift)  # Late by any clock, and never early.
+
+    def seek(self, offset: int) -> None:
+        self._position = offset
+
+    def start(self) -> int:
+        self._require_reachable()
+        return self.log.offsets[self.log.first] if self.log.first < len(self.log.offsets) else self.log.tip
+
+    def tip(self) -> int:
+        self._require_reachable()
+        return self.log.tip
+
+    def trim(self, before: int) -> None:
+        if not self._options.retained:
+            self._world.at(self._world.now + self.log.delay(), self.log.trim, before)
+
+    def wake(self) -> None:
+        """Nothing: no thread waits in here, and the process that posted wakes itself."""
+
+    def close(self) -> None:
+        """The process is gone. The records that it sent are not."""
+        self.closed = True
+        self._visible.clear()
+        self._confirmed.clear()
+        if not self._flights:
+            self.log.handles.remove(self)
+
+    # For the world
+
+    @property
+    def unreachable_until(self) -> float:
+        return max(self.deaf_until, self.log.away_until)
+
+    def entries(self, most: int) -> list[Entry] | LedgerError:
+        """The result of a read that returns now: entries, or an error to raise."""
+        log = self.log
+        if self._position < log.trimmed:
+            return LedgerTrimmed(f"the record at {self._position} was wanted", f"the log starts at {log.trimmed}", "-")
+        if self._options.noticed and self._position > log.tip:
+            return LedgerRewound(f"position {self._position} was read", f"the tip is {log.tip}", "start again")
+        index = bisect_left(log.offsets, self._position)
+        stop = min(self._seen(), index + most)
+        return [Entry(log.offsets[at], log.payloads[at]) for at in range(index, stop)]
+
+    def next_visible(self) -> float | None:
+        """When the next record becomes visible, which may have been long ago; None at the tip."""
+        index = bisect_left(self.log.offsets, self._position)
+        return self._visible[index] if index < len(self._visible) else None
+
+    def unavailable(self) -> LedgerUnavailable:
+        return LedgerUnavailable("the ledger was to answer", "it did not", "wait for the simulation to heal")
+
+    def reveal(self, time: float, count: int) -> None:
+        """`count` new records become visible at `time`, or later if this reader is behind."""
+        time = max(time, self._visible[-1]) if self._visible else time
+        self._visible.extend([time] * count)
+        self._on_visible(time)
+
+    def confirm(self, offset: int) -> None:
+        soonest = self._confirmed[-1][0] if self._confirmed else 0.0
+        self._confirmed.append((max(soonest, self._world.now + self.log.delay()), offset))
+
+    def forget(self, keep: int) -> None:
+        """The log keeps only so many records; records in flight may be lost with the others."""
+        del self._visible[keep:]
+        if self._world.random.random() < 0.5:
+            self._flights.clear()
+
+    def heal(self) -> None:
+        now = self._world.now
+        self.mute_until = self.deaf_until = self.hold_until = now
+        soon = now + self.log.delay()
+        self._landed_at = min(self._landed_at, soon)
+        self._flights = deque((min(at, soon), payloads) for at, payloads in self._flights)
+        self._world.at(soon, self._land)
+        self._visible = [min(at, soon) for at in self._visible]
+
+    def _land(self) -> None:
+        while self._flights and self._flights[0][0] <= self._world.now:
+            self.log.extend(self, self._flights.popleft()[1])
+        if self.closed and not self._flights and self in self.log.handles:
+            self.log.handles.remove(self)
+
+    def _return(self, entries: list[Entry]) -> list[Entry]:
+        if entries:
+            self._position = entries[-1].offset + 1
+        at = bisect_left(self.log.offsets, self._position)
+        if at < self._seen():
+            self._known_at = -inf
+        else:  # The first record that it was not given yet stands there since then.
+            self._known_at = self.log.times[at] if at < len(self.log.times) else self._world.now
+        return entries
+
+    def _seen(self) -> int:
+        return len(self.log.offsets) if self.direct else bisect_right(self._visible, self._world.now)
+
+    def _require_reachable(self) -> None:
+        self._on_return()
+        if self._world.now < self.unreachable_until:
+            raise self.unavailable()

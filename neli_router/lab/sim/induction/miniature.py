@@ -1,0 +1,127 @@
+"""The miniature: a group so small that all of its worlds can be counted.
+
+    slots   live incarnation -- crash --> ghost (its records may still be appended) -- departed --> free slot
+               | reads one record, hands over, leaves   '-- certified dead, if no client acts for it --'
+    ledger  base |--- at most `apart` records that some slot has not read yet --| tip                  |
+               ^                                                                                      |
+               '------ a newcomer starts from a snapshot of any of these prefixes --------------------'
+
+A ghost may have a client: another process to which the dead one gave its lease. It acts on until that lease ends, and
+only then may a witness certify the death.
+
+A world is: the time, the records between the slowest reader and the tip, and for each slot its place, fold and tenure,
+which are the shipped ones. Nothing in it ever changes: a step makes another world.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from neli_router.core.keyspace import Layout
+from neli_router.protocols.induction.fold import FOLD_VERSIONS, State, fold
+from neli_router.protocols.induction.records import Genesis, Record
+from neli_router.protocols.induction.tenure import Tenure
+from neli_router.protocols.protocol import Settings
+
+__all__ = ["PARTITION", "Bounds", "FoldedRecord", "Miniature", "Slot", "acting", "broken_rule", "genesis_world"]
+
+PARTITION = 0
+"""There is one. Partitions do not know of each other, so a rule that holds for one holds for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The bounds of an exploration. Leaving out Leave, crashes or more births than slots makes three slots feasible."""
+
+    slots: int = 2
+    apart: int = 2
+    lease: int = 2
+    leave: bool = True
+    crash: bool = True
+    certify: bool = True
+    """Whether witnesses certify crashed processes, also those that have not joined, and that have lent their lease."""
+    births: int | None = None
+    """How many incarnations there are over all time; None is as many as may be, one after the other."""
+    states_max: int | None = None
+
+    def __str__(self) -> str:
+        limit = "all states" if self.states_max is None else f"at most {self.states_max:,} states"
+        births = "" if self.births is None else f" ({self.births} over all time)"
+        return (
+            f"{self.slots} incarnations at once{births}, 1 partition, readers at most {self.apart} records apart, "
+            f"lease {self.lease} ticks, {'with' if self.leave else 'without'} Leave, "
+            f"{'with' if self.crash else 'without'} crashes, {'with' if self.certify else 'without'} certificates of "
+            f"them, with restarts under the same name and starts from any snapshot; {limit}"
+        )
+
+
+class FoldedRecord(NamedTuple):
+    """A record in the ledger, the target that was chosen with it, and the fold behind it."""
+
+    record: Record
+    target: str | None
+    after: State
+
+
+class Slot(NamedTuple):
+    """One incarnation: a live process, or what a dead one left behind."""
+
+    incarnation: str
+    alive: bool
+    place: int
+    """How many records behind the base it has read."""
+    state: State
+    tenure: Tenure
+    joined: bool
+    lent: bool = False
+    """Whether it had lent its lease to a client when it crashed."""
+    certified: bool = False
+
+    def acts(self, now: int) -> bool:
+        """Whether it may act for the partition, or its client."""
+        return (self.alive or self.lent) and self.tenure.term(self.state, PARTITION, now) is not None
+
+
+class Miniature(NamedTuple):
+    now: int
+    base: State
+    tail: tuple[FoldedRecord, ...]
+    slots: tuple[Slot, ...]
+    born: int
+
+    @property
+    def tip(self) -> State:
+        return self.tail[-1].after if self.tail else self.base
+
+    def prefix(self, place: int) -> State:
+        return self.tail[place - 1].after if place else self.base
+
+
+def genesis_world(bounds: Bounds) -> tuple[Miniature, Settings]:
+    """The ledger holds its Genesis and there is no incarnation."""
+    layout = Layout(slots=1, partitions=1)
+    settings = Settings(name="m", layout=layout, lease=float(bounds.lease), drift=0.0)
+    founding = Genesis(
+        by="m", layout=layout, lease=settings.lease, guarantee="exclusive", base=0, version=FOLD_VERSIONS[1]
+    )
+    return Miniature(0, fold(State(), 0, founding), (), (), 0), settings
+
+
+def acting(world: Miniature) -> list[str]:
+    """The incarnations that may act for the partition now, themselves or by their clients."""
+    return [slot.incarnation for slot in world.slots if slot.acts(world.now)]
+
+
+def broken_rule(world: Miniature) -> str | None:
+    """The rule that this world breaks, or None."""
+    if len(active := acting(world)) > 1:
+        return f"at most one acts: {' and '.join(active)} both may"
+    for slot in world.slots:
+        if slot.alive and slot.state is not world.prefix(slot.place):
+            return f"equal prefixes give equal tables: {slot.incarnation} computed another than the rest"
+        if slot.certified and slot.incarnation in world.tip.seats:
+            return f"the certified stay out: {slot.incarnation} is a member"
+    if world.tail:
+        before, after = world.prefix(len(world.tail) - 1), world.tip
+        if before.owners != after.owners != (None,) and before.terms >= after.terms:
+            return "terms strictly grow: the owner changed, its term did not grow"
+    return None

@@ -1,0 +1,191 @@
+"""The referee: reads every record at the moment it is appended, and holds the fold and all its readers to the rules.
+
+    log --every record--> the state of every prefix --compared with--> each reader's state, at the place it has read to
+                 |
+                 '--> may this record do what it did? by rules that are written here once more, in few words
+
+The states come from the shipped fold, from the first record on. They are compared with those of readers that read a
+part of the log, began at a snapshot, or read it twice. Whether the fold does only what it may is judged from the
+outside, by what changed:
+
+    a member goes      by its own Leave, by a Join under its name, by an Expire that names its last sign of life, or by
+                       a certificate of its death; and never comes back
+    an owner changes   if it went, or by its own Handover under the present term; and to the target, never elsewhere
+    a term changes     to base + the offset of the record, and only upwards; a good Handover changes it always
+"""
+
+from collections.abc import Callable
+
+from neli_router.lab.sim.world import Violation
+from neli_router.protocols.induction.digest import difference
+from neli_router.protocols.induction.fold import DEPARTED_MAX, State, fold
+from neli_router.protocols.induction.records import Beat, Certify, Expire, Handover, Join, Leave, Record, decode
+
+__all__ = ["Referee"]
+
+JUDGED = ("seats", "owners", "terms", "targets", "genesis")
+"""The parts of a state that decide who may act."""
+
+DIGEST_EVERY = 50
+"""Records between two digests that are computed from the whole state: each costs as much as a hundred Beats."""
+
+
+class Referee:
+    """`on_unseated` hears of each member that another's record ends, `on_change` that owners or members changed, and
+    `on_certified` of each incarnation whose death is certified, rightly or not."""
+
+    def __init__(
+        self,
+        *,
+        on_unseated: Callable[[str, Certify | Expire | Join], None],
+        on_change: Callable[[State, State], None],
+        on_certified: Callable[[str], None],
+    ) -> None:
+        self._on_unseated, self._on_change, self._on_certified = on_unseated, on_change, on_certified
+        self.state = State()
+        self.states: dict[int, State] = {0: self.state}
+        """The state below each offset at which a reader can stand."""
+        self._signs: dict[str, int] = {}
+        """The last sign of life of each member: its Join or its last Beat."""
+        self._departed: list[str] = []
+        self._prefix: list[bytes] = []
+
+    def read(self, offset: int, payload: bytes) -> None:
+        """`payload` was appended at `offset`."""
+        self._prefix.append(payload)
+        record = decode(payload)
+        before = self.state
+        after = self.state = fold(before, offset, record)
+        self.states[after.at] = after
+        if any(getattr(after, part) is not getattr(before, part) for part in JUDGED):
+            assert record is not None
+            self._judge(before, offset, record, after)
+        if after.owners is not before.owners or after.seats is not before.seats:
+            self._on_change(before, after)
+        self._require_effect(before, record, after)
+        if isinstance(record, Certify):
+            self._on_certified(record.incarnation)
+            self._bury(before, record.incarnation)
+        if (
+            isinstance(record, Beat | Join)
+            and record.by in after.seats
+            and (isinstance(record, Beat) or record.by not in before.seats)
+        ):
+            self._signs[record.by] = offset
+        if len(self._prefix) % DIGEST_EVERY == 0:
+            self.require_digest()
+
+    def require_same(self, label: str, state: State) -> None:
+        """`state` is what `label` makes of the records below `state.at`."""
+        mine = self.states.get(state.at)
+        if mine is None:
+            raise Violation("equal_prefixes", f"{label} stands at {state.at}, where no record ends")
+        if state != mine:
+            fields = [name for name in state.__struct_fields__ if getattr(state, name) != getattr(mine, name)]
+            theirs = {name: getattr(state, name) for name in fields}
+            ours = {name: getattr(mine, name) for name in fields}
+            raise Violation(
+                "equal_prefixes", f"{label} at {state.at} holds {theirs}, from the first record it is {ours}"
+            )
+
+    def agrees(self, state: State) -> bool:
+        """Whether `state` is what the ledger, as it now is, says."""
+        return self.states.get(state.at) == state
+
+    def require_digest(self) -> None:
+        """The digest that was kept up to date is the one of the whole state."""
+        if (digest := difference(State(), self.state)) != self.state.digest:
+            raise Violation(
+                "digest", f"the digest at {self.state.at} is {self.state.digest:x}, of its facts {digest:x}"
+            )
+
+    def rewind(self, keep: int, offsets: list[int]) -> None:
+        """The ledger lost all but the first `keep` records; `offsets` are theirs."""
+        kept, self._prefix = self._prefix[:keep], []
+        self.state = State()
+        self.states = {0: self.state}
+        self._signs.clear()
+        self._departed.clear()
+        for offset, payload in zip(offsets, kept, strict=True):
+            self.read(offset, payload)
+
+    def _judge(self, before: State, offset: int, record: Record, after: State) -> None:
+        gone = before.seats.keys() - after.seats.keys()
+        for incarnation in gone:
+            if not self._may_unseat(before, record, incarnation):
+                self._object(f"{incarnation} is no longer a member after", offset, record)
+            if isinstance(record, Certify | Expire | Join):
+                self._on_unseated(incarnation, record)
+            del self._signs[incarnation]
+        self._departed = [*self._departed, *gone][-DEPARTED_MAX:]
+        for incarnation in after.seats.keys() - before.seats.keys():
+            if incarnation != record.by:
+                self._object("somebody else is a member after", offset, record)
+            if incarnation in self._departed:
+                self._object("who departed is a member again after", offset, record)
+        if before.genesis is not None and after.genesis is not before.genesis:
+            self._object("the group was founded again by", offset, record)
+        assert after.genesis is not None
+        term = after.genesis.base + offset
+        for partition, owner in enumerate(after.owners):
+            was = before.owners[partition] if before.owners else None
+            if (owner is None) == bool(after.seats):
+                self._object(
+                    f"{owner} owns partition {partition}, of {len(after.seats)} members, after", offset, record
+                )
+            if owner is not None and owner not in after.seats:
+                self._object(f"{owner} is no member and owns partition {partition} after", offset, record)
+            if owner is None or (
+                owner == was and (not before.terms or after.terms[partition] == before.terms[partition])
+            ):
+                continue
+            if after.terms[partition] != term or term <= (before.terms[partition] if before.terms else -1):
+                self._object(
+                    f"partition {partition} has term {after.terms[partition]} and not {term} after", offset, record
+                )
+            if owner != after.targets[partition]:
+                self._object(f"partition {partition} went to another than its target by", offset, record)
+            if was is not None and was not in gone and not _gives(record, was, partition, before.terms[partition]):
+                self._object(f"partition {partition} moved needlessly from {was} to {owner} by", offset, record)
+
+    def _bury(self, before: State, incarnation: str) -> None:
+        """Remember one that was certified before it joined: it must not, from then on."""
+        if before.genesis is not None and incarnation not in (*before.seats, *self._departed):
+            self._departed = [*self._departed, incarnation][-DEPARTED_MAX:]
+
+    def _may_unseat(self, before: State, record: Record, incarnation: str) -> bool:
+        match record:
+            case Leave():
+                return record.by == incarnation
+            case Certify():
+                return record.incarnation == incarnation
+            case Join():
+                return record.name == before.seats[incarnation].name
+            case Expire():
+                named = record.incarnation == incarnation and record.last_beat == self._signs[incarnation]
+                return named and record.by in before.seats
+            case _:
+                return False
+
+    def _require_effect(self, before: State, record: Record | None, after: State) -> None:
+        """A valid Handover, Expire, Leave or Certify must have its effect."""
+        match record:
+            case Handover(by, partition=partition, term=term) if partition < len(before.owners):
+                if (before.owners[partition], before.terms[partition]) == (by, term) and after.terms == before.terms:
+                    self._object(f"partition {partition} keeps its term, under which nobody may act, after", 0, record)
+            case Expire(by) if by in before.seats and record.last_beat == self._signs.get(record.incarnation):
+                if record.incarnation in after.seats:
+                    self._object("who was rightly accused is still a member after", 0, record)
+            case Leave(by) if by in after.seats:
+                self._object("who left is still a member after", 0, record)
+            case Certify() if record.incarnation in after.seats:
+                self._object("who is certified dead is still a member after", 0, record)
+            case _:
+                pass
+
+    def _object(self, what: str, offset: int, record: Record) -> None:
+        raise Violation("no_needless_move", f"{what} {record} at offset {offset or self.state.at - 1}")
+
+
+def _gives(record: Record, owner: str, partition: int, term: int) -> bool:
+    return isinstance(record, Handover) and (record.by, record.partition, record.term) == (owner, partition, term)

@@ -1,0 +1,101 @@
+"""A simulated program: it does what its member tells it, in its own time, and believes every word.
+
+    Acquired --> working --Revoked--> finishing --after a while, or never--> Released
+                    |                     |
+                    '------- Fenced ------'--> stopped at once
+
+A real program believes its events. So their order is a promise of its own, beside what the machine may do: nothing is
+acquired twice under one term, nothing is lost that was not held, and once the member has stopped nothing is held. That
+holds for every protocol.
+"""
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Protocol
+
+from neli_router.lab.sim.world import Violation
+from neli_router.protocols.protocol import Acquired, Fenced, News, Released, Revoked, Stopped
+
+__all__ = ["Habits", "Program"]
+
+
+class Habits(Protocol):
+    """How programs answer Revoked in a run. Times are in units that each kind of run has of its own."""
+
+    @property
+    def answer(self) -> float: ...
+    @property
+    def hang(self) -> float: ...
+    @property
+    def exclusive(self) -> bool: ...
+
+
+class Program:
+    """One process's program. `later(seconds, event)` posts an event to the machine after a while."""
+
+    def __init__(
+        self, label: str, habits: Habits, unit: float, random: Random, later: Callable[[float, Released], None]
+    ) -> None:
+        self.held: dict[int, int] = {}
+        """Partition -> term, for all that it was told it may act for and has not stopped to act for."""
+        self.asked: set[tuple[int, int]] = set()
+        """Partition and term, for all that it was ever asked to let go of."""
+        self.let_go: set[tuple[int, int]] = set()
+        """Of those, what it had finished in time."""
+        self.prompt = False
+        """Whether it answers at once and always, as every program does in phase two."""
+        self._label, self._habits, self._unit = label, habits, unit
+        self._random, self._later = random, later
+        self._finishing: dict[int, int] = {}
+        self._released: dict[int, int] = {}
+
+    def hear(self, news: News) -> None:
+        """The pump tells `news`."""
+        match news:
+            case Acquired(terms=terms):
+                for partition, term in terms.items():
+                    if self.held.get(partition, -1) >= term:
+                        self._object(f"was told twice that it acquired {partition} under {term}", terms)
+                self.held.update(terms)
+                for partition in terms:
+                    self._finishing.pop(partition, None)
+                    self._released.pop(partition, None)
+            case Revoked(terms=terms):
+                self._require_held("Revoked", terms)
+                self.asked.update(terms.items())
+                if not self._habits.exclusive:  # Its successor was heard already: no need to wait.
+                    self._drop(terms)
+                    return
+                self._finishing.update(terms)
+                if self.prompt or self._random.random() >= self._habits.hang:
+                    mean = 0.0 if self.prompt else self._habits.answer * self._unit
+                    self._later(self._random.expovariate(1 / mean) if mean else 0.0, Released(terms))
+            case Fenced(terms=terms):
+                self._require_held("Fenced", {i: v for i, v in terms.items() if self._released.get(i) != v})
+                self._drop(terms)
+            case Stopped():
+                if self.held:
+                    self._object("was left in the belief that it holds these when its member ended", self.held)
+            case _:
+                pass
+
+    def release(self, terms: Mapping[int, int]) -> Released:
+        """It has finished what was revoked, unless it was fenced in the meantime. From here on it does nothing."""
+        done = {i: term for i, term in terms.items() if self._finishing.get(i) == term}
+        self._drop(done)
+        self.let_go.update(done.items())
+        self._released.update(done)
+        return Released(terms)
+
+    def _drop(self, terms: Mapping[int, int]) -> None:
+        for partition, term in terms.items():
+            if self.held.get(partition) == term:
+                del self.held[partition]
+                self._finishing.pop(partition, None)
+
+    def _require_held(self, what: str, terms: Mapping[int, int]) -> None:
+        if any(self.held.get(partition) != term for partition, term in terms.items()):
+            self._object(f"was told {what} of what it did not hold", terms)
+
+    def _object(self, message: str, terms: Mapping[int, int]) -> None:
+        raise Violation("events_in_order", f"the program of {self._label} {message}: {dict(terms)}, held {self.held}")

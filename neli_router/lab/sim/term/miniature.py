@@ -1,0 +1,154 @@
+"""The miniature of electors among peers: three places, so few terms and messages that all worlds can be counted.
+
+    place   machine (the shipped TermElector) + the term on its disk --restart--> a machine that knows no more than that
+              |  ^
+         said |  | arrives now, later, again, or never
+              v  |
+    wires   of each kind of message from one to another, the newest that were said
+
+A world is all of that, the time in whole ticks, and what was led and acted under so far. Nothing in it ever changes: a
+step makes another world, and a machine takes its step as a copy of itself.
+
+What must hold in each world:
+
+    one leader a term   over all time, also if one of the two has forgotten that it was
+    at most one acts    at one moment
+    terms grow          over all tenures that were acted on
+    promises last       a promise of support ends by its time, or because its leader ceded, and by nothing else
+
+Bounded are the terms that are proposed and the restarts, over all time. Time is not: clocks run alike here, so a moment
+matters only until it has ended whatever it ends. Drift is left to the simulator.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+from random import Random
+from typing import NamedTuple
+
+from neli_router.core.keyspace import Layout
+from neli_router.protocols.electors.priority import RandomWait
+from neli_router.protocols.electors.settings import TermSettings
+from neli_router.protocols.term.elector import Message, TermElector
+
+__all__ = [
+    "PLACES",
+    "ElectorBounds",
+    "ElectorMiniature",
+    "ElectorPlace",
+    "acting_under",
+    "broken_elector_rule",
+    "founded_electors",
+    "started_elector",
+    "wire",
+]
+
+PLACES = range(3)
+"""The smallest group in which a majority is not everybody, and two majorities share one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElectorBounds:
+    """The bounds of an exploration. Times are in ticks."""
+
+    terms: int = 2
+    """How many terms are proposed over all time, counted from the lowest."""
+    lease: int = 1
+    wires: int = 1
+    """How many messages of one kind are under way between two, the newest."""
+    restarts: int = 0
+    """How many over all time."""
+    cede: bool = True
+    forget: bool = False
+    """Whether a place that restarts forgets its term."""
+    states_max: int | None = None
+
+    def __str__(self) -> str:
+        limit = "all states" if self.states_max is None else f"at most {self.states_max:,} states"
+        kept = "which forget their term" if self.forget else "which keep their term"
+        restarts = f"{self.restarts} restarts over all time, {kept}" if self.restarts else "no restarts"
+        messages = "message" if self.wires == 1 else f"{self.wires} messages"
+        return (
+            f"term: {len(PLACES)} electors, {self.terms} terms over all time, lease {self.lease} ticks, each stands at "
+            f"any time, {'with' if self.cede else 'without'} ceding, {restarts}, the newest {messages} of each kind "
+            f"between two lost, late, doubled; {limit}"
+        )
+
+    def settings(self, place: int) -> TermSettings:
+        """A beat is a third of a tick, so it is due in every tick."""
+        return _settings(place, self.lease)
+
+
+@cache
+def _settings(place: int, lease: int) -> TermSettings:
+    return TermSettings(
+        name=f"m{place}",
+        layout=Layout(slots=1, partitions=1),
+        peers=tuple(f"p{peer}" for peer in PLACES),
+        me=place,
+        lease=float(lease),
+        beat=1 / 3,
+        drift=0.0,
+    )
+
+
+class ElectorPlace(NamedTuple):
+    """One of the three, with its process and its disk."""
+
+    elector: TermElector
+    kept: int
+    """The term on its disk."""
+    birth: int
+    """The number of its process, over all places and all time."""
+
+
+class ElectorMiniature(NamedTuple):
+    now: int
+    places: tuple[ElectorPlace, ...]
+    wires: tuple[tuple[Message, ...], ...]
+    """From each place to each, in the order of `wire`: the messages that may arrive, the newest first."""
+    led: tuple[tuple[int, int, int], ...]
+    """What was led: the term, the place, and the birth of its process there."""
+    acted: tuple[int, int]
+    """The highest term that was acted under, and by which birth."""
+    restarts: int
+    broken: str | None = None
+    """The rule that the step to here broke."""
+
+
+def wire(sender: int, receiver: int) -> int:
+    """The place of a wire among `wires`."""
+    return sender * len(PLACES) + receiver
+
+
+class _NeverByItself(RandomWait):
+    """Waits for ever: the explorer decides when a place stands."""
+
+    def patience(self, rng: Random) -> float:
+        return inf
+
+
+def started_elector(place: int, kept: int, now: int, bounds: ElectorBounds) -> TermElector:
+    """A machine that has started at `place`, and found this term on disk."""
+    return TermElector(bounds.settings(place), tuple(PLACES), _NeverByItself(0.0), kept, now, rng=Random(0))
+
+
+def founded_electors(bounds: ElectorBounds) -> ElectorMiniature:
+    """Three processes have started, and know nothing."""
+    places = tuple(ElectorPlace(started_elector(place, 0, 0, bounds), 0, place) for place in PLACES)
+    return ElectorMiniature(0, places, ((),) * len(PLACES) ** 2, (), (0, 0), 0)
+
+
+def acting_under(world: ElectorMiniature) -> dict[int, int]:
+    """Place -> term, for each that may act now."""
+    terms = ((index, place.elector.tenure(world.now)) for index, place in enumerate(world.places))
+    return {index: term for index, term in terms if term is not None}
+
+
+def broken_elector_rule(world: ElectorMiniature) -> str | None:
+    """The rule that this world breaks, or None."""
+    if world.broken is not None:
+        return world.broken
+    if len(acting := acting_under(world)) > 1:
+        return f"at most one acts: {' and '.join(f'p{place}' for place in acting)} both may"
+    return None

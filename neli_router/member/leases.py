@@ -1,0 +1,157 @@
+"""Leases: the right to act for partitions, each under its term, as long as a clock has not reached the right's end.
+
+    BaseRight  holds <=> end > clock()
+       |-- BaseLease                          one partition
+       |      |-- Lease, AsyncLease              the end is that of this process's own member   (member/)
+       |      '-- AgentLease, AsyncAgentLease    the end is the one that an agent told          (agent/client/)
+       '-- Share, AsyncShare                  many partitions, as an agent told                 (agent/client/)
+
+    Revocation, AsyncRevocation               whether it is time to finish: to be asked, or waited for
+
+A lease is a question about time, not a flag: a process that was stopped for a minute finds its lease over at its first
+question, whatever its other threads know. A check and the act that it guards are never one, because time passes between
+them. So an act that matters carries `term`, and the store that receives it refuses a lower one.
+
+There is no I/O, no clock and no thread here. Each form says where its end comes from, and how its caller waits.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from neli_router.core.keyspace import Role
+from neli_router.errors import LeaseLost, NeliError
+
+__all__ = ["AsyncRevocation", "BaseLease", "BaseRight", "Revocation"]
+
+
+class BaseRight:
+    """Everything but what it is a right to, and how one waits for its revocation.
+
+    `clock` counts the seconds that `_end` is an end of.
+    """
+
+    __slots__ = ("_clock", "_member")
+
+    def __init__(self, member: str, clock: Callable[[], float]) -> None:
+        self._member, self._clock = member, clock
+
+    @property
+    def member(self) -> str:
+        """The name of the member that holds it."""
+        return self._member
+
+    def remaining(self) -> float:
+        """Seconds for which it holds if it is not renewed; 0 if it is lost. It grows with each renewal."""
+        return max(0.0, self._end() - self._clock())
+
+    def holds(self) -> bool:
+        """Whether it holds now. Costs about a microsecond."""
+        return self._end() > self._clock()  # The end first: a thread may be stopped between the two questions.
+
+    def check(self) -> None:
+        """Raise LeaseLost if it does not hold now (and Forked in a forked child, where no lease ever holds)."""
+        if self._end() <= self._clock():  # Not `holds()`: programs ask this again and again, and each call shows.
+            raise self.lost()
+
+    def lost(self) -> NeliError:
+        """The error that says what was lost, when and why."""
+        wanted = self._wanted()
+        return self._not_here(wanted) or LeaseLost(
+            wanted,
+            self._why_lost(self._clock()),
+            "stop this work now, and undo or fence what it did since: another member may be doing it already",
+        )
+
+    # Left to each form
+
+    def _wanted(self) -> str:
+        """The first part of the error when it is lost."""
+        raise NotImplementedError
+
+    def _end(self) -> float:
+        """Until when it holds; `-inf` once it is lost."""
+        raise NotImplementedError
+
+    def _is_revoked(self) -> bool:
+        """Whether another member shall have a partition of it, or has it."""
+        raise NotImplementedError
+
+    def _not_here(self, wanted: str) -> NeliError | None:
+        """The error if this object is worth nothing in this process, such as after a fork."""
+        raise NotImplementedError
+
+    def _why_lost(self, now: float) -> str:
+        raise NotImplementedError
+
+
+class BaseLease(BaseRight):
+    """The right to act for one partition under one term."""
+
+    __slots__ = ("_partition", "_role", "_term")
+
+    def __init__(self, role: Role, partition: int, term: int, member: str, clock: Callable[[], float]) -> None:
+        super().__init__(member, clock)
+        self._role, self._partition, self._term = role, partition, term
+
+    @property
+    def role(self) -> Role:
+        """As it was asked for. It may be a key, so it stands in no log, no error and no `repr`."""
+        return self._role
+
+    @property
+    def partition(self) -> int:
+        return self._partition
+
+    @property
+    def term(self) -> int:
+        """The fencing token: a later holder always has a higher one."""
+        return self._term
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of partition {self._partition} under term {self._term} for {self._member}>"
+
+    def _wanted(self) -> str:
+        return f"the lease of partition {self._partition} under term {self._term} was needed"
+
+
+class _BaseRevocation:
+    __slots__ = ("_is_set",)
+
+    def __init__(self, is_set: Callable[[], bool]) -> None:
+        self._is_set = is_set
+
+    def is_set(self) -> bool:
+        return self._is_set()
+
+    def __bool__(self) -> bool:
+        return self._is_set()
+
+
+class Revocation(_BaseRevocation):
+    """Whether it is time to finish. Becomes true once and stays so; to be used like a `threading.Event`."""
+
+    __slots__ = ("_wait",)
+
+    def __init__(self, is_set: Callable[[], bool], wait: Callable[[Callable[[], bool], float | None], bool]) -> None:
+        super().__init__(is_set)
+        self._wait = wait
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for it, at most `timeout` seconds; whether it is time to finish."""
+        return self._wait(self._is_set, timeout)
+
+
+class AsyncRevocation(_BaseRevocation):
+    """Whether it is time to finish. Becomes true once and stays so; to be used like an `asyncio.Event`."""
+
+    __slots__ = ("_wait",)
+
+    def __init__(
+        self, is_set: Callable[[], bool], wait: Callable[[Callable[[], bool], float | None], Coroutine[Any, Any, bool]]
+    ) -> None:
+        super().__init__(is_set)
+        self._wait = wait
+
+    async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the same as in Revocation.
+        """Wait for it, at most `timeout` seconds; whether it is time to finish."""
+        return await self._wait(self._is_set, timeout)

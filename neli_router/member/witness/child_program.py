@@ -1,0 +1,243 @@
+"""The program of a child witness: it waits for the end of the member's process, and then says so in the ledger.
+
+    WATCHING --the process has ended--> WAITING --none may act--> SAYING --confirmed, or in vain for long--> over
+        |          ^
+        '--silent--+  SIGKILL, if the member wants that (`kill_hung`)
+        '--the member leaves in good order: it kills this process
+
+It is run by its path and imports next to nothing, because there is one beside each member, for all of that one's life.
+What it needs at the end, it is told in memory that both share: `SharedPage`. Only then does it import the ledger's
+driver, and learn the address, which may hold a password.
+
+**None may act** on the leases that the member gave to other processes when `until` is over; and of those that it gave
+to processes that it could name, sooner: when these have ended, too.
+
+**It waits for the kernel's word**, which is a pidfd. No pipe's end would do: each child of the member has a copy of it.
+
+**It outlives the member.** It is in a session of its own, so signals to the member's group or terminal do not reach it,
+and it ignores those that ask a process to end: a service manager that stops what a dead service left behind must not
+be quicker than the certificate. It always ends by itself: see `certificate`.
+
+**Silence is counted in looks of its own**, each a part of the time after the one before. While it is stopped itself, or
+the host sleeps, it does not look. So a member that was stopped together with it has all its time afterwards.
+"""
+
+import json
+import mmap
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+
+__all__ = ["SharedPage", "main"]
+
+LOOKS = 8
+"""In the time for which a member may be silent. More would wake this process up more often."""
+
+CLOCKS_APART = 0.002
+"""Seconds. The host's clock may be a millisecond late in each of two processes: see `neli_router/core/clock.py`."""
+
+SLEEP_MAX = 0.25
+"""A sleep does not count the time for which the host sleeps, and the clock does."""
+
+NAME = "neli-witness"
+
+LENT_MAX, PROCESSES_MAX = 64, 2
+"""How many clients may be known by their processes, and by how many each. One more is waited for by time alone."""
+
+_TIMES, _NAMES, _NAME_SIZE = 3, 32, 32
+_LENT, _ROW = 128, 1 + 2 * PROCESSES_MAX
+_TEXT = _LENT + 8 * _ROW * LENT_MAX
+"""Where things are in a page: times first, two names of 32 bytes, from byte 128 what is lent to known processes, a row
+of numbers each (until when; a process, when it began; another), and a text behind it to the end."""
+
+_IGNORED = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
+
+
+class SharedPage:
+    """What a member leaves to its witness. It has no name in any file system, and goes with the last of the two.
+
+    One thread writes `pulse` and the incarnations, and one at a time `until` and what is lent. A time is stored at one
+    stroke, so a member that is killed meanwhile leaves the one or the other. An incarnation may be torn; but it then is
+    another one of the same dead process, or none.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._memory = mmap.mmap(descriptor, 0)
+        self._times = memoryview(self._memory)[: 8 * _TIMES].cast("d")
+        self._lent = memoryview(self._memory)[_LENT:_TEXT].cast("d")
+
+    @classmethod
+    def of(cls, text: str, silence_max: float) -> "SharedPage":
+        """A new one. Raises OSError."""
+        said = text.encode()
+        descriptor = os.memfd_create(NAME)
+        os.truncate(descriptor, _TEXT + len(said))
+        page = cls(descriptor)
+        page._memory[_TEXT:] = said
+        page._times[2] = silence_max
+        return page
+
+    def close(self) -> None:
+        """Hand it on no more; what is mapped goes with this object. Twice is fine."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    @property
+    def until(self) -> float:
+        """Until when others may act on this member's leases, on the host's clock."""
+        return self._times[0]
+
+    @until.setter
+    def until(self, at: float) -> None:
+        self._times[0] = at
+
+    def lend(self, until: float, processes: Iterable[tuple[int, int]], now: float) -> bool:
+        """Others may act until then, as long as one of `processes` lives: a number each, and when it began. False if
+        there is no room for it. One thread at a time."""
+        said = [float(number) for process in processes for number in process]
+        said += [0.0] * (_ROW - 1 - len(said))
+        rows = range(0, len(self._lent), _ROW)
+        if len(said) >= _ROW:
+            return False
+        row = next((row for row in rows if list(self._lent[row + 1 : row + _ROW]) == said), None)
+        if row is None:
+            if (row := next((row for row in rows if self._lent[row] < now), None)) is None:
+                return False
+            # The time comes last. What is torn before that is of a time that is over.
+            for place, number in enumerate(said, start=row + 1):
+                self._lent[place] = number
+        self._lent[row] = max(self._lent[row], until)
+        return True
+
+    def lent(self) -> list[tuple[float, list[tuple[int, int]]]]:
+        """Until when, and the processes."""
+        rows = (self._lent[row : row + _ROW].tolist() for row in range(0, len(self._lent), _ROW))
+        return [
+            (until, [(int(rest[at]), int(rest[at + 1])) for at in range(0, len(rest), 2) if rest[at]])
+            for until, *rest in rows
+            if until
+        ]
+
+    @property
+    def pulse(self) -> float:
+        """When the member's thread turned last; 0 before the first time."""
+        return self._times[1]
+
+    @pulse.setter
+    def pulse(self, at: float) -> None:
+        self._times[1] = at
+
+    @property
+    def silence_max(self) -> float:
+        """Seconds after which a silent member is to be killed; 0 for never."""
+        return self._times[2]
+
+    @property
+    def incarnations(self) -> tuple[str, ...]:
+        """The latest, and the one before, whose seat may still be there."""
+        places = (_NAMES, _NAMES + _NAME_SIZE)
+        names = (self._memory[at : at + _NAME_SIZE].rstrip(b"\0").decode() for at in places)
+        return tuple(name for name in names if name)
+
+    def begin(self, incarnation: str) -> None:
+        """The member is `incarnation` from now on."""
+        latest = self._memory[_NAMES : _NAMES + _NAME_SIZE]
+        self._memory[_NAMES + _NAME_SIZE : _NAMES + 2 * _NAME_SIZE] = latest
+        self._memory[_NAMES : _NAMES + _NAME_SIZE] = incarnation.encode().ljust(_NAME_SIZE, b"\0")
+
+    @property
+    def text(self) -> str:
+        """All else, as JSON."""
+        return self._memory[_TEXT:].decode()
+
+    def is_mapped_by(self, number: int) -> bool:
+        """Whether the process of this number has this memory: after an `exec`, a process is another program's."""
+        mine = str(os.fstat(self.descriptor).st_ino)
+        with suppress(OSError):  # It is gone, or another user's.
+            for line in Path(f"/proc/{number}/maps").read_text(errors="replace").splitlines():
+                _, _, _, _, inode, *path = line.split(maxsplit=5)
+                if inode == mine and path and NAME in path[0]:
+                    return True
+        return False
+
+
+def main() -> None:
+    """Be the witness of the process that started this one: `child_program.py PAGE PIDFD NUMBER`, the first two by
+    descriptors."""
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    descriptor, pidfd, member = map(int, sys.argv[1:4])
+    page = SharedPage(descriptor)
+    was_hung = _watch(page, pidfd, member)
+    if page.incarnations:
+        _certify(page, was_hung=was_hung)
+
+
+def _watch(page: SharedPage, pidfd: int, member: int) -> bool:
+    """Until the process has ended; whether that is our doing."""
+    ended = select.poll()
+    ended.register(pidfd, select.POLLIN)
+    if not page.silence_max:
+        ended.poll()
+        return False
+    was_hung, pulse, silent = False, 0.0, 0
+    while not ended.poll(1000 * page.silence_max / LOOKS):
+        silent = silent + 1 if page.pulse == pulse else 0
+        pulse = page.pulse
+        # One look more than LOOKS: the first one may have come just after a pulse.
+        if pulse and silent > LOOKS and page.is_mapped_by(member):
+            with suppress(OSError):  # It has just ended, or is another user's by now.
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                was_hung = True
+    return was_hung
+
+
+def _certify(page: SharedPage, *, was_hung: bool) -> None:
+    found = json.loads(page.text)
+    sys.path[:] = found["path"]
+    # Not by the package's own door, which would import the whole house: it takes three times as long.
+    package = ModuleType("neli_router")
+    package.__path__ = [found["package"]]
+    sys.modules["neli_router"] = package
+    from neli_router.member.witness.certificate import certify  # noqa: PLC0415 - only now can it be found.
+
+    _await_lent(page)
+    certify(found["ledger"], page.incarnations, by=found["hung_by" if was_hung else "by"], patience=found["lease"])
+
+
+def _await_lent(page: SharedPage) -> None:
+    """Until no other process may act on the member's leases: the time is over, or all that had a lease have ended."""
+    from neli_router.core.clock import host_clock  # noqa: PLC0415 - as above.
+    from neli_router.errors import Unsupported  # noqa: PLC0415 - as above.
+    from neli_router.hosts.process import HostProcess, ProcessMark  # noqa: PLC0415 - as above.
+
+    until, lent = page.until, list[tuple[float, HostProcess]]()
+    for end, marks in page.lent():
+        for mark in marks:
+            try:
+                lent.append((end, HostProcess.marked(ProcessMark(*mark))))
+            except ProcessLookupError:
+                pass  # It has ended.
+            except Unsupported:  # Nothing is known of it, such as without another descriptor: so it lives.
+                until = max(until, end)
+    while True:
+        lent = [(end, process) for end, process in lent if not process.has_ended()]
+        left = max([until, *(end for end, _ in lent)]) + CLOCKS_APART - host_clock()
+        if left <= 0:
+            return
+        if lent:
+            lent[0][1].has_ended(min(left, SLEEP_MAX))
+        else:
+            time.sleep(min(left, SLEEP_MAX))
+
+
+if __name__ == "__main__":
+    main()

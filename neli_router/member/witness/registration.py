@@ -1,0 +1,246 @@
+"""The registration: a member asks the agent of its host to tell its death.
+
+    NONE --there is a socket: ask--> ASKED --"registered"--> WITNESSED
+      ^                                '-- refused, or silent --.   '-- the connection ended: the agent did --.
+      '----------------- ask again after a while ---------------+---------------------------------------------'
+
+The first time, the member waits for the answer: a tenth of a second at most, and only where a socket takes connections.
+So its Join says who will tell. After that nothing waits: connecting, asking and hearing are calls of microseconds on a
+socket that never blocks, and come once a second. A Beat pays for one comparison of numbers.
+
+**The connection** stays open. By its end a member learns that its agent is gone, and asks the next one. The agent
+learns nothing by it: the kernel closes the files of a process that dies before all of its threads have ended.
+
+**The proof.** The agent takes the process for its own member that the kernel names as the peer of this connection. But
+a program may pass bytes on, to this host or another one (socat, ssh), and then the peer is that program: by its end, a
+member would be certified that lives. So the connection has a name of its own, which begins with the life that is
+registered. Who passes bytes on has another name, or none, and is refused.
+
+**The secret** goes to the agent alone, so a socket that another user may have made is asked for nothing (`distrust`).
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from typing import Annotated
+
+import msgspec
+
+from neli_router.config.agent_address import Address, default_address, distrust, parse
+from neli_router.config.config import Config
+from neli_router.core.clock import host_clock
+from neli_router.errors import ConfigError
+from neli_router.hosts.process import ProcessMark
+from neli_router.member.witness.life import OwnLife
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import Certify, Name
+from neli_router.protocols.protocol import Notice
+
+__all__ = ["Registration", "WitnessAsked", "WitnessView", "is_named_after"]
+
+ANSWER_MAX = 0.1
+"""Seconds that a start waits for an agent that took the connection. A busy one answers in a few milliseconds; of one
+that hangs, a start shall not depend."""
+
+PATIENCE = 2.0
+"""Seconds until an answer is given up that nothing waits for any more."""
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks at the connection, and between two tries to have one. Shorter finds an agent that was
+started again sooner, and costs some microseconds each time."""
+
+REFUSED_PAUSE = 10.0
+"""Seconds until an agent that refused is asked again. It may be of another ledger, or have no room for now."""
+
+ANSWER_SIZE_MAX = 16384
+"""Bytes. A head, and one line of JSON."""
+
+_LEDGER_MAX = 4096
+
+
+class WitnessAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`ledger` is its address for people, by which the agent knows its own. `member` is a name for people, too."""
+
+    ledger: Annotated[str, msgspec.Meta(max_length=_LEDGER_MAX)]
+    member: Name
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"WitnessAsked({self.ledger!r}, {self.member!r})"
+
+
+class WitnessView(msgspec.Struct, frozen=True):
+    """`agent` is the name of the agent's own member. It comes into a Join, and so has to be as a Join takes names."""
+
+    agent: Name
+
+
+class _Refused(msgspec.Struct, frozen=True):
+    found: str
+    remedy: str = ""
+
+
+_views: msgspec.json.Decoder[WitnessView] = msgspec.json.Decoder(WitnessView)
+_refusals: msgspec.json.Decoder[_Refused] = msgspec.json.Decoder(_Refused)
+
+
+def is_named_after(life: str, peer: object) -> bool:
+    """Whether a connection with the name `peer` was made to register `life`."""
+    return isinstance(peer, bytes) and peer.startswith(b"\0neli-%b-" % life.encode())
+
+
+class Registration:
+    """A `Witness`: the host's agent, if there is one. If it is `wanted` by name, `tell` hears of its absence."""
+
+    def __init__(
+        self,
+        config: Config,
+        member: str,
+        life: OwnLife,
+        tell: Callable[[Notice], None],
+        *,
+        wanted: bool,
+        environment: Mapping[str, str] = os.environ,
+        clock: Callable[[], float] = host_clock,
+    ) -> None:
+        self.name = ""
+        self._life, self._tell, self._is_wanted, self._clock = life.name, tell, wanted, clock
+        self._request = _request(WitnessAsked(config.public_ledger, member, life.secret))
+        self._link: socket.socket | None = None
+        self._said = b""
+        self._is_told = False
+        self._look_at = self._give_up_at = inf
+        self._place, why = _place(environment)
+        if self._place is None:
+            self._tell_missing(why)
+            return
+        self._ask(clock())
+        self.await_answer(ANSWER_MAX)
+
+    def await_answer(self, patience: float) -> None:
+        """Wait until the agent has answered, at most `patience` seconds."""
+        until = self._clock() + patience
+        while self._link is not None and not self.name and (left := until - self._clock()) > 0:
+            self._link.settimeout(left)
+            self._hear(self._clock())
+        if self._link is not None:
+            self._link.settimeout(0)
+
+    def look(self, state: State, incarnation: str, now: float) -> Sequence[Certify]:
+        if now >= self._look_at:
+            if self._link is None:
+                self._ask(now)
+            else:
+                self._hear(now)
+        return ()
+
+    def pledge(self, until: float, processes: Sequence[ProcessMark] = ()) -> None:
+        pass  # The agent sees this process alone. A member that gives its leases to others needs another witness.
+
+    def close(self) -> None:
+        self._look_at = inf
+        self._let_go()
+
+    def _ask(self, now: float) -> None:
+        """Connect and send the request. Waits for nothing."""
+        assert self._place is not None, "without a place, no look is due"
+        self._look_at = now + LOOK_EVERY
+        if why := distrust(self._place):
+            self._tell_missing(why)
+            return
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            link.settimeout(0)
+            link.bind(f"\0neli-{self._life}-{os.urandom(4).hex()}")
+            link.connect(self._place.path)
+            link.send(self._request)  # The socket is new, so all of it has room.
+        except OSError as error:
+            link.close()
+            self._tell_missing(f"the system refused to connect: {error.strerror or error}")
+            return
+        self._link, self._said = link, b""
+        self._look_at, self._give_up_at = now, now + PATIENCE
+
+    def _hear(self, now: float) -> None:
+        """Take what the agent said."""
+        assert self._link is not None, "it was asked"
+        try:
+            said = self._link.recv(ANSWER_SIZE_MAX)
+        except (BlockingIOError, TimeoutError):
+            if self.name:
+                self._look_at = now + LOOK_EVERY
+            elif now >= self._give_up_at:
+                self._lose("it took the connection and gave no answer", now + LOOK_EVERY)
+            return
+        except OSError:
+            said = b""
+        if self.name or not said:
+            self._lose("it ended the connection", now if self.name else now + LOOK_EVERY)
+            return
+        self._said += said
+        found = _answer(self._said)
+        if isinstance(found, WitnessView):
+            self.name, self._look_at = found.agent, now + LOOK_EVERY
+            if self._is_told:
+                self._is_told = False
+                self._tell(Notice("witness.found", {"agent": found.agent}))
+        elif isinstance(found, _Refused) or len(self._said) > ANSWER_SIZE_MAX:
+            why = found.found if isinstance(found, _Refused) else "its answer has no end"
+            self._lose(f"it refused: {why}", now + REFUSED_PAUSE)
+
+    def _lose(self, why: str, again_at: float) -> None:
+        self._let_go()
+        self._look_at = again_at
+        self._tell_missing(why)
+
+    def _let_go(self) -> None:
+        self.name = ""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def _tell_missing(self, why: str) -> None:
+        if self._is_wanted and not self._is_told:  # Once each time: a line for each try would bury the first.
+            self._is_told = True
+            fields = {"agent": str(self._place or "none"), "why": why, "remedy": _REMEDY}
+            self._tell(Notice("witness.missing", fields))
+
+
+_REMEDY = (
+    "start `neli agent` with this member's ledger, or set NELI_AGENT to its socket; until then the others wait for the "
+    "lease when this process dies"
+)
+
+
+def _place(environment: Mapping[str, str]) -> tuple[Address | None, str]:
+    """Where the agent listens, or why none can be asked."""
+    try:
+        place = parse(default_address(environment))
+    except ConfigError as error:
+        return None, str(error)
+    if not place.path:
+        return None, f"{place} is no Unix socket, and only such a one proves a process"
+    return (place, "") if sys.platform == "linux" else (None, "only Linux tells for certain that a process has ended")
+
+
+def _request(asked: WitnessAsked) -> bytes:
+    body = msgspec.json.encode(asked)
+    head = f"POST /v1/witness HTTP/1.1\r\nhost: agent\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    return f"{head}\r\n\r\n".encode() + body
+
+
+def _answer(said: bytes) -> WitnessView | _Refused | None:
+    """The answer in what an agent has said so far; None if it is not whole."""
+    head, _, body = said.partition(b"\r\n\r\n")
+    try:
+        if not head.startswith(b"HTTP/1.1 200 "):
+            return _refusals.decode(body) if body else None
+        _, _, line = body.partition(b"data: ")
+        view, end, _ = line.partition(b"\n\n")
+        return _views.decode(view) if end else None
+    except msgspec.ValidationError:
+        return _Refused("it speaks another language")
+    except msgspec.DecodeError:
+        return None

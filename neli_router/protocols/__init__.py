@@ -1,0 +1,6 @@
+"""The election protocols, as pure state machines: `protocol.py` is what a program sees of all of them.
+
+    induction         the default: members fold one ledger        consumer_group    NELI and Fast NELI, over a broker
+    term, gossip      elections among peers; `electors` is what both share
+It may import only the core.
+"""

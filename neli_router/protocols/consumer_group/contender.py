@@ -1,0 +1,352 @@
+"""What both protocols do alike: from a partition that the broker gave to a tenure with a term, and back.
+
+                    evidence           the group confirmed         a message is fresh, and the grace is over
+    (nothing) -Given-> held ----------> proposed ---------> tenure ------------------------------> may lead
+        ^               ^                                     |                                       |
+        |               '---- no fresh message: Fenced -------+---------------------------------------+
+        '---------------- Lost, or asked back and let go -----+---------------------------------------'
+
+**A term** is `term_base` + 1 + the offset of the message that began the tenure, so it is above `term_base`. Two
+successive owners of a partition never have the same term, nor a falling one, also when one is a zombie. Why:
+
+1. A tenure begins when its message m was received, and *after that* the group's coordinator still counted this
+   member (`Confirm`). So m was in the log when the coordinator answered.
+2. The coordinator gives the partition to another member only after it has ceased to count this one, or has been told
+   that this one let go. In the second case this machine knew, because a driver keeps the order of what it heard: then
+   it dropped what it had proposed, and the answer that comes later is to nothing.
+3. So m was in the log before the next owner was given the partition. The next owner begins by a message that was
+   appended after that (`neli`: its messages begin at the log's end, asked for after it was given; `fast_neli`: its
+   own heartbeat, sent after it was given). A log's offsets rise. The same holds for the next tenure of one owner.
+
+The offset of the first message received would not do without (1). A consumer that was given a partition, hung, and
+wakes when another has it, begins at the end of the log like the owner: both would take the same offset, or the zombie
+a higher one, and then a fence would refuse the owner for as long as it leads. The group's generations would not do
+either: they begin anew when a group is deleted.
+
+**What this cannot promise.** A tenure begins with the group's word, and goes on by messages alone, as both protocols
+have it. Kafka lets a consumer fetch that the group has forgotten. Such a zombie leads on until it hears of it, beside
+the new owner. Its term is lower: acts that matter carry it, and a fence refuses them. A topic that is made anew begins
+at offset 0: where that is seen (an offset that is not above the last) the member ends with an error; where no member
+lived to see it, terms fall unless `term_base` is raised.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from random import Random
+
+from neli_router.errors import GroupMismatch, LedgerRewound, NeliError
+from neli_router.protocols.belief import Believer
+from neli_router.protocols.consumer_group.events import (
+    AskedBack,
+    Away,
+    Back,
+    Broken,
+    BrokerEffect,
+    BrokerInput,
+    Confirm,
+    Confirmed,
+    GiveBack,
+    Given,
+    LeaveGroup,
+    Lost,
+    Message,
+    Publish,
+    Received,
+)
+from neli_router.protocols.consumer_group.settings import GroupSettings
+from neli_router.protocols.protocol import Close, Released, Stopped
+
+__all__ = ["Contender", "Held"]
+
+LOST = "the broker took the partition for itself, or the group forgot this member"
+
+
+class Held:
+    """A partition, from Given until it is given back or lost."""
+
+    def __init__(self, given_at: float) -> None:
+        self.given_at = given_at
+        self.asked_back = False
+        self.began = False
+        """Whether the present tenure began since the partition was given."""
+        self.proposed: int | None = None
+        """The offset of the message that shall begin a tenure, once the group has confirmed."""
+        self.doubted = False
+        """Whether the group shall confirm the present tenure again. Until it has, no message prolongs it."""
+
+
+class Contender(Believer):
+    """One member's machine. Not thread-safe. `partitions` is M, as the broker was asked for it at the start."""
+
+    def __init__(self, settings: GroupSettings, partitions: int, now: float, *, rng: Random) -> None:
+        if partitions != settings.layout.partitions:
+            raise _other_size(settings.layout.partitions, partitions)
+        super().__init__(settings.drain_timeout, now, rng)
+        self.error: NeliError | None = None
+        self._group = settings
+        self._held: dict[int, Held] = {}
+        self._tenures: dict[int, int] = {}
+        """Partition -> the offset of the message that began the tenure."""
+        self._offsets: dict[int, int] = {}
+        self._publish_at = -inf
+        self._confirm_at = -inf
+        self._news = False
+        """Whether there is a proposal that the group was not asked about yet."""
+        self._away = self._advised = self._closing = self._left = self._told = False
+
+    # What each protocol says for itself
+
+    @abstractmethod
+    def _given(self, partition: int, now: float) -> None:
+        """A partition was given."""
+
+    @abstractmethod
+    def _receive(self, message: Message, wall: float, now: float, effects: list[BrokerEffect]) -> None:
+        """Take one message, which may be evidence."""
+
+    def _disregards(self, partition: int) -> bool:
+        """Whether this partition is nothing to the protocol, although the broker gives it to members."""
+        return False
+
+    def _begins(self, partition: int) -> float:
+        """From when a tenure may lead."""
+        return -inf
+
+    @abstractmethod
+    def _bodies(self, now: float) -> Mapping[int, bytes | None]:
+        """What is to be published now."""
+
+    @property
+    @abstractmethod
+    def _silence(self) -> str:
+        """Why evidence ends, in words for the program."""
+
+    # Questions
+
+    def tenures(self, now: float) -> dict[int, int]:
+        """Partition -> term, for all partitions that this member may act for at `now`."""
+        first = self._group.term_base + 1
+        return {i: first + at for i, at in self._tenures.items() if self._begins(i) <= now < self._ends(i)}
+
+    @property
+    def deadline(self) -> float:
+        """When to step with TICK if nothing comes first; `inf` means never."""
+        if self._told:
+            return inf
+        wake = [self._belief.deadline]
+        if not self._left:
+            wake.append(self._publish_at)
+            if self._questions():
+                wake.append(self._confirm_at)
+        leading = self._belief.leading
+        wake += [self._ends(i) if i in leading or self._closing else self._begins(i) for i in self._tenures]
+        return min(wake)
+
+    # The step
+
+    def step(self, event: BrokerInput, now: float) -> list[BrokerEffect]:
+        effects: list[BrokerEffect] = []
+        if self._told:
+            return effects
+        if not self._advised:
+            self._advised = True
+            effects += self._group.advice()
+        self._lapse(now, effects)  # Time first: an input that arrives late must not hide the silence before it.
+        match event:
+            case Given(partitions):
+                self._give(partitions, now, effects)
+            case AskedBack(partitions):
+                self._ask_back(partitions, effects)
+            case Lost(partitions):
+                self._drop(partitions, LOST, now, effects)
+            case Received(messages, wall):
+                self._take(messages, wall, now, effects)
+            case Confirmed(offsets):
+                self._begin(offsets)
+            case Away():
+                self._away = True
+            case Back():
+                self._away, self._publish_at = False, now  # Others may wait for a message since the outage began.
+            case Broken(error):
+                self._stop(error, str(error), now, effects)
+            case Released(terms):
+                for i in self._belief.release(terms):
+                    self._tenures.pop(i)
+            case Close(at_once, error):
+                self._closing = True
+                if at_once:
+                    words = "the program left the group without finishing" if error is None else str(error)
+                    self._stop(error, words, now, effects)
+        if not self._told:
+            self._act(now, effects)
+        return effects
+
+    def _act(self, now: float, effects: list[BrokerEffect]) -> None:
+        self._settle(now, effects)
+        if self._group.exclusive:
+            self._drain(now, effects)
+        else:
+            self._leave_at_once(effects)
+        self._give_back(now, effects)
+        if self._closing and not (self._belief.leading if self._group.exclusive else self._tenures):
+            self._leave(effects)
+            self._told = True
+            effects.append(Stopped(None))
+        if self._left:
+            return
+        if (questions := self._questions()) and (self._news or now >= self._confirm_at):
+            self._news, self._confirm_at = False, now + self._group.beat_every
+            effects.append(Confirm(questions))
+        if now >= self._publish_at:
+            self._publish_at = now + self._group.beat_every
+            if bodies := self._bodies(now):
+                effects.append(Publish(bodies))
+
+    def _lapse(self, now: float, effects: list[BrokerEffect]) -> None:
+        """End the tenures whose evidence has ended by the mere passing of time."""
+        over = [i for i in self._tenures if now >= self._ends(i)]
+        if over:
+            why = " while the broker could not be reached" if self._away else ""
+            self._end(over, f"{self._silence}{why}", now, effects)
+        for i, held in self._held.items():
+            if held.proposed is not None and now >= self._ends(i):
+                held.proposed = None
+
+    def _give(self, partitions: Sequence[int], now: float, effects: list[BrokerEffect]) -> None:
+        partitions = [i for i in partitions if not self._disregards(i)]
+        if (other := max(partitions, default=0)) >= self._group.layout.partitions:
+            self._fail(_other_size(self._group.layout.partitions, other + 1), now, effects)
+            return
+        self._drop(self._held.keys() & set(partitions), "the broker gave the partition anew", now, effects)
+        for i in partitions:
+            self._held[i] = Held(now)
+            self._given(i, now)
+
+    def _ask_back(self, partitions: Sequence[int], effects: list[BrokerEffect]) -> None:
+        if unknown := sorted(set(partitions) - self._held.keys()):
+            effects.append(GiveBack(unknown))  # The broker waits for an answer, whatever it asked for.
+        for i in self._held.keys() & set(partitions):
+            self._held[i].asked_back = True
+            if i not in self._belief.leading:
+                self._tenures.pop(i, None)  # Or the program would be told to begin what it has to end.
+
+    def _take(self, messages: Sequence[Message], wall: float, now: float, effects: list[BrokerEffect]) -> None:
+        if messages:
+            self._heard_at = now
+        for message in messages:
+            i, last = message.partition, self._offsets.get(message.partition, -1)
+            if self._disregards(i):
+                continue
+            if i >= self._group.layout.partitions:
+                self._fail(_other_size(self._group.layout.partitions, i + 1), now, effects)
+            elif message.offset <= last:
+                # From here on terms could fall, so that a fence refuses them or, worse, they equal another's.
+                highest = self._group.term_base + 1 + last
+                error = LedgerRewound(
+                    f"a message above offset {last} was wanted in partition {i}",
+                    f"offset {message.offset} was read: the topic was made anew, or it lost messages",
+                    f"start all members of the group with a term_base of at least {highest}",
+                )
+                self._fail(error, now, effects)
+            else:
+                self._offsets[i] = message.offset
+                self._receive(message, wall, now, effects)
+            if self._told:
+                return
+
+    def _propose(self, partition: int, offset: int) -> None:
+        """This message shall begin a tenure, if there is none and none is on its way."""
+        held = self._held[partition]
+        if not (self._closing or held.asked_back or held.began) and held.proposed is None:
+            held.proposed, self._news = offset, True
+
+    def _begin(self, offsets: Mapping[int, int]) -> None:
+        for i, offset in offsets.items():
+            held = self._held.get(i)
+            if held is None:
+                continue  # The answer came later than the loss.
+            if held.proposed == offset:
+                held.proposed, held.began = None, True
+                self._tenures[i] = offset
+            elif self._tenures.get(i) == offset:
+                held.doubted = False
+
+    def _questions(self) -> dict[int, int]:
+        """What the group shall confirm: partition -> offset."""
+        questions: dict[int, int] = {}
+        for i, held in self._held.items():
+            if held.proposed is not None:
+                questions[i] = held.proposed
+            elif held.doubted and i in self._tenures:
+                questions[i] = self._tenures[i]
+        return questions
+
+    # Ends
+
+    def _end(self, partitions: Iterable[int], reason: str, now: float, effects: list[BrokerEffect]) -> None:
+        """These tenures are over."""
+        for i in partitions:
+            self._tenures.pop(i, None)
+            if i in self._held:
+                self._held[i].began = self._held[i].doubted = False
+        self._belief.reason = reason
+        self._settle(now, effects)
+
+    def _drop(self, partitions: Iterable[int], reason: str, now: float, effects: list[BrokerEffect]) -> None:
+        """The broker has these again. Under `available` their tenures last for as long as their evidence does."""
+        gone = [i for i in partitions if self._held.pop(i, None) is not None]
+        if self._group.exclusive:
+            self._end(gone, reason, now, effects)
+
+    def _settle(self, now: float, effects: list[BrokerEffect]) -> None:
+        effects += self._belief.settle(self.tenures(now), take=not self._closing)
+
+    def _drain(self, now: float, effects: list[BrokerEffect]) -> None:
+        """Ask the program for what the broker asked back; for all of it, if the member leaves."""
+        leading = self._belief.leading
+        wanted = {i: term for i, term in leading.items() if self._closing or self._held[i].asked_back}
+        late, told = self._belief.drain(wanted, now)
+        effects += told
+        for i in late:
+            self._tenures.pop(i)
+
+    def _leave_at_once(self, effects: list[BrokerEffect]) -> None:
+        """Under `available` the partitions go first, and the program leads on for as long as the evidence lasts."""
+        orderly = self._held.keys() if self._closing else [i for i, held in self._held.items() if held.asked_back]
+        self._belief.succeeded(i for i in orderly if i in self._belief.leading)
+        if self._closing:
+            self._leave(effects)
+
+    def _give_back(self, now: float, effects: list[BrokerEffect]) -> None:
+        led: Mapping[int, int] = self._belief.leading if self._group.exclusive else {}
+        done = sorted(i for i, held in self._held.items() if held.asked_back and i not in led)
+        if done:
+            self._drop(done, "the broker asked for the partition", now, effects)
+            effects.append(GiveBack(done))
+
+    def _leave(self, effects: list[BrokerEffect]) -> None:
+        if not self._left:
+            self._left = True
+            self._held.clear()
+            if self._group.exclusive:
+                self._tenures.clear()  # They were in their grace: the program never heard of them.
+            effects.append(LeaveGroup())
+
+    def _fail(self, error: NeliError, now: float, effects: list[BrokerEffect]) -> None:
+        self._stop(error, str(error), now, effects)
+
+    def _stop(self, error: NeliError | None, reason: str, now: float, effects: list[BrokerEffect]) -> None:
+        """End without waiting for the program, which is fenced in this very step."""
+        self.error, self._told = error, True
+        self._held.clear()
+        self._end(list(self._tenures), reason, now, effects)
+        effects.append(Stopped(error))
+
+
+def _other_size(wanted: int, found: int) -> GroupMismatch:
+    return GroupMismatch(
+        f"a topic with M={wanted} partitions was wanted, which never changes while a group runs",
+        f"it has {found} or more" if found > wanted else f"it has {found}",
+        "stop all members of the group, give all of them the layout that the topic has, and start them again",
+    )

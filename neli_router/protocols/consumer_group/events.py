@@ -1,0 +1,155 @@
+"""The broker's side of the protocols that borrow a consumer group: what a machine takes from it, and gives to it.
+
+    broker --Given, AskedBack, Lost, Received, Confirmed, Away, Back, Broken--> machine
+    machine --Publish, Confirm, GiveBack, LeaveGroup--> broker
+
+Each member publishes to the partitions of one topic, and consumes it in one group with the others. The broker gives
+each partition to one consumer at a time, as far as it knows, and tells nobody who has the others.
+
+    nothing --Given--> given --AskedBack--> asked back --GiveBack (mine), or the broker's patience ends--> nothing
+       ^                 '---------------------- Lost ------------------'
+
+A broker that asks for a partition waits for the answer, so the program can finish its work first. It does not wait for
+a member that it takes for dead: that one hears of it late, or never, and may go on receiving for a while. So messages
+that arrive prove nothing about the group. `Confirm` asks the group itself.
+
+A driver promises an order. All inputs stand in one queue, in the order in which its consumer heard of them. So when
+`Confirmed` is taken, every Given, AskedBack and Lost that the consumer had heard of before it asked has been taken.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from neli_router.errors import NeliError
+from neli_router.protocols.protocol import Close, News, Released, Tick
+
+__all__ = [
+    "AskedBack",
+    "Away",
+    "Back",
+    "Broken",
+    "BrokerEffect",
+    "BrokerInput",
+    "Confirm",
+    "Confirmed",
+    "GiveBack",
+    "Given",
+    "LeaveGroup",
+    "Lost",
+    "Message",
+    "Publish",
+    "Received",
+]
+
+
+class Message(NamedTuple):
+    """One message of the topic."""
+
+    partition: int
+    offset: int
+    appended_at: float | None
+    """Seconds since 1970 by the broker's clock, or None if the topic keeps the writers' times instead."""
+    body: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The broker gave these partitions to this consumer, beside those that it has.
+
+    The messages of each begin at its end, as that was asked for after it was given: never at a committed offset, and
+    not where this consumer stood when it had the partition before.
+    """
+
+    partitions: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class AskedBack:
+    """The broker wants these back, and waits for `GiveBack` until its patience ends. Lost comes before it has them."""
+
+    partitions: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The broker took these for itself already, or the group forgot this consumer."""
+
+    partitions: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The next messages of the partitions given, in the order of each.
+
+    The time of the step is just *after* they were taken from the client library, where they may have waited. `wall` is
+    this host's clock of the day, in seconds since 1970: comparable with the broker's as far as both are kept in step.
+    It is read *after* the time of the step. A process may stand still between the two: then a message seems older than
+    it is, and a leader ends too soon. The other way round it would seem younger, and two could lead.
+    """
+
+    messages: Sequence[Message]
+    wall: float
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """After `Confirm(offsets)` was given, the group's coordinator still counted this consumer as a member."""
+
+    offsets: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """The broker cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """The broker can be reached again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The topic or the group cannot be used any more, and trying again will not help."""
+
+    error: NeliError
+
+
+BrokerInput = Given | AskedBack | Lost | Received | Confirmed | Away | Back | Broken | Released | Close | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Publish these, in order: partition -> body. They may be lost."""
+
+    bodies: Mapping[int, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Ask the group's coordinator whether it still counts this consumer: partition -> offset of the message meant.
+
+    `Confirmed` has the same offsets. There is no other answer: a group that refuses says `Lost`, and a question that
+    was lost is asked again. With Kafka this is a commit in the consumer's own generation (or member epoch), which the
+    coordinator refuses to a consumer that it has taken for dead. The offset committed is never read by us, but goNELI
+    begins there: in a group with goNELI, commit one past the end of any log, from which a consumer goes to the end.
+    """
+
+    offsets: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """The program is done with these, which the broker asked back: it may give them to others."""
+
+    partitions: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    """Leave the group now, so that others are given what this consumer has. The machine may go on for a while."""
+
+
+BrokerEffect = Publish | Confirm | GiveBack | LeaveGroup | News
+"""Whoever drives the machine announces its tenures: they are in its standing."""

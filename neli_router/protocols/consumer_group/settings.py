@@ -1,0 +1,300 @@
+"""What a member of a consumer group is told, and why some of it cannot be: each inequality, spelled out.
+
+The times of NELI (the paper, "Protocol definition" and "Exclusivity of role assignment"):
+
+    |<--- session --->|                                 how long the broker waits for a consumer that is silent
+    |<----------- T ----------->|                       available: the old leader goes on until the new one leads
+    |<---- T ---->|<-e->|                               exclusive: the old leader ends before the new one is given
+    |<-beat->|<-beat->|                                 a third of T at most: one message may be lost
+
+The times of Fast NELI:
+
+    |<---------------- session ---------------->|       three times the heartbeat timeout, or more
+    |<- heartbeat ->|                                   from the sending of the last heartbeat that came back
+       timeout      |<- group's heartbeat ->|           the session may have begun so much before that heartbeat
+
+Advice is no contradiction: `advice` gives the paper's words on sizes as notices for the log.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import ClassVar
+
+from msgspec import Struct
+
+from neli_router.core.keyspace import Layout
+from neli_router.errors import ConfigError
+from neli_router.protocols.protocol import NAME_MAX, Guarantee, Notice
+
+__all__ = ["FastNeliSettings", "GroupSettings", "NeliSettings"]
+
+SESSION = 6.0
+"""Kafka's brokers accept no shorter session unless they are told to (`group.min.session.timeout.ms`)."""
+
+SHORT_SESSION = 1.0
+"""Below it, members with librdkafka were seen to expel each other: it is silent for so long before it joins again."""
+
+TERM_MAX = 2**53
+"""A term must stay a whole number in every language and table."""
+
+NAME_OF_GROUP = re.compile(r"[a-zA-Z0-9._-]+")
+"""goNELI's rule for the names of groups and topics, which is Kafka's."""
+
+
+class GroupSettings(Struct, frozen=True, kw_only=True):
+    """What both protocols are told. Times are in seconds. `ConfigError` names all that is wrong at once."""
+
+    name: str
+    layout: Layout
+    """M is `layout.partitions`, which the topic must have. Role j is filled by partition j mod M."""
+    drain_timeout: float = 30.0
+    """How long the broker is kept waiting for the program to finish what was asked back. The driver's broker must be
+    at least as patient: `max.poll.interval.ms` in Kafka."""
+    term_base: int = 0
+    """Terms are above this. A group that moves from another ledger, or to a topic made anew, gives the highest term
+    that it ever had, so that no fence refuses the new terms, and each refuses the old ones."""
+    session: float | None = None
+    """How long the broker waits for a silent consumer: `session.timeout.ms` in Kafka."""
+    group_heartbeat: float | None = None
+    """How often the client library tells the broker that it lives: `heartbeat.interval.ms` in Kafka. None is a tenth of
+    the session, as in the paper's advice."""
+    roles: int | None = None
+    members: int | None = None
+    assignor: str | None = None
+    """Only for advice: how many roles and members are expected, and `partition.assignment.strategy`."""
+
+    def __post_init__(self) -> None:
+        if problems := list(self._problems()):
+            raise ConfigError(problems)
+
+    # Each protocol has these
+
+    times: ClassVar[tuple[str, ...]] = ("drain_timeout", "session_timeout", "group_heartbeat_every")
+
+    @property
+    def exclusive(self) -> bool:
+        return True
+
+    @property
+    def session_timeout(self) -> float:
+        return SESSION if self.session is None else self.session
+
+    @property
+    def group_heartbeat_every(self) -> float:
+        return self.session_timeout / 10 if self.group_heartbeat is None else self.group_heartbeat
+
+    @property
+    def beat_every(self) -> float:
+        raise NotImplementedError
+
+    def _inequalities(self) -> Iterator[str]:
+        return iter(())
+
+    # What follows
+
+    def advice(self) -> Iterator[Notice]:
+        """The paper's advice on sizes ("Protocol definition", the guidelines at its end), where it is not followed."""
+        m, r, p = self.layout.partitions, self.roles, self.members
+        if r is not None and r < 1:
+            yield _advice("no role can be assigned", "have one role at least", roles=r)
+        if r is not None and 1 <= r < m / 2:
+            remedy = "have about as many partitions as roles, or else assign partitions by roundrobin"
+            yield _advice("members may own partitions and no role", remedy, roles=r, partitions=m)
+        if self.assignor == "range":
+            remedy = "choose roundrobin, or cooperative-sticky, which moves fewer partitions"
+            yield _advice("the low partitions, which have roles, pile up on few members", remedy, assignor="range")
+        if p is not None and m < p:
+            yield _advice("members stay idle", "have as many partitions as members", members=p, partitions=m)
+        if p is not None and m > 8 * p:
+            remedy = "have about as many partitions as members; each costs messages at every beat"
+            yield _advice("far more partitions than members", remedy, members=p, partitions=m)
+        if self.session_timeout < SHORT_SESSION:
+            remedy = "have 1.5 s or more, or Kafka's newer protocol, and measure that the group settles"
+            yield _advice("sessions this short were seen to flap", remedy, session=self.session_timeout)
+
+    def _problems(self) -> Iterator[str]:
+        if not (_is_text(self.name) and self.name.isprintable() and 1 <= len(self.name) <= NAME_MAX):
+            yield f"name={self.name!r:.60} must be printable text of 1 to {NAME_MAX} characters: choose another"
+        if not (_is_whole(self.term_base) and 0 <= self.term_base < TERM_MAX):
+            yield f"term_base={self.term_base!r} must be a whole number from 0 to below {TERM_MAX}: correct it"
+        for field in ("roles", "members"):
+            if (count := getattr(self, field)) is not None and not (_is_whole(count) and count >= 0):
+                yield f"{field}={count!r} must be a whole number, or None if it is not known: correct it"
+        unfit = [field for field in self.times if not _is_time(getattr(self, field))]
+        for field in unfit:
+            yield f"{field}={getattr(self, field)!r} must be a number of seconds: correct it"
+        if not unfit:  # The rest compares them.
+            yield from self._inequalities()
+
+
+class NeliSettings(GroupSettings, frozen=True, kw_only=True):
+    """Settings of `neli`, with the names of the paper where it has any."""
+
+    guarantee: Guarantee = "available"
+    threshold: float | None = None
+    """T: how long a message proves anything. None is two sessions under `available`, half a session under `exclusive`.
+    Longer overlaps longer, or leaves more of a gap; shorter takes a late message for a lost partition."""
+    clock_error: float = 0.5
+    """e: the most that the clocks of this host and of any broker differ. It counts under `exclusive` only."""
+    beat: float | None = None
+    """Seconds between broadcasts of a group that has its topic to itself; None is a sixth of T. Longer costs less."""
+    groups: int = 1
+    """How many NELI groups share the topic. Each broadcasts so many times less often, as far as T allows."""
+
+    times: ClassVar[tuple[str, ...]] = (*GroupSettings.times, "t", "clock_error", "beat_every")
+
+    @property
+    def exclusive(self) -> bool:
+        return self.guarantee == "exclusive"
+
+    @property
+    def t(self) -> float:
+        """T, the paper's threshold."""
+        if self.threshold is not None:
+            return self.threshold
+        return self.session_timeout / 2 if self.exclusive else 2 * self.session_timeout
+
+    @property
+    def grace(self) -> float:
+        """How long a new leader waits. The paper says T; the old leader's clock may also be e behind the broker's."""
+        return self.t + self.clock_error if self.exclusive else 0.0
+
+    @property
+    def beat_every(self) -> float:
+        """The paper, "Topic reuse": a second group halves the frequency of both."""
+        return min(self._proof / 6 * self.groups, self._proof / 3) if self.beat is None else self.beat * self.groups
+
+    @property
+    def _proof(self) -> float:
+        """How long a message surely proves anything: a clock that is e ahead of the broker's takes it for older."""
+        return max(0.0, self.t - self.clock_error) if self.exclusive else self.t
+
+    def advice(self) -> Iterator[Notice]:
+        yield from super().advice()
+        if self.session_timeout > SESSION:
+            remedy = "lower session, and group.min.session.timeout.ms of the brokers, as far as the group settles"
+            yield _advice("a member that dies is missed for a session", remedy, session=self.session_timeout)
+        if self.session_timeout < SESSION:
+            remedy = "set group.min.session.timeout.ms of the brokers to the session or less"
+            yield _advice("brokers refuse so short a session by default", remedy, session=self.session_timeout)
+        if self.groups > 1:
+            remedy = "give each group a topic of its own, so that they do not fail together"
+            yield _advice("the topic is shared", remedy, groups=self.groups)
+
+    def _problems(self) -> Iterator[str]:
+        if self.guarantee not in ("exclusive", "available"):
+            yield f"guarantee={self.guarantee!r} is unknown: choose 'available' or 'exclusive'"
+        elif not (_is_whole(self.groups) and self.groups >= 1):
+            yield f"groups={self.groups!r} must be a whole number of at least 1: count the groups that share the topic"
+        else:
+            yield from super()._problems()
+
+    def _inequalities(self) -> Iterator[str]:
+        t, e, session = self.t, self.clock_error, self.session_timeout
+        if self.exclusive and t <= e:
+            yield f"T={t:g} must be greater than e={e:g}, or no message proves anything: raise threshold above {e:g}"
+        elif not 0 < self.beat_every <= self._proof / 3:
+            less = f" less e={e:g}" if self.exclusive else ""
+            yield (
+                f"beat={self.beat_every:g} (with groups={self.groups}) must be above 0 and at most a third of T={t:g}"
+                f"{less}, or one lost message would look like a lost partition: lower beat to "
+                f"{self._proof / 3 / self.groups:g} or raise threshold to {t - self._proof + 3 * self.beat_every:g}"
+            )
+        if self.exclusive and t + e >= session:
+            yield (
+                f"T={t:g} plus e={e:g} must be less than session={session:g}, or a member can lead a partition that "
+                f"the broker gave to another: lower threshold to under {max(0.0, session - e):g} or raise session "
+                f"above {t + e:g}"
+            )
+        if not self.exclusive and t <= session:
+            yield (
+                f"T={t:g} must be greater than session={session:g}, or a leader that is cut off ends before the broker "
+                f"gives its partitions to another: raise threshold above {session:g} or lower session to under {t:g}"
+            )
+
+
+class FastNeliSettings(GroupSettings, frozen=True, kw_only=True):
+    """Settings of `fast-neli`, with goNELI's names and defaults where it has any."""
+
+    heartbeat_timeout: float = 5.0
+    """HeartbeatTimeout: how long a leader leads without hearing itself. Shorter leaves shorter gaps and fences more."""
+    min_poll_interval: float = 0.1
+    """MinPollInterval: seconds between heartbeats. goNELI sends one at each poll."""
+    goneli: bool = False
+    """Be one of a group of goNELI: lead partition 0 and no other, and send what goNELI sends."""
+    group: str | None = None
+    """LeaderGroupID. goNELI's default is the name of its program's file."""
+    topic: str | None = None
+    """LeaderTopic; None is the group's name with `.neli` after it."""
+
+    times: ClassVar[tuple[str, ...]] = (*GroupSettings.times, "heartbeat_timeout", "min_poll_interval")
+
+    @property
+    def session_timeout(self) -> float:
+        return 3 * self.heartbeat_timeout if self.session is None else self.session
+
+    @property
+    def beat_every(self) -> float:
+        return self.min_poll_interval
+
+    @property
+    def leader_topic(self) -> str | None:
+        return f"{self.group}.neli" if self.topic is None and self.group is not None else self.topic
+
+    def _problems(self) -> Iterator[str]:
+        if not _is_time(self.heartbeat_timeout):
+            yield f"heartbeat_timeout={self.heartbeat_timeout!r} must be a number of seconds: correct it"
+            return  # The session follows from it.
+        yield from super()._problems()
+        if _is_text(self.name) and "%" in self.name:
+            yield f"the name {self.name!r:.60} must have no %, which ends the time in a heartbeat: choose another"
+        for field in ("group", "topic"):
+            value = getattr(self, field)
+            if value is not None and not (_is_text(value) and NAME_OF_GROUP.fullmatch(value)):
+                yield f"{field}={value!r:.60} must have only letters, digits, '.', '_' and '-': choose another"
+        if self.goneli and self.layout.partitions != 1:
+            yield (
+                f"goneli=True needs a layout of one partition, got {self.layout.partitions}: goNELI leads partition 0 "
+                "and no other, so every role is its leader's"
+            )
+
+    def _inequalities(self) -> Iterator[str]:
+        timeout, session, every = self.heartbeat_timeout, self.session_timeout, self.group_heartbeat_every
+        if not 0 < self.min_poll_interval <= timeout / 3:
+            yield (
+                f"min_poll_interval={self.min_poll_interval:g} must be above 0 and at most a third of "
+                f"heartbeat_timeout={timeout:g}, or one lost heartbeat would look like silence: lower it to "
+                f"{timeout / 3:g} or raise heartbeat_timeout to {3 * self.min_poll_interval:g}"
+            )
+        if timeout > session / 3:
+            yield (
+                f"heartbeat_timeout={timeout:g} must be at most a third of session={session:g}, so that a leader that "
+                f"is cut off stops well before the broker gives its partitions away: lower it to {session / 3:g} or "
+                f"raise session to {3 * timeout:g}"
+            )
+        if timeout + every >= session:
+            yield (
+                f"heartbeat_timeout={timeout:g} plus group_heartbeat={every:g} must be less than session={session:g}, "
+                f"or two members can lead at once: lower group_heartbeat to under {max(0.0, session - timeout):g}"
+            )
+        if self.goneli and session != 3 * timeout:
+            yield (
+                f"session={session:g} must be three times heartbeat_timeout={timeout:g} with goneli=True, because "
+                "goNELI knows no other: leave session out"
+            )
+
+
+def _advice(found: str, remedy: str, **fields: object) -> Notice:
+    return Notice("group.advice", {"found": found, "remedy": remedy, **fields})
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

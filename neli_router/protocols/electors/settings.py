@@ -1,0 +1,191 @@
+"""What a member of a group without a broker is told, and why some of it cannot be.
+
+    |<------------- lease ------------>|        how long a leader acts on a majority's last support, from its asking
+    |<-beat->|<-beat->|<-beat->|                 `term`: the heartbeat; three missed ones make a leader seem gone
+    |<--------------- wait --------------->|     the lease as a supporter counts it, on the slowest allowed clock
+
+`gossip` calls the lease P, and the beat its interval: `gossip.py` says what must fit into P.
+
+The list of peers is the electorate. Its length N is part of what every promise rests on: two halves that believe in
+different lists would have two majorities. So all datagrams carry a mark of the list, and others' are refused.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from neli_router.core.keyspace import Layout
+from neli_router.errors import ConfigError
+from neli_router.protocols.protocol import BASE_MAX, DRIFT_MAX, LEASE_MAX, LEASE_MIN, wait_for
+
+__all__ = ["MISSES", "PEERS_MAX", "GossipSettings", "PeerSettings", "Policy", "TermSettings"]
+
+MISSES = 3
+"""Heartbeats that are missed one after another until a leader seems gone."""
+
+PEERS_MAX = 200
+"""A list of a hundred works; a datagram to each of many more, every beat, is another protocol."""
+
+INTERVALS_MIN = 5
+"""P in gossip intervals, at least: a change of favourite must have time to reach everybody."""
+
+Policy = Literal["random", "priority"]
+
+
+class PeerSettings(Struct, frozen=True, kw_only=True):
+    """What `term` and `gossip` have in common. Times are in seconds. `ConfigError` names all that is wrong at once."""
+
+    name: str
+    layout: Layout
+    peers: tuple[str, ...]
+    """The addresses of all members, in one order everywhere. A member's id is its place in it."""
+    me: int
+    lease: float
+    beat: float
+    drain_timeout: float = 30.0
+    drift: float = DRIFT_MAX
+    term_base: int = 0
+    """Terms are above this."""
+
+    def __post_init__(self) -> None:
+        if problems := self.problems():
+            raise ConfigError(problems)
+
+    @property
+    def size(self) -> int:
+        return len(self.peers)
+
+    @property
+    def voters(self) -> int:
+        """N: how many elect together."""
+        return self.size
+
+    @property
+    def quorum(self) -> int:
+        """N/2 + 1."""
+        return self.voters // 2 + 1
+
+    @property
+    def wait(self) -> float:
+        """How long a supporter holds to what it said, on its own clock."""
+        return wait_for(self.lease, self.drift)
+
+    @property
+    def doubts(self) -> list[str]:
+        """What costs more than it need, as sentences."""
+        count, quorum = self.voters, self.quorum
+        if count % 2:
+            return []
+        borne = count - quorum
+        failures = f"{borne or 'no'} failure{'s' * (borne > 1)}"
+        who = "peers" if count == self.size else "that elect together"
+        costs = f"{count} {who} need {quorum} for a majority, and bear {failures}"
+        as_few = "as one alone does" if count == 2 else f"as {count - 1} do"
+        return [f"{costs}, {as_few}: leave one out, or add one"]
+
+    def problems(self) -> list[str]:
+        """Every contradiction, as a sentence that says what was wanted, what was found and what to do."""
+        found = []
+        if not 1 <= len(self.peers) <= PEERS_MAX:
+            found.append(f"{len(self.peers)} peers were named: name from 1 to {PEERS_MAX}, this member among them")
+        if twice := sorted({peer for peer in self.peers if self.peers.count(peer) > 1}):
+            found.append(f"peers are named twice ({', '.join(twice)}): name each once, or it would vote twice")
+        if self.peers and not 0 <= self.me < len(self.peers):
+            found.append(f"me={self.me} is no place in the list of {len(self.peers)} peers: count from 0")
+        if not LEASE_MIN <= self.lease <= LEASE_MAX:
+            found.append(f"lease={self.lease} must be from {LEASE_MIN} to {LEASE_MAX} seconds")
+        elif not 0 < self.beat <= self.lease / self.beats_min * (1 + 1e-9):
+            most = self.lease / self.beats_min
+            found.append(
+                f"beat={self.beat:g} must be above 0 and at most lease/{self.beats_min:g}={most:g}: lower it, or raise "
+                f"lease to {self.beat * self.beats_min:g}"
+            )
+        if not 0 <= self.drift < 0.1:
+            found.append(f"drift={self.drift} must be under 0.1: no clock is off by a tenth of its rate")
+        if self.drain_timeout < 0:
+            found.append(f"drain_timeout={self.drain_timeout} must be at least 0 seconds")
+        if not 0 <= self.term_base <= BASE_MAX:
+            found.append(f"term_base={self.term_base} must be a whole number from 0 to {BASE_MAX}: correct it")
+        return found
+
+    @property
+    def beats_min(self) -> float:
+        return MISSES
+
+
+class TermSettings(PeerSettings, frozen=True, kw_only=True):
+    """Of `term`. The beat is the heartbeat, and the lease is three of them or more."""
+
+    policy: Policy = "random"
+    """Who stands first: `random`, after a wait that is drawn; `priority`, as `priority.py` assigns it."""
+    wait_max: float | None = None
+    """The longest random wait. None is three heartbeats, as BlazingMQ waits up to 3 s."""
+    replicas: int | None = None
+    """How many peers elect the leader of each partition. None is all of them; with `random` it must be all."""
+    priorities: tuple[tuple[int, ...], ...] | None = None
+    """Of `priority`: for each partition, each peer's priority, 0 for one that is none of its replicas. None assigns."""
+    scouting: bool = True
+    """Ask whether a proposal would be honoured, before it ends anybody's term. Off only to see what happens."""
+    transfer: bool = True
+    """Of `priority`: a leader passes a partition to a living peer that is preferred."""
+
+    @property
+    def voters(self) -> int:
+        return self.replicas or self.size
+
+    @property
+    def longest_wait(self) -> float:
+        return MISSES * self.beat if self.wait_max is None else self.wait_max
+
+    def problems(self) -> list[str]:
+        found = super().problems()
+        if self.policy not in ("random", "priority"):
+            found.append(f"policy={self.policy!r} is unknown: choose 'random' or 'priority'")
+        if self.replicas is not None and not 1 <= self.replicas <= len(self.peers):
+            found.append(f"replicas={self.replicas} must be from 1 to the {len(self.peers)} peers, or None for all")
+        elif self.policy == "random" and self.replicas not in (None, len(self.peers)):
+            found.append("replicas is of policy='priority', which says who they are: leave it out")
+        if self.priorities is not None:
+            if self.policy != "priority":
+                found.append("priorities are of policy='priority': choose it, or leave them out")
+            if len(self.priorities) != self.layout.partitions:
+                found.append(
+                    f"priorities are of {len(self.priorities)} partitions, and the layout has "
+                    f"{self.layout.partitions}: give a row for each"
+                )
+            if any(len(row) != len(self.peers) for row in self.priorities):
+                found.append(f"priorities must have {len(self.peers)} numbers for each partition, one a peer")
+        return found
+
+
+class GossipSettings(PeerSettings, frozen=True, kw_only=True):
+    """Of `gossip`. The beat is the gossip interval, and the lease is P."""
+
+    phi_max: float = 8.0
+    """From which suspicion on a peer counts as dead: 8 is one mistake in a hundred million intervals."""
+    window: int = 100
+    """Intervals between signs of life that suspicion is drawn from."""
+    relay: bool = False
+    """Pass on what is known of a peer's clock in place of what it last said itself: the text's own improvement."""
+    first_class: int | None = None
+    """How many peers vote, gossip twice as often and among themselves; the leader chooses them. None is all."""
+
+    @property
+    def voters(self) -> int:
+        return self.first_class or self.size
+
+    @property
+    def beats_min(self) -> float:
+        return INTERVALS_MIN
+
+    def problems(self) -> list[str]:
+        found = super().problems()
+        if not 1 <= self.phi_max < 300:
+            found.append(f"phi_max={self.phi_max} must be at least 1, which is wrong once in ten times, and under 300")
+        if self.window < 2:
+            found.append(f"window={self.window} must be at least 2 intervals")
+        if self.first_class is not None and not 1 <= self.first_class <= len(self.peers):
+            found.append(
+                f"first_class={self.first_class} must be from 1 to the {len(self.peers)} peers, or None for all"
+            )
+        return found

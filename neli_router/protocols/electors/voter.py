@@ -1,0 +1,175 @@
+"""What the machines of all electors do alike: they tell the program what it may act for, and let it finish.
+
+    Heard, Nominate ... --> elector --tenures--> belief --Acquired, Revoked, Fenced--> program
+                              ^                                   |
+                              '---- it may cede these <-- Released, or drain_timeout
+
+An elector says for which partitions this member *may* act, and until when: its tenures. What the program believes
+follows, in the same step, and losses before gains (`belief.py`). Whoever wants a leader to give a partition away (its
+close, an operator, a peer that is preferred) only names it: the program is asked first, and the elector cedes what it
+has let go of. So the next leader begins when the program has finished, and needs to wait for nobody's lease.
+
+A voter that closes goes on voting until its program has let go of everything, and then says farewell and stops.
+"""
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from math import inf
+from random import Random
+
+from neli_router.errors import NeliError
+from neli_router.protocols.belief import Believer
+from neli_router.protocols.electors.events import Heard, Led, Nominate, PeerEffect, PeerInput, Prefer, Rebalance
+from neli_router.protocols.electors.settings import PeerSettings
+from neli_router.protocols.protocol import Close, Released, Stopped
+
+__all__ = ["Voter"]
+
+
+class Voter(Believer):
+    """One member's machine. Not thread-safe."""
+
+    shed: frozenset[int] = frozenset()
+    """The partitions that this member shall lead only while no other can."""
+    drained = False
+    """Whether these are all that it could lead."""
+
+    def __init__(self, settings: PeerSettings, now: float, *, rng: Random) -> None:
+        super().__init__(settings.drain_timeout, now, rng)
+        self.error: NeliError | None = None
+        self.transitions: Counter[tuple[str, str]] = Counter()
+        """(role, cause) -> how often this member came to that role, in any partition. All pairs are there from the
+        start: a counter that only appears with its first event hides that event."""
+        self.leader_changes = 0
+        """How often a partition was found to have another leader than the one known before."""
+        self._peer = settings
+        self._closing = self._told = False
+
+    # What each elector says for itself
+
+    @abstractmethod
+    def _hear(self, sender: int, body: bytes, now: float, effects: list[PeerEffect]) -> None:
+        """Take what a peer said. What cannot be read is ignored: a newer release may say more."""
+
+    @abstractmethod
+    def _turn(self, now: float, effects: list[PeerEffect]) -> None:
+        """Do what is due at `now`. Called at the end of each step."""
+
+    @abstractmethod
+    def tenures(self, now: float) -> dict[int, int]:
+        """Partition -> term, for all partitions that this member may act for at `now`."""
+
+    @abstractmethod
+    def _unwanted(self, now: float) -> Iterable[int]:
+        """The partitions that this member leads and shall give away. Of one that closes: everything, without asking."""
+
+    @abstractmethod
+    def _cede(self, partitions: Iterable[int], now: float, effects: list[PeerEffect]) -> None:
+        """The program has let go of these, or will be told so in this step: lead no more, and tell peers."""
+
+    @abstractmethod
+    def _due(self) -> float:
+        """When the elector has something to do next; `inf` means never."""
+
+    @property
+    def leaders(self) -> Sequence[Led | None]:
+        """For people: who leads each partition; None for one that this member takes no part in."""
+        return ()
+
+    @property
+    def electorates(self) -> Collection[tuple[int, ...]]:
+        """The sets of places that elect together: a leader needs a majority of its set, or of both of its sets."""
+        return (tuple(range(self._peer.size)),)
+
+    @property
+    def strangers(self) -> frozenset[int]:
+        """The peers that are ignored, because they keep other promises than this member."""
+        return frozenset()
+
+    @property
+    @abstractmethod
+    def _loss(self) -> str:
+        """Why tenures ended last, in words for the program."""
+
+    @abstractmethod
+    def _nominate(self, event: Nominate | Prefer | Rebalance, now: float, effects: list[PeerEffect]) -> None:
+        """Take an operator's word. An elector that has no use for it ignores it."""
+
+    def _close_step(self, effects: list[PeerEffect]) -> None:
+        """Add what the step came to. Called at the end of each, when the program's news are in `effects`."""
+
+    # Questions
+
+    @property
+    def _is_over(self) -> bool:
+        return self._told
+
+    @property
+    def deadline(self) -> float:
+        """When to step with TICK if nothing comes first; `inf` means never."""
+        if self._told:
+            return inf
+        due = self._due()
+        if leading := self._belief.leading:
+            due = min(due, self._belief.deadline, *map(self._ends, leading))
+        return due
+
+    # The step
+
+    def step(self, event: PeerInput, now: float) -> list[PeerEffect]:
+        effects: list[PeerEffect] = []
+        if self._told:
+            return effects
+        self._settle(now, effects)  # Time first: an input that arrives late must not hide the silence before it.
+        match event:
+            case Heard(sender, body):
+                if sender != self._peer.me:
+                    self._heard_at = now
+                    self._hear(sender, body, now, effects)
+            case Nominate() | Prefer() | Rebalance():
+                self._nominate(event, now, effects)
+            case Released(terms):
+                if done := self._belief.release(terms):
+                    self._cede(done, now, effects)
+            case Close(at_once, error):
+                self._closing = True
+                if at_once:
+                    words = "the program left the group without finishing" if error is None else str(error)
+                    self._stop(error, words, now, effects)
+        if not self._told:
+            self._turn(now, effects)
+            self._settle(now, effects)
+            self._drain(now, effects)
+            if self._closing and not self._belief.leading:
+                self._end(None, now, effects)
+        self._close_step(effects)
+        if self._is_over:
+            effects.append(Stopped(self.error))  # After the farewell: whoever drives this closes the link then.
+        return effects
+
+    def _settle(self, now: float, effects: list[PeerEffect]) -> None:
+        if (may := self.tenures(now)) != self._belief.leading:
+            self._belief.reason = self._loss
+            effects += self._belief.settle(may, take=not self._closing)
+
+    def _drain(self, now: float, effects: list[PeerEffect]) -> None:
+        if not (leading := self._belief.leading):
+            return
+        # Whatever its program was asked for is given away, also if nobody wants it any more: it cannot be unasked.
+        asked = set(leading) if self._closing else {*self._belief.draining, *self._unwanted(now)}
+        wanted = {i: leading[i] for i in sorted(asked) if i in leading}
+        late, told = self._belief.drain(wanted, now)
+        effects += told
+        if late:
+            self._cede(late, now, effects)
+
+    def _stop(self, error: NeliError | None, reason: str, now: float, effects: list[PeerEffect]) -> None:
+        """End without waiting for the program, which is fenced in this very step."""
+        self._belief.reason = reason
+        effects += self._belief.settle({}, take=False)
+        self._end(error, now, effects)
+
+    def _end(self, error: NeliError | None, now: float, effects: list[PeerEffect]) -> None:
+        self._cede(range(self._peer.layout.partitions), now, effects)
+        self.error, self._told = error, True

@@ -1,0 +1,753 @@
+"""Leader election on top of Scuttlebutt: members tell each other whom they favour, and a majority makes a leader.
+
+              quiet P                     it seems dead, or it may not lead             P since the last declaration
+    start ---------------> (chooses) --> favours, declares ------------> frozen --------------------------------------.
+                               ^             ^                             | it is heard again                        |
+                               |             '-----------------------------'                                          |
+                               '--------------------------------------------------------------------------------------'
+
+`ballot.py` says who leads by which declarations, and why at most one does; `electorate.py` says who votes. Here they
+are carried: each member's declarations are part of its state, which Scuttlebutt brings to all others, and phi-accrual
+suspicion says who lives. Every interval a member declares its favourite afresh, or, while it is frozen, only *pulses*,
+or all would take it for dead. What the text leaves open of that, and what holds here:
+
+- *The highest uuid among the candidates* is favoured by whoever has no living favourite; but a fresh member joins the
+  leader that there is, if there is one. A member's uuid is a hash of its address, so that "highest" is the same for
+  all and for ever, and says nothing of the order in the list.
+- *A pause counts as time.* A member that was stopped for P may change its favourite; but it first listens, because it
+  was deaf, and the others not silent.
+- *Whoever cannot hear a majority is no candidate*, and says so: the highest of all would otherwise be everybody's
+  favourite for ever while it is deaf. A favourite that has not come to lead within P is given up for a leader, or for
+  a higher candidate: the text breaks off in the sentence that says how long a member sticks to a living favourite.
+- *With two classes*, only `first_class` members vote, and gossip twice as often, every other time among themselves.
+  They are the highest ones at first, and then the leader replaces those that are dead.
+
+- *A member that was drained* is the last candidate: nobody favours it while another would lead, and if it leads, it
+  gives way to one, unless an operator named it. If all are drained, the highest of them leads. That is in the memory:
+  whoever drained a host expects that it stays drained when it is started again.
+
+A member that gives way, or closes, raises its floor: voters that hear it change over without a wait.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from hashlib import sha256
+from math import inf
+from random import Random
+from zlib import crc32
+
+from msgspec import MsgspecError, Struct
+from msgspec.msgpack import Decoder, encode
+
+from neli_router.protocols.electors.events import COUNT_MAX, Keep, Led, Nominate, PeerEffect, Prefer, Rebalance, Send
+from neli_router.protocols.electors.priority import LEAST
+from neli_router.protocols.electors.settings import GossipSettings
+from neli_router.protocols.electors.voter import Voter
+from neli_router.protocols.gossip.ballot import NOBODY, ON_NONE, Ballot
+from neli_router.protocols.gossip.clocks import BiasedClocks
+from neli_router.protocols.gossip.electorate import Electorate
+from neli_router.protocols.gossip.phi import Signs
+from neli_router.protocols.gossip.scuttlebutt import (
+    Ack,
+    Piece,
+    Refresh,
+    Scuttlebutt,
+    Syn,
+    Update,
+    Value,
+    incarnation_after,
+)
+from neli_router.protocols.protocol import Notice
+
+__all__ = ["CAUSES", "ELECTORATE", "FLOOR", "HEARTBEAT", "LAPSED", "LEADS", "READY", "WISH", "Gossip", "uuid_of"]
+
+URGENT_MAX = 5
+"""Members that are asked at once when there is news for all of them. More is quicker, and a burst of datagrams."""
+
+PAUSE_BEATS = 2
+"""A beat that is late by this many intervals was slept through."""
+
+HEARTBEAT, READY, LEADS, FLOOR, ELECTORATE, PULSE, WISH = range(7)
+"""The keys of a member's state.
+
+    HEARTBEAT   see Triplet
+    READY       ()                           it hears a majority, and would lead
+                (1,)                         ... only while nobody else would; older releases see no difference
+    LEADS       (term,)                      it acts under this
+    FLOOR       (ticks, successor)           it acts on no bound up to this; whom to favour instead, or NOBODY
+    ELECTORATE  (term, change, n, old..., new...)  n is how many the old ones are
+    PULSE       (ticks,)                     it lives, although its heartbeat is frozen
+    WISH        (place, term)                an operator wants the leader of this term to give way to this place
+"""
+
+LAPSED = "for a lease, no majority declared this member their favourite"
+TURNED = "this member favours another one now"
+LAST_CHOICE = (1,)
+GAVE = "this member gave all partitions away"
+OUTLIVED = "others know a later life of this member: its memory was lost, or there are two of it"
+
+ENDS = {LAPSED: "majority_lost", TURNED: "other_favoured", GAVE: "ceded", OUTLIVED: "outlived"}
+"""Why leading ended -> the same in a word."""
+
+CAUSES = (("candidate", "favoured"), *(("follower", cause) for cause in ENDS.values()), ("leader", "elected"))
+"""All (role, cause): a candidate has a majority, and waits until it declares the new term."""
+
+
+class _Memory(Struct, frozen=True, array_like=True):
+    """What must outlive the process."""
+
+    incarnation: int
+    term: int
+    electorate: tuple[int, ...] = ()
+    wait: float = 0.0
+    """How long what was declared may make somebody lead. Memories without it are from older releases."""
+    drained: bool = False
+    voters_mark: int = 0
+    """Of the list and the classes that the electorate was kept under: under others it says nothing."""
+
+
+_memory: Decoder[_Memory] = Decoder(_Memory)
+
+
+def uuid_of(address: str) -> str:
+    return sha256(address.encode()).hexdigest()[:32]
+
+
+class Gossip(Voter):
+    """One member of a group that elects one leader for all partitions. `memory` is what the last life kept."""
+
+    def __init__(self, settings: GossipSettings, memory: bytes, now: float, *, rng: Random) -> None:
+        super().__init__(settings, now, rng=rng)
+        self._settings, self._rng = settings, rng
+        size, me = settings.size, settings.me
+        uuids = [uuid_of(address) for address in settings.peers]
+        self._rank = {place: rank for rank, place in enumerate(sorted(range(size), key=lambda p: uuids[p]))}
+        highest = sorted(range(size), key=lambda p: uuids[p], reverse=True)
+        electors = tuple(sorted(highest[: settings.first_class]))
+        self._two_classes = len(electors) < size
+        electorate = Electorate.first(electors)
+        self._voters_mark = crc32(f"{settings.peers} {electors}".encode())
+        last, term, self._owed = 0, settings.term_base, 0.0
+        if memory:
+            kept = _decode_memory(memory)
+            last, term, self._owed = kept.incarnation, max(term, kept.term), kept.wait
+            self._drain_itself(kept.drained)
+            if self._two_classes and kept.electorate and kept.voters_mark == self._voters_mark:
+                electorate = Electorate.of(kept.electorate)
+        # Members that count P, N or the electorate otherwise would break each other's promises: they hear nothing.
+        told = f"{settings.peers} {settings.lease} {settings.drift} {electors}"
+        self._copies = Scuttlebutt(size, me, 0, mark=crc32(told.encode()))
+        life = incarnation_after(last, rng.getrandbits(16))
+        self._clocks = BiasedClocks(size, me, now, drift=settings.drift)
+        self._ballot = Ballot(
+            me,
+            electorate,
+            self._clocks,
+            now,
+            lease=settings.lease,
+            wait=settings.wait,
+            owed=self._owed,
+            life=life,
+            term=term,
+        )
+        beat = settings.beat
+        self._signs = Signs(
+            size,
+            phi_max=settings.phi_max,
+            window=settings.window,
+            mean_first=beat,
+            deviation_min=beat / 2,
+            limit_max=settings.lease,
+        )
+        self._leaders: set[int] = set()
+        self._wishers: set[int] = set()
+        """Of which others I have a copy that holds LEADS, or WISH."""
+        self._given: set[int] = set()
+        self._slept = 0.0
+        self._hears_until = -inf
+        self._beat_at = self._turned_at = now
+        self._reason = LAPSED
+        self.transitions = Counter(dict.fromkeys(CAUSES, 0))
+        self._lost_by = "this member has not heard of one yet"
+        """Why there is no leader."""
+        self._strangers: set[int] = set()
+        self._before: tuple[int, str] | None = None
+        """The leader before the present one, and why it leads no more, for people."""
+        self._last_leader: int | None = None
+        """The one that was known last."""
+        self._begin_life(now)
+
+    def _begin_life(self, now: float) -> None:
+        """All that the ballot does not begin anew itself."""
+        self._kept = False
+        self._favoured_at = now
+        self._steady = True
+        """Whether the favourite shall be declared afresh."""
+        self._successor: int | None = None
+        """To whom I give way, as soon as the program has let go; myself for anybody, because I was drained."""
+        self._named = NOBODY
+        """To whom I gave way."""
+        self._aside_until = -inf
+        self._was_named = False
+        """Whether an operator wants me to lead, though I was drained."""
+        self._is_news = False
+        self._urgent: dict[int, None] = {}
+        self._told_leader: int | None = None
+        self._copies.begin(self._ballot.life)
+        self._publish_electorate()
+
+    # Questions
+
+    @property
+    def leader(self) -> int | None:
+        """The place of the member that leads, as far as this one has heard."""
+        if self._ballot.acting:
+            return self._settings.me
+        best, found = 0, None
+        for place in self._leaders:
+            term = self._leads(place)
+            if term > best and self._signs.is_alive(place, self._turned_at - self._slept):
+                best, found = term, place
+        return found
+
+    @property
+    def favourite(self) -> int | None:
+        """The place of the member that this one favours."""
+        return None if (favourite := self._ballot.favourite) is None else favourite[0]
+
+    @property
+    def electorate(self) -> Electorate:
+        return self._ballot.electorate
+
+    def tenures(self, now: float) -> dict[int, int]:
+        if (term := self._ballot.tenure(now)) is None:
+            return {}
+        return {i: term for i in range(self._settings.layout.partitions) if i not in self._given}
+
+    def _ends(self, partition: int) -> float:
+        return self._ballot.ends
+
+    def _unwanted(self, now: float) -> Iterable[int]:
+        return range(self._settings.layout.partitions) if self._successor is not None else ()
+
+    def _due(self) -> float:
+        ballot = self._ballot
+        free_at = inf if self._steady and ballot.favourite is not None else ballot.free_at
+        # A choice that found nobody is made again at the next beat.
+        return min(self._beat_at, free_at if free_at > self._turned_at else inf)
+
+    @property
+    def leaders(self) -> Sequence[Led | None]:
+        leader = self.leader
+        if leader is None:
+            told, reason = self._told_leader, self._lost_by
+            if told not in (None, self._settings.me):  # At the next beat people are told of it.
+                reason = str(self._farewell_of(told).fields["reason"])
+            led = Led(None, self._ballot.term, reason)
+        elif leader == self._settings.me:
+            why = self._end_before(leader)
+            led = Led(leader, self._ballot.lead_term or 0, "; ".join(filter(None, (why, "a majority favour it"))))
+        else:
+            led = Led(leader, self._leads(leader), self._end_before(leader) or "it says that it leads")
+        return [led] * self._settings.layout.partitions
+
+    @property
+    def electorates(self) -> Collection[tuple[int, ...]]:
+        electorate = self._ballot.electorate
+        return {electorate.old, electorate.new}
+
+    @property
+    def strangers(self) -> frozenset[int]:
+        return frozenset(self._strangers)
+
+    @property
+    def _loss(self) -> str:
+        return self._reason
+
+    @property
+    def _interval(self) -> float:
+        """Between two exchanges that this member begins."""
+        settings = self._settings
+        return settings.beat / 2 if self._two_classes and settings.me in self._electors else settings.beat
+
+    @property
+    def _electors(self) -> tuple[int, ...]:
+        return self._ballot.electorate.places
+
+    # Messages
+
+    def _hear(self, sender: int, body: bytes, now: float, effects: list[PeerEffect]) -> None:
+        self._wake(now, effects)
+        message = self._copies.decode(body)
+        if message is None or not 0 <= sender < self._settings.size:
+            if self._copies.is_foreign and sender not in self._strangers:
+                self._strangers.add(sender)
+                why = "it has another lease, or settings of another release: start all with the same lease and release"
+                effects.append(Notice("peers.settings_differ", {"peer": self._settings.peers[sender], "why": why}))
+            return
+        self._strangers.discard(sender)
+        refresh = self._refresher(now) if self._settings.relay else None
+        answer: bytes | None
+        if isinstance(message, Syn):
+            answer = self._copies.answer(message, refresh)
+            if self._copies.outlived:
+                self._begin_another_life(now, effects)
+                return
+        else:
+            self._take(message.pieces, now, effects)
+            if self._copies.outlived:
+                self._begin_another_life(now, effects)
+                return
+            answer = self._copies.rest(message.wants, refresh) if isinstance(message, Ack) else None
+        if answer is not None:
+            effects.append(Send(sender, answer))
+
+    def _take(self, pieces: list[Piece], now: float, effects: list[PeerEffect]) -> None:
+        """Bring copies up to date, and clocks, supports and suspicion with them."""
+        ballot, copies = self._ballot, self._copies
+        two_classes, favourite = self._two_classes, self.favourite
+        term, electorate = ballot.term, ballot.electorate
+        beats, changed = copies.take(pieces, HEARTBEAT)
+        for place in changed:
+            self._look_at(place)
+            beats[place] = copies.get(place, HEARTBEAT)
+        for place, beat in beats.items():
+            if beat is not None and len(beat) == 7:
+                if two_classes and beat[5:] > ballot.electorate.tag:
+                    self._take_over(copies.get(place, ELECTORATE))
+                ballot.hear(place, beat, now)
+        self._signs.sign(beats, now - self._slept)
+        if favourite in beats:
+            self._steady = self._sticks(now)  # First: what follows may declare it.
+        if ballot.term > term or ballot.electorate is not electorate:
+            self._publish_electorate()
+            self._keep(effects)
+            if self._steady:
+                self._declare(now)
+                self._is_news = True
+        if ballot.acting and self._wishers:
+            self._heed_wishes()
+
+    def _look_at(self, place: int) -> None:
+        """More than its heartbeat has changed in the copy of this member's state."""
+        if self._clocks.lives[place] != (life := self._copies.lives[place]):
+            self._ballot.meet(place, life)
+            self._signs.forget(place)
+        if floor := self._copies.get(place, FLOOR):
+            self._ballot.hear_floor(place, floor[0])
+        for key, places in ((LEADS, self._leaders), (WISH, self._wishers)):
+            (places.discard if self._copies.get(place, key) is None else places.add)(place)
+
+    def _refresher(self, now: float) -> Refresh:
+        """The text's own improvement: pass on what I know of a clock, where its owner's last word is older."""
+
+        def refresh(place: int, key: int, version: int, value: Value | None) -> Update:
+            if key == HEARTBEAT and value is not None and len(value) == 7 and self._clocks.knows(place):
+                elapsed = max(value[2], self._clocks.read(place, now))
+                value = (*value[:2], elapsed, *value[3:])
+            return key, version, value
+
+        return refresh
+
+    # The turn
+
+    def _turn(self, now: float, effects: list[PeerEffect]) -> None:
+        self._wake(now, effects)
+        self._turned_at = now
+        is_beat = now >= self._beat_at
+        if is_beat:
+            self._look_round(now)
+        self._favour(now)
+        if self._ballot.supports or self._ballot.lead_term is not None:
+            self._lead(now, effects)
+        if is_beat:
+            self._beat(now, effects)
+            self._tell_leader(effects)
+        if self._is_news:
+            self._is_news = False
+            if (favourite := self.favourite) is not None:
+                self._urgent[favourite] = None
+        self._urgent.pop(self._settings.me, None)
+        effects += [Send(place, self._copies.ask()) for place in self._urgent]
+        self._urgent.clear()
+
+    def _tell_leader(self, effects: list[PeerEffect]) -> None:
+        """Let people know whom the group follows. Of itself a member tells by what it acquires."""
+        if (leader := self.leader) == self._told_leader:
+            return
+        me, peers = self._settings.me, self._settings.peers
+        if (told := self._told_leader) is not None:
+            self._before = told, self._end_of(told)
+        if leader is not None and leader != self._last_leader:
+            self.leader_changes += self._last_leader is not None
+            self._last_leader = leader
+        if leader is None and self._told_leader != me and self._told_leader is not None:
+            farewell = self._farewell_of(self._told_leader)
+            effects.append(farewell)
+            self._lost_by = str(farewell.fields["reason"])
+        elif leader is not None and leader != me:
+            effects.append(Notice("leader.found", {"peer": peers[leader], "term": self._leads(leader)}))
+        self._told_leader = leader
+
+    def _end_of(self, leader: int) -> str:
+        return self._lost_by if leader == self._settings.me else str(self._farewell_of(leader).fields["reason"])
+
+    def _end_before(self, leader: int) -> str:
+        """Why the one before `leader` leads no more; empty if this member knew of none."""
+        before, told = self._before, self._told_leader
+        if told not in (None, leader) and told is not None:  # At the next beat people are told of it.
+            before = told, self._end_of(told)
+        if before is None or before[0] == leader:
+            return ""
+        return before[1]
+
+    def _farewell_of(self, leader: int) -> Notice:
+        """How people are told that this one leads no more."""
+        peer, floor = self._settings.peers[leader], self._copies.get(leader, FLOOR)
+        if floor is not None and len(floor) == 2 and (floor[0] == ON_NONE or 0 <= floor[1] < self._settings.size):
+            if floor[0] == ON_NONE:
+                whom = f"{peer} stopped"
+            elif floor[1] == leader:
+                whom = f"{peer} was drained, and gave way"
+            else:
+                whom = f"{peer} gave way to {self._settings.peers[floor[1]]}"
+            return Notice("leader.ceded", {"peer": peer, "reason": whom})
+        lives = self._signs.is_alive(leader, self._turned_at - self._slept)
+        why = f"{peer} says that it leads no more: it lost its majority" if lives else f"nothing is heard of {peer}"
+        return Notice("leader.missed", {"peer": peer, "reason": why})
+
+    def _wake(self, now: float, effects: list[PeerEffect]) -> None:
+        """Let time pass first: what is heard late must not hide that the majority had lapsed before."""
+        if not self._kept:
+            self._kept = True
+            self._keep(effects)
+        if now > self._beat_at + PAUSE_BEATS * self._settings.beat:
+            self._slept += now - self._beat_at
+            self._beat_at = now
+        if self._ballot.has_lapsed(now):
+            self._end_lead(now, LAPSED)
+
+    def _look_round(self, now: float) -> None:
+        """Find out whether I am a candidate, and whether I stick to my favourite."""
+        ballot, awake = self._ballot, now - self._slept
+        # One that leads is heard by a majority, and a short outage shall not unseat it: P decides.
+        hears = ballot.acting or self._hears_majority(awake)
+        aside = now < self._aside_until or (self._closing and ballot.lead_term is None)
+        if hears and not aside and self._settings.me in self._electors:
+            ready = LAST_CHOICE if self.drained else ()
+            if self._copies.get(self._settings.me, READY) != ready:
+                self._copies.set(READY, ready)
+        else:
+            self._copies.delete(READY)
+        if aside and ballot.floor < ON_NONE and now >= ballot.told_until:
+            self._raise_floor(self._clocks.elapsed(now))
+        if self.drained and ballot.acting and not self._was_named and self._successor is None:
+            others = (self._copies.get(place, READY) for place in self._candidates(now))
+            if any(ready != LAST_CHOICE for ready in others):
+                self._successor = self._settings.me
+        self._steady = self._sticks(now)
+        if (
+            self._steady
+            and ballot.favourite is not None
+            and now >= self._favoured_at + self._settings.wait
+            and not self._leads(ballot.favourite[0])
+            and self._choose(now) != ballot.favourite
+        ):
+            self._steady = False
+
+    def _hears_majority(self, awake: float) -> bool:
+        """Whether a majority of the electorate seem alive. It is put off to look at each of a hundred."""
+        if awake >= self._hears_until:
+            me, signs, level = self._settings.me, self._signs, self._ballot.electorate.level
+            heard = level({**dict(enumerate(signs.last)), me: inf})
+            assert heard is not None
+            self._hears_until = heard + signs.least
+            if awake >= self._hears_until:
+                until = level({p: inf if p == me else signs.until(p) for p in self._electors})
+                assert until is not None
+                self._hears_until = until
+        return awake < self._hears_until
+
+    def _beat(self, now: float, effects: list[PeerEffect]) -> None:
+        # In step with the last one, unless that is past: then beats would come one after another.
+        self._beat_at = next_at if (next_at := self._beat_at + self._interval) > now else now + self._interval
+        if self._ballot.acting and self._two_classes:
+            self._govern(now, effects)
+        if self._steady:
+            self._declare(now)
+        else:
+            self._copies.set(PULSE, (self._clocks.elapsed(now),))
+        if self._settings.size > 1:
+            self._urgent[self._partner(now)] = None
+
+    def _partner(self, now: float) -> int:
+        """Whom to exchange with: anybody; of first-class citizens, every other time one of them. Mostly the living."""
+        me, pool = self._settings.me, range(self._settings.size)
+        if self._two_classes and me in self._electors and self._rng.random() < 0.5:
+            among = [place for place in self._electors if place != me]
+        else:
+            among = []
+        chosen = me
+        for _ in range(4):
+            chosen = self._rng.choice(among) if among else self._rng.choice(pool)
+            if chosen != me and self._signs.is_alive(chosen, now - self._slept):
+                break
+        return chosen if chosen != me else (me + 1) % self._settings.size
+
+    def _declare(self, now: float) -> None:
+        """Say afresh whom I favour, as of now."""
+        self._copies.set(HEARTBEAT, self._ballot.declare(now))
+
+    # The favourite
+
+    def _favour(self, now: float) -> None:
+        """Choose another favourite, if the one I have will not do and I am free."""
+        ballot = self._ballot
+        if (ballot.favourite is not None and self._steady) or not ballot.is_free(now):
+            return
+        chosen = self._choose(now)
+        self._steady = True
+        if chosen == ballot.favourite:
+            return
+        if self.favourite == self._settings.me:
+            self._end_lead(now, TURNED)
+        self._copies.set(HEARTBEAT, ballot.favour(chosen, now))
+        self._favoured_at = now
+        self._is_news = True
+
+    def _sticks(self, now: float) -> bool:
+        """Whether my favourite lives and would lead."""
+        if self._ballot.favourite is None:
+            return True
+        place, life = self._ballot.favourite
+        if self._settings.me not in self._electors:
+            return False
+        if place == self._settings.me:
+            return self._copies.get(self._settings.me, READY) is not None
+        return (
+            self._copies.lives[place] == life
+            and self._copies.get(place, READY) is not None
+            and place in self._electors
+            and self._signs.is_alive(place, now - self._slept)
+        )
+
+    def _choose(self, now: float) -> tuple[int, int] | None:
+        """The leader, if there is one; whom the last one named; or the candidate with the highest uuid, those that were
+        drained behind all others."""
+        held, favourite = self._copies.get, self.favourite
+        if self._settings.me not in self._electors or not (candidates := self._candidates(now)):
+            return None
+        named, said = NOBODY, self._ballot.triplet
+        # A name counts if it ends the lead that I declared last, not one before it: of two members that each favour the
+        # other, one of which once named the other, both would change over, and back, and so on for ever.
+        floor = held(favourite, FLOOR) if favourite is not None else None
+        if floor and len(floor) == 2 and said is not None and said.bound <= floor[0] and floor[1] != favourite:
+            named = floor[1]
+
+        def standing(place: int) -> tuple[int, bool, bool, int]:
+            is_willing = held(place, READY) != LAST_CHOICE
+            return self._leads(place), place == named, is_willing, self._rank[place]
+
+        best = max(candidates, key=standing)
+        return best, self._copies.lives[best]
+
+    def _candidates(self, now: float) -> list[int]:
+        """Those who would lead, also as the last choice."""
+        me, awake, held = self._settings.me, now - self._slept, self._copies.get
+        return [
+            place
+            for place in dict.fromkeys(self._electors)
+            if held(place, READY) is not None
+            and (place == me or (self._signs.is_alive(place, awake) and self._clocks.knows(place)))
+        ]
+
+    def _leads(self, place: int) -> int:
+        """The term under which it says that it leads; 0 if it does not."""
+        leads = self._copies.get(place, LEADS)
+        return leads[0] if leads else 0
+
+    # Leading
+
+    def _lead(self, now: float, effects: list[PeerEffect]) -> None:
+        """Am I the leader?"""
+        ballot = self._ballot
+        before, acted, said = ballot.lead_term, ballot.acting, ballot.triplet
+        ballot.lead(now, would=self._copies.get(self._settings.me, READY) is not None, fresh=self._steady)
+        if ballot.lead_term is None:
+            if before is not None:
+                self._tell_end(now, LAPSED)
+            return
+        if before is None:
+            self._given.clear()
+            self._was_named = self._is_heir() or (self._was_named and self._last_leader == self._settings.me)
+            if self._named != NOBODY:  # That was another lead's end.
+                self._named = NOBODY
+                self._raise_floor(ballot.floor)
+            self._keep(effects)
+            if ballot.triplet is not None and ballot.triplet is not said:
+                self._copies.set(HEARTBEAT, ballot.triplet)
+            self._tell_voters()
+            self.transitions["candidate", "favoured"] += 1
+        if ballot.acting and not acted:
+            self._reason = LAPSED
+            self.transitions["leader", "elected"] += 1
+            self._copies.set(LEADS, (ballot.lead_term,))
+            self._tell_voters()
+
+    def _is_heir(self) -> bool:
+        """Whether the last leader gave way to me."""
+        last, me = self._last_leader, self._settings.me
+        floor = self._copies.get(last, FLOOR) if last not in (None, me) and last is not None else None
+        return floor is not None and len(floor) == 2 and floor[1] == me
+
+    def _end_lead(self, now: float, reason: str) -> None:
+        if self._ballot.lead_term is not None:
+            self._ballot.end(now, finished=reason == GAVE)
+            self._tell_end(now, reason)
+
+    def _tell_end(self, now: float, reason: str) -> None:
+        """I lead no more."""
+        peers, me = self._settings.peers, self._settings.me
+        self._reason, self._lost_by = reason, reason.replace("this member", peers[me])
+        self.transitions["follower", ENDS[reason]] += 1
+        self._copies.delete(LEADS)
+        self._named, self._successor = NOBODY if self._successor is None else self._successor, None
+        if reason == GAVE and self._named not in (NOBODY, me):
+            self._lost_by = f"{peers[me]} gave way to {peers[self._named]}"
+        self._raise_floor(self._ballot.floor)
+        self._tell_voters()
+
+    def _raise_floor(self, floor: int) -> None:
+        self._ballot.raise_floor(floor)
+        self._copies.set(FLOOR, (self._ballot.floor, self._named))
+
+    def _tell_voters(self) -> None:
+        """There is news of me that my voters wait for."""
+        others = sorted(place for place in self._ballot.supports if place != self._settings.me)
+        for place in others if len(others) <= URGENT_MAX else self._rng.sample(others, URGENT_MAX):
+            self._urgent[place] = None
+
+    def _cede(self, partitions: Iterable[int], now: float, effects: list[PeerEffect]) -> None:
+        self._given.update(partitions)
+        if len(self._given) < self._settings.layout.partitions:
+            return
+        if self._ballot.lead_term is not None:
+            self._aside_until = now + 2 * self._settings.wait
+            self._copies.delete(READY)
+            self._end_lead(now, GAVE)
+        if self._closing:
+            # The process ends: a voter that hears this waits for nothing, whatever it declares in the meantime.
+            self._copies.delete(READY)
+            if self._ballot.floor < ON_NONE and now >= self._ballot.told_until:
+                self._raise_floor(ON_NONE)
+                body = self._copies.farewell()
+                effects.extend(Send(i, body) for i in range(self._settings.size) if i != self._settings.me)
+
+    def _nominate(self, event: Nominate | Prefer | Rebalance, now: float, effects: list[PeerEffect]) -> None:
+        if isinstance(event, Prefer):
+            partitions = range(self._settings.layout.partitions)
+            self._drain_itself(all((event.priorities or {}).get(i, 0) <= LEAST for i in partitions))
+            self._was_named = False
+            self._keep(effects)
+            self._beat_at = min(self._beat_at, now)
+            return
+        if not isinstance(event, Nominate) or not 0 <= event.node < self._settings.size:
+            return
+        if self._ballot.acting:
+            self._was_named = event.node == self._settings.me
+            self._give_way(event.node)
+        elif (leader := self.leader) is not None:
+            self._copies.set(WISH, (event.node, self._leads(leader)))
+            self._urgent[leader] = None
+
+    def _drain_itself(self, drained: bool) -> None:
+        self.drained = drained
+        self.shed = frozenset(range(self._settings.layout.partitions) if drained else ())
+
+    def _heed_wishes(self) -> None:
+        for place in sorted(self._wishers):
+            wish = self._copies.get(place, WISH)
+            if wish and len(wish) == 2 and wish[1] == self._ballot.lead_term:
+                if wish[0] == self._settings.me:
+                    self._was_named = True
+                else:
+                    self._give_way(wish[0])
+
+    def _give_way(self, place: int) -> None:
+        """Let this member lead instead, if it would."""
+        is_able = (
+            place in self._electors
+            and self._copies.get(place, READY) is not None
+            and self._signs.is_alive(place, self._turned_at - self._slept)
+        )
+        if is_able and self._successor is None:
+            self._successor = place
+
+    # The electorate
+
+    def _govern(self, now: float, effects: list[PeerEffect]) -> None:
+        """Replace dead first-class citizens, over a joint electorate."""
+        ballot, awake = self._ballot, now - self._slept
+        mine = ballot.electorate
+        if mine.is_joint:
+            if not ballot.settle(now):
+                return
+        else:
+            living = [p for p in mine.new if p == self._settings.me or self._signs.is_alive(p, awake)]
+            spare = [
+                p
+                for p in sorted(self._rank, key=lambda p: self._rank[p], reverse=True)
+                if p not in mine.new and self._signs.is_alive(p, awake)
+            ]
+            dead = [p for p in mine.new if p not in living and awake >= self._signs.last[p] + self._settings.wait]
+            swapped = dict(zip(dead, spare, strict=False))
+            if not swapped:
+                return
+            ballot.replace(tuple(sorted(swapped.get(p, p) for p in mine.new)))
+        mine = ballot.electorate
+        old, new = (",".join(self._settings.peers[place] for place in part) for part in (mine.old, mine.new))
+        effects.append(Notice("electorate.changed", {"term": mine.term, "old": old, "new": new}))
+        self._publish_electorate()
+        self._keep(effects)
+        self._tell_voters()
+
+    def _take_over(self, value: tuple[int, ...] | None) -> None:
+        """Somebody published an electorate."""
+        if value and len(value) >= 4 and max(value[:2]) < COUNT_MAX:
+            electorate = Electorate.of(value)
+            if electorate.old and electorate.new and {*electorate.old, *electorate.new} <= self._rank.keys():
+                self._ballot.take_over(electorate)
+
+    def _publish_electorate(self) -> None:
+        """Say it before a heartbeat names it, so that nobody has the heartbeat without it."""
+        value = self._ballot.electorate.flat
+        if self._two_classes and self._copies.get(self._settings.me, ELECTORATE) != value:
+            self._copies.set(ELECTORATE, value)
+        self._hears_until = -inf
+
+    # Helpers
+
+    def _begin_another_life(self, now: float, effects: list[PeerEffect]) -> None:
+        """Others remember a later life of mine than I do: my disk was lost. This life's words are lost on them."""
+        later = self._copies.outlived
+        self._end_lead(now, OUTLIVED)
+        self._ballot.begin(incarnation_after(later, self._rng.getrandbits(16)), now)
+        self._begin_life(now)
+        effects.append(Notice("memory.lost", {"incarnation": self._ballot.life}))
+        self._wake(now, effects)
+
+    def _keep(self, effects: list[PeerEffect]) -> None:
+        ballot = self._ballot
+        electorate = ballot.electorate.flat if self._two_classes else ()
+        # Whoever has a favourite owes nothing of an older life any more.
+        wait = max(self._owed, self._settings.wait) if ballot.favourite is None else self._settings.wait
+        memory = _Memory(ballot.life, ballot.term, electorate, wait, self.drained, self._voters_mark)
+        effects.append(Keep(encode(memory)))
+
+
+def _decode_memory(memory: bytes) -> _Memory:
+    try:
+        return _memory.decode(memory)
+    except MsgspecError:
+        # As if it was lost: whoever heard of me knows my older lives.
+        return _Memory(0, 0)

@@ -1,0 +1,153 @@
+"""Admission: how a member introduces itself, and when it is turned away.
+
+the ledger has no Genesis ------> genesis()      the first to be appended counts, the others compare theirs with it
+other settings or another fold -> mismatch()     refused, with both spelled out
+a seat is wanted ---------------> join()
+a newer Join under my name -----> replaced()     the newer wins; the older does not come back to fight
+a Certify of me, who lives -----> miscertified() others lead what I led: its writer must be found before I come back
+a member of my name lives ------> NameWatch      a newcomer gives up, unless it was told to replace it
+
+Two processes of one name, each started again whenever it ends, would replace each other for ever, and between two lives
+each owes a wait: the partitions of that name would hardly ever be led. So a newcomer listens while it waits.
+
+A member of its name may have died just now, to be followed by this very newcomer, and its last Beats may still be on
+their way. They say how far their writer had read. One that had read a record which was appended after the newcomer had
+started cannot be by a process that was dead by then. Two such Beats prove that it lives: after one, it may be ending.
+"""
+
+from math import inf
+
+from neli_router.errors import GroupMismatch, Miscertified, NameTaken, Replaced
+from neli_router.protocols.induction.fold import FOLD_VERSIONS, State
+from neli_router.protocols.induction.records import Beat, Certify, Genesis, Join, Seat
+from neli_router.protocols.protocol import Notice, Settings
+
+__all__ = ["NameWatch", "genesis", "join", "miscertified", "mismatch", "replaced", "unknown_version"]
+
+PROOFS = 2
+"""Beats that prove that a member of the same name lives. With more, a newcomer's wait may be over before the last."""
+
+
+def genesis(settings: Settings, by: str, base: int, at: int) -> Genesis:
+    """The record that founds a group; `at` is how far the ledger was read without finding one.
+
+    `base` is the wall clock, which is above every term of a ledger before this one, if the clocks were right.
+    """
+    return Genesis(
+        by=by,
+        layout=settings.layout,
+        lease=settings.lease,
+        guarantee=settings.guarantee,
+        base=max(base, settings.term_base),
+        version=FOLD_VERSIONS[1],
+        at=at,
+    )
+
+
+def join(settings: Settings, by: str, at: int, witness: str) -> Join:
+    """The record that asks for a seat, for a process that `witness` watches; empty for none."""
+    return Join(
+        by=by,
+        name=settings.name,
+        address=settings.address,
+        weight=settings.weight,
+        zone=settings.zone,
+        versions=FOLD_VERSIONS,
+        at=at,
+        witness=witness,
+    )
+
+
+def mismatch(settings: Settings, state: State) -> GroupMismatch | None:
+    """Why a member with `settings` may not take part in the group of `state`."""
+    if state.genesis is None:
+        return None
+    if error := unknown_version(state):
+        return error
+    wanted, found = settings.layout, state.genesis.layout
+    differences = [wanted.difference(found)] if wanted != found else []
+    if settings.lease != state.genesis.lease:
+        differences.append(f"lease {settings.lease:g} s here and {state.genesis.lease:g} s there")
+    if settings.guarantee != state.genesis.guarantee:
+        differences.append(f"guarantee {settings.guarantee!r} here and {state.genesis.guarantee!r} there")
+    if settings.term_base > state.genesis.base:  # A fence would refuse its terms, or admit an older group's.
+        differences.append(f"terms above {settings.term_base} here and above {state.genesis.base} there")
+    if not differences:
+        return None
+    return GroupMismatch(
+        "a group with this member's settings was wanted",
+        f"the ledger records others since its genesis: {', '.join(differences)}",
+        "start with the ledger's settings, which never change while it lives, or use a new ledger",
+    )
+
+
+def unknown_version(state: State) -> GroupMismatch | None:
+    """Why this code cannot read the ledger of `state` any further."""
+    oldest, newest = FOLD_VERSIONS
+    if state.genesis is None or oldest <= state.version <= newest:
+        return None
+    return GroupMismatch(
+        f"a group with fold version {oldest} to {newest} was wanted",
+        f"the ledger's group is at version {state.version}",
+        "run a release of neli-router that knows that version",
+    )
+
+
+class NameWatch:
+    """A newcomer's: whether a member that lives has its name."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._since = inf
+        self._heard_of, self._proofs = "", 0
+
+    def begin(self, at: int) -> None:
+        """All records below `at` were read, and that is all there was after this process had started."""
+        self._since, self._proofs = at, 0
+
+    def read(self, beat: Beat, state: State) -> None:
+        seat = state.seats.get(beat.by)
+        if seat is None or seat.name != self._settings.name or beat.at <= self._since:
+            return
+        self._proofs = self._proofs + 1 if self._heard_of == beat.by else 1
+        self._heard_of = beat.by
+
+    def verdict(self, state: State) -> NameTaken | Notice | None:
+        """Now that the newcomer would join: why it must not, or the member that it replaces."""
+        seat = state.seats.get(self._heard_of)
+        if seat is None or self._proofs < PROOFS:
+            return None
+        if self._settings.replace:
+            return Notice(
+                "member.replaces", {"name": seat.name, "address": seat.address, "incarnation": seat.incarnation}
+            )
+        return NameTaken(
+            f"the name {seat.name!r} was wanted for this member",
+            f"a member that lives has it{_where(seat)}",
+            "give each process a name of its own, or stop that one; replace=True, or --replace, takes the name from it",
+        )
+
+
+def _where(seat: Seat) -> str:
+    return f", at {seat.address}" if seat.address else f", and gave no address (incarnation {seat.incarnation})"
+
+
+def replaced(settings: Settings, address: str) -> Replaced:
+    """Why this member must end: a process that is reached at `address` took its name."""
+    where = f" from {address}" if address else ""
+    return Replaced(
+        f"this member was to be the only one called {settings.name!r}",
+        f"a newer process joined under that name{where}",
+        "give each process a name of its own, or let this one rest: the newer has its partitions",
+    )
+
+
+def miscertified(settings: Settings, state: State, record: Certify) -> Miscertified:
+    """Why this member must end: `record` says that its process has, and others take over at once."""
+    seat = state.seats.get(record.by)
+    writer = repr(record.by) if seat is None else f"the member {seat.name!r}{seat.address and f' at {seat.address}'}"
+    return Miscertified(
+        f"a certificate of the death of {settings.name!r} was to be written only after its process had ended",
+        f"this process lives, and {writer} certified that {record.incarnation} is dead",
+        "keep the ledger and find out why; until then start this member with witness='none'",
+    )

@@ -1,0 +1,291 @@
+"""The fold: the state that a prefix of the ledger stands for. All readers of one prefix have the same state.
+
+    state x record x offset -> state
+
+    members    Join -> member -> Leave, Expire, Certify, or a Join under the same name -> departed, for ever
+                                            Certify of one that has not joined ------^
+    partition  unowned --any change of members--> owner under term t --its own Handover(t)--> the target, term t'
+                  ^                                 |
+                  '---- the owner departs ----------'     (goes to its target in that very record)
+
+A *target* is the member that should own a partition, by the members, pins, drains, weights and loads at this offset; an
+*owner* is the member that owns it. A live owner keeps a partition until it says itself that it is done, so a change of
+targets takes nothing from a member that still works. Terms are `base` + the offset at which the ownership began:
+offsets only grow, so a later owner always has a higher term, and `base` carries that over to a ledger made anew.
+
+**Bounds.** A state has at most MEMBERS_MAX members: a Join beyond that is void, and its writer asks again later. It has
+drains, and weights, for at most WISHES_MAX names. A wish about a member is always granted: it takes the place of the
+oldest about a name that is no member's. So neither a loop that joins nor one that drains random names can fill memory,
+or keep people from draining a member. And such a wish costs no new target: it can change none.
+
+The fold knows no time and asks no other process. It does not matter to it whether a suspicion is true, whether a
+handover was wise, or how late a record arrived. A state is a value that never changes, so any thread may have it as it
+is. Its digest is the exclusive-or of a hash of each fact, so that a Beat costs two hashes, not one of the whole.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from neli_router.protocols.induction.assignment import Candidate, assign
+from neli_router.protocols.induction.digest import difference, hash_of
+from neli_router.protocols.induction.records import (
+    Beat,
+    Certify,
+    Drain,
+    Expire,
+    Genesis,
+    Handover,
+    Join,
+    Leave,
+    Load,
+    Pin,
+    Record,
+    Seat,
+    Snapshot,
+    Undrain,
+    Unpin,
+    Upgrade,
+    Weigh,
+)
+
+__all__ = ["DEPARTED_MAX", "FOLD_VERSIONS", "MEMBERS_MAX", "WISHES_MAX", "Assign", "State", "fold"]
+
+FOLD_VERSIONS = (1, 1)
+"""The oldest and the newest fold that this code computes. It covers the assignment, too: see ASSIGNMENT_VERSION."""
+
+DEPARTED_MAX = 64
+"""Departed incarnations that are remembered, so that a Join still in flight brings none of them back. A larger number
+costs room in every snapshot; a smaller one lets a Join that was delayed for longer take a seat until it is expired."""
+
+MEMBERS_MAX = 1024
+"""More would make each change of members slower for all, each being a new target for all partitions."""
+
+WISHES_MAX = MEMBERS_MAX
+"""The most names with a drain, or with a weight of their own. Fewer than members could not all be drained."""
+
+Assign = Callable[..., tuple[str | None, ...]]
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class State(Struct, frozen=True, kw_only=True):
+    """All that the records below `at` say. The mappings are never changed in place."""
+
+    at: int = 0
+    genesis: Genesis | None = None
+    genesis_at: int = 0
+    version: int = 0
+    seats: dict[str, Seat] = {}
+    last_beats: dict[str, int] = {}
+    owners: tuple[str | None, ...] = ()
+    terms: tuple[int, ...] = ()
+    targets: tuple[str | None, ...] = ()
+    pins: dict[int, str] = {}
+    drains: dict[str, int] = {}
+    """Name -> the offset of its Drain; the oldest comes first."""
+    weights: dict[str, int] = {}
+    loads: dict[int, float] = {}
+    departed: tuple[str, ...] = ()
+    digest: int = 0
+
+    def holder(self, name: str) -> Seat | None:
+        """The member who is called `name`."""
+        return next((seat for seat in self.seats.values() if seat.name == name), None)
+
+
+def fold(state: State, offset: int, record: Record | None, assign: Assign = assign) -> State:
+    """The state after `record` at `offset`; None stands for bytes that are no record."""
+    at = offset + 1
+    if type(record) is Beat:  # Nearly all records: two hashes and no table.
+        last_beat = state.last_beats.get(record.by)
+        if last_beat is None:
+            return replace(state, at=at)  # A Beat in flight when its writer departed brings no member back.
+        last_beats = {**state.last_beats, record.by: offset}
+        was, now = hash_of("last_beats", record.by, last_beat), hash_of("last_beats", record.by, offset)
+        digest = state.digest ^ was ^ now
+        return replace(state, at=at, last_beats=last_beats, digest=digest)
+    after = replace(state, at=at)
+    if record is None or isinstance(record, Snapshot):
+        return after
+    if state.genesis is None:
+        if isinstance(record, Genesis):
+            after = _begin(after, offset, record)
+    else:
+        after = _apply(after, offset, record, assign)
+    return replace(after, digest=state.digest ^ difference(state, after))
+
+
+def _begin(state: State, offset: int, record: Genesis) -> State:
+    unowned = (None,) * record.layout.partitions
+    return replace(
+        state,
+        genesis=record,
+        genesis_at=offset,
+        version=record.version,
+        owners=unowned,
+        terms=(0,) * record.layout.partitions,
+        targets=unowned,
+    )
+
+
+def _apply(state: State, offset: int, record: Record, assign: Assign) -> State:
+    match record:
+        case Join():
+            return _join(state, offset, record, assign)
+        case Leave(by) if by in state.seats:
+            return _depart(state, offset, by, assign)
+        case Expire(by) if by in state.seats and state.last_beats.get(record.incarnation) == record.last_beat:
+            return _depart(state, offset, record.incarnation, assign)
+        case Certify() if record.incarnation in state.seats:
+            return _depart(state, offset, record.incarnation, assign)
+        case Certify() if record.incarnation not in state.departed:
+            # Its Join may come behind this: only the records of one writer keep their order.
+            return replace(state, departed=_with_departed(state, record.incarnation))
+        case Handover(by) if _owns(state, by, record.partition, record.term):
+            return _give(state, offset, record.partition)
+        case Upgrade() if state.seats and all(low <= record.version <= high for low, high in _versions(state)):
+            return replace(state, version=max(state.version, record.version))
+        case Drain() | Undrain() | Pin() | Unpin() | Weigh() | Load():
+            wished = _wish(state, offset, record)
+            if wished is state or not _concerns_members(state, record):
+                return wished
+            return _retarget(wished, offset, wished.owners, assign)
+        case _:
+            return state
+
+
+def _join(state: State, offset: int, record: Join, assign: Assign) -> State:
+    if record.by in state.seats or record.by in state.departed:
+        return state
+    if not record.versions[0] <= state.version <= record.versions[1]:
+        return state
+    if record.at > offset:
+        return state  # The writer had read records that this ledger lost: it may have died since, and been followed.
+    older = state.holder(record.name)
+    if older is not None and older.joined >= record.at:
+        return state  # The writer had not read the Join that it would replace: it may be the older of the two.
+    if older is None and len(state.seats) >= MEMBERS_MAX:
+        return state
+    seat = Seat(
+        record.by, record.name, record.address, record.weight, record.zone, record.versions, offset, record.witness
+    )
+    kept = state.owners
+    if older is not None:
+        # The successor under the same name is assigned what its older self had, as if it had it already.
+        kept = tuple(record.by if owner == older.incarnation else owner for owner in kept)
+        state = _unseat(state, older.incarnation)
+    state = replace(
+        state,
+        seats={**state.seats, record.by: seat},
+        last_beats={**state.last_beats, record.by: offset},
+    )
+    return _retarget(state, offset, kept, assign)
+
+
+def _depart(state: State, offset: int, incarnation: str, assign: Assign) -> State:
+    state = _unseat(state, incarnation)
+    return _retarget(state, offset, state.owners, assign)
+
+
+def _unseat(state: State, incarnation: str) -> State:
+    return replace(
+        state,
+        seats={key: seat for key, seat in state.seats.items() if key != incarnation},
+        last_beats={key: beat for key, beat in state.last_beats.items() if key != incarnation},
+        owners=tuple(None if owner == incarnation else owner for owner in state.owners),
+        departed=_with_departed(state, incarnation),
+    )
+
+
+def _with_departed(state: State, incarnation: str) -> tuple[str, ...]:
+    return (*state.departed, incarnation)[-DEPARTED_MAX:]
+
+
+def _retarget(state: State, offset: int, kept: Sequence[str | None], assign: Assign) -> State:
+    """New targets, and with them new owners for all that has none."""
+    candidates = [
+        Candidate(seat.incarnation, seat.name, state.weights.get(seat.name, seat.weight), seat.zone)
+        for seat in state.seats.values()
+    ]
+    targets = assign(candidates, kept, pins=state.pins, drains=state.drains, loads=state.loads)
+    term = _term(state, offset)
+    owners, terms = list(state.owners), list(state.terms)
+    for partition, target in enumerate(targets):
+        if owners[partition] is None and target is not None:
+            owners[partition], terms[partition] = target, term
+    return replace(state, targets=targets, owners=tuple(owners), terms=tuple(terms))
+
+
+def _owns(state: State, by: str, partition: int, term: int) -> bool:
+    return partition < len(state.owners) and state.owners[partition] == by and state.terms[partition] == term
+
+
+def _give(state: State, offset: int, partition: int) -> State:
+    # To the target at this record, even if that is the old owner again: its Handover is final, so without a new term
+    # a Handover that crossed a change of targets would leave the partition with a member that may never act for it.
+    owners, terms = list(state.owners), list(state.terms)
+    owners[partition], terms[partition] = state.targets[partition], _term(state, offset)
+    return replace(state, owners=tuple(owners), terms=tuple(terms))
+
+
+def _wish(state: State, offset: int, record: Drain | Undrain | Pin | Unpin | Weigh | Load) -> State:
+    match record:
+        case Drain() if record.name not in state.drains:
+            return replace(state, drains=_with(state, state.drains, record.name, offset))
+        case Undrain() if record.name in state.drains:
+            return replace(state, drains=_without(state.drains, record.name))
+        case Pin() if record.partition < len(state.owners) and state.pins.get(record.partition) != record.name:
+            return replace(state, pins={**state.pins, record.partition: record.name})
+        case Unpin() if record.partition in state.pins:
+            return replace(state, pins=_without(state.pins, record.partition))
+        case Weigh() if record.weight is None and record.name in state.weights:
+            return replace(state, weights=_without(state.weights, record.name))
+        case Weigh() if record.weight is not None and state.weights.get(record.name) != record.weight:
+            return replace(state, weights=_with(state, state.weights, record.name, record.weight))
+        case Load():
+            known = {i: load for i, load in record.loads.items() if i < len(state.owners)}
+            loads = {i: load for i, load in {**state.loads, **known}.items() if load > 0}
+            if loads != state.loads:
+                return replace(state, loads=loads)
+        case _:
+            pass
+    return state
+
+
+def _with(state: State, wishes: dict[str, int], name: str, value: int) -> dict[str, int]:
+    """`wishes` with one more; in place of the oldest about a name that is no member's, if there are enough."""
+    if name in wishes or len(wishes) < WISHES_MAX:
+        return {**wishes, name: value}
+    names = {seat.name for seat in state.seats.values()}
+    oldest = next((other for other in wishes if other not in names), None)
+    return wishes if oldest is None else {**_without(wishes, oldest), name: value}
+
+
+def _concerns_members(state: State, record: Drain | Undrain | Pin | Unpin | Weigh | Load) -> bool:
+    """Whether a wish can change a target: one about a name that no member has waits for that member to join."""
+    match record:
+        case Load():
+            return True
+        case Pin():
+            names = {record.name, state.pins.get(record.partition)}
+        case Unpin():
+            names = {state.pins.get(record.partition)}
+        case _:
+            names = {record.name}
+    return any(seat.name in names for seat in state.seats.values())
+
+
+def _without(mapping: Mapping[Key, Value], key: Key) -> dict[Key, Value]:
+    return {other: value for other, value in mapping.items() if other != key}
+
+
+def _term(state: State, offset: int) -> int:
+    assert state.genesis is not None
+    return state.genesis.base + offset
+
+
+def _versions(state: State) -> Iterator[tuple[int, int]]:
+    return (seat.versions for seat in state.seats.values())

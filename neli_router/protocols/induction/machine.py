@@ -1,0 +1,572 @@
+"""Induction: leadership induced by one shared ledger, for one member.
+
+    READING --at the tip--> FOUNDING --a Genesis was read--> WAITING --has waited, or there is no member --> JOINING
+                                                                ^                                               |
+                                   expired: a new incarnation --'-- MEMBER <--own Join was read-----------------'
+                                                                      |
+              STOPPED <--own Leave was read-- LEAVING <--Close--------'      (an error stops from anywhere)
+
+A member reads the ledger and folds it (`fold`). It keeps for which partitions it may act (`tenure`) and which of them
+its program knows of (`program_view`). It accuses members that are silent (`suspicion`), and watches whether the ledger
+can be trusted (`trust`). This module only decides which records to send, and when. Its decisions cannot make the
+group unsafe: fold and tenure alone say who may act. They are good when partitions move seldom, soon and once.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+from math import inf
+from random import Random
+
+from msgspec.structs import replace
+
+from neli_router.errors import Diverged, NeliError, Replaced
+from neli_router.protocols.induction.admission import NameWatch, genesis, join, miscertified, mismatch, replaced
+from neli_router.protocols.induction.beats import BeatSchedule
+from neli_router.protocols.induction.events import (
+    Acknowledged,
+    Append,
+    Away,
+    Broken,
+    Effect,
+    Input,
+    Read,
+    Recheck,
+    Restart,
+    Trim,
+    Wish,
+)
+from neli_router.protocols.induction.fold import MEMBERS_MAX, State, fold
+from neli_router.protocols.induction.program_view import ProgramView
+from neli_router.protocols.induction.records import (
+    Beat,
+    Certify,
+    Expire,
+    Handover,
+    Join,
+    Leave,
+    Record,
+    Seat,
+    Snapshot,
+    skip_notices,
+)
+from neli_router.protocols.induction.snapshots import Archive, digest_text, snapshot
+from neli_router.protocols.induction.suspicion import Suspicion
+from neli_router.protocols.induction.tenure import Linger, Tenure
+from neli_router.protocols.induction.trust import LedgerTrust
+from neli_router.protocols.protocol import Close, Notice, Released, Settings, Standing, Stopped
+
+__all__ = ["AUTHORS_MAX", "LIFE_LENGTH", "POWERLESS_TOLD_EVERY", "Induction", "Phase"]
+
+AUTHORS_MAX = 1024
+"""Names under which this process's own records stand: its incarnations, and those that wishes were recorded for. A
+confirmation that comes after so many other names would be taken for a lost record."""
+
+LIFE_LENGTH = 12
+"""Digits of an incarnation that tell which life it belongs to: one member's of one process, from its start to its end.
+The rest counts its incarnations, in four digits, or more if it comes to that: so a witness that knows the life knows
+all of them, also those to come, and no two are alike."""
+
+POWERLESS_REMEDY = "find what makes the ledger slow, or give the group a longer lease: neli doctor says how long"
+
+POWERLESS_TOLD_EVERY = 600.0
+"""Seconds between two lines that say that this member cannot expire any other. It stays so until a person acts."""
+
+Phase = Enum("Phase", "READING FOUNDING WAITING JOINING MEMBER LEAVING STOPPED")
+
+
+class Induction:
+    """One member's protocol. Not thread-safe. `now` is the host's clock just after the read that brought `state`.
+
+    `base` is the wall clock in microseconds; it is used only if this member must found the group. `life` are the first
+    LIFE_LENGTH digits of its incarnations, in hexadecimal, if a witness knows it by them; `witness` is what the Join
+    calls that one.
+    """
+
+    state: State
+    tenure: Tenure
+    _phase: Phase
+    _suspicion: Suspicion
+    _beats: BeatSchedule
+    _trust: LedgerTrust
+    _archive: Archive
+    _namesakes: NameWatch
+    _retry_at: float
+    """When to repeat what was sent and has not come back: a Genesis, Join, Handover or Leave."""
+    _free_at: float
+    """When the next wait on an owned partition ends."""
+    _give_up_at: float
+    _accuse_at: float
+    """When to look again for members that are silent."""
+    _dirty: bool
+    """Whether the partitions that we may act for can have changed."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        state: State,
+        now: float,
+        *,
+        base: int,
+        rng: Random,
+        life: str = "",
+        witness: str = "",
+    ) -> None:
+        self.settings = settings
+        self.error: NeliError | None = None
+        self.skipped = 0
+        self._base = base
+        self._life, self._incarnations = life or f"{rng.getrandbits(4 * LIFE_LENGTH):0{LIFE_LENGTH}x}", 0
+        assert len(self._life) == LIFE_LENGTH, "all that look a life up in an incarnation take so many digits"
+        self._witness = witness
+        self._authors: dict[str, None] = {}
+        self._program = ProgramView(settings)
+        self._closing = self._told = self._was_member = False
+        self._powerless_told_at = -inf
+        self._stepped_at = now
+        self._start_from(state, now)
+
+    # Questions
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def caught_up(self) -> bool:
+        return self._phase is not Phase.READING
+
+    @property
+    def heard_at(self) -> float:
+        return next(reversed(self.tenure.heard.values()), self._stepped_at)  # The last one heard of comes last.
+
+    @property
+    def incarnation(self) -> str:
+        return self.tenure.incarnation
+
+    @property
+    def standing(self) -> Standing:
+        """The partitions that the program was told to act for and not yet that it lost, and until when it may."""
+        leading, until = self._program.leading, self.tenure.sent + self.tenure.lasts
+        ends = {i: linger.until for i, linger in self.tenure.lingering.items() if leading.get(i) == linger.term}
+        draining = dict.fromkeys(self._program.draining, until)
+        return Standing(dict(leading), until, self._program.bounded({**draining, **ends}))
+
+    @property
+    def leading(self) -> dict[int, int]:
+        """Partition -> term, for all that the program was told it Acquired and was not yet told it lost."""
+        return dict(self._program.leading)
+
+    @property
+    def finishing(self) -> tuple[int, ...]:
+        """The partitions that were Revoked and that the program has not let go of. They will be handed over."""
+        return self._program.finishing
+
+    def tenures(self, now: float) -> dict[int, int]:
+        """Partition -> term, for all partitions that this member may act for at `now`."""
+        owned = () if self._phase is Phase.STOPPED else self._program.owned
+        terms = ((i, self.tenure.term(self.state, i, now)) for i in (*owned, *self.tenure.lingering))
+        return {i: term for i, term in terms if term is not None}
+
+    @property
+    def is_powerless(self) -> bool:
+        """Whether this member's Beats come back, but too late for it to expire a member that died."""
+        return self._phase in (Phase.MEMBER, Phase.LEAVING) and self._suspicion.is_powerless(self._stepped_at)
+
+    @property
+    def deadline(self) -> float:
+        """When to step with TICK if nothing comes first; `inf` means never."""
+        wake = [linger.until for linger in self.tenure.lingering.values()]
+        wake.append(self._silent_at)
+        match self._phase:
+            case Phase.READING:
+                return -inf
+            case Phase.FOUNDING | Phase.JOINING:
+                wake.append(self._retry_at)
+            case Phase.WAITING:
+                wake.append(self.tenure.settled)
+            case Phase.MEMBER | Phase.LEAVING:
+                wake += [self._free_at, self._accuse_at, self._program.deadline]
+                if not self.tenure.left:
+                    wake.append(self._beats.due())
+                if not (self._must_let_go if self._phase is Phase.LEAVING else self._beats.silent):
+                    wake.append(self._retry_at)
+        return min(wake, default=inf)
+
+    @property
+    def _silent_at(self) -> float:
+        """When leadership ends unless a Beat of this incarnation comes back; what lingers has an end of its own."""
+        leading, lingering = self._program.leading, self.tenure.lingering
+        if lingering and all(i in lingering and lingering[i].term == term for i, term in leading.items()):
+            return inf
+        return self.tenure.sent + self.tenure.lasts if leading else inf
+
+    @property
+    def _must_let_go(self) -> bool:
+        """Under `exclusive`, the program must let go before the member leaves."""
+        return self.settings.exclusive and bool(self._program.leading)
+
+    # The step
+
+    def step(self, event: Input, now: float) -> list[Effect]:
+        self._stepped_at = now
+        effects: list[Effect] = []
+        if not self._told:  # Time first: an input that arrives late must not hide the silence before it.
+            self._lapse(now, effects)
+        if self._told:
+            return effects
+        match event:
+            case Read(entries):
+                self._beats.read(bool(entries), now)
+                for offset, record in entries:
+                    self._take(offset, record, now, effects)
+                    if self.error is not None and not self.tenure.lingering:
+                        break  # The records behind the fault are of no interest.
+            case Away():
+                self._beats.away()
+            case Broken(error):
+                self._fail(error, effects)
+            case Wish(record):
+                self._sign_as(record.by)
+                effects.append(Append([record], lasting=True))
+            case Restart(state):
+                self._restart(state, now, effects)
+            case Acknowledged(offsets):
+                self._fail(self._trust.acknowledge(offsets, self.state.at), effects)
+            case Released(terms):
+                released = self._program.release(terms)
+                if self._phase is Phase.MEMBER:
+                    self._give(released, now, effects)
+            case Close(at_once, error):
+                self._closing = True
+                if at_once:
+                    self._break_off(error, effects)
+        if self._trust.doubts():
+            effects.append(Recheck())
+        self._act(now - event.age if isinstance(event, Read) and event.age < inf else None, now, effects)
+        self._settle(now, effects)
+        return effects
+
+    def _lapse(self, now: float, effects: list[Effect]) -> None:
+        """End what has ended by the mere passing of time."""
+        self._suspicion.lapse(now)
+        was_silent = self._beats.silent
+        self._beats.lapse(self.tenure.sent, now)
+        if self._phase is Phase.MEMBER and self._beats.silent and not was_silent:
+            # A ledger that is shorter than what I read shows me nothing, until others have written it as long as it
+            # was. Then my Beats would come back, in a group that does not know of me: seed 0x5f of rewound weather.
+            effects.append(Recheck())
+        lasts = f"{self.tenure.lasts:g} s"
+        if any(now >= linger.until for linger in self.tenure.lingering.values()):
+            lingering = {i: linger for i, linger in self.tenure.lingering.items() if now < linger.until}
+            self.tenure, self._dirty = replace(self.tenure, lingering=lingering), True
+            self._program.reason = f"no successor was heard in the {lasts} that this member holds on for"
+            self._settle(now, effects)
+        if now >= self._silent_at:
+            self._program.reason, self._dirty = f"no Beat of this member came back for {lasts}", True
+            self._settle(now, effects)
+
+    def _take(self, offset: int, record: Record | None, now: float, effects: list[Effect]) -> None:
+        """One record of the ledger."""
+        before = self.state
+        forged = isinstance(record, Beat) and record.by == self.incarnation and not self._beats.came_back(record)
+        if self._fail(self._trust.before(before, offset, record, self._authors), effects):
+            return
+        after = self.state = fold(before, offset, record)
+        lingering = self.tenure.lingering
+        self.tenure = self.tenure.read(before, record, after, now, forged=forged)
+        if after.owners is not before.owners or after.targets is not before.targets:
+            self._look()
+        match record:
+            case Beat(by):
+                if not self._was_member:
+                    self._namesakes.read(record, after)
+                if by == self.incarnation and by in after.seats and not forged:
+                    self._suspicion.hear(record.sent_at, now)
+                    self._tell_if_powerless(now - record.sent_at, now, effects)
+                    self._dirty |= len(self._program.leading) < len(self._program.owned)
+                if lingering is not self.tenure.lingering:
+                    heard_of = lingering.keys() - self.tenure.lingering.keys()
+                    self._program.succeeded(heard_of - set(self._program.owned))  # I am not my own successor.
+                    self._dirty = True
+            case Join() | Leave() | Expire() | Certify():
+                self._fate(before, record, now, effects)
+            case Snapshot() if self._trust.vouches(record):
+                superseded = self._archive.read(record)
+                if superseded is not None and record.by in self._authors:
+                    effects.append(Trim(superseded))
+            case None:
+                self.skipped += 1
+                effects += skip_notices(self.skipped, offset)
+        if after.version != before.version or after.genesis is not before.genesis:
+            self._fail(mismatch(self.settings, after), effects)
+        self._fail(self._trust.after(after, record, forged=forged), effects)
+
+    def _act(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
+        """Do what is due in this phase. A phase that ends goes on with the next one in the same step.
+
+        All that the ledger held at `tip_at` has been read; None if the latest input does not say so.
+        """
+        at_tip = tip_at is not None
+        match self._phase:
+            case Phase.READING:
+                self._act_reading(at_tip, now, effects)
+            case Phase.FOUNDING:
+                self._act_founding(at_tip, now, effects)
+            case Phase.WAITING:
+                self._act_waiting(at_tip, now, effects)
+            case Phase.JOINING:
+                self._act_joining(now, effects)
+            case Phase.MEMBER:
+                self._act_as_member(tip_at, now, effects)
+            case Phase.LEAVING:
+                self._act_leaving(tip_at, now, effects)
+
+    def _act_reading(self, at_tip: bool, now: float, effects: list[Effect]) -> None:
+        if at_tip:
+            self._phase = Phase.FOUNDING
+            self._namesakes.begin(self.state.at)
+            if not self._fail(mismatch(self.settings, self.state), effects):
+                self._act_founding(at_tip, now, effects)
+        elif self._closing:
+            self._stop(None)
+
+    def _act_founding(self, at_tip: bool, now: float, effects: list[Effect]) -> None:
+        if self._closing:
+            self._stop(None)
+        elif self.state.genesis is not None:
+            self._phase = Phase.WAITING
+            self._act_waiting(at_tip, now, effects)
+        elif now >= self._retry_at:
+            self._retry_at = now + self.settings.lease
+            founding = genesis(self.settings, self.incarnation, self._base, self.state.at)
+            effects.append(Append([founding], lasting=True))
+
+    def _act_waiting(self, at_tip: bool, now: float, effects: list[Effect]) -> None:
+        if self._closing:
+            self._stop(None)
+        elif now >= self.tenure.settled or (at_tip and not self.state.seats):
+            verdict = None if self._was_member else self._namesakes.verdict(self.state)
+            if isinstance(verdict, Notice):
+                effects.append(verdict)
+            elif self._fail(verdict, effects):
+                return
+            self._phase, self._retry_at = Phase.JOINING, -inf
+            self._act_joining(now, effects)
+
+    def _act_joining(self, now: float, effects: list[Effect]) -> None:
+        if self._closing:  # Order per writer is kept, so this undoes a Join still in flight.
+            effects.append(Append([Leave(by=self.incarnation)], lasting=True))
+            self._stop(None)
+        elif now >= self._retry_at:
+            self._retry_at = now + self.settings.lease / 2
+            self.tenure = self.tenure.asking(now)
+            effects.append(Append([join(self.settings, self.incarnation, self.state.at, self._witness)], lasting=True))
+
+    def _act_as_member(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
+        if self._closing:
+            self._phase, self._retry_at = Phase.LEAVING, -inf
+            self._act_leaving(tip_at, now, effects)
+            return
+        self._beat(now, effects)
+        self._accuse(tip_at, now, effects)
+        repeat = now >= self._retry_at and not self._beats.silent  # What was sent may be there, unread.
+        gives, told = self._program.to_give(self.state, self.tenure, now, repeat=repeat)
+        if repeat:
+            self._retry_at = inf
+        effects += told
+        self._give(gives, now, effects)
+
+    def _act_leaving(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
+        self._beat(now, effects)
+        self._accuse(tip_at, now, effects)
+        if self._must_let_go:
+            effects += self._program.drain_all(now)
+        if now >= self._retry_at and not self._must_let_go:
+            self._give_up_at = min(self._give_up_at, now + self.settings.lease)
+            self._retry_at = now + self.settings.lease / 4
+            self.tenure = self.tenure.leaving()
+            effects.append(Append([Leave(by=self.incarnation)], lasting=True))
+        if now >= self._give_up_at:
+            self._program.reason = "the ledger did not take this member's Leave for a lease"
+            self._stop(None)  # The others will find out by our silence.
+
+    def _settle(self, now: float, effects: list[Effect]) -> None:
+        """Tell the program what changed in what it may act for."""
+        if self._dirty or now >= self._free_at:
+            self._dirty = False
+            effects += self._program.settle(self.tenures(now), take=not self._closing)
+            waits = (self.tenure.busy_until(i) for i in self._program.owned if i not in self._program.leading)
+            self._free_at = min((at for at in waits if at > now), default=inf)
+        if self._phase is Phase.STOPPED and not self.tenure.lingering and not self._told:
+            self._told = True
+            effects.append(Stopped(self.error))
+
+    # A life
+
+    def _start_from(self, state: State, now: float) -> None:
+        """Read from `state` to the tip, and trust nothing that contradicts it."""
+        self.state = state
+        self._trust = LedgerTrust(state)
+        self._archive = Archive(self.settings.snapshot_every, state.at)
+        self._namesakes = NameWatch(self.settings)
+        self._begin(Phase.READING, now, lingering={})
+
+    def _begin(self, phase: Phase, now: float, lingering: dict[int, Linger]) -> None:
+        """A new incarnation, which owes a wait on everything."""
+        incarnation = f"{self._life}{self._incarnations:04x}"
+        self._incarnations += 1
+        self._sign_as(incarnation)
+        self.tenure = Tenure.begin(
+            incarnation,
+            self.state,
+            now,
+            exclusive=self.settings.exclusive,
+            lasts=self.settings.lasts,
+            wait=self.settings.wait,
+            lingering=lingering,
+        )
+        self._phase = phase
+        self._suspicion, self._beats = Suspicion(self.settings), BeatSchedule(self.settings)
+        self._retry_at, self._free_at, self._give_up_at, self._accuse_at = -inf, inf, inf, inf
+        self._look()
+
+    def _sign_as(self, by: str) -> None:
+        """Records of mine bear the name `by` from now on."""
+        self._authors.pop(by, None)
+        self._authors[by] = None
+        if len(self._authors) > AUTHORS_MAX:
+            del self._authors[next(name for name in self._authors if name != self.incarnation)]
+
+    def _restart(self, state: State, now: float, effects: list[Effect]) -> None:
+        self._program.reason = "the records that this member had yet to read are no longer retained"
+        effects.append(Notice("member.restarted", {"was_at": self.state.at, "at": state.at}))
+        self._start_from(state, now)
+        if (successor := self._successor()) is not None:
+            self._fail(replaced(self.settings, successor.address), effects)
+
+    def _look(self) -> None:
+        """The table changed."""
+        self._dirty = True
+        if self.settings.exclusive:
+            self._program.look(self.state, self.incarnation)
+            return
+        owned = self._program.owned
+        self._program.look(self.state, self.incarnation)
+        # The former owner goes on until it hears that we know.
+        if not set(self._program.owned) <= set(owned):
+            self._beats.at_once()
+
+    def _fate(self, before: State, record: Join | Leave | Expire | Certify, now: float, effects: list[Effect]) -> None:
+        """Draw the consequences of a change of members for this one."""
+        me = self.incarnation
+        if isinstance(record, Certify):
+            # Also before I have joined: all of my Joins would be void. And not as after an Expire, under a new
+            # incarnation: a witness that is wrong of me says so again, and others take over without a wait each time.
+            if record.incarnation == me and me in self.state.departed:
+                self._fail(miscertified(self.settings, before, record), effects)
+        elif me in self.state.seats:
+            if me not in before.seats:
+                self._phase, self._retry_at, self._was_member = Phase.MEMBER, inf, True
+                self._beats.joined(now)
+                effects.append(Notice("member.joined", {"incarnation": me, "members": len(self.state.seats)}))
+        elif me in before.seats:
+            if isinstance(record, Join):
+                self._fail(replaced(self.settings, record.address), effects)
+            elif isinstance(record, Leave):
+                self._stop(None)
+            else:
+                by = before.seats[record.by].name
+                self._program.reason = f"{by} expired this member, having heard nothing of it for a lease"
+                effects.append(Notice("member.expired", {"incarnation": me, "by": record.by}))
+                if self._closing:
+                    self._stop(None)
+                else:
+                    self._begin(Phase.WAITING, now, self.tenure.lingering)
+        elif isinstance(record, Join) and (successor := self._successor()) is not None:
+            self._fail(replaced(self.settings, successor.address), effects)
+        elif self._phase is Phase.JOINING and record.by == me:
+            if len(self.state.seats) < MEMBERS_MAX:
+                self._retry_at = -inf  # Void: a member of my name joined after I had looked. Now I have seen that.
+            else:
+                effects.append(Notice("member.group_is_full", {"members": MEMBERS_MAX}))
+
+    def _successor(self) -> Seat | None:
+        """The newer process that has my name now, if I had it once. I must not take it back."""
+        holder = self.state.holder(self.settings.name) if self._was_member else None
+        return None if holder is None or holder.incarnation in self._authors else holder
+
+    def _stop(self, error: NeliError | None) -> None:
+        self.error, self._phase, self._dirty = error, Phase.STOPPED, True
+        if error is not None:
+            self._program.reason = str(error)
+            if not isinstance(error, Replaced):  # A successor under our name is like any other.
+                self.tenure = replace(self.tenure, lingering={})
+
+    def _fail(self, error: NeliError | None, effects: list[Effect]) -> bool:
+        if error is not None and self._phase is not Phase.STOPPED:
+            self._stop(error)
+            if isinstance(error, Diverged):
+                self.tenure = self.tenure.leaving()
+                effects += self._program.settle({}, take=False)  # First it stops, and then it says that it did.
+                effects.append(Append([Leave(by=self.incarnation)], lasting=True))
+        return error is not None
+
+    def _break_off(self, error: NeliError | None, effects: list[Effect]) -> None:
+        """Leave without waiting for the program, which is fenced in this very step, as after `drain_timeout`."""
+        self._program.reason = "the program left the group without finishing" if error is None else str(error)
+        effects += self._program.settle({}, take=False)
+        if self._phase in (Phase.JOINING, Phase.MEMBER, Phase.LEAVING):
+            effects.append(Append([Leave(by=self.incarnation)], lasting=True))
+        if self._phase is not Phase.STOPPED:  # If it is, it only lingered on, and its error stands.
+            self._stop(error)
+        self.tenure = replace(self.tenure.leaving(), lingering={})
+
+    # The records of a member
+
+    def _beat(self, now: float, effects: list[Effect]) -> None:
+        if now < self._beats.due() or self.tenure.left:
+            return
+        state, me = self.state, self.incarnation
+        beat = Beat(by=me, sent_at=now, at=state.at, digest=digest_text(state.digest))
+        self._beats.sent(beat, now)
+        effects.append(Append([beat], lasting=False))
+        rank = self._suspicion.rank(me, state.seats, self.tenure.heard, now)
+        if self._archive.due(state.at, rank):
+            effects.append(Append([snapshot(me, state)], lasting=True))
+
+    def _accuse(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
+        # My last Beat that came back was sent at `sent`, so I have read all that stood in the ledger then. Under a
+        # steady stream of records that is the only way to know: a read that finds nothing may never come. And where
+        # one comes, the ledger may have told of its tip a while ago: the Beat that we miss may be on its way to us.
+        sent, state = self.tenure.sent, self.state
+        look = self._suspicion.look(
+            self.incarnation,
+            state.seats,
+            self.tenure.heard,
+            as_of=sent if tip_at is None else max(sent, tip_at),
+            now=now,
+            at_tip=tip_at is not None,
+        )
+        self._accuse_at = look.again_at
+        if look.is_too_old:
+            self._beats.at_once()
+        for q in look.accused:
+            accusation = Expire(by=self.incarnation, incarnation=q, last_beat=state.last_beats[q])
+            fields = {"name": state.seats[q].name, "incarnation": q, "last_beat": accusation.last_beat}
+            effects += [Append([accusation], lasting=True), Notice("member.suspected", fields)]
+
+    def _tell_if_powerless(self, round_trip: float, now: float, effects: list[Effect]) -> None:
+        if self._suspicion.is_powerless(now) and now >= self._powerless_told_at + POWERLESS_TOLD_EVERY:
+            self._powerless_told_at = now
+            fields = {"round_trip": round(round_trip, 4), "lease": self.settings.lease, "remedy": POWERLESS_REMEDY}
+            effects.append(Notice("member.powerless", fields))
+
+    def _give(self, partitions: Iterable[int], now: float, effects: list[Effect]) -> None:
+        handovers: list[Record] = []
+        for i in partitions:
+            term = self.state.terms[i]
+            self.tenure = self.tenure.gave(i, term)
+            handovers.append(Handover(by=self.incarnation, partition=i, term=term))
+        if handovers:
+            self._retry_at, self._dirty = now + self.settings.beat_every, True
+            effects.append(Append(handovers, lasting=True))

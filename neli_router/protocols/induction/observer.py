@@ -1,0 +1,85 @@
+"""The observer: reads the ledger and computes the table, without being a member.
+
+    READING --at the tip--> FOLLOWING --the ledger lost records, or is another group's--> STOPPED
+
+A router needs the members' table and no seat. An observer sends nothing and may act for nothing. It comes and goes, and
+no member notices. It distrusts the ledger by the same signs as a member does.
+"""
+
+from math import inf
+
+from neli_router.errors import NeliError
+from neli_router.protocols.induction.admission import unknown_version
+from neli_router.protocols.induction.events import Append, Broken, Effect, Input, Read, Recheck, Restart, Wish
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.records import Record, skip_notices
+from neli_router.protocols.induction.trust import LedgerTrust
+from neli_router.protocols.protocol import NO_STANDING, Close, Notice, Standing, Stopped
+
+__all__ = ["Observer"]
+
+
+class Observer:
+    """One reader's view. Not thread-safe. `now` is just after the read that brought `state`."""
+
+    def __init__(self, state: State, now: float) -> None:
+        self.state = state
+        self.error: NeliError | None = None
+        self.skipped = 0
+        self.caught_up = False
+        """Whether the tip was reached once, so that the table is the group's and not one from its past."""
+        self.heard_at = now
+        """When a record of a member was last read, or reading began. If that is long ago, no member is alive."""
+        self._trust = LedgerTrust(state)
+        self._stopped = False
+
+    @property
+    def incarnation(self) -> str:
+        return ""
+
+    @property
+    def deadline(self) -> float:
+        return inf if self.caught_up else -inf
+
+    @property
+    def standing(self) -> Standing:
+        return NO_STANDING
+
+    def tenures(self, now: float) -> dict[int, int]:
+        return {}
+
+    def step(self, event: Input, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if self._stopped:
+            return effects
+        match event:
+            case Read(entries, age):
+                for offset, record in entries:
+                    if record is None:
+                        self.skipped += 1
+                        effects += skip_notices(self.skipped, offset)
+                    self.error = self._take(offset, record, now)
+                    if self.error is not None:
+                        break
+                self.caught_up |= age < inf
+            case Restart(state):
+                self.state, self._trust, self.caught_up = state, LedgerTrust(state), False
+                effects.append(Notice("observer.restarted", {"at": state.at}))
+            case Wish(record):
+                effects.append(Append([record], lasting=True))
+            case Broken(error):
+                self.error = error
+        if self._trust.doubts():
+            effects.append(Recheck())
+        if self.error is not None or isinstance(event, Close):
+            self._stopped = True
+            effects.append(Stopped(self.error))
+        return effects
+
+    def _take(self, offset: int, record: Record | None, now: float) -> NeliError | None:
+        if error := self._trust.before(self.state, offset, record, ()):
+            return error
+        self.state = fold(self.state, offset, record)
+        if record is not None and record.by in self.state.seats:
+            self.heard_at = now
+        return unknown_version(self.state) or self._trust.after(self.state, record)

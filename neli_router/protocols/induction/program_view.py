@@ -1,0 +1,99 @@
+"""The program's view of a member's partitions: what the table says of them, beside what the program believes.
+
+    table --look--> owned, owed (meant for another member) --to_give--> what to hand over now
+                          '---- led by the program: Revoked, and handed over when it has let go (`belief`)
+
+An owned partition that the program does not work on is handed over at once. One that it was asked for and that stays
+here after all is given up too: it comes back under a new term.
+"""
+
+from collections.abc import Mapping
+
+from neli_router.protocols.belief import Belief
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.tenure import Tenure
+from neli_router.protocols.protocol import Event, Settings
+
+__all__ = ["HANDOVERS_MAX", "ProgramView"]
+
+HANDOVERS_MAX = 256
+"""Partitions that one member gives away at a time. More move a large table sooner, fewer disturb less at once."""
+
+
+class ProgramView(Belief):
+    """One program's view of what its member owns."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings.drain_timeout)
+        self._exclusive = settings.exclusive
+        self._table: tuple[State, str] | None = None
+        """The table that was seen last and not worked through. Of a hundred Handovers that come at once, only the
+        last is worked through."""
+        self._owned: tuple[int, ...] = ()
+        self._owed: tuple[int, ...] = ()
+
+    @property
+    def owned(self) -> tuple[int, ...]:
+        self._work_through()
+        return self._owned
+
+    @property
+    def owed(self) -> tuple[int, ...]:
+        """Owned, and meant for another member."""
+        self._work_through()
+        return self._owed
+
+    @property
+    def draining(self) -> dict[int, float]:
+        """Of those that this member still owns."""
+        self._work_through()
+        return self._draining
+
+    @property
+    def finishing(self) -> tuple[int, ...]:
+        """The partitions that the program was asked to let go of and still has."""
+        return tuple(self.draining)
+
+    def look(self, state: State, incarnation: str) -> None:
+        """The table changed; `incarnation` is this member's."""
+        self._table = state, incarnation
+
+    def to_give(self, state: State, tenure: Tenure, now: float, *, repeat: bool) -> tuple[list[int], list[Event]]:
+        """Which partitions to hand over now, and what to tell the program about those and others."""
+        gives: list[int] = []
+        # The program has to let go of a partition that it was asked for, even if that stays here after all: it comes
+        # back under a new term.
+        waiting = {i: self.leading[i] for i in self.draining}
+        for i in self.owed[:HANDOVERS_MAX]:
+            term = state.terms[i]
+            if tenure.given.get(i) == term:
+                if repeat:  # It may have been lost, and no other member can act for i before it is read.
+                    gives.append(i)
+            elif self._exclusive and self.leading.get(i) == term:
+                waiting[i] = term
+            else:
+                gives.append(i)
+        if repeat:
+            # The target may be this member again. A Handover is final all the same once sent: only a new term helps.
+            seen = set(self.owed[:HANDOVERS_MAX])
+            gives += [i for i in self.owned if i not in seen and tenure.given.get(i) == state.terms[i]]
+        late, events = self.drain(waiting, now)
+        return gives + late, events
+
+    def drain_all(self, now: float) -> list[Event]:
+        """The member leaves: ask for everything back. Done when nothing is led any more."""
+        _, events = self.drain(self.leading, now)
+        return events
+
+    def settle(self, may: Mapping[int, int], *, take: bool) -> list[Event]:
+        self._work_through()  # What is told below changes `leading`, by which the last table is judged.
+        return super().settle(may, take=take)
+
+    def _work_through(self) -> None:
+        if self._table is None:
+            return
+        (state, incarnation), self._table = self._table, None
+        self._owned = tuple(i for i, owner in enumerate(state.owners) if owner == incarnation)
+        self._owed = tuple(i for i in self._owned if state.targets[i] != incarnation)
+        present = {i: state.terms[i] for i in self._owned}
+        self._draining = {i: end for i, end in self._draining.items() if self.leading.get(i) == present.get(i)}

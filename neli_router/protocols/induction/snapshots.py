@@ -1,0 +1,111 @@
+"""Snapshots: a fold's state, written into the ledger, so that a newcomer need not read it from the first record.
+
+    | ... records below upto ... | records from upto on ... | Snapshot(state, upto) | ...        offsets grow this way
+      folded into `state`          replayed on top of it      may stand much later
+
+A snapshot says something about the prefix below `upto` and nothing about the place where it stands, so it changes
+nothing in the fold, and its writer need not hurry. Replay starts *at* `upto`: one record further, and the newcomer
+misses one that all others have; one record earlier, and it folds one twice.
+
+Any writer can write a false one. Members compare each with what they folded, and drop records only below one that they
+agree with. So a newcomer starts with the first that is left, and with none where nothing was dropped.
+"""
+
+from msgspec.structs import replace
+
+from neli_router.protocols.induction.digest import difference
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import Image, Snapshot
+
+__all__ = ["Archive", "BadSnapshot", "digest_text", "restore", "snapshot"]
+
+
+class BadSnapshot(ValueError):
+    """The snapshot contradicts itself: its digest is not that of its state."""
+
+
+def digest_text(digest: int) -> str:
+    """A digest as records carry it."""
+    return f"{digest:016x}"
+
+
+def snapshot(by: str, state: State) -> Snapshot:
+    """The record that lets a newcomer start with `state`."""
+    assert state.genesis is not None, "before its genesis a ledger has no state worth keeping"
+    places: dict[str | None, int] = {None: -1, **{incarnation: i for i, incarnation in enumerate(state.seats)}}
+    image = Image(
+        genesis=state.genesis,
+        genesis_at=state.genesis_at,
+        version=state.version,
+        seats=list(state.seats.values()),
+        last_beats=[state.last_beats[incarnation] for incarnation in state.seats],
+        owners=[places[owner] for owner in state.owners],
+        terms=list(state.terms),
+        targets=[places[target] for target in state.targets],
+        pins=state.pins,
+        drains=state.drains,
+        weights=state.weights,
+        loads=state.loads,
+        departed=list(state.departed),
+        digest=digest_text(state.digest),
+    )
+    return Snapshot(by=by, state=image, upto=state.at)
+
+
+def restore(record: Snapshot) -> State:
+    """The state that `record` holds; it is ready to fold the record at `record.upto`."""
+    image = record.state
+    if {len(image.owners), len(image.terms), len(image.targets)} != {image.genesis.layout.partitions}:
+        # The digest would miss some of it: a partition without an owner is no fact.
+        raise BadSnapshot(f"snapshot upto {record.upto} has a table of another width than its layout says")
+    names: list[str | None] = [*(seat.incarnation for seat in image.seats), None]  # -1 finds the None at the end.
+    try:
+        state = State(
+            at=record.upto,
+            genesis=image.genesis,
+            genesis_at=image.genesis_at,
+            version=image.version,
+            seats={seat.incarnation: seat for seat in image.seats},
+            last_beats={seat.incarnation: beat for seat, beat in zip(image.seats, image.last_beats, strict=True)},
+            owners=tuple(names[place] for place in image.owners),
+            terms=tuple(image.terms),
+            targets=tuple(names[place] for place in image.targets),
+            pins=image.pins,
+            drains=image.drains,
+            weights=image.weights,
+            loads=image.loads,
+            departed=tuple(image.departed),
+        )
+    except (ValueError, IndexError) as error:
+        raise BadSnapshot(f"snapshot upto {record.upto} does not hold together") from error
+    digest = difference(State(), state)
+    if digest_text(digest) != image.digest:
+        raise BadSnapshot(f"snapshot upto {record.upto} has digest {image.digest}, its state {digest_text(digest)}")
+    return replace(state, digest=digest)
+
+
+class Archive:
+    """Which snapshots the ledger holds, as one reader saw them, and when the next one is due."""
+
+    def __init__(self, every: int, at: int) -> None:
+        self._every = every
+        self._uptos: tuple[int, ...] = (at,) if at else ()
+        self._marked_at = at
+
+    def read(self, record: Snapshot) -> int | None:
+        """A snapshot was read; returns the offset below which no newcomer needs a record from now on."""
+        self._marked_at = max(self._marked_at, record.upto)
+        if self._uptos and record.upto <= self._uptos[-1]:
+            return None  # A retry wrote it twice, or it comes late: taken for a second one, it would cost the first.
+        self._uptos = (*self._uptos[-1:], record.upto)
+        return self._uptos[0] if len(self._uptos) == 2 else None  # Two are kept: a newcomer may be reading the older.
+
+    def due(self, at: int, rank: int) -> bool:
+        """Whether a member that has read up to `at` shall write one; if so, remembers that it did.
+
+        One is enough, so members of a higher rank leave it to the lower for one more interval each.
+        """
+        if at - self._marked_at < self._every * (1 + rank):
+            return False
+        self._marked_at = at
+        return True

@@ -1,0 +1,136 @@
+"""Suspicion: which members seem to be dead, to one member. It may be wrong; no safety depends on it.
+
+    DEAF --a Beat of mine, sent less than a lease ago, comes back--> HEARING since now
+    HEARING --half a lease without one, or a lease since the sending of the last that came back--> DEAF
+
+Each of the two spans is there for a failure. By the sending alone, half a lease is too little: where every record takes
+that long, all lead, for a lease is longer, and all are deaf, so that a dead member would own its partitions for ever. A
+whole lease is too much: a member that comes out of an outage nearly that long would have heard itself all along, and
+would expire those whose Beats come back a little later than its own.
+
+A member that was deaf knows nothing of the others' silence: after an outage of the ledger all have been silent to all.
+So a member accuses only after a whole lease of hearing itself without a break, and only members that were silent all
+that time. Survivors take turns by rank, because one accusation is enough.
+
+    my Beats come back, and for several leases none of that gave me the right to accuse --> powerless
+
+Where that is so of every member, the dead keep what they owned for ever, and all looks well until one dies. Operators
+must hear of it before. An outage is another matter: nothing comes back then, and the log has it already.
+"""
+
+from collections.abc import Iterable
+from math import inf
+from typing import NamedTuple
+
+from neli_router.protocols.protocol import STAGGER_RANKS, Settings
+
+__all__ = ["POWERLESS_LEASES", "Look", "Suspicion"]
+
+POWERLESS_LEASES = 8
+"""For how many leases a member may be without the right to accuse before it is called powerless. An outage and a new
+start each take two. Fewer leases would raise false alarms, more would leave a group in danger for longer."""
+
+GAP_LEASES = 4
+"""How long none of my Beats may come back while I still count as late and not as cut off. A member that is deaf sends
+one every two leases."""
+
+
+class Look(NamedTuple):
+    """The result of one look at the others' silence."""
+
+    accused: list[str]
+    again_at: float
+    """When to look again, if no record comes first; `inf` means that only a record can change anything."""
+    is_too_old: bool = False
+    """Whether the look was due, and what is known was too old for it: a Beat of mine would bring newer news."""
+
+
+class Suspicion:
+    """One incarnation's view. `now` never goes back."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._sent = self._heard_at = -inf
+        self._hearing_since = inf
+        self._came_back_at = -inf
+        self._late_since = inf
+        """Since when Beats of mine came back, and I had no right to accuse."""
+        self._accused: dict[str, float] = {}
+        self._patient_until = -inf
+        self._too_old_at = -inf
+
+    def lapse(self, now: float) -> None:
+        """Let time pass first: a Beat that is read late must not hide the deafness before it."""
+        lease = self._settings.lease
+        deaf_at = min(self._heard_at + lease / 2, self._sent + lease)
+        if self._hearing_since + lease <= min(now, deaf_at):
+            self._late_since = min(now, deaf_at)
+        if now >= deaf_at:
+            self._hearing_since = inf
+
+    def hear(self, sent: float, now: float) -> None:
+        """A Beat of mine came back that I had sent at `sent`."""
+        self._sent = max(self._sent, sent)
+        if now >= self._came_back_at + GAP_LEASES * self._settings.lease:
+            self._late_since = now
+        self._came_back_at = now
+        if now < sent + self._settings.lease:
+            self._heard_at = now
+            self._hearing_since = min(self._hearing_since, now)
+
+    def is_powerless(self, now: float) -> bool:
+        """Whether my Beats come back, and have come back too late to accuse for several leases."""
+        lease = self._settings.lease
+        return self._late_since + POWERLESS_LEASES * lease <= now < self._came_back_at + GAP_LEASES * lease
+
+    def look(
+        self, incarnation: str, seats: Iterable[str], heard: dict[str, float], *, as_of: float, now: float, at_tip: bool
+    ) -> Look:
+        """Accuse by all that the ledger held at `as_of`, which was read by `now`.
+
+        `at_tip` says that the latest read found nothing more. Only then is it worth while to ask for newer news.
+        """
+        due = self._due(incarnation, heard)
+        accused: list[str] = []
+        is_too_old = False
+        if as_of >= due:
+            accused = self._accuse(incarnation, seats, heard, as_of)
+            due = self._due(incarnation, heard)
+        elif at_tip and now >= due > self._too_old_at:
+            self._too_old_at, is_too_old = now, True
+        # After a look that knew too little, another would find the same. A Beat of mine is on its way to bring newer.
+        return Look(accused, due if due > self._too_old_at else inf, is_too_old)
+
+    def rank(self, incarnation: str, seats: Iterable[str], heard: dict[str, float], now: float) -> int:
+        """How many members that are not silent joined before me."""
+        rank = 0
+        for q in seats:
+            if q == incarnation:
+                break
+            rank += now < heard[q] + self._settings.lease
+        return rank
+
+    def _accuse(self, incarnation: str, seats: Iterable[str], heard: dict[str, float], now: float) -> list[str]:
+        lease = self._settings.lease
+        silent = [q for q in seats if q != incarnation and now >= heard[q] + lease]
+        patience = lease + min(self.rank(incarnation, seats, heard, now), STAGGER_RANKS) * self._settings.stagger
+        fresh = [q for q in silent if now >= self._accused.get(q, -inf) + lease / 2]
+        accused = [q for q in fresh if now >= heard[q] + patience]
+        self._accused = {q: at for q, at in self._accused.items() if q in silent} | dict.fromkeys(accused, now)
+        self._patient_until = min((heard[q] + patience for q in fresh if q not in accused), default=-inf)
+        return accused
+
+    def _due(self, incarnation: str, heard: dict[str, float]) -> float:
+        """When the next member may be found silent; never too late, sometimes too early."""
+        if self._hearing_since == inf:
+            return inf
+        lease = self._settings.lease
+        wake = inf
+        for q, at in heard.items():  # The longest silent comes first.
+            if q == incarnation:
+                continue
+            if q not in self._accused:
+                wake = min(wake, at + lease)
+                break
+            wake = min(wake, self._accused[q] + lease / 2)
+        return max(wake, self._hearing_since + lease, self._patient_until)

@@ -1,0 +1,182 @@
+"""Tenure: for which partitions one member may act, now, by what it has sent and read itself.
+
+                  .------------------ sent Handover(i, v), or Leave: final, whether or not it was appended
+                  v
+    owner of i under v  +  a Beat of mine that I sent less than a lease ago came back  +  no wait is owed on i
+                                                                                           ^
+          an Expire took i from q: the read that brought q's last Beat, plus `wait` -------'
+
+Why at most one acts. An expired owner's last valid Beat was sent before it was appended, and appended before I read it:
+so its lease, counted from sending on its own clock, has ended by (my read + wait) on mine: `wait` is the lease as the
+slowest allowed clock counts it. A Beat that I never read was sent before I started, so I owe one wait on everything
+from my start. An owner that handed over or left had stopped before it said so. And a debt is never lowered: a member
+that owned i between q and me may itself have been waiting for q. One that was certified dead owes nothing, as if it had
+left: its process had ended with all its threads, and with all other processes that acted on its lease, before it was
+said (`Certify`).
+
+All of this needs that a Beat that I take for mine is mine: one that another process wrote in my name may bear any time.
+The machine remembers what it sent (`beats`), and says of any other that it is forged.
+
+No clocks are compared across hosts. Loss, delay, duplication, reordering and mistaken suspicions make no member unsafe,
+because nothing above depends on them.
+
+Under `available` no member waits. An owner that lost a partition goes on until it has read a Beat that the new owner
+sent when it knew that it owns, or until `hold` ends: no live owner is missed, and two may overlap.
+"""
+
+from collections.abc import Iterator
+from math import inf
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import Beat, Certify, Expire, Join, Leave, Record
+
+__all__ = ["Linger", "Tenure"]
+
+
+class Linger(Struct, frozen=True):
+    """Under `available`: still acting under `term` for what was lost at `lost_at`, until `until` at the latest."""
+
+    term: int
+    lost_at: int
+    until: float
+
+
+class Tenure(Struct, frozen=True, kw_only=True):
+    """A value that never changes. `lasts` is how long a Beat proves anything: a lease, or `hold` under `available`."""
+
+    incarnation: str
+    exclusive: bool
+    lasts: float
+    wait: float
+    settled: float
+    """When the wait that a newcomer owes on everything has passed."""
+    sent: float = -inf
+    """When I sent the last Beat of mine that came back."""
+    asked: float = -inf
+    """When I first sent my Join."""
+    heard: dict[str, float] = {}
+    """The time just after the read that brought each member's last Beat or Join. For a member of which I read none, it
+    is my start, because it sent them before. The longest silent comes first."""
+    busy: dict[int, float] = {}
+    """Until when a partition is not mine to act for, where that is known to be later than `settled`."""
+    given: dict[int, int] = {}
+    """Partition -> the term under which I sent its Handover."""
+    left: bool = False
+    lingering: dict[int, Linger] = {}
+
+    @classmethod
+    def begin(
+        cls,
+        incarnation: str,
+        state: State,
+        now: float,
+        *,
+        exclusive: bool,
+        lasts: float,
+        wait: float,
+        lingering: dict[int, Linger],
+    ) -> "Tenure":
+        """A newcomer's tenure; `now` is just *after* the read that brought `state`, which it starts from."""
+        return cls(
+            incarnation=incarnation,
+            exclusive=exclusive,
+            lasts=lasts,
+            wait=wait,
+            settled=now + wait,
+            heard=dict.fromkeys(state.seats, now),
+            lingering=lingering,
+        )
+
+    # Questions
+
+    def term(self, state: State, partition: int, now: float) -> int | None:
+        """The term under which I may act for `partition` at `now`, or None."""
+        if state.owners[partition] == self.incarnation:
+            term = state.terms[partition]
+            if now < self.sent + self.lasts and (not self.exclusive or self._free(partition, term, now)):
+                return term
+        linger = self.lingering.get(partition)
+        return linger.term if linger is not None and now < linger.until else None
+
+    def _free(self, partition: int, term: int, now: float) -> bool:
+        return not self.left and self.given.get(partition) != term and now >= self.busy_until(partition)
+
+    def busy_until(self, partition: int) -> float:
+        return max(self.settled, self.busy.get(partition, -inf))
+
+    # Sent records: final from the moment they were given to the driver, failed or not
+
+    def gave(self, partition: int, term: int) -> "Tenure":
+        return replace(self, given={**self.given, partition: term})
+
+    def asking(self, now: float) -> "Tenure":
+        return self if self.asked > -inf else replace(self, asked=now)
+
+    def leaving(self) -> "Tenure":
+        return replace(self, left=True)
+
+    # Read records
+
+    def read(self, before: State, record: Record | None, after: State, now: float, *, forged: bool = False) -> "Tenure":
+        """`record` took the fold from `before` to `after`; `now` is just *after* the read that brought it.
+
+        `forged` says that it is a Beat in my name, and none of those that I sent: it proves nothing.
+        """
+        if isinstance(record, Beat):
+            return self._hear(record, after, now, forged=forged)
+        if before.owners is after.owners and before.seats is after.seats:
+            return self
+        tenure = self
+        if isinstance(record, Expire | Join):
+            departed = before.seats.keys() - after.seats.keys()
+            ended = {q: self.heard[q] + self.wait for q in departed}
+            busy = {i: max(self.busy.get(i, -inf), ended[q]) for q in departed for i in _owned(before, q)}
+            tenure = replace(tenure, busy={**tenure.busy, **busy})
+        if isinstance(record, Join) and record.by in after.seats and record.by not in before.seats:
+            tenure = replace(tenure, heard=_moved_to_end(tenure.heard, record.by, now))
+            if not self.exclusive and record.by == self.incarnation:
+                # My first Beat tells my predecessor that I know what I own, and it may read that before I do: so I
+                # act by then, on a proof that is as good, my Join.
+                tenure = replace(tenure, sent=max(tenure.sent, tenure.asked))
+        if isinstance(record, Expire | Join | Leave | Certify):
+            tenure = replace(tenure, heard={q: at for q, at in tenure.heard.items() if q in after.seats})
+        if not self.exclusive:
+            tenure = replace(tenure, lingering=self._lingering(before, after))
+        return tenure
+
+    def _hear(self, beat: Beat, after: State, now: float, *, forged: bool) -> "Tenure":
+        if beat.by not in after.seats:
+            return self
+        heard = _moved_to_end(self.heard, beat.by, now)
+        # From when it was sent, not from now: a Beat that sat in a buffer for a minute proves nothing about now.
+        sent = max(self.sent, beat.sent_at) if beat.by == self.incarnation and not forged else self.sent
+        if not self.lingering:
+            return replace(self, heard=heard, sent=sent)
+        # If a Beat's `at` is past the record by which its writer owns, the writer had read that it owns.
+        lingering = {
+            i: linger for i, linger in self.lingering.items() if after.owners[i] != beat.by or beat.at <= linger.lost_at
+        }
+        return replace(self, heard=heard, sent=sent, lingering=lingering)
+
+    def _lingering(self, before: State, after: State) -> dict[int, Linger]:
+        lost_at = after.at - 1
+        lingering = dict(self.lingering)
+        until = self.sent + self.lasts
+        for partition in _owned(before, self.incarnation):
+            if after.owners[partition] != self.incarnation:
+                lingering[partition] = Linger(before.terms[partition], lost_at, until)
+        return lingering
+
+
+def _owned(state: State, incarnation: str) -> Iterator[int]:
+    return (i for i, owner in enumerate(state.owners) if owner == incarnation)
+
+
+def _moved_to_end(heard: dict[str, float], incarnation: str, now: float) -> dict[str, float]:
+    moved = dict(heard)
+    moved.pop(incarnation, None)
+    moved[incarnation] = now
+    return moved

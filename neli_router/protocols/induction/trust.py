@@ -1,0 +1,153 @@
+"""Trust in the ledger: does it still say what it said, and do the others read the same as I?
+
+    a record's offset is not above the last ----------------------.
+    an acknowledged record of mine is not at its offset ----------+--> LedgerRewound: nothing leads on such a ledger
+                                                                  |
+    a Genesis whose writer read past the first without it ---.    |
+    a Beat whose writer had read further than its own place -+---------two in a row from one member
+    a digest that is not mine -------------------------------|         '--of a digest, from most--> Diverged: it leaves
+                                                             '--> doubt: is what I read still there? (`evidence`)
+
+A ledger may lose its tail: a topic made anew, an unclean election, a Redis that came back from an old file. A member
+that had read that tail holds terms that the ledger will give again. So it must find out, and end.
+
+Two signs are its own experience, and final. The others are what a record says, and a record is a line that any writer
+can write, in any name. So each of them only raises a doubt, upon which this reader looks at its own evidence. The word
+of a member counts beyond that, since it may have read what was lost while I had not. But one line may be forged in its
+name. The member itself goes on to beat: a Beat of its own that contradicts the line takes it back, and a second one
+that says the same confirms it. A line in my own name that I did not write says nothing to me.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Collection, Sequence
+
+from neli_router.errors import Diverged, LedgerRewound, NeliError
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import Beat, Genesis, Record, Snapshot
+
+__all__ = ["OWN_MAX", "REMEDY", "RING_MAX", "LedgerTrust"]
+
+RING_MAX = 4096
+"""Digests kept for comparison, one a record. Fewer, and a Beat that was delayed for longer goes unchecked."""
+
+OWN_MAX = 1024
+"""Own records remembered, because a confirmation may come after the record itself was read, or long before."""
+
+REMEDY = "find out why it lost records, restore it or make a new one, and start the members again"
+
+
+class LedgerTrust:
+    """One reader's memory of a ledger, from the state it started with."""
+
+    def __init__(self, state: State) -> None:
+        self._start = state.at
+        self._digests: OrderedDict[int, int] = OrderedDict({state.at: state.digest})
+        self._own: deque[int] = deque(maxlen=OWN_MAX)
+        self._acknowledged: deque[int] = deque(maxlen=OWN_MAX)  # One that can write and not read confirms for ever.
+        self._ahead: set[str] = set()
+        """Members whose last Beat told of more than stood before it."""
+        self._doubted: set[str] = set()
+        """Members whose last digest was not mine."""
+        self._disagreeing: set[str] = set()
+        """Members whose last two digests were not mine."""
+        self._seats = state.seats
+        self._in_doubt = False
+
+    def acknowledge(self, offsets: Sequence[int], at: int) -> NeliError | None:
+        """The ledger confirmed own records at `offsets`; everything below `at` was read."""
+        for offset in offsets:
+            if offset >= at:
+                self._acknowledged.append(offset)
+            elif offset >= self._start and offset not in self._own and not self._forgotten(offset):
+                return self._lost_own(offset)
+        return None
+
+    def doubts(self) -> bool:
+        """Whether there was a sign since the last call: then look at the evidence."""
+        doubts, self._in_doubt = self._in_doubt, False
+        return doubts
+
+    def vouches(self, record: Snapshot) -> bool:
+        """Whether I folded the same records to the same state: no newcomer then needs the ones below."""
+        return self._digests.get(record.upto) == int(record.state.digest, 16)
+
+    def before(self, state: State, offset: int, record: Record | None, own: Collection[str]) -> NeliError | None:
+        """The error if `record` cannot stand at `offset` in `state`. `own` are the names that my records bear."""
+        if offset < state.at:
+            return LedgerRewound(
+                f"a record at offset {state.at} or above was expected", f"offset {offset} was read again", REMEDY
+            )
+        if record is not None and record.by in own:
+            self._own.append(offset)
+        while self._acknowledged and self._acknowledged[0] <= offset:
+            confirmed = self._acknowledged.popleft()
+            if confirmed != offset or record is None or record.by not in own:
+                return self._lost_own(confirmed)
+        if isinstance(record, Beat):
+            if record.at <= offset:
+                self._ahead.discard(record.by)
+                return None
+            self._in_doubt = True
+            if record.by in self._ahead:
+                return LedgerRewound(
+                    "every Beat stands above what its writer had read",
+                    f"one at offset {offset} says that its writer had read up to {record.at}",
+                    REMEDY,
+                )
+            if record.by in state.seats and record.by not in own:
+                self._ahead.add(record.by)
+        elif isinstance(record, Genesis) and state.genesis is not None and record.at > state.genesis_at:
+            self._in_doubt = True
+        return None
+
+    def after(self, state: State, record: Record | None, *, forged: bool = False) -> NeliError | None:
+        """Remember `state`, and compare the digest that `record` gives of an earlier one.
+
+        `forged` says that the record bears my name and that I did not write it.
+        """
+        if state.seats is not self._seats:
+            departed = self._seats.keys() - state.seats.keys()
+            self._ahead, self._doubted = self._ahead - departed, self._doubted - departed
+            self._disagreeing -= departed
+            self._seats = state.seats
+        self._digests[state.at] = state.digest
+        if len(self._digests) > RING_MAX:
+            self._digests.popitem(last=False)
+        if isinstance(record, Beat):
+            return self._compare(state, record.by, record.at, record.digest, forged=forged)
+        if isinstance(record, Snapshot):
+            return self._compare(state, record.by, record.upto, record.state.digest, forged=forged)
+        return None
+
+    def _compare(self, state: State, by: str, at: int, digest: str, *, forged: bool) -> NeliError | None:
+        mine = self._digests.get(at)
+        if mine is None:
+            return None  # Beyond the ring, or from before I started.
+        if mine == int(digest, 16):
+            self._doubted.discard(by)
+            self._disagreeing.discard(by)
+            return None
+        self._in_doubt = True
+        if by not in state.seats or forged:
+            # By its own table it may be a member. Then one of us read what was lost, and has no evidence.
+            return None
+        if by not in self._doubted:
+            self._doubted.add(by)
+            return None
+        self._disagreeing.add(by)
+        agreeing = len(state.seats.keys() - self._disagreeing)
+        if agreeing > len(self._disagreeing):
+            return None
+        return Diverged(
+            f"most of {agreeing + len(self._disagreeing)} members were expected to hold this member's table",
+            f"{len(self._disagreeing)} hold another one at offset {at} (the last to say so was {by})",
+            "compare the members' releases, run a memory test on this host, keep the ledger for analysis, restart",
+        )
+
+    def _forgotten(self, offset: int) -> bool:
+        return len(self._own) == OWN_MAX and offset < self._own[0]
+
+    def _lost_own(self, offset: int) -> LedgerRewound:
+        return LedgerRewound(
+            f"this member's own record was confirmed at offset {offset}", "another one or none was read there", REMEDY
+        )

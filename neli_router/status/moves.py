@@ -1,0 +1,82 @@
+"""The history of a group: the fold of all records of its ledger, and what each of them changed.
+
+records --fold--> state --> owners, by partition and term
+                        '-> departures: which member's end counted, by which record
+                        '-> moves: partitions that went to another member; needless: more than called for
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from neli_router.drivers.ledgers.base import Entry
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.records import Certify, Expire, Join, Leave, decode
+
+__all__ = ["Departure", "History", "history_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A member's end, by a record of this kind that counted."""
+
+    offset: int
+    name: str
+    kind: type[Certify | Expire | Join | Leave]
+
+
+@dataclass(slots=True)
+class History:
+    state: State = field(default_factory=State)
+    owners: dict[tuple[int, int], str] = field(default_factory=dict)
+    """(partition, term) -> the name of the member that owned it so."""
+    departures: list[Departure] = field(default_factory=list)
+    moves: int = 0
+    """How often a partition went from one member to another."""
+    needless: int = 0
+    """How many of these were more than the changes of members called for. One calls for as many as it takes from what
+    each member then has to equal shares."""
+
+    def departed_by(self, kind: type[Certify | Expire | Join | Leave]) -> list[str]:
+        """Names of members, in order."""
+        return [departure.name for departure in self.departures if departure.kind is kind]
+
+
+def history_of(entries: Iterable[Entry]) -> History:
+    """Fold all of `entries`, which begin with the ledger's first."""
+    history = History()
+    since = allowed = 0
+    for entry in entries:
+        before, record = history.state, decode(entry.payload)
+        after = history.state = fold(before, entry.offset, record)
+        if after.seats is not before.seats:
+            if isinstance(record, Certify | Expire | Join | Leave):
+                gone = before.seats.keys() - after.seats.keys()
+                history.departures += [Departure(entry.offset, before.seats[it].name, type(record)) for it in gone]
+            history.needless += max(0, since - allowed)
+            since, allowed = 0, _needed(before, after)
+        if after.owners is not before.owners or after.terms is not before.terms:
+            names = _names(after)
+            for partition, (name, term) in enumerate(zip(names, after.terms, strict=True)):
+                if name is not None:
+                    history.owners[partition, term] = name
+            pairs = zip(_names(before), names, strict=False)  # Before its genesis, a group has no partitions.
+            moved = sum(was != now and was is not None and now is not None for was, now in pairs)
+            history.moves, since = history.moves + moved, since + moved
+    history.needless += max(0, since - allowed)
+    return history
+
+
+def _needed(before: State, after: State) -> int:
+    """The fewest moves from what the members of `after` had before to shares that differ by at most one."""
+    if not after.seats:
+        return 0
+    kept = Counter(name for name in _names(before) if name is not None)
+    owned = [kept[seat.name] for seat in after.seats.values()]
+    share, larger = divmod(sum(kept.values()), len(owned))
+    staying = sum(min(count, share) for count in owned)
+    return sum(kept.values()) - staying - min(larger, sum(count > share for count in owned))
+
+
+def _names(state: State) -> list[str | None]:
+    return [None if owner is None else state.seats[owner].name for owner in state.owners]

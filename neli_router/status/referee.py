@@ -1,0 +1,215 @@
+"""The referee: did two processes ever act for one partition at once? It knows their notes, and no protocol.
+
+    notes --of one process--> Life: spans, by partition and term --side by side, for each partition--> Verdict
+
+    process a, term 5   |=========|==done            handover: the process itself ended the span
+    process b, term 9              |======|          takeover: the span just ended, its process killed or too late
+    process c, term 12                 |==========|  OVERLAP with b, for as long as both go on
+
+A *span* is an unbroken time in which one process might act for one partition under one term. Two spans of a partition
+that share a moment are an overlap, unless they are of the same process and term: a process that was expired and joins
+again is a new owner, like any other process. Along time, the terms of a partition may only rise: `regressions` are
+spans with a lower term than an earlier span had, or with the term of another process; `relapses` are spans under a term
+that their process had noted to be done with.
+
+Between the first span of a partition and the last, a time without any is no fault, but users wait for it (`unled`).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import pairwise
+from math import inf
+
+from neli_router.core.clock import NARROW_NS
+from neli_router.status.notes import Acts, Done, Failed, Halted, Left, Lost, Note, Opened, Woke
+
+__all__ = ["CLOCK_ERROR", "Life", "LifePhase", "Overlap", "Span", "Unled", "Verdict", "judged"]
+
+CLOCK_ERROR = NARROW_NS / 1e9
+"""How far two processes of one host may be apart in reading its clock. A shorter overlap was seen by none."""
+
+LifePhase = Enum("LifePhase", "STARTING MEMBER STOPPED KILLED LEAVING LEFT FAILED")
+
+
+@dataclass(slots=True)
+class Span:
+    """One process might act for one partition under one term, without a break."""
+
+    process: str
+    partition: int
+    term: int
+    since: float
+    until: float
+    done: bool = False
+    """Whether the process ended it by its own note."""
+
+    def __str__(self) -> str:
+        return f"{self.process} under {self.term} from {self.since:.6f} to {self.until:.6f}"
+
+
+@dataclass(slots=True)
+class Life:
+    """One process from its start to its end, by its notes: the second process of member m1 is `m1.2`."""
+
+    label: str
+    pid: int = 0
+    started_at: float = 0.0
+    phase: LifePhase = LifePhase.STARTING
+    spans: list[Span] = field(default_factory=list)
+    held: dict[int, Span] = field(default_factory=dict)
+    """By partition, those that the process has not noted to be over. They end at `until` if it notes no more."""
+    until: float = 0.0
+    halted: list[Halted] = field(default_factory=list)
+    woke: list[Woke] = field(default_factory=list)
+    relapses: list[Span] = field(default_factory=list)
+    acts: int = 0
+    error: str = ""
+    killed_at: float = inf
+    """When it was about to be killed: from then on it acts no more, whatever its lease allowed. Its last instructions
+    take far less than a takeover does, and the tests of witnesses show that none begins before they are over."""
+    _latest: dict[tuple[int, int], Span] = field(default_factory=dict)
+    """By partition and term."""
+
+    @property
+    def name(self) -> str:
+        """Of the member."""
+        return self.label.partition(".")[0]
+
+    def hear(self, note: Note) -> None:
+        """Take into account the note that follows those heard before."""
+        match note:
+            case Acts(since, until, terms):
+                self.until, self.acts = until, self.acts + len(terms)
+                for place in terms.items():
+                    self._act(place, since, until)
+            case Done(at, terms) | Lost(at, terms):
+                for place in terms.items():
+                    if isinstance(note, Done) and (span := self._latest.get(place)) is not None:
+                        span.until, span.done = min(span.until, at), True
+                    if (held := self.held.get(place[0])) is not None and held.term == place[1]:
+                        del self.held[place[0]]
+            case Opened():
+                self.phase = LifePhase.MEMBER
+            case Halted():
+                self.halted.append(note)
+            case Woke():
+                self.woke.append(note)
+            case Left():
+                self.phase = LifePhase.LEFT
+            case Failed(error):
+                self.phase, self.error = LifePhase.FAILED, error
+
+    def _act(self, place: tuple[int, int], since: float, until: float) -> None:
+        span = self._latest.get(place)
+        if span is not None and span.done:
+            self.relapses.append(Span(self.label, *place, since, until))
+        if span is not None and since <= span.until:
+            span.until = max(span.until, until)
+        else:
+            span = self._latest[place] = Span(self.label, *place, since, until)
+            self.spans.append(span)
+        self.held[place[0]] = span
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Two spans share `seconds` of time."""
+
+    first: Span
+    second: Span
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"partition {self.first.partition}: {self.first} beside {self.second}, {1e3 * self.seconds:.3f} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Unled:
+    """No process acted for a partition from `since` to `until`."""
+
+    partition: int
+    since: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The findings of the referee."""
+
+    overlaps: Sequence[Overlap]
+    regressions: Sequence[tuple[Span, Span]]
+    """Pairs of an earlier span and a later one whose term is not higher."""
+    relapses: Sequence[Span]
+    acts: int
+    """Acts for single partitions."""
+    handovers: int
+    takeovers: int
+    """Partitions that passed on although their holder had not noted to be done."""
+    processes: dict[int, set[str]]
+    """Partition -> the processes that acted for it."""
+    terms: set[tuple[int, int, str]]
+    """Every partition, term and process that acted."""
+    unled: Sequence[Unled]
+
+    @property
+    def faults(self) -> list[str]:
+        """All that must never be, in words."""
+        return [
+            *(f"overlap of {overlap}" for overlap in self.overlaps),
+            *(f"partition {one.partition}: a term went back from {one} to {two}" for one, two in self.regressions),
+            *(f"partition {span.partition}: done, and yet again {span}" for span in self.relapses),
+        ]
+
+
+def judged(lives: Iterable[Life]) -> Verdict:
+    """The verdict on all that was heard from these processes."""
+    lives = list(lives)
+    by_partition: dict[int, list[Span]] = defaultdict(list)
+    acted = [replace(span, until=min(span.until, life.killed_at)) for life in lives for span in life.spans]
+    for span in sorted(acted, key=lambda span: span.since):
+        by_partition[span.partition].append(span)
+    changes = [(a, b) for spans in by_partition.values() for a, b in pairwise(spans) if a.process != b.process]
+    return Verdict(
+        overlaps=[overlap for spans in by_partition.values() for overlap in _overlaps(spans)],
+        regressions=[pair for spans in by_partition.values() for pair in _regressions(spans)],
+        relapses=[span for life in lives for span in life.relapses],
+        acts=sum(life.acts for life in lives),
+        handovers=sum(former.done for former, _ in changes),
+        takeovers=sum(not former.done for former, _ in changes),
+        processes={partition: {span.process for span in spans} for partition, spans in by_partition.items()},
+        terms={(span.partition, span.term, span.process) for life in lives for span in life.spans},
+        unled=[time for spans in by_partition.values() for time in _unled(spans)],
+    )
+
+
+# Each of these gets the spans of one partition, in the order of their beginning.
+
+
+def _overlaps(spans: Sequence[Span]) -> Iterator[Overlap]:
+    for place, first in enumerate(spans):
+        for second in spans[place + 1 :]:
+            if first.until - second.since <= CLOCK_ERROR:
+                break
+            # However short the second is: an act takes no time.
+            if (first.process, first.term) != (second.process, second.term) and second.until > second.since:
+                yield Overlap(first, second, min(first.until, second.until) - second.since)
+
+
+def _regressions(spans: Sequence[Span]) -> Iterator[tuple[Span, Span]]:
+    """Every span whose term is below the highest before it, or is that of another process."""
+    highest = spans[0]
+    for span in spans[1:]:
+        if (highest.process, highest.term) != (span.process, span.term) and span.term <= highest.term:
+            yield highest, span
+        else:
+            highest = span
+
+
+def _unled(spans: Sequence[Span]) -> Iterator[Unled]:
+    covered = spans[0].until
+    for span in spans:
+        if span.since > covered:
+            yield Unled(span.partition, covered, span.since)
+        covered = max(covered, span.until)

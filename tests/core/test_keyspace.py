@@ -1,0 +1,236 @@
+"""The keyspace: known hashes, the laws of the chain, Redis Cluster's tags, and what is not a key."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any, cast
+
+import msgspec
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from neli_router.core.keyspace import PARTITIONS, SLOTS, SLOTS_MAX, Key, Layout, hasher, role_of
+from neli_router.errors import BadKey, ConfigError
+from tests.support.records import LAYOUTS
+
+LAW = settings(deadline=None)  # A law holds at whatever speed this machine has to spare.
+TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.text("{}ab")
+KEYS = TEXTS | st.binary() | TEXTS.map(str.encode)
+CHARACTERS = st.characters(codec=None) | st.sampled_from("{}") | st.integers(0xD800, 0xDFFF).map(chr)
+NO_KEYS = [7, None, True, 1.5, bytearray(b"ab"), memoryview(b"ab"), ("a",), object()]
+
+
+# Known answers.
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (b"", 0x00000000),
+        (b"\x00", 0x514E28B7),
+        (b"\x00\x00\x00\x00", 0x2362F9DE),
+        (b"\xff\xff\xff\xff", 0x76293B50),
+        (b"\x21\x43\x65\x87", 0xF55B516B),
+        (b"\x21\x43\x65", 0x7E4A8634),
+        ("test", 0xBA6BD213),
+        ("Hello, world!", 0xC0363E43),
+        ("The quick brown fox jumps over the lazy dog", 0x2E4FF723),
+    ],
+)
+def test_a_slot_is_the_published_murmur3_of_the_key(key: Key, expected: int) -> None:
+    assert expected == Layout(slots=SLOTS_MAX).slot(key)
+    assert expected % SLOTS == Layout().slot(key)
+    # The signed hash, which is quicker to get, would be wrong unless slots are a power of two.
+    assert expected % 1000 == hasher(Layout(slots=1000))(key)
+
+
+def test_a_key_keeps_its_partition_for_ever() -> None:
+    """These stand in ledgers and tables that exist: a change here would split every group that is upgraded.
+
+    Python draws another hash seed for each run of the tests, so that no slot can depend on it.
+    """
+    layout = Layout()
+    expected = {"customer-7": (4758, 150), "orders/2031": (12757, 213), "Zoë": (11546, 26), "": (0, 0)}
+    assert expected == {key: (layout.slot(key), layout.partition(key)) for key in expected}
+
+
+# The laws of the chain.
+
+
+@LAW
+@given(LAYOUTS, KEYS, st.integers())
+def test_slots_and_partitions_stay_in_range_and_follow_the_chain(layout: Layout, key: Key, role: int) -> None:
+    """NELI, section on roles: any number of them, at any time; ours may be negative or named, too."""
+    slot = layout.slot(key)
+    assert 0 <= slot < layout.slots
+    assert slot == hasher(layout)(key)
+    assert layout.partition(key) == layout.partition_of_slot(slot) == slot % layout.partitions
+    assert layout.partition(key) == layout.partition_of_role(key)
+    assert role % layout.partitions == layout.partition_of_role(role)
+
+
+@LAW
+@given(LAYOUTS, st.text(CHARACTERS, max_size=40))
+@example(Layout(), "\ud800")
+@example(Layout(), "{\udfff}a")
+@example(Layout(tags=True), "{tag}\ud800")
+def test_any_text_has_the_slot_of_its_bytes_or_is_refused_if_it_has_none(layout: Layout, key: str) -> None:
+    """A surrogate outside of the tag is not let through either: a text is a key in every layout or in none."""
+    ways = (layout.slot, hasher(layout), layout.partition, layout.partition_of_role)
+    if any(0xD800 <= ord(character) <= 0xDFFF for character in key):
+        for way in ways:
+            with pytest.raises(BadKey) as caught:
+                way(key)
+            # Python's own message about the text has the text in it.
+            assert caught.value.__context__ is None
+            assert f"length {len(key)} " in caught.value.found
+    else:
+        slot = layout.slot(key.encode())
+        partition = slot % layout.partitions
+        assert [slot, slot, partition, partition] == [way(key) for way in ways]
+
+
+def test_keys_spread_evenly_over_the_partitions() -> None:
+    """With 400 keys a partition, a fair spread leaves its chi-square within five deviations of its mean."""
+    counts = Counter(Layout().partition(f"customer-{number}") for number in range(400 * PARTITIONS))
+    chi_square = sum((counts[partition] - 400) ** 2 / 400 for partition in range(PARTITIONS))
+    freedom = PARTITIONS - 1
+    assert abs(chi_square - freedom) < 5 * (2 * freedom) ** 0.5
+
+
+# Roles.
+
+
+def test_what_is_no_role_is_refused() -> None:
+    for role in (True, False, None, 1.0, bytearray(b"a"), "\ud800"):
+        with pytest.raises(BadKey):
+            Layout().partition_of_role(cast("Any", role))
+
+
+@pytest.mark.parametrize(
+    ("text", "role"), [("7", 7), ("-1", -1), ("007", 7), ("nightly", "nightly"), ("7a", "7a"), ("٣", "٣"), ("-", "-")]
+)
+def test_a_text_of_digits_is_a_number_if_it_is_not_too_long(text: str, role: int | str) -> None:
+    assert role == role_of(text)
+    with pytest.raises(BadKey, match="this number has 5000 characters"):
+        role_of("9" * 5000)
+
+
+# Tags.
+
+
+@pytest.mark.parametrize(
+    ("key", "hashed"),
+    [
+        ("{user1000}.following", "user1000"),
+        ("foo{bar}{zap}", "bar"),
+        ("foo{{bar}}zap", "{bar"),
+        ("foo{bar", "foo{bar"),
+        ("foo}bar", "foo}bar"),
+        ("}foo{bar}", "bar"),
+        ("foo{}{bar}", "foo{}{bar}"),
+        ("{}", "{}"),
+        ("{", "{"),
+        ("", ""),
+        ("{ }", " "),
+        ("order{Zoë}", "Zoë"),
+    ],
+)
+def test_tags_follow_the_rule_of_redis_cluster(key: str, hashed: str) -> None:
+    tagged, plain = Layout(tags=True), Layout()
+    assert plain.slot(hashed) == tagged.slot(key)
+    assert plain.slot(hashed) == tagged.slot(key.encode())
+    assert key == hashed or plain.slot(key) != tagged.slot(key)  # Tags are off unless asked for.
+
+
+def hashed_by_redis(key: bytes) -> bytes:
+    """The part of `key` that Redis Cluster hashes, by the words of its specification, one byte after the other."""
+    opened = closed = None
+    for place, character in enumerate(key):
+        if opened is None and character == ord("{"):
+            opened = place
+        elif opened is not None and closed is None and character == ord("}"):
+            closed = place
+    if opened is None or closed is None or closed == opened + 1:
+        return key
+    return key[opened + 1 : closed]
+
+
+@LAW
+@given(st.text(st.sampled_from("{}ab ö"), max_size=12).map(str.encode) | st.binary(max_size=20))
+def test_tags_are_where_redis_cluster_has_them_in_any_key(key: bytes) -> None:
+    assert Layout().slot(hashed_by_redis(key)) == Layout(tags=True).slot(key)
+
+
+# What is not a key.
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(slots=1000), Layout(tags=True)], ids=Layout.spelled)
+def test_what_is_no_key_is_refused_on_every_way_in(layout: Layout) -> None:
+    ways_in: Sequence[Callable[[Any], object]] = [layout.slot, layout.partition, hasher(layout)]
+    for way_in, key in product(ways_in, NO_KEYS):
+        with pytest.raises(BadKey) as caught:
+            way_in(key)
+        assert caught.value.__context__ is None, "an error in the background may show the key"
+
+
+@pytest.mark.parametrize(
+    ("key", "found"),
+    [
+        ("private\ud800", "found a str of length 8 with a lone surrogate"),
+        (bytearray(b"private"), "found a bytearray of length 7"),
+        (memoryview(b"private"), "found a memoryview of length 7"),
+        (["private"], "found a list"),
+    ],
+)
+def test_a_refusal_names_the_type_and_length_and_never_shows_the_key(key: object, found: str) -> None:
+    with pytest.raises(BadKey) as caught:
+        Layout().slot(cast("Any", key))
+    assert found == caught.value.found
+    assert "private" not in str(caught.value)
+
+
+# Layouts.
+
+
+def test_a_layout_survives_json_if_it_does_not_contradict_itself() -> None:
+    layout = Layout(slots=4096, partitions=64, tags=True)
+    encoded = msgspec.json.encode(layout)
+    assert b'{"slots":4096,"partitions":64,"tags":true}' == encoded
+    assert layout == msgspec.json.decode(encoded, type=Layout)
+    assert Layout() == msgspec.json.decode(b"{}", type=Layout)
+    with pytest.raises(msgspec.ValidationError, match="partitions=8 must be at most slots=4"):
+        msgspec.json.decode(b'{"slots":4,"partitions":8}', type=Layout)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"slots": 0}, ["slots=0 must be a whole number of at least 1"]),
+        ({"partitions": -1}, ["partitions=-1 must be a whole number of at least 1"]),
+        ({"slots": True, "partitions": True}, ["slots=True must be a whole", "partitions=True must be a whole"]),
+        ({"slots": 1.5, "partitions": "4", "tags": 1}, ["slots=1.5 must", "partitions='4' must", "tags=1 must be"]),
+        ({"slots": 4, "partitions": 8}, ["partitions=8 must be at most slots=4"]),
+        (
+            {"slots": 2**32 + 1, "partitions": 0},
+            ["partitions=0 must be", "slots=4294967297 must be at most 4294967296"],
+        ),
+    ],
+)
+def test_a_bad_layout_names_all_its_problems_at_once(settings: dict[str, Any], expected: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Layout(**settings)
+    assert len(expected) == len(caught.value.problems)
+    assert all(problem.startswith(start) for problem, start in zip(caught.value.problems, expected, strict=True))
+
+
+def test_the_largest_and_the_smallest_layout_are_fine_and_a_difference_spells_out_both() -> None:
+    assert 2**32 == Layout(slots=2**32).slots
+    assert 0 == Layout(slots=1, partitions=1).partition("anything")
+    ours, theirs = Layout(), Layout(partitions=128, tags=True)
+    expected = (
+        "slots=16384, partitions=256, tags=off against slots=16384, partitions=128, tags=on (unequal: partitions, tags)"
+    )
+    assert expected == ours.difference(theirs)
+    assert "" == ours.difference(Layout())

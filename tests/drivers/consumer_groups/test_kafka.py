@@ -1,0 +1,342 @@
+"""Consumer groups on real brokers: what only Kafka can do to a member, and what is refused with the reason.
+
+tests/drivers/consumer_groups/test_contract.py    what every way to share partitions keeps
+"""
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import Self
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from neli_router.drivers.consumer_groups.kafka.address import parse
+from neli_router.drivers.consumer_groups.kafka.subscription import KafkaSubscription
+from neli_router.errors import ConfigError, GroupMismatch, LedgerMissing, LedgerUnusable, NeliError
+from neli_router.protocols.consumer_group.events import AskedBack, Away, Back, Confirmed
+from tests.conftest import require
+from tests.support.servers.kafka import SHORT_GROUPS, Kafka, missing
+from tests.support.taking import Taking, until
+from tests.support.waiting import PATIENCE
+
+pytestmark = pytest.mark.kafka
+
+PARTITIONS = 4
+ALL = set(range(PARTITIONS))
+SESSION = 6.0
+
+COOPERATIVE = "partition.assignment.strategy=cooperative-sticky"
+EAGER = "partition.assignment.strategy=range,roundrobin"
+BY_BROKER = "group.protocol=consumer"
+
+Join = Callable[..., Taking]
+
+
+def opened(
+    brokers: str, group: str, *options: str, session: float = SESSION, patience: float = PATIENCE, create: bool = True
+) -> KafkaSubscription:
+    address, problems = parse(f"//{brokers}/{group}?{'&'.join(options)}")
+    assert address is not None, problems
+    return KafkaSubscription(address, session=session, patience=patience, create=create)
+
+
+def fresh() -> str:
+    return f"group-{uuid4().hex}"
+
+
+def test_a_child_of_a_fork_frees_no_client_of_its_parent(kafka: str) -> None:
+    """librdkafka would wait for threads that the child does not have, or crash."""
+    gc.disable()  # What was closed and forgotten is garbage now, which the child is to collect.
+    try:
+        opened(kafka, fresh()).close()
+        child = os.fork()
+        if not child:
+            gc.collect()
+            os._exit(0)
+        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        gc.enable()
+
+
+def make(brokers: str, topic: str, *, partitions: int = PARTITIONS, **settings: str) -> None:
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    admin = AdminClient({"bootstrap.servers": brokers})
+    admin.create_topics([NewTopic(topic, partitions, 1, config=named)])[topic].result(PATIENCE)
+
+
+@pytest.fixture
+def join(kafka: str) -> Iterator[Join]:
+    """One more member of a group of four partitions, closed at the end of the test."""
+    with ExitStack() as stack:
+
+        def make_one(group: str, *options: str, **settings: float) -> Taking:
+            subscription = opened(kafka, group, f"partitions={PARTITIONS}", *options, **settings)  # type: ignore[arg-type]
+            return Taking(stack.enter_context(closing(subscription)))
+
+        yield make_one
+
+
+# How it is set up
+
+
+def test_a_topic_is_made_with_the_times_of_the_broker_and_a_short_memory(kafka: str) -> None:
+    from neli_router.drivers.ledgers.kafka.clients import asking  # noqa: PLC0415 - this test alone asks.
+    from neli_router.drivers.ledgers.kafka.topic import settings_of  # noqa: PLC0415
+
+    group = fresh()
+    with closing(opened(kafka, group, "partitions=3")) as subscription:
+        assert (3, True) == (subscription.partitions, subscription.broker_times)
+    address, _ = parse(f"//{kafka}/{group}")
+    assert address is not None
+    with asking(address.at, "a look") as admin:
+        said = settings_of(admin, address.at)
+    assert said is not None
+    assert ("LogAppendTime", "600000") == (said["message.timestamp.type"], said["retention.ms"])
+
+
+def test_a_topic_that_is_there_is_taken_as_it_is_unless_it_is_compacted_or_has_other_partitions(kafka: str) -> None:
+    group, compacted = fresh(), fresh()
+    make(kafka, f"{group}.neli", partitions=7)
+    with closing(opened(kafka, group)) as subscription:
+        assert (7, False) == (subscription.partitions, subscription.broker_times)
+        assert any("keeps the writers' times" in doubt for doubt in subscription.doubts)
+    with pytest.raises(GroupMismatch, match=r"with 3 partitions was wanted, but it has 7: say layout.partitions=7"):
+        opened(kafka, group, "partitions=3")
+    make(kafka, f"{compacted}.neli", cleanup_policy="compact")
+    with pytest.raises(LedgerUnusable, match="takes no messages without a key"):
+        opened(kafka, compacted)
+
+
+def test_a_topic_that_is_not_to_be_made_is_missing(kafka: str) -> None:
+    with pytest.raises(LedgerMissing, match=r"--partitions 3 .*message.timestamp.type=LogAppendTime"):
+        opened(kafka, fresh(), "partitions=3", create=False)
+
+
+# What is not safe
+
+
+def test_a_session_under_the_broker_s_minimum_is_refused_and_the_setting_named(join: Join) -> None:
+    member = join(fresh(), session=1.5)
+    until(lambda: member.error, member)
+    assert isinstance(member.error, ConfigError)
+    assert "session=1.5 is refused" in str(member.error)
+    assert "group.min.session.timeout.ms" in str(member.error)
+
+
+@pytest.mark.parametrize(
+    ("way", "session", "patience", "said"),
+    [
+        (BY_BROKER, 10.0, 60.0, r"session=10 is not what the broker has .* which is 6: .*--entity-type groups"),
+        (COOPERATIVE, 6.0, 5.0, "patience=5 must be at least session=6"),
+        # librdkafka waits a second before it joins again, in silence: a group with shorter sessions never settles.
+        (COOPERATIVE, 1.4, 60.0, r"session=1\.4 is too short .* Say a session of 1\.5 s or more"),
+        (EAGER, 1.4, 60.0, r"session=1\.4 is too short .* Say a session of 1\.5 s or more"),
+    ],
+)
+def test_times_that_endanger_a_group_are_refused(
+    kafka: str, way: str, session: float, patience: float, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        opened(kafka, fresh(), way, session=session, patience=patience)
+
+
+def test_eight_members_that_start_at_once_settle_with_a_short_session(kafka: str) -> None:
+    group = fresh()
+    with ExitStack() as stack:
+        members = [
+            Taking(stack.enter_context(closing(opened(kafka, group, "partitions=8", session=2.0)))) for _ in range(8)
+        ]
+        until(lambda: all(member.has for member in members), *members)
+
+
+def test_members_with_two_ways_to_share_are_told_so(join: Join) -> None:
+    group = fresh()
+    first = settled(join, group)
+    second = join(group, EAGER)
+    (eager,) = [doubt for doubt in second.subscription.doubts if "roundrobin" in doubt]
+    assert "takes all partitions from all members at every change" in eager
+    until(lambda: second.error, first, second)
+    assert isinstance(second.error, GroupMismatch)
+    assert "range,roundrobin was wanted" in str(second.error)
+    assert ALL == first.has
+
+
+# Changes of the group
+
+
+@pytest.mark.parametrize("way", [COOPERATIVE, BY_BROKER, EAGER])
+def test_a_change_touches_no_member_that_it_does_not_concern_unless_the_assignor_is_eager(join: Join, way: str) -> None:
+    group = fresh()
+    members = [join(group, way) for _ in range(3)]
+    until(lambda: all(it.has for it in members) and set.union(*(it.has for it in members)) == ALL, *members)
+    leaver = min(members, key=lambda it: len(it.has))
+    stayers = [it for it in members if it is not leaver]
+    had = [set(it.has) for it in stayers]
+    for it in members:
+        it.news.clear()
+    leaver.subscription.close()
+    until(lambda: set.union(*(it.has for it in stayers)) == ALL, *stayers)
+    asked = [[set(one.partitions) for one in it.of(AskedBack)] for it in stayers]
+    if way == EAGER:
+        assert had == [each[0] for each in asked]
+    else:
+        assert [[], []] == asked
+        assert [True, True] == [before <= it.has for before, it in zip(had, stayers, strict=True)]
+
+
+PAUSED = """
+import json, sys, time
+from neli_router.protocols.consumer_group.events import AskedBack, Received
+from neli_router.drivers.consumer_groups.kafka.address import parse
+from neli_router.drivers.consumer_groups.kafka.subscription import KafkaSubscription
+address, _ = parse(sys.argv[1])
+subscription = KafkaSubscription(address, session=6.0, patience=60.0)
+beat_at = 0.0
+while True:
+    subscription.wait(0.1)
+    for news in subscription.take():
+        heard = [[message.partition, message.offset] for message in getattr(news, "messages", [])]
+        heard += [list(item) for item in getattr(news, "offsets", {}).items()]
+        print(json.dumps([type(news).__name__, sorted(getattr(news, "partitions", [])), heard]), flush=True)
+        if isinstance(news, AskedBack):
+            subscription.give_back(news.partitions)
+        if isinstance(news, Received):
+            subscription.confirm(dict(heard))
+    if time.monotonic() >= beat_at:
+        beat_at = time.monotonic() + 0.2
+        subscription.publish(dict.fromkeys(range(4), b"beat"))
+"""
+
+
+class PausedMember:
+    """A member in a process of its own, which tests stop: it tells what it takes."""
+
+    def __init__(self, rest: str) -> None:
+        self.told: list[tuple[str, set[int]]] = []
+        self.heard: list[set[tuple[int, int]]] = []
+        """For each of `told`: the partitions and offsets that were received, or confirmed."""
+        self.process = subprocess.Popen([sys.executable, "-c", PAUSED, rest], stdout=subprocess.PIPE, text=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            name, partitions, heard = json.loads(line)
+            self.heard.append({(partition, offset) for partition, offset in heard})
+            self.told.append((name, set(partitions)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def test_a_pause_longer_than_the_session_loses_everything(kafka: str, join: Join) -> None:
+    """The process wakes, may go on receiving, and is confirmed nothing until it has heard that it lost all."""
+    group = fresh()
+    with PausedMember(f"//{kafka}/{group}?partitions={PARTITIONS}") as paused:
+        until(lambda: ("Given", ALL) in paused.told and ("Confirmed", set()) in paused.told)
+        os.kill(paused.process.pid, signal.SIGSTOP)
+        other = join(group)
+        until(lambda: other.has == ALL, other)
+        asleep = len(paused.told)
+        os.kill(paused.process.pid, signal.SIGCONT)
+        until(lambda: ("Lost", ALL) in paused.told, other)
+        lost = [name for name, _ in paused.told].index("Lost", asleep)
+        # Of what was received before the pause, answers may still come. Of what was received after it, none does.
+        asked = set.union(*(paused.heard[i] for i in range(asleep) if paused.told[i][0] == "Received"))
+        confirmed = [paused.heard[i] for i in range(asleep, lost) if paused.told[i][0] == "Confirmed"]
+        assert [] == [offsets for offsets in confirmed if not offsets <= asked]
+
+
+def settled(join: Join, group: str) -> Taking:
+    member = join(group)
+    until(lambda: member.has == ALL, member)
+    return member
+
+
+def test_a_topic_that_grows_breaks_the_subscription(kafka: str, join: Join) -> None:
+    member, topic = settled(join, group := fresh()), f"{group}.neli"
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_partitions([NewPartitions(topic, 6)])[topic].result(PATIENCE)
+    until(lambda: member.error, member)
+    assert isinstance(member.error, GroupMismatch)
+    assert "with 4 partitions was wanted, as at the start, but it has 6 now" in str(member.error)
+    assert ALL >= member.has
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_topic_that_is_deleted_breaks_the_subscription(kafka: str, join: Join, *, anew: bool) -> None:
+    member, topic = settled(join, group := fresh()), f"{group}.neli"
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.delete_topics([topic])[topic].result(PATIENCE)
+    if anew:
+        made(kafka, topic)
+    until(lambda: member.error, member)
+    assert isinstance(member.error, LedgerUnusable)
+    assert "would lower the terms" in str(member.error)
+
+
+def made(kafka: str, topic: str) -> None:
+    """Make it, however long the broker takes to forget the one of that name."""
+
+    def done() -> bool:
+        try:
+            make(kafka, topic)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return False
+        return True
+
+    until(done)
+
+
+def test_a_broker_that_goes_away_and_comes_back_is_told_and_nobody_waits_for_it_to_close() -> None:
+    require(missing())
+    with Kafka.started(settings=SHORT_GROUPS) as node:
+        subscription = opened(node.bootstrap, fresh(), "partitions=4")
+        member = Taking(subscription)
+        until(lambda: member.has == ALL, member)
+        node.nodes[0].freeze()
+        try:
+            until(lambda: member.of(Away), member)
+            subscription.confirm({0: 1})
+            assert [] == member.of(Confirmed)
+        finally:
+            node.nodes[0].thaw()
+        until(lambda: member.of(Back), member)
+
+        def heard() -> bool:
+            subscription.publish({0: b"back"})
+            return member.has == ALL and any(it.body == b"back" for it in member.messages)
+
+        until(heard, member)
+        node.nodes[0].freeze()
+        try:
+            closer = threading.Thread(target=subscription.close)
+            closer.start()
+            closer.join(PATIENCE)
+            assert not closer.is_alive()
+        finally:
+            node.nodes[0].thaw()
+
+
+def test_no_broker_is_an_error_with_the_reason() -> None:
+    with pytest.raises(NeliError, match=r"the opening of kafka://127\.0\.0\.1:1/nowhere was wanted"):
+        opened("127.0.0.1:1", "nowhere")

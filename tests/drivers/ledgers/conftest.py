@@ -1,0 +1,12 @@
+"""The machine may be busy: no test of a ledger depends on a server's speed."""
+
+import pytest
+
+from tests.support.waiting import PATIENCE
+
+
+@pytest.fixture(autouse=True)
+def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Redis that answers late is not given up: its driver drops what it has sent by then."""
+    for bound in ("link.ANSWER_MAX", "ledger.ANSWER_MAX", "reader.QUIET_MAX"):
+        monkeypatch.setattr(f"neli_router.drivers.ledgers.redis.{bound}", PATIENCE)

@@ -1,0 +1,408 @@
+"""The ledger in Kafka, on real brokers: how it is set up, and what it does when they fail, lie or come back.
+
+tests/drivers/ledgers/test_contract.py    what every ledger keeps; here is what only this one can meet
+"""
+
+import ctypes
+import os
+import time
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import confluent_kafka
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from neli_router import Config, Member, Router
+from neli_router.drivers.ledgers.base import Entry, Promise
+from neli_router.drivers.ledgers.kafka.address import KafkaAddress, parse
+from neli_router.drivers.ledgers.kafka.clients import serve
+from neli_router.drivers.ledgers.kafka.ledger import KafkaLedger, delete_topic
+from neli_router.errors import ConfigError, LedgerError, LedgerRewound, LedgerUnavailable, LedgerUnusable, RecordTooLong
+from tests.conftest import require
+from tests.support.servers.kafka import Kafka, missing
+from tests.support.waiting import PATIENCE, until
+
+pytestmark = pytest.mark.kafka
+
+
+def opened(brokers: str, group: str, *, create: bool = True, query: str = "") -> KafkaLedger:
+    return KafkaLedger(address_of(brokers, group, query), create=create)
+
+
+def address_of(brokers: str, group: str, query: str = "") -> KafkaAddress:
+    address, problems = parse(f"//{brokers}/{group}{query}")
+    assert address is not None, problems
+    return address
+
+
+def fresh() -> str:
+    return f"test-{uuid4().hex}"
+
+
+def make(brokers: str, group: str, *, partitions: int = 1, **settings: str) -> None:
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    admin = AdminClient({"bootstrap.servers": brokers})
+    admin.create_topics([NewTopic(f"{group}.ledger", partitions, 1, config=named)])[f"{group}.ledger"].result(PATIENCE)
+
+
+def delete(brokers: str, group: str) -> None:
+    admin = AdminClient({"bootstrap.servers": brokers})
+    admin.delete_topics([f"{group}.ledger"])[f"{group}.ledger"].result(PATIENCE)
+
+
+def take(ledger: KafkaLedger, count: int) -> list[Entry]:
+    """The next `count` entries, however many reads that takes, and whatever complaints."""
+    entries: list[Entry] = []
+
+    def has_all() -> bool:
+        with suppress(LedgerUnavailable):
+            entries.extend(ledger.read(1.0))
+        return len(entries) >= count
+
+    if count:
+        until(has_all)
+    assert count == len(entries)
+    return entries
+
+
+def complaint(ledger: KafkaLedger, kind: type[LedgerError] = LedgerUnavailable) -> LedgerError:
+    """The complaint of a read, once it comes."""
+
+    def raised() -> LedgerError | None:
+        try:
+            ledger.read(0.1)
+        except kind as error:
+            return error
+        except LedgerUnavailable:
+            pass
+        return None
+
+    error = until(raised, f"a {kind.__name__}")
+    assert error is not None
+    return error
+
+
+def test_one_replica_may_lose_records_and_says_so_and_settings_pass_through(kafka: str) -> None:
+    with closing(opened(kafka, fresh(), query="?client.id=jobs&socket.keepalive.enable=true")) as ledger:
+        assert Promise.NEVER_REWINDS not in ledger.promises
+        assert "has 1 replica" in ledger.doubts[0]
+        ledger.append([b"one"])
+        assert [b"one"] == [entry.payload for entry in take(ledger, 1)]
+    with pytest.raises(LedgerUnusable, match=r"no\.such\.setting"):
+        opened(kafka, fresh(), query="?no.such.setting=1")
+
+
+@pytest.mark.parametrize(
+    ("partitions", "settings", "said"),
+    [(2, {}, "there is no order among them"), (1, {"cleanup_policy": "compact"}, "takes records out of the middle")],
+)
+def test_a_topic_that_is_no_log_is_refused(kafka: str, partitions: int, settings: dict[str, str], said: str) -> None:
+    group = fresh()
+    make(kafka, group, partitions=partitions, **settings)
+    with pytest.raises(LedgerUnusable, match=said):
+        opened(kafka, group)
+
+
+def test_an_exclusive_group_needs_its_risk_accepted_by_name_and_then_members_share_the_topic_with_routers(
+    kafka: str,
+) -> None:
+    # A lease that is not lost while other tests take all cores: a block that loses its lease ends with an error.
+    config = Config(f"kafka://{kafka}/{fresh()}", lease=2.0, name="one")
+    with pytest.raises(ConfigError, match=r"1 replica.*accept_rewinds=True"), Member(config):
+        pass
+    config = replace(config, accept_rewinds=True)
+    with Member(config) as one, Router(config) as router:
+        with one.leading("nightly", timeout=PATIENCE):
+            until(lambda: owner_of(router) == "one")
+        with Member(replace(config, name="two")) as two:
+            one.close()
+            with two.leading("nightly", timeout=PATIENCE) as lease:
+                lease.check()
+                until(lambda: owner_of(router) == "two")
+
+
+def owner_of(router: Router) -> str:
+    try:
+        return router.owner_of_role("nightly").name
+    except LookupError:
+        return ""
+
+
+def test_a_topic_that_takes_no_snapshot_is_a_doubt_and_takes_the_other_records(kafka: str) -> None:
+    group = fresh()
+    make(kafka, group, max_message_bytes="2000", retention_ms="3600000")
+    with closing(opened(kafka, group)) as ledger:
+        assert any("keeps records for 1 h" in doubt for doubt in ledger.doubts)
+        assert any("takes records of 2000 bytes at most" in doubt for doubt in ledger.doubts)
+        ledger.append([os.urandom(5000)])  # Long even when they are compressed.
+
+        def is_refused() -> bool:
+            try:
+                ledger.append([b"short"])
+            except RecordTooLong:
+                return True
+            return False
+
+        until(is_refused)  # The broker may have taken several short ones before its refusal came.
+        assert {b"short"} == {entry.payload for entry in until(lambda: ledger.read(1.0))}
+
+
+def test_who_may_not_make_the_topic_is_told_the_command_that_does(kafka: str) -> None:
+    with pytest.raises(LedgerUnusable, match=r"kafka-topics.sh --bootstrap-server .* --create --topic"):
+        opened(kafka, fresh(), create=False)
+
+
+def test_no_broker_at_the_address_is_an_outage_that_names_it() -> None:
+    with pytest.raises(LedgerUnavailable, match=r"127\.0\.0\.1:9"):
+        opened("127.0.0.1:9", fresh())
+
+
+def test_a_transaction_that_hangs_stops_no_reader(kafka: str) -> None:
+    group = fresh()
+    with closing(opened(kafka, group)) as ledger:
+        other = Producer({"bootstrap.servers": kafka, "transactional.id": group})
+        other.init_transactions(PATIENCE)
+        other.begin_transaction()
+        other.produce(f"{group}.ledger", b"never committed")
+        other.flush(PATIENCE)
+        ledger.append([b"after it"])
+        assert b"after it" == take(ledger, 2)[-1].payload
+        other.abort_transaction(PATIENCE)
+
+
+def test_a_topic_that_was_deleted_cannot_be_read_and_is_not_made_again(kafka: str) -> None:
+    group = fresh()
+    with closing(opened(kafka, group)) as ledger:
+        ledger.append([b"one"])
+        take(ledger, 1)
+        delete(kafka, group)
+        ledger.append([b"two"])
+        complaint(ledger)
+        with pytest.raises(LedgerUnusable):
+            opened(kafka, group, create=False)
+
+
+@pytest.mark.parametrize("more", [0, 3], ids=["shorter than before", "longer than before"])
+def test_a_topic_that_was_made_anew_is_a_rewound_ledger(kafka: str, more: int) -> None:
+    group = fresh()
+    with closing(opened(kafka, group)) as ledger:
+        ledger.append([b"one", b"two"])
+        take(ledger, 2)
+        delete(kafka, group)
+        complaint(ledger)
+        with closing(opened(kafka, group)) as anew:
+            anew.append([b"another"] * more)
+            take(anew, more)
+        complaint(ledger, LedgerRewound)
+        with pytest.raises(LedgerRewound):  # For good.
+            ledger.read(0)
+
+
+def break_for_good(client: Consumer | Producer) -> None:
+    """By the means that librdkafka offers to see how a program takes a fatal error."""
+    package = Path(confluent_kafka.__file__).parent
+    library = ctypes.CDLL(str(next(package.parent.glob("confluent_kafka.libs/librdkafka*"))))
+    handle = ctypes.c_void_p.from_address(id(client) + object.__basicsize__)
+    error = KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert 0 == library.rd_kafka_test_fatal_error(handle, ctypes.c_int(error), b"as if")
+
+
+def test_a_consumer_that_is_broken_for_good_is_replaced(kafka: str) -> None:
+    with closing(opened(kafka, fresh())) as ledger:
+        ledger.append([b"one"])
+        take(ledger, 1)
+        before = [ledger._reader._consumer]
+        break_for_good(before[0])
+        until(lambda: before[0] is not ledger._reader._consumer)
+        ledger.append([b"two"])
+        assert [b"two"] == [entry.payload for entry in take(ledger, 1)]
+        before.clear()
+    spent, started = time.process_time(), time.monotonic()
+    time.sleep(1.0)
+    assert time.process_time() - spent < (time.monotonic() - started) / 4, "something of it goes round in a circle"
+
+
+@pytest.mark.parametrize("asked_first", [True, False])
+def test_a_producer_that_is_broken_for_good_is_replaced(kafka: str, *, asked_first: bool) -> None:
+    with closing(opened(kafka, fresh())) as ledger:
+        ledger.append([b"one"])
+        take(ledger, 1)
+        before = ledger._writer._producer
+        break_for_good(before)
+        if asked_first:
+            ledger.acknowledged()
+        with pytest.raises(LedgerUnavailable, match=r"fatal|out of order"):
+            ledger.append([b"two"])
+        assert before is not ledger._writer._producer
+        with suppress(LedgerUnavailable):  # It tells of the last trouble until something was delivered.
+            ledger.append([b"three"])
+        assert b"three" == take(ledger, 1 + asked_first)[-1].payload
+
+
+def test_a_broker_that_is_frozen_is_no_silence_and_one_that_is_killed_is_read_on_from_the_same_place() -> None:
+    require(missing())
+    with Kafka.started() as node, closing(opened(node.bootstrap, fresh())) as ledger:
+        ledger.append([b"one"])
+        take(ledger, 1)
+        node.nodes[0].freeze()
+        try:
+            error = complaint(ledger)
+            assert "was wanted, but" in str(error)
+            assert ledger.age() > 0.5
+        finally:
+            node.nodes[0].thaw()
+        ledger.append([b"two"])
+        assert [b"two"] == [entry.payload for entry in take(ledger, 1)]
+        node.nodes[0].kill()
+        complaint(ledger)
+        node.nodes[0].start()
+        node.wait()
+        # On a busy machine a broker takes longer to come back than a record is tried for. If the broker died before it
+        # acknowledged the last one, that has failed by now, and this append raises it. It is queued all the same.
+        with suppress(LedgerUnavailable):
+            ledger.append([b"three"])
+        assert [b"three"] == [entry.payload for entry in take(ledger, 1)]
+
+
+@pytest.mark.process
+def test_a_log_that_lost_its_tail_to_an_unclean_election_is_rewound_even_if_it_is_longer_again() -> None:
+    """Node 1 leads, node 2 follows and is frozen until it is no longer in sync; then node 1 dies with the newest."""
+    require(missing())
+    group = fresh()
+    with Kafka.started(nodes=3) as cluster:
+        first, second, third = cluster.nodes
+        witness = f"{third.host}:{third.port}"  # It stays up.
+        settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+        topic = NewTopic(f"{group}.ledger", 1, replica_assignment=[[1, 2]], config=settings)
+        admin = AdminClient({"bootstrap.servers": witness})
+        admin.create_topics([topic])[f"{group}.ledger"].result(PATIENCE)
+        until(lambda: all(in_sync(f"{node.host}:{node.port}", f"{group}.ledger") for node in cluster.nodes))
+        with closing(opened(cluster.bootstrap, group)) as ledger:
+            assert any("unclean.leader.election.enable" in doubt for doubt in ledger.doubts)
+            ledger.append([b"kept"])
+            take(ledger, 1)
+            second.freeze()
+            until(lambda: in_sync(witness, f"{group}.ledger") == [1])
+            # The frozen node may have left a request open, which the next append answers. So it may keep this record,
+            # but none of those that follow.
+            ledger.append([b"open"])
+            take(ledger, 1)
+            ledger.append([b"lost"] * 5)
+            take(ledger, 5)
+            first.kill()
+            second.thaw()
+            until(lambda: in_sync(witness, f"{group}.ledger") == [2])
+            with closing(opened(cluster.bootstrap, group)) as other:
+                other.append([b"instead"] * 20)
+                read: list[bytes] = []
+
+                def has_all() -> bool:
+                    with suppress(LedgerUnavailable):
+                        read.extend(entry.payload for entry in other.read(1.0))
+                    return read.count(b"instead") >= 20
+
+                until(has_all)
+                assert (20, 0) == (read.count(b"instead"), read.count(b"lost"))
+            complaint(ledger, LedgerRewound)
+
+
+def test_a_producer_that_breaks_while_it_tells_of_deliveries_is_broken_and_no_fault_of_ours() -> None:
+    """The client has its fatal error set already when it calls us, and Python takes that for a fault of the callee."""
+    fatal = KafkaException(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER))
+
+    def breaks(_: float) -> None:
+        raise SystemError("a function returned a result with an exception set") from fatal
+
+    def fails(_: float) -> None:
+        raise SystemError("something else")
+
+    with pytest.raises(KafkaException) as caught:
+        serve(breaks, 0.0)
+    assert fatal is caught.value
+    with pytest.raises(SystemError, match="something else"):
+        serve(fails, 0.0)
+
+
+def in_sync(broker: str, topic: str) -> list[int]:
+    """Which replicas are, as far as one broker knows; asked by a client that knows no other yet."""
+    try:
+        found = AdminClient({"bootstrap.servers": broker}).list_topics(topic, timeout=1).topics[topic]
+    except KafkaException:
+        return []
+    return list(found.partitions[0].isrs) if found.partitions else []
+
+
+def test_who_may_what_is_told_right_by_right() -> None:
+    """These five are the least; with Create, it makes the topic."""
+    require(missing())
+    with Kafka.started(users={"admin": "secret of admin", "jobs": "secret"}) as kafka:
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap, **kafka.as_admin})
+        query = "?security.protocol=SASL_PLAINTEXT&sasl.mechanism=PLAIN"
+        with pytest.raises(LedgerUnavailable, match=r"check sasl\.username") as raised:
+            opened(f"jobs:wrong@{kafka.bootstrap}", "jobs", query=query)
+        assert "wrong@" not in str(raised.value)
+
+        def open_as_jobs() -> KafkaLedger:
+            return opened(f"jobs:secret@{kafka.bootstrap}", "jobs", query=query)
+
+        with pytest.raises(LedgerUnavailable, match="grant this user Describe"):
+            open_as_jobs()
+        grant(admin, AclOperation.CREATE, AclOperation.DESCRIBE)
+        with closing(open_as_jobs()) as ledger:
+            assert "the settings of jobs.ledger cannot be seen: grant DescribeConfigs on it" in ledger.doubts
+            assert Promise.NEVER_REWINDS not in ledger.promises
+        grant(admin, AclOperation.DESCRIBE_CONFIGS, AclOperation.WRITE)
+        with closing(open_as_jobs()) as ledger:
+            assert not any("cannot be seen" in doubt for doubt in ledger.doubts)
+            ledger.append([b"one", b"two"])
+            until(lambda: "authorization" in str(complaint(ledger)))  # The first fetch may take its time.
+            grant(admin, AclOperation.READ)
+            assert [b"one", b"two"] == [entry.payload for entry in take(ledger, 2)]
+            ledger.trim(1)
+            until(lambda: is_refused(ledger))
+            assert 0 == ledger.start()
+        with pytest.raises(LedgerUnavailable, match=r"grant this user .* Delete"):
+            delete_topic(address_of(f"jobs:secret@{kafka.bootstrap}", "jobs", query))
+        grant(admin, AclOperation.DELETE)
+        with closing(open_as_jobs()) as ledger:
+            ledger.tip()
+            ledger.trim(1)
+            until(lambda: ledger.start() == 1)
+        assert "jobs.ledger" == delete_topic(address_of(f"jobs:secret@{kafka.bootstrap}", "jobs", query))
+
+
+def grant(admin: AdminClient, *operations: AclOperation) -> None:
+    rights = [
+        AclBinding(
+            restype=ResourceType.TOPIC,
+            name="jobs.ledger",
+            resource_pattern_type=ResourcePatternType.LITERAL,
+            principal="User:jobs",
+            host="*",
+            operation=operation,
+            permission_type=AclPermissionType.ALLOW,
+        )
+        for operation in operations
+    ]
+    for granted in admin.create_acls(rights).values():
+        granted.result(PATIENCE)
+
+
+def is_refused(ledger: KafkaLedger) -> bool:
+    try:
+        ledger.trim(1)
+    except LedgerUnavailable as error:
+        return "Delete" in str(error)
+    return False

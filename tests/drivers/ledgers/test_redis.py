@@ -1,0 +1,565 @@
+"""Redis as a ledger, with all that befalls it: restarts, failovers, lost records, frozen servers, passwords, rights.
+
+     Redis.started() --> a server for one test --> ledgers of it, and redis-cli for what an operator would do
+
+A loss must be found before anything new is handed over, whatever stands in its place. No test here sleeps and hopes:
+each waits for the event that must come.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
+from typing import Any, TypeVar
+
+import pytest
+
+from neli_router.config.config import Config
+from neli_router.drivers.ledgers.addresses import delete_ledger, open_ledger, problems_of, public_address
+from neli_router.drivers.ledgers.base import Ledger, Promise
+from neli_router.drivers.ledgers.redis.address import SCHEMES, RedisAddress, parse
+from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
+from neli_router.member.member import Member
+from neli_router.router.router import Router
+from tests.conftest import require
+from tests.support.servers.redis import DURABLE, Redis, Sentinel, missing
+from tests.support.waiting import PATIENCE, until
+
+pytest.importorskip("redis")
+
+import redis as redis_py
+
+from neli_router.drivers.ledgers.redis.faults import explain
+from neli_router.drivers.ledgers.redis.link import Command, Link
+from neli_router.drivers.ledgers.redis.reader import BLOCK_MAX
+
+QUESTIONS = 12
+"""Of an idle reader: the first wait for some milliseconds in Redis, the last for as long as a question may."""
+
+Found = TypeVar("Found")
+
+on_servers = pytest.mark.redis
+
+
+@pytest.fixture
+def server() -> Iterator[Redis]:
+    """One that forgets everything when it is killed."""
+    require(missing())
+    with Redis.started() as started:
+        yield started
+
+
+@pytest.fixture
+def lasting() -> Iterator[Redis]:
+    """One that forgets nothing."""
+    require(missing())
+    with Redis.started(settings=DURABLE) as started:
+        yield started
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., Ledger]]:
+    with ExitStack() as stack:
+
+        def open_one(url: str, *, create: bool = True) -> Ledger:
+            assert [] == problems_of(url)
+            return stack.enter_context(closing(open_ledger(url, create=create, patience=1.0)))
+
+        yield open_one
+
+
+Open = Callable[..., Ledger]
+
+
+def collected(more: Callable[[], list[Found]], count: int, patience: float = PATIENCE) -> list[Found]:
+    """The results of `more`, until there are `count`."""
+    found: list[Found] = []
+    give_up_at = time.monotonic() + patience
+    while len(found) < count and time.monotonic() < give_up_at:
+        found += (some := more())
+        if not some:
+            time.sleep(0.001)
+    return found
+
+
+def through_trouble(more: Callable[[], list[Found]]) -> list[Found]:
+    """The first results of `more`, which is tried again and again, as a pump does it."""
+
+    def tried() -> list[Found]:
+        with suppress(LedgerUnavailable):
+            return more()
+        return []
+
+    return until(tried)
+
+
+def write(ledger: Ledger, *payloads: bytes) -> list[int]:
+    ledger.append(payloads)
+    found = collected(ledger.acknowledged, len(payloads))
+    assert len(payloads) == len(found)
+    return found
+
+
+def take(ledger: Ledger, count: int) -> list[bytes]:
+    entries = collected(lambda: ledger.read(0.5), count)
+    assert count == len(entries)
+    return [entry.payload for entry in entries]
+
+
+def next_through_trouble(ledger: Ledger) -> bytes:
+    return through_trouble(lambda: ledger.read(0.1))[0].payload
+
+
+def append_through_trouble(ledger: Ledger, payload: bytes) -> int:
+    """Until one is confirmed. Its offset."""
+
+    def append() -> list[int]:
+        ledger.append([payload])
+        return collected(ledger.acknowledged, 1, 0.2)
+
+    return through_trouble(append)[0]
+
+
+def trouble_of(act: Callable[[], object], said: str = "") -> LedgerUnavailable:
+    """What `act` raises sooner or later, with `said` in it."""
+
+    def trouble() -> list[LedgerUnavailable]:
+        try:
+            act()
+        except LedgerUnavailable as error:
+            return [error] if said in error.found else []
+        return []
+
+    return until(trouble, said or "trouble")[0]
+
+
+def rewinds(ledger: Ledger) -> str:
+    """How the ledger finds that it was rewound; nothing may be handed over before that."""
+
+    def look() -> list[str]:
+        try:
+            assert [] == ledger.read(0.1)
+        except LedgerRewound as error:
+            return [error.found]
+        return []
+
+    (found,) = through_trouble(look)
+    for again in (lambda: ledger.read(0), lambda: ledger.append([b"more"]), ledger.tip, ledger.start):
+        with pytest.raises(LedgerRewound):
+            again()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "public"),
+    [
+        (
+            "redis://localhost/jobs",
+            RedisAddress("redis", "jobs", (("localhost", 6379),)),
+            "redis://localhost:6379/jobs",
+        ),
+        (
+            "rediss://u:p%40%2F@[::1]:7000/jobs?db=3&ca=/ca.crt",
+            RedisAddress("rediss", "jobs", (("::1", 7000),), "", 3, "", "u", "p@/", {"ca": "/ca.crt"}),
+            "rediss://[::1]:7000/jobs?db=3",
+        ),
+        (
+            "redis+unix:///run/redis.sock?group=jobs",
+            RedisAddress("redis+unix", "jobs", path="/run/redis.sock"),
+            "redis+unix:///run/redis.sock?group=jobs",
+        ),
+        (
+            "redis+sentinel://:s@a:1,b/jobs?service=main&sentinel_password=w",
+            RedisAddress(
+                "redis+sentinel", "jobs", (("a", 1), ("b", 26379)), "", 0, "main", "", "s", {"sentinel_password": "w"}
+            ),
+            "redis+sentinel://a:1,b:26379/jobs?service=main",
+        ),
+    ],
+)
+def test_an_address_is_taken_apart(url: str, address: RedisAddress, public: str) -> None:
+    assert (address, []) == parse(*url.split(":", 1))
+    assert public == address.public
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://", "one server was wanted"),
+        ("redis://host", "a group was wanted"),
+        ("redis://host/", "a group was wanted"),
+        ("redis://host/a b", "a group was wanted"),
+        ("redis://host:99999/jobs", "one server was wanted"),
+        ("redis://a,b/jobs", "one server was wanted"),
+        ("redis://host/jobs?db=x", "db must be the number"),
+        ("redis://host/jobs?ca=/ca.crt", "option 1 is none of redis: There is db"),
+        ("rediss://host/jobs?cert=/c", "cert and key belong together"),
+        ("redis+unix://host/run/redis.sock?group=jobs", "a socket's path was wanted"),
+        ("redis+unix:///run/redis.sock", "a group was wanted"),
+        ("redis+sentinel://host/jobs", "say which, as in ?service=mymaster"),
+        ("redis://user:pa/ss@host/jobs", "write / as %2F"),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_said_in_a_sentence(url: str, said: str) -> None:
+    assert any(said in problem for problem in problems_of(url)), problems_of(url)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("broken", ["", "&nonsense=1"])
+def test_no_secret_of_an_address_is_ever_shown(scheme: str, broken: str) -> None:
+    place = "/run/redis.sock?group=jobs" if scheme == "redis+unix" else "host/jobs?db=1"
+    more = "&service=main&sentinel_password=hidden" if "sentinel" in scheme else ""
+    url = f"{scheme}://hidden-user:hidden@{place}{more}{broken}"
+    at, problems = parse(*url.split(":", 1))
+    shown = [*problems, *problems_of(url), repr(at), at.public if at else "", public_address(url)]
+    assert "hidden" not in " ".join(shown)
+    assert bool(problems) == bool(broken)
+    if not broken:
+        assert "hidden" not in repr(Config(url, accept_rewinds=True, ownership=url))
+
+
+@on_servers
+def test_offsets_are_the_second_part_of_places_and_any_client_can_read_the_records(server: Redis, opened: Open) -> None:
+    ledger = opened(server.url("jobs"))
+    assert (1, 1) == (ledger.start(), ledger.tip())
+    assert [1, 2] == write(ledger, b"one", b"two")
+    assert "0-1\nrecord\none\n0-2\nrecord\ntwo" == server.cli("XRANGE", "jobs:ledger", "-", "+")
+    write(ledger, *(b"%d" % number for number in range(3, 11)))
+    ledger.trim(7)
+    assert (7, 11) == (ledger.start(), ledger.tip())
+
+
+@on_servers
+def test_a_ledger_that_must_be_there_is_not_made(server: Redis, opened: Open) -> None:
+    with pytest.raises(LedgerUnusable, match="there is no key jobs:ledger: correct the address, or start a member"):
+        opened(server.url("jobs"), create=False)
+    with pytest.raises(LedgerUnusable), Router(server.url("jobs"), timeout=0.1):
+        pass
+    write(opened(server.url("jobs")), b"one")
+    assert [b"one"] == take(opened(server.url("jobs"), create=False), 1)
+
+
+@on_servers
+def test_groups_and_databases_keep_their_ledgers_apart(server: Redis, opened: Open) -> None:
+    for url in (server.url("a"), server.url("b"), server.url("a") + "?db=3", server.unix_url("{c}")):
+        assert [1] == write(opened(url), url.encode())
+        assert [url.encode()] == take(opened(url), 1)
+
+
+@on_servers
+def test_a_stream_that_others_meddle_with_is_unusable(server: Redis, opened: Open) -> None:
+    for words, said in (
+        ("XADD {}:ledger * record x", r"another program added to it with `\*`"),
+        ("XDEL {}:ledger 0-2", r"the record at offset 2 is missing: it was deleted"),
+        ("SET {}:ledger x", "WRONGTYPE"),
+    ):
+        group, _ = words.split(" ", 1)
+        write(opened(server.url(group)), b"one", b"two", b"three")
+        server.cli(*words.format(group).split(" "))
+        with pytest.raises(LedgerUnusable, match=said):
+            take(opened(server.url(group)), 3)
+
+
+@on_servers
+@pytest.mark.parametrize(
+    ("saved", "found"),
+    [
+        (False, "it is gone, and there was a record at offset 3"),
+        (True, "it ends at 3, and there was a record at offset 3"),
+    ],
+    ids=["everything", "the newest"],
+)
+def test_a_restart_that_loses_records_is_a_rewound_ledger(
+    server: Redis, opened: Open, *, saved: bool, found: str
+) -> None:
+    ledger = opened(server.url("jobs"))
+    write(ledger, b"one", b"two")
+    if saved:
+        server.cli("SAVE")
+    write(ledger, b"three")
+    assert [b"one", b"two", b"three"] == take(ledger, 3)
+    server.restart()
+    assert found == rewinds(ledger)
+
+
+@on_servers
+def test_what_was_lost_is_found_also_if_new_records_have_overtaken_it_meanwhile(server: Redis, opened: Open) -> None:
+    """The member is kept out of the server that came back, until others have written there."""
+    server.cli("ACL", "SETUSER", "member", "on", ">word", "~*", "&*", "+@all")
+    ledger = opened(server.url("jobs", who="member:word@"))
+    write(ledger, b"one", b"two")
+    server.cli("SAVE")
+    write(ledger, b"three")
+    assert [b"one", b"two", b"three"] == take(ledger, 3)
+    server.restart()  # Which has forgotten the user, too.
+    trouble_of(lambda: ledger.read(0), "WRONGPASS")
+    assert [3, 4, 5] == write(opened(server.url("jobs")), b"other three", b"four", b"five")
+    server.cli("ACL", "SETUSER", "member", "on", ">word", "~*", "&*", "+@all")
+    assert "the record at offset 3 is another one than was read there" == rewinds(ledger)
+
+
+@on_servers
+def test_a_stream_that_is_replaced_under_a_waiting_reader_hands_nothing_over(server: Redis, opened: Open) -> None:
+    """In one step, so that no connection breaks and no offset is ever seen to go back."""
+    script = (
+        "redis.call('DEL', KEYS[1]) for i = 1, tonumber(ARGV[1]) do "
+        "redis.call('XADD', KEYS[1], '0-*', 'record', 'new ' .. i) end"
+    )
+    for count in (0, 1, 2, 3, 50):
+        ledger = opened(server.url(f"jobs-{count}"))
+        write(ledger, b"one", b"two")
+        assert [b"one", b"two"] == take(ledger, 2)
+        server.cli("EVAL", script, "1", f"jobs-{count}:ledger", str(count))
+        rewinds(ledger)
+
+
+@on_servers
+def test_nothing_is_appended_to_a_stream_that_is_gone(server: Redis, opened: Open) -> None:
+    """Or the next group would begin behind a record of the last one."""
+    ledger = opened(server.url("jobs"))
+    write(ledger, b"one")
+    # Until the reader waits for so long that the append is what meets it.
+    until(lambda: ledger._reader._block >= BLOCK_MAX)  # type: ignore[attr-defined]
+    server.cli("FLUSHALL")
+
+    with pytest.raises(LedgerRewound):
+        until(lambda: ledger.append([b"two"]))
+    assert "0" == server.cli("EXISTS", "jobs:ledger")
+
+
+@on_servers
+def test_a_failover_that_lost_nothing_is_followed(opened: Open) -> None:
+    require(missing())
+    with Sentinel.started() as group:
+        ledger = opened(group.url("jobs"))
+        doubts = " ".join(ledger.doubts)
+        assert "a failover may lose the newest records" in doubts
+        assert "min-replicas-to-write is 0" in doubts
+        write(ledger, b"one", b"two")
+        assert [b"one", b"two"] == take(ledger, 2)
+        group.await_copies("XLEN", "jobs:ledger")
+        group.master.kill()
+        trouble_of(lambda: ledger.read(0))
+        group.await_failover()
+        assert 3 == append_through_trouble(ledger, b"three")
+        assert b"three" == next_through_trouble(ledger)
+
+
+@on_servers
+def test_a_failover_that_lost_records_is_a_rewound_ledger(opened: Open) -> None:
+    require(missing())
+    with Sentinel.started() as group:
+        ledger = opened(group.url("jobs"))
+        write(ledger, b"one", b"two")
+        group.await_copies("XLEN", "jobs:ledger")
+        group.replica.freeze()
+        group.master.cli("CLIENT", "KILL", "TYPE", "replica")  # Or it would find them in its socket.
+        write(ledger, b"three", b"four")
+        assert [b"one", b"two", b"three", b"four"] == take(ledger, 4)
+        group.master.kill()
+        group.replica.thaw()
+        group.await_failover()
+        assert "it ends at 3, and there was a record at offset 4" == rewinds(ledger)
+
+
+@on_servers
+def test_an_answer_is_as_old_as_its_question(server: Redis, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle reader's questions wait in Redis, and what they say may have been true only when they were asked."""
+    ledger = opened(server.url("jobs"))
+    write(ledger, b"one")
+    assert [b"one"] == take(ledger, 1)
+    asked_at: list[float] = []
+    too_young: list[float] = []
+    enough = threading.Event()
+    ask, reader = Link.ask, ledger._reader._thread  # type: ignore[attr-defined]
+
+    def asked(link: Link, *questions: Command) -> list[Any]:
+        if threading.current_thread() is reader:
+            # It has the answer to its last question, and not to this one: it knows what held when it asked the last.
+            if asked_at:
+                since_last = time.monotonic() - asked_at[-1]
+                too_young.extend(age for age in [ledger.age()] if age < since_last)
+            asked_at.append(time.monotonic())
+            if len(asked_at) == QUESTIONS:
+                enough.set()
+        return ask(link, *questions)
+
+    monkeypatch.setattr(Link, "ask", asked)
+    assert enough.wait(PATIENCE)
+    assert [] == too_young
+
+
+@on_servers
+def test_a_server_that_restarts_with_all_its_records_heals(lasting: Redis, opened: Open) -> None:
+    ledger = opened(lasting.url("jobs"))
+    write(ledger, b"one", b"two")
+    assert [b"one", b"two"] == take(ledger, 2)
+    lasting.kill()
+    assert "look after the server" in trouble_of(lambda: ledger.read(0)).remedy
+    trouble_of(lambda: ledger.append([b"lost"]))
+    with pytest.raises(LedgerUnavailable):
+        ledger.tip()
+    lasting.start()
+    assert 3 == append_through_trouble(ledger, b"three")
+    assert b"three" == next_through_trouble(ledger)
+    assert ledger.tip() >= 4
+
+
+@on_servers
+def test_a_frozen_server_is_no_silence_and_heals(server: Redis, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # A server that answers late is given up, as in production.
+    ledger = opened(server.url("jobs"))
+    append_through_trouble(ledger, b"one")
+    assert b"one" == next_through_trouble(ledger)
+    server.freeze()
+    try:
+        trouble_of(lambda: ledger.read(0.05))
+        trouble_of(lambda: ledger.append([b"lost or not"]))
+        with pytest.raises(LedgerUnavailable, match=r"[Tt]imeout|timed out"):
+            ledger.tip()
+    finally:
+        server.thaw()
+    append_through_trouble(ledger, b"two")
+    until(lambda: b"two" in [entry.payload for entry in through_trouble(lambda: ledger.read(0.1))])
+
+
+@on_servers
+@pytest.mark.parametrize(
+    ("setting", "refusing", "found", "remedy"),
+    [
+        ("maxmemory", "1", "OOM: command not allowed", "raise maxmemory"),
+        ("min-replicas-to-write", "1", "NOREPLICAS: Not enough good replicas", "bring replicas back"),
+    ],
+)
+def test_a_server_that_takes_no_records_says_why_and_heals(
+    server: Redis, opened: Open, setting: str, refusing: str, found: str, remedy: str
+) -> None:
+    ledger = opened(server.url("jobs"))
+    write(ledger, b"one")
+    server.cli("CONFIG", "SET", setting, refusing)
+    error = trouble_of(lambda: ledger.append([b"two"]))
+    assert error.found.startswith(found)
+    assert remedy in error.remedy
+    server.cli("CONFIG", "SET", setting, "0")
+    append_through_trouble(ledger, b"three")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (redis_py.exceptions.BusyLoadingError("Redis is loading"), LedgerUnavailable, "wait: it reads its data"),
+        (redis_py.ResponseError("MISCONF Redis is configured to"), LedgerUnavailable, "keeps it from saving to disk"),
+        (redis_py.exceptions.MasterDownError("Link is down"), LedgerUnavailable, "bring its master back"),
+        (redis_py.ResponseError("CLUSTERDOWN Hash slot not served"), LedgerUnavailable, "missing nodes back"),
+        (redis_py.exceptions.MovedError("3999 127.0.0.1:6381"), LedgerUnusable, "a server that is no cluster"),
+        (redis_py.exceptions.ClusterCrossSlotError("Keys"), LedgerUnusable, "write the group in braces"),
+        (redis_py.ResponseError("ERR something else"), LedgerUnavailable, "look after the server"),
+        (redis_py.ConnectionError("Connection refused"), LedgerUnavailable, "look after the server"),
+        (OSError("no route"), LedgerUnavailable, "look after the server"),
+    ],
+)
+def test_each_complaint_of_redis_comes_with_what_to_do(error: Exception, kind: type[Exception], said: str) -> None:
+    explained = explain(error, RedisAddress("redis", "jobs", (("host", 1),)), "a read")
+    assert kind is type(explained)
+    assert said in explained.remedy
+
+
+@on_servers
+def test_a_replica_is_refused_and_so_is_a_master_that_became_one(server: Redis, opened: Open) -> None:
+    with Redis.started(settings={"replicaof": f"127.0.0.1 {server.port}"}) as replica:
+        with pytest.raises(LedgerUnavailable, match=r"from a master, but that server is a replica: .*redis\+sentinel"):
+            opened(replica.url("jobs"))
+        ledger = opened(server.url("jobs"))
+        write(ledger, b"one")
+        replica.cli("REPLICAOF", "NO", "ONE")
+        server.cli("REPLICAOF", "127.0.0.1", str(replica.port))
+        trouble_of(lambda: ledger.read(0.05), "that server is a replica")
+        trouble_of(lambda: ledger.append([b"two"]), "that server is a replica")
+
+
+RIGHTS = "+hello +select +xadd +xread +xrange +xtrim +xinfo|stream"
+
+
+@on_servers
+def test_the_least_rights_are_enough_and_fewer_or_a_wrong_password_are_refused(server: Redis, opened: Open) -> None:
+    rights = RIGHTS.split()
+    server.cli("ACL", "SETUSER", "member", "on", ">word", "resetkeys", "~jobs:*", "-@all", *rights)
+    ledger = opened(server.url("jobs", who="member:word@"))
+    write(ledger, b"one", b"two")
+    assert [b"one", b"two"] == take(ledger, 2)
+    ledger.trim(2)
+    assert (2, 3) == (ledger.start(), ledger.tip())
+    assert any("cannot be seen: let the user run CONFIG GET" in doubt for doubt in ledger.doubts)
+    assert frozenset({Promise.MULTI_HOST}) == ledger.promises
+    server.cli("ACL", "SETUSER", "fewer", "on", ">word", "~jobs:*", "-@all", "+select")
+    server.cli("ACL", "SETUSER", "other", "on", ">word", "~others:*", "+@all")
+    with pytest.raises(LedgerUnusable, match=r"WRONGPASS.*check the user and the password in the address") as caught:
+        opened(server.url("jobs", who="member:hidden@"))
+    assert "hidden" not in str(caught.value)
+    for who in ("fewer:word@", "other:word@"):
+        with pytest.raises(LedgerUnusable, match=r"NOPERM.*docs/redis.md"):
+            opened(server.url("jobs", who=who))
+    server.cli("CONFIG", "SET", "requirepass", "word")
+    with pytest.raises(LedgerUnusable, match=r"NOAUTH: .*check the user"):
+        opened(server.url("jobs"))
+
+
+@on_servers
+def test_rights_that_are_taken_away_and_given_back_heal(server: Redis, opened: Open) -> None:
+    server.cli("ACL", "SETUSER", "member", "on", ">word", "~*", "+@all", "-del")
+    url = server.url("jobs", who="member:word@")
+    ledger = opened(url)
+    write(ledger, b"one")
+    assert [b"one"] == take(ledger, 1)
+    server.cli("ACL", "SETUSER", "member", "-@all")
+    assert "NOPERM" in trouble_of(lambda: ledger.read(0)).found
+    server.cli("ACL", "SETUSER", "member", "+@all", "-del")
+    append_through_trouble(ledger, b"two")
+    assert b"two" == next_through_trouble(ledger)
+    with pytest.raises(LedgerUnusable, match=r"NOPERM.*docs/redis.md"):
+        delete_ledger(url)
+    server.cli("ACL", "SETUSER", "member", "+del")
+    assert ["jobs:ledger"] == delete_ledger(url)
+    assert "0" == server.cli("EXISTS", "jobs:ledger")
+
+
+@on_servers
+def test_tls_works_and_a_stranger_s_certificate_is_refused(opened: Open) -> None:
+    require(missing())
+    with Redis.started(tls=True) as secure, Redis.started(tls=True) as stranger:
+        ledger = opened(secure.url("jobs"))
+        write(ledger, b"one")
+        assert [b"one"] == take(ledger, 1)
+        url = f"rediss://127.0.0.1:{secure.port}/jobs"
+        for doubtful in (url, f"{url}?ca={stranger.ca}"):
+            with pytest.raises(LedgerUnavailable, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+                opened(doubtful)
+        with pytest.raises(LedgerUnavailable):
+            opened(f"redis://127.0.0.1:{secure.port}/jobs")  # Plain text, to who speaks TLS only.
+
+
+@on_servers
+def test_what_it_promises_and_what_endangers_it_follow_from_the_settings(server: Redis, opened: Open) -> None:
+    for settings, promises, doubt in (
+        ("", set(), "appendonly is no: a restart loses records"),
+        ("appendonly yes", set(), "appendfsync is everysec: a crash may lose the records of a second or two"),
+        ("appendfsync always", {Promise.DURABLE}, "one disk has all records"),
+        ("maxmemory 100mb maxmemory-policy allkeys-lru", {Promise.DURABLE}, "Redis may drop the whole ledger for room"),
+        ("maxmemory-policy noeviction", {Promise.DURABLE}, "when they are full, nothing can be appended"),
+    ):
+        if settings:
+            server.cli("CONFIG", "SET", *settings.split())
+        ledger = opened(server.url("jobs"))
+        assert {Promise.MULTI_HOST, *promises} == ledger.promises
+        assert any(doubt in sentence for sentence in ledger.doubts), ledger.doubts
+        assert promises == opened(server.unix_url("jobs")).promises  # Only this host can reach a socket.
+
+
+@on_servers
+def test_members_on_a_server_that_lost_records_stop_and_say_why(server: Redis) -> None:
+    with Member(Config(server.url("jobs"), lease=0.5, accept_rewinds=True)) as member:
+        assert member.pulse(PATIENCE)
+        server.restart()
+        with pytest.raises(LedgerRewound, match="a restart without AOF, a failover, FLUSHALL"):
+            member.await_closed(timeout=PATIENCE)
+        assert {} == dict(member._membership.standing.terms)

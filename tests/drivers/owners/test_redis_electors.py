@@ -1,0 +1,227 @@
+"""Owners in Redis of groups that elect among themselves: where there is no ledger, the store alone knows them all.
+
+m1, m2, m3 ---what each leads---> a real Redis ---messages---> Router.from_redis, and a reader of what stands there
+ '---'---'-- datagrams, which are cut; the way to Redis is not
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from neli_router.drivers.owners.base import Holding
+from neli_router.lab.processes.group import MemberProcess
+from neli_router.router.router import Router
+from neli_router.router.table import Owner
+from neli_router.router.watch import Change, Watch
+from neli_router.status.referee import LifePhase
+from tests.conftest import require
+from tests.support.processes.peer_group import PeerProcesses, loopback_places
+from tests.support.servers import network as networks
+from tests.support.servers.network import Network
+from tests.support.servers.redis import Redis, missing
+
+pytest.importorskip("redis")
+
+from neli_router.drivers.ledgers.redis.address import parse
+from neli_router.drivers.owners.redis import RedisOwners
+
+pytestmark = [pytest.mark.redis, pytest.mark.process]
+
+NAMES = ["m1", "m2", "m3"]
+PARTITIONS = 24
+"""Eight for each, where they are shared out."""
+
+LEASE = 2.0
+"""Long enough that a busy machine does not interrupt the course that a test waits for."""
+
+PORT = 7801
+OUTSIDE, REDIS = "out", "redis"
+
+Holders = dict[int, tuple[str, int]]
+"""Partition -> name, term."""
+
+
+class Told:
+    """A group of real processes, and two readers of what it tells Redis."""
+
+    def __init__(self, group: PeerProcesses, url: str, stack: ExitStack) -> None:
+        self.group = group
+        self.router = stack.enter_context(Router.from_redis(url, wait=False))
+        at, problems = parse(*url.split(":", 1))
+        assert at is not None, problems
+        self._store = stack.enter_context(closing(RedisOwners(at)))
+        self._store.table()  # From now on it hears each message.
+        self._watch: Watch | None = None
+        self._stack = stack
+
+    def led(self) -> Holders:
+        """What the processes say themselves. One that is stopped cannot note what it has lost."""
+        return {
+            partition: (one.life.name, span.term)
+            for one in self.group.processes
+            if one.is_running and one.life.phase is not LifePhase.STOPPED
+            for partition, span in one.life.held.items()
+        }
+
+    def shown(self) -> Holders:
+        """What a router shows."""
+        if self.router.at.offset < 0:
+            return {}
+        return {one.partition: (one.name, one.term) for one in self.router.table.partitions if one is not None}
+
+    def settle(self) -> Holders:
+        """Until everything is led, and the router shows who leads it."""
+        self.group.wait_until(
+            lambda: len(self.led()) == PARTITIONS and self.led() == self.shown(),
+            "the router was to show what the processes lead",
+        )
+        if self._watch is None:
+            self._watch = self._stack.enter_context(self.router.watch())
+        return self.led()
+
+    def leader(self, shown: Holders) -> MemberProcess:
+        return self.group.running[shown[0][0]]
+
+    def await_takeover(self, gone: MemberProcess, before: Holders) -> Holders:
+        """Until the router shows others, under higher terms, for all that `gone` led."""
+        lost = {partition: term for partition, (name, term) in before.items() if name == gone.life.name}
+        assert lost
+
+        def is_taken() -> bool:
+            shown = self.shown()
+            return all(
+                partition in shown and shown[partition][0] != gone.life.name and shown[partition][1] > term
+                for partition, term in lost.items()
+            )
+
+        self.group.wait_until(is_taken, "the router was to show the new owners")
+        return self.shown()
+
+    def card(self, name: str) -> tuple[str, int]:
+        """The identity of a member's life, and when it expires."""
+        holders = self._store.table().holders.items()
+        return next((holder, expires_ms) for holder, (card, expires_ms) in holders if card.name == name)
+
+    def messages(self) -> list[dict[int, Holding]]:
+        """What stood in each message since the last call."""
+        heard: list[dict[int, Holding]] = []
+        while news := self._store.follow(0.0):
+            heard += [dict(one.holdings) for one in news]
+        return heard
+
+    def changes(self) -> list[tuple[int, Owner]]:
+        """Each owner that the router came to show."""
+        assert self._watch is not None
+        found = []
+        while (change := self._watch.take(0.0)) is not None:
+            assert isinstance(change, Change)
+            if change.after is not None:
+                found.append((change.partition, change.after))
+        return found
+
+
+def falls(terms: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Partition, term, and the lower one that was seen after it."""
+    return [
+        (partition, before, after)
+        for partition in range(PARTITIONS)
+        for before, after in pairwise(term for one, term in terms if one == partition)
+        if after < before
+    ]
+
+
+def require_no_fall(told: Told) -> None:
+    messages = told.messages()
+    assert [] == falls([(partition, held.term) for one in messages for partition, held in one.items()])
+    assert [] == falls([(partition, owner.term) for partition, owner in told.changes()])
+    assert [] == told.group.verdict().faults
+
+
+def told_by(
+    places: Mapping[str, str],
+    protocol: str,
+    folder: Path,
+    url: str,
+    stack: ExitStack,
+    prefixes: Mapping[str, tuple[str, ...]],
+) -> Told:
+    options = {"protocol": protocol, "lease": LEASE, "ownership": url}
+    group = stack.enter_context(PeerProcesses(folder, places, partitions=PARTITIONS, pause=0.02, **options))
+    told = Told(group, url, stack)
+    for name, prefix in prefixes.items():
+        group.start(name, prefix=prefix)
+    return told
+
+
+@pytest.fixture(name="told", params=["term", "gossip"])
+def _told(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Told]:
+    require(missing())
+    with ExitStack() as stack:
+        url = stack.enter_context(Redis.started()).url("jobs")
+        yield told_by(loopback_places(NAMES), request.param, tmp_path, url, stack, dict.fromkeys(NAMES, ()))
+
+
+def test_readers_see_the_new_owner_of_what_a_killed_leader_led_and_no_term_ever_falls(told: Told) -> None:
+    before = told.settle()
+    killed = told.leader(before)
+    killed.kill()
+    told.await_takeover(killed, before)
+    told.group.start(killed.life.name)
+    before = told.settle()
+
+    sleeper = told.leader(before)
+    sleeper.stop()
+    told.await_takeover(sleeper, before)
+    sleeper.resume()
+    told.group.wait_until(lambda: bool(sleeper.life.halted), "the sleeper was to be fenced")
+    told.settle()
+    told.group.wait_until(
+        lambda: set(NAMES) == {peer.name for peer in told.router.members}, "the router was to hear of all again"
+    )
+    require_no_fall(told)
+
+
+@pytest.fixture(name="apart")
+def _apart(tmp_path: Path) -> Iterator[tuple[Told, Network]]:
+    """Each process on a host of its own, and Redis on another."""
+    require(missing() or networks.missing())
+    with ExitStack() as stack:
+        network = stack.enter_context(Network.started([*NAMES, REDIS, OUTSIDE]))
+        stack.enter_context(network.entered(OUTSIDE))
+        redis = Redis.started(host=network.address(REDIS), prefix=network.prefix(REDIS))
+        url = stack.enter_context(redis).url("jobs")
+        places = {name: f"{network.address(name)}:{PORT}" for name in NAMES}
+        yield told_by(places, "term", tmp_path, url, stack, {name: network.prefix(name) for name in NAMES}), network
+
+
+def test_a_leader_without_a_majority_goes_on_reaching_redis_and_says_no_more_that_it_leads(
+    apart: tuple[Told, Network],
+) -> None:
+    told, network = apart
+    before = told.settle()
+    alone = told.leader(before)
+    name = alone.life.name
+    others = [other for other in NAMES if other != name]
+    for other in others:
+        network.cut(name, other)
+    told.await_takeover(alone, before)
+    told.group.wait_until(lambda: not alone.life.held, "the one alone was to lose everything")
+    require_no_fall(told)
+
+    # It still tells Redis that it lives; whatever it says after it was fenced is in no message of a partition.
+    life, expires_ms = told.card(name)
+    told.group.wait_until(lambda: told.card(name)[1] > expires_ms, "the one alone was to renew itself")
+    assert life == told.card(name)[0]
+    assert life not in {held.holder for one in told.messages() for held in one.values()}
+
+    network.cut(*others)
+    told.group.wait_until(lambda: not told.led() and not told.shown(), "nobody was to lead, nor to be shown as owner")
+    assert set(NAMES) == {peer.name for peer in told.router.members}
+
+    network.heal()
+    after = told.settle()
+    assert all(after[partition][1] > term for partition, (_, term) in before.items() if after[partition][0] != name)
+    require_no_fall(told)

@@ -1,0 +1,82 @@
+"""Links for tests: at free ports of this host, with folders of their own, and a condition to wait for."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from neli_router.core.clock import Clock, host_clock
+from neli_router.drivers.peers.address import parse
+from neli_router.drivers.peers.base import PeerLink
+from neli_router.drivers.peers.names import Resolve, resolve
+from neli_router.drivers.peers.udp import PeerSockets, open_link
+from neli_router.protocols.electors.events import Heard
+from neli_router.protocols.protocol import Notice
+from tests.support.servers.process import free_udp_ports
+from tests.support.waiting import PATIENCE
+
+__all__ = ["addresses_at", "fast_clock", "key_in", "link_at", "links", "take_until"]
+
+
+def fast_clock() -> float:
+    """For who waits until a link asks, or finds a peer silent: it does so in a twentieth of the time."""
+    return 20 * host_clock()
+
+
+def addresses_at(hosts: Sequence[str]) -> list[str]:
+    """HOST:PORT for each host, in the order of the list."""
+    ports = free_udp_ports(len(hosts))
+    return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in zip(hosts, ports, strict=True)]
+
+
+def key_in(folder: Path, secret: bytes) -> Path:
+    """A file with a key that only this user can read."""
+    path = folder / "key"
+    path.touch(0o600)
+    path.write_bytes(secret)
+    return path
+
+
+def link_at(
+    peers: Sequence[str],
+    me: str,
+    folder: Path,
+    *,
+    mark: bytes = b"term 8",
+    options: str = "",
+    resolve: Resolve = resolve,
+    clock: Clock = host_clock,
+) -> PeerSockets:
+    address, problems = parse(f"//{','.join(peers)}/jobs?me={me}&state={folder}{options}")
+    assert address is not None, problems
+    return open_link(address, mark=mark, clock=clock, resolve=resolve)
+
+
+@contextmanager
+def links(hosts: Sequence[str], folder: Path) -> Iterator[list[PeerSockets]]:
+    """One link for each host, in the order of their places."""
+    peers = addresses_at(hosts)
+    with ExitStack() as stack:
+        made = []
+        for me in peers:
+            made.append(link_at(peers, me, folder, clock=fast_clock))
+            stack.callback(made[-1].close)
+        yield sorted(made, key=lambda link: link.place)
+
+
+def take_until(
+    condition: Callable[[list[Heard | Notice]], bool],
+    link: PeerLink,
+    *others: PeerLink,
+    again: Callable[[], object] = lambda: None,
+) -> list[Heard | Notice]:
+    """All that `link` takes until `condition` holds of it, while the `others` take theirs. `again` between takes."""
+    taken: list[Heard | Notice] = []
+    end = host_clock() + PATIENCE
+    while not condition(taken):
+        assert host_clock() < end, f"it did not come true; taken so far: {taken[-20:]}"
+        again()
+        link.wait(0.01)
+        taken += link.take()
+        for other in others:
+            other.take()
+    return taken

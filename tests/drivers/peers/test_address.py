@@ -1,0 +1,138 @@
+"""Addresses of groups without a broker: one order for all, all that is wrong at once, and nothing secret shown."""
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neli_router.config.config import Config
+from neli_router.drivers.ledgers.addresses import public_address
+from neli_router.drivers.peers.address import HARMLESS, PeersAddress, parse, split_place
+from neli_router.errors import ConfigError
+
+OFF = "?key_file=/etc/neli/key&state=/var/lib/neli"
+
+
+def parsed(rest: str) -> PeersAddress:
+    found, problems = parse(rest)
+    assert found is not None, problems
+    return found
+
+
+def problems(rest: str) -> str:
+    found, said = parse(rest)
+    assert found is None
+    assert said
+    return "\n".join(said)
+
+
+def test_an_address_says_where_all_are_and_what_is_this_members_own() -> None:
+    expected = PeersAddress(
+        peers=("a:7801", "b:7801", "c:7801"),
+        group="jobs",
+        me="b:7801",
+        key_file="/etc/neli/key",
+        state="/var/lib/neli",
+        bind="0.0.0.0:7801",
+    )
+    assert expected == parsed(f"//b:7801,c:7801,a:7801/jobs{OFF}&me=b:7801&bind=0.0.0.0:7801")
+    assert "peers://a:7801,b:7801,c:7801/jobs" == expected.public  # Which has no paths.
+    assert frozenset({"bind", "key_file", "me", "state"}) == HARMLESS
+
+
+def test_every_order_of_the_list_is_one_list() -> None:
+    lists = {parsed(f"//{','.join(order)}/jobs{OFF}").peers for order in permutations(("b:1", "a:9", "a:10", "c:7"))}
+    assert {("a:9", "a:10", "b:1", "c:7")} == lists
+
+
+@pytest.mark.parametrize(
+    ("written", "peer"),
+    [
+        ("Host.Example:7801", "host.example:7801"),
+        ("a:007801", None),
+        ("a:07801", "a:7801"),
+        ("[2001:DB8:0:0::1]:7801", "[2001:db8::1]:7801"),
+        ("198.18.0.1:1", "198.18.0.1:1"),
+        ("127.1:7801", None),
+        ("198.18.0.01:1", None),
+        ("[::g]:1", None),
+        ("::1:7801", None),
+        ("a", None),
+        ("a:0", None),
+        ("a:65536", None),
+        ("a:٣", None),
+        ("", None),
+    ],
+)
+def test_each_peer_is_written_in_one_form(written: str, peer: str | None) -> None:
+    found, said = parse(f"//{written}/jobs{OFF}")
+    assert peer == (found.peers[0] if found else None)
+    assert bool(said) == (peer is None)
+
+
+def test_on_loopback_neither_key_nor_folder_is_wanted_unless_it_listens_for_others() -> None:
+    assert parsed("//localhost:7801,127.0.0.1:7802,[::1]:7803/jobs").is_loopback
+    assert "?key_file=" in problems("//localhost:7801,localhost:7802/jobs?bind=0.0.0.0:7801")
+    for servers in ("a:7801,b:7801", "198.18.0.1:1", "localhost.example:7801"):
+        said = problems(f"//{servers}/jobs")
+        assert "?key_file=" in said
+        assert "?state=" in said
+
+
+def test_all_problems_are_told_at_once() -> None:
+    said = problems("//a,b:7801/no group?me=c&state=here&colour=red")
+    for part in ("HOST:PORT,HOST:PORT", "a group was wanted", "me must be", "state must be an absolute", "option 3"):
+        assert part in said
+
+
+def test_me_must_be_one_of_the_list_in_any_spelling() -> None:
+    assert "me is not in the list" in problems(f"//a:7801,b:7801/jobs{OFF}&me=c:7801")
+    assert "a:7801" == parsed(f"//a:7801,b:7801/jobs{OFF}&me=A:7801").me
+
+
+@pytest.mark.parametrize(
+    ("rest", "said"),
+    [
+        (f"//0.0.0.0:7801,a:7801/jobs{OFF}", "of no single host"),
+        (f"//224.0.0.1:7801/jobs{OFF}", "of no single host"),
+        (f"//[::]:7801/jobs{OFF}", "of no single host"),
+        (f"//localhost:7801,a:7801/jobs{OFF}", "another host on each host"),
+        (f"//b:7801,a:9,a:10,[::1]:7801/jobs{OFF}", "another host"),
+        (f"//[::ffff:127.0.0.1]:7801/jobs{OFF}", "in the form of IPv6: write 127.0.0.1, without brackets"),
+        (f"//[fe80::1]:7801,a:7801/jobs{OFF}", "good on one cable alone"),
+        (f"//[fe80::1%eth0]:7801,a:7801/jobs{OFF}", "a zone is another one on each host"),
+        (f"//a:7801/jobs{OFF}&bind=[::ffff:0.0.0.0]:7801", "write 0.0.0.0, without brackets"),
+        (f"//a:7801/jobs{OFF}&bind=[fe80::1]:7801", "good on one cable alone"),
+        ("//[::1]:7801,[0:0::1]:7801/jobs", "peers are named twice ([::1]:7801)"),
+        *((f"//localhost:1/{group}", "a group was wanted") for group in ("", ".", "..", "a/b", "a b", "x" * 201)),
+        ("//user:Tr0ub4dor@a:7801/jobs", ""),
+        ("//a:7801/jobs?Tr0ub4dor", ""),
+        ("//a:7801/jobs?Tr0ub4dor=x", ""),
+    ],
+)
+def test_a_wrong_part_is_refused_and_no_password_is_shown(rest: str, said: str) -> None:
+    assert said in problems(rest)
+    assert "Tr0ub4dor" not in problems(rest)
+
+
+@pytest.mark.parametrize("option", ["key_file", "state"])
+def test_a_key_that_was_written_in_place_of_its_files_path_is_not_shown(option: str) -> None:
+    key = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+    address = f"peers://a:7801,b:7801,c:7801/jobs?me=a:7801&{option}={key}"
+    assert key not in public_address(address)
+    with pytest.raises(ConfigError, match=f"{option} must be an absolute path") as raised:
+        Config(address, protocol="term")
+    assert key not in str(raised.value)
+    readable = "peers://a:7801,b:7801,c:7801/jobs?key_file=/etc/neli/key&state=/var/lib/neli"
+    assert readable == public_address(readable)
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_any_text_is_an_address_or_has_problems(front: str, behind: str) -> None:
+    for rest in (front, f"//{front}/jobs", f"//a:7801/jobs?{behind}", f"//localhost:1/{behind}"):
+        found, said = parse(rest)
+        assert (found is None) == bool(said)
+        if found is not None:
+            assert sorted(found.peers, key=split_place) == list(found.peers)
+            assert found.peers == parsed(found.public.removeprefix("peers:") + OFF).peers

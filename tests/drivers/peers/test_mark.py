@@ -1,0 +1,46 @@
+"""What members of one list must have alike: else they hear nothing of each other, and each says why."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neli_router.config.config import Config, _peers_mark, open_link
+from neli_router.core.clock import host_clock
+from neli_router.core.keyspace import Layout
+from neli_router.errors import PeersUnusable
+
+
+def configured(folder: str | Path = "/state", protocol: str = "term", **options: Any) -> Config:
+    peers = "127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803"
+    return Config(f"peers://{peers}/jobs?me=127.0.0.1:7801&state={folder}", protocol=protocol, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_refused"),
+    [
+        ({"layout": Layout(partitions=255)}, True),
+        ({"layout": Layout(slots=1000)}, True),  # Or a key would be in two partitions, which two members lead.
+        ({"layout": Layout(tags=True)}, True),
+        ({"replicas": 2}, True),
+        ({"protocol": "gossip"}, True),
+        # These are in what members say, or are each one's own, so that they can be changed on one host after another.
+        ({"lease": 9.0, "preferences": "127.0.0.1:7802"}, False),
+    ],
+    ids=str,
+)
+def test_members_that_count_voters_or_find_keys_otherwise_have_another_mark(
+    options: dict[str, Any], *, is_refused: bool
+) -> None:
+    """A link refuses each datagram with another mark, as test_seal.py and test_udp.py have it."""
+    assert is_refused == (_peers_mark(configured()) != _peers_mark(configured(**options)))
+    gossip = configured(protocol="gossip")
+    assert _peers_mark(gossip) != _peers_mark(configured(protocol="gossip", first_class=1))
+
+
+def test_what_was_kept_for_another_layout_is_not_taken_over(tmp_path: Path) -> None:
+    link = open_link(configured(tmp_path), host_clock)
+    link.keep(b"votes")
+    link.close()
+    with pytest.raises(PeersUnusable, match="for another protocol, or for another number of partitions"):
+        open_link(configured(tmp_path, layout=Layout(tags=True)), host_clock)

@@ -1,0 +1,45 @@
+"""Links between two hosts: network namespaces and a key. Cables that are cut are in tests/chaos."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from neli_router.protocols.electors.events import Heard
+from tests.conftest import require
+from tests.drivers.peers.joining import fast_clock, key_in, link_at, take_until
+from tests.support.servers.network import Network, missing
+
+pytestmark = pytest.mark.process
+
+
+def test_a_member_whose_name_is_loopback_first_and_then_an_address_reaches_others_from_that(tmp_path: Path) -> None:
+    """As installers write `/etc/hosts`: from 127.0.1.1 the kernel lets nothing out, and says that it is invalid."""
+    require(missing())
+    key = key_in(tmp_path, b"one key for both hosts")
+    peers = ["one.example:7802", "two.example:7802"]
+    with Network.started(["one", "two"]) as network, ExitStack() as stack:
+        addresses = {"one.example": ["127.0.1.1", network.address("one")], "two.example": [network.address("two")]}
+        links = []
+        for host, me in zip(network.hosts, peers, strict=True):
+            with network.entered(host):
+                link = link_at(
+                    peers,
+                    me,
+                    tmp_path / host,
+                    options=f"&key_file={key}",
+                    resolve=lambda host, port: [(address, port) for address in addresses[host]],
+                    clock=fast_clock,
+                )
+            stack.callback(link.close)
+            links.append(link)
+        one, two = links
+        for sender, receiver, body in ((one, two, b"from one"), (two, one, b"from two")):
+            take_until(
+                lambda taken: Heard(sender.place, body) in taken,  # noqa: B023 - it is over by then.
+                receiver,
+                sender,
+                again=lambda: sender.send(receiver.place, body),  # noqa: B023
+            )
+        assert "listens at 127.0.1.1:7802, an address of loopback" in "\n".join(one.doubts)
+        assert "loopback" not in "\n".join(two.doubts)

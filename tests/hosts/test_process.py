@@ -1,0 +1,102 @@
+"""What the kernel says of the end of real processes."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from neli_router.hosts.process import HostProcess, ProcessMark
+from tests.support.processes.forked import state_of
+from tests.support.waiting import PATIENCE
+
+
+@contextmanager
+def running(script: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    """A process that runs `script`, whose first line of output has come."""
+    command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            yield child
+        finally:
+            child.kill()
+
+
+SLEEPS = """
+    import sys
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_end_of_a_process_is_seen_before_its_parent_has_waited_for_it() -> None:
+    with running(SLEEPS) as child, closing(HostProcess.of(child.pid)) as process:
+        assert not process.has_ended()
+        os.kill(child.pid, signal.SIGKILL)
+        assert process.has_ended(PATIENCE)
+        assert "Z" == state_of(child.pid)
+
+
+def test_a_mark_is_of_one_process_and_of_no_other_with_its_number() -> None:
+    with running(SLEEPS) as child:
+        mark = ProcessMark.of(child.pid, parent=os.getpid())
+        assert (child.pid, mark) == (mark.number, ProcessMark.of(child.pid))
+        with closing(HostProcess.marked(mark)) as process:
+            assert not process.has_ended()
+        with pytest.raises(ProcessLookupError, match="is another process's by now"):
+            HostProcess.marked(mark._replace(began=mark.began + 1))
+        with pytest.raises(ProcessLookupError, match="is no child of"):
+            ProcessMark.of(child.pid, parent=child.pid)
+    with pytest.raises(ProcessLookupError):
+        HostProcess.marked(mark)
+    with pytest.raises(ProcessLookupError):
+        HostProcess.of(child.pid)
+    with pytest.raises(ProcessLookupError, match="nothing is known"):
+        ProcessMark.of(child.pid)
+
+
+def test_a_process_that_is_stopped_has_not_ended_and_can_be_killed() -> None:
+    with running(SLEEPS) as child, closing(HostProcess.of(child.pid)) as process:
+        os.kill(child.pid, signal.SIGSTOP)
+        assert not process.has_ended(0.2)
+        process.kill()
+        assert process.has_ended(PATIENCE)
+
+
+@pytest.mark.parametrize("kernel", ["new", "old"])
+def test_the_peer_of_a_socket_is_who_connected_it_and_not_a_child_that_has_it_too(
+    kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kernel == "old":
+        monkeypatch.setattr("neli_router.hosts.process._SO_PEERPIDFD", 9999)  # No such option: by its number, then.
+    script = """
+        import os, socket, sys
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(sys.argv[1])
+        if os.fork() == 0:
+            sys.stdin.read()  # It has the connection, and lives on.
+            os._exit(0)
+        print("ready", flush=True)
+        os.waitpid(-1, 0)
+    """
+    place = str(tmp_path / "socket")
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(place)
+        listener.listen()
+        with running(script, place) as child:
+            connection, _ = listener.accept()
+            with closing(connection), closing(HostProcess.peer_of(connection)) as process:
+                assert not process.has_ended()
+                os.kill(child.pid, signal.SIGKILL)
+                assert process.has_ended(PATIENCE)
+                connection.setblocking(False)
+                with pytest.raises(BlockingIOError):  # The connection has not ended: the child has it.
+                    connection.recv(1)

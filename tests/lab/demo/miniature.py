@@ -1,0 +1,141 @@
+"""The demo's story in virtual time: real members in memory, with the processes' own workers, and a clock that we turn.
+
+    testing.group --events--> Worker (of each process) --notes--> Life --> Run, which checks and screens are given
+        ^---- every STEP: members take their turns, then each process that runs looks at its leases
+
+No process is started and no time is waited for, so a run is the same every time, to the last digit.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from neli_router import testing
+from neli_router.drivers.ledgers.base import Entry
+from neli_router.drivers.ledgers.memory import MemoryLedger
+from neli_router.lab.demo.scene import Action, ActionKind, Pause, Run, StoryEvent
+from neli_router.lab.processes.worker import Worker
+from neli_router.protocols.protocol import Event
+from neli_router.status.notes import Left, Note
+from neli_router.status.referee import Life, LifePhase
+from neli_router.testing import Group
+
+__all__ = ["NAMES", "STEP", "Miniature", "miniature", "whole_story"]
+
+NAMES = ("alpha", "bravo", "charlie")
+STEP = 0.02
+REST_LEASES = 6
+
+
+class Miniature:
+    """One run, of processes numbered from 101. To be had from `miniature`."""
+
+    def __init__(self, partitions: int, lease: float) -> None:
+        self.run = Run(partitions, lease, 0.0)
+        self.notes: list[Note] = []
+        """Of all workers."""
+        self.events: list[StoryEvent] = []
+        self.workers: dict[str, Worker] = {}
+        self.group: Group
+        self._lives: dict[str, Life] = {}
+
+    def hear(self, name: str, event: Event) -> None:
+        self.workers[name].on_event(event)
+
+    def begin(self, name: str) -> None:
+        """A process called `name` starts."""
+        label = f"{name}.{1 + sum(life.name == name for life in self.run.lives)}"
+        life = Life(label, 101 + len(self.run.lives), self.group.now, LifePhase.MEMBER)
+        self.run.lives.append(life)
+
+        def note(note: Note) -> None:
+            self.notes.append(note)
+            life.hear(note)
+
+        self._lives[name] = life
+        self.workers[name] = Worker(note, lambda: self.group.now, asleep_min=self.run.lease)
+        self._say("start", name, f"process {life.pid} starts")
+
+    def advance(self, seconds: float) -> None:
+        for _ in range(round(seconds / STEP)):
+            self.group.advance(STEP)
+            for name, life in self._lives.items():
+                if life.phase is LifePhase.MEMBER:
+                    self.workers[name].look(self.group[name].lease, self.group[name].led)
+            self._route()
+
+    def rest(self, *names: str) -> None:
+        """Let things settle; these should then share everything."""
+        self.advance(REST_LEASES * self.run.lease)
+        self.run.pauses.append(Pause(self.group.now, names))
+        self.advance(STEP)  # The next event happens later.
+
+    def kill(self, name: str) -> None:
+        self._do(ActionKind.KILL, name, LifePhase.KILLED)
+        self.group.kill(name)
+
+    def restart(self, name: str) -> None:
+        self.begin(name)
+        self.group.restart(name)
+
+    def stop(self, name: str) -> None:
+        self._do(ActionKind.STOP, name, LifePhase.STOPPED)
+        self.group.pause(name)
+
+    def wake(self, name: str) -> None:
+        self._do(ActionKind.WAKE, name, LifePhase.MEMBER)
+        self.group.resume(name)
+
+    def leave(self, name: str) -> None:
+        self._do(ActionKind.LEAVE, name, LifePhase.LEAVING)
+        self.group[name].close()
+        self._lives[name].hear(Left(self.group.now))
+
+    def records(self) -> Sequence[Entry]:
+        return MemoryLedger(self.group.log).read(0.0)
+
+    def _do(self, kind: ActionKind, name: str, phase: LifePhase) -> None:
+        life = self._lives[name]
+        self.run.actions.append(Action(kind, life, self.group.now, tuple(sorted(life.held))))
+        life.phase = phase
+        self._say(kind.name.lower(), name, f"process {life.pid}; it led {len(life.held)} partitions")
+
+    def _say(self, kind: str, name: str, text: str) -> None:
+        self.events.append(StoryEvent(self.group.now, kind, name, text))
+
+    def _route(self) -> None:
+        routed = self.run.routed
+        for key in ("user-1", "user-2"):
+            if (name := self.group.owner(key)) is not None:
+                routed.lookups, routed.seconds = routed.lookups + 1, routed.seconds + 0.25e-6
+                routed.answers[name] = routed.answers.get(name, 0) + 1
+                routed.samples[key] = name
+
+
+@contextmanager
+def miniature(*, partitions: int = 12, lease: float = 1.0) -> Iterator[Miniature]:
+    """One with all of NAMES started."""
+    made = Miniature(partitions, lease)
+    handlers = {name: lambda event, name=name: made.hear(name, event) for name in NAMES}
+    with testing.group(partitions=partitions, lease=lease) as made.group:
+        for name in NAMES:
+            made.begin(name)
+            made.group.join(name, on_event=handlers[name])
+        yield made
+
+
+def whole_story() -> Run:
+    """A run in which everything is as it should be."""
+    with miniature() as small:
+        small.rest(*NAMES)
+        small.kill("alpha")
+        small.rest("bravo", "charlie")
+        small.restart("alpha")
+        small.rest(*NAMES)
+        small.stop("bravo")
+        small.rest("alpha", "charlie")
+        small.wake("bravo")
+        small.rest(*NAMES)
+        small.leave("charlie")
+        small.rest("alpha", "bravo")
+        small.run.ledger = small.records()
+        return small.run

@@ -1,0 +1,150 @@
+"""Feeds: a step is the same ticks for every reader, in a folder and in a topic, and what is missing is said."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyarrow import parquet
+
+from neli_router.core.keyspace import Layout
+from neli_router.errors import ConfigError, NeliError
+from neli_router.lab.pipeline.feeds import TickFolder, TickTopic, feed_at
+from neli_router.lab.pipeline.ticks import SCHEMA, Market
+from tests.support.waiting import until
+
+LAYOUT = Layout(partitions=16)
+TICKS, INTERVALS = 3000, 5
+
+
+@pytest.fixture(name="intervals")
+def some() -> list[pa.Table]:
+    return list(Market(instruments=40).split(TICKS, INTERVALS))
+
+
+def producer_for(address: str, **settings: Any) -> tuple[Producer, str]:
+    """A producer for the topic at this address, and the topic's name."""
+    servers, name = address.removeprefix("kafka://").split("/")
+    return Producer({"bootstrap.servers": servers, **settings}), name
+
+
+def encoded(ticks: pa.Table) -> list[tuple[str, bytes]]:
+    """The key and the body of each tick's message."""
+    rows = ticks.set_column(2, "at", ticks["at"].cast(pa.int64())).to_pylist()
+    return [(tick["instrument"], msgspec.json.encode(tick)) for tick in rows]
+
+
+def read(feed: TickFolder | TickTopic, lane: int, after: int, upto: int) -> pa.Table:
+    return pa.Table.from_batches(feed.read(lane, after, upto), schema=SCHEMA)
+
+
+def test_a_step_of_a_folder_is_the_whole_files_behind_the_one_it_begins_after(
+    tmp_path: Path, intervals: list[pa.Table]
+) -> None:
+    feed = TickFolder(tmp_path / "ticks")
+    assert 0 == feed.tip(0, 0)  # It is not there yet.
+    assert [1, 2, 3, 4, 5] == [feed.append(interval) for interval in intervals]
+    assert (1, 5) == (feed.lanes(), feed.tip(0, 2))
+    assert pa.concat_tables(intervals[1:4]) == read(feed, 0, 1, 4)
+    assert 0 == read(feed, 0, 5, 5).num_rows
+    (tmp_path / "ticks" / ".00000006.unfinished").write_bytes(b"PAR1 and then nothing")
+    assert 5 == feed.tip(0, 5)
+    assert 6 == feed.append(intervals[1])
+
+
+def test_a_file_without_the_columns_of_ticks_is_an_error_and_no_empty_step(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"instrument": ["ACME"], "price": [1.0]}), tmp_path / "00000001.parquet")
+    (tmp_path / "00000002.parquet").write_text("no Parquet")
+    for number, found in ((1, "no column ask, at, bid, sequence, size"), (2, "cannot be read")):
+        with pytest.raises(NeliError, match=rf"0000000{number}\.parquet, but it .*{found}"):
+            read(TickFolder(tmp_path), 0, number - 1, number)
+
+
+@pytest.mark.kafka
+def test_every_tick_of_a_topic_is_in_its_lane_in_order_and_once(
+    new_topic: Callable[[int], str], intervals: list[pa.Table]
+) -> None:
+    feed = TickTopic(new_topic(3), LAYOUT)
+    for interval in intervals:
+        feed.append(interval)
+    assert (3, 3) == (feed.lanes(), deepcopy(feed).lanes())  # As it is sent to a worker.
+    lanes = [read(feed, lane, 0, feed.tip(lane, 0)) for lane in range(3)]
+    for lane, ticks in enumerate(lanes):
+        assert {lane} == {LAYOUT.partition(name) % 3 for name in ticks["instrument"].to_pylist()}
+    order = [("instrument", "ascending"), ("sequence", "ascending")]
+    assert pa.concat_tables(intervals).sort_by(order) == pa.concat_tables(lanes).sort_by(order)
+
+
+@pytest.mark.kafka
+def test_a_step_of_a_topic_ends_at_any_offset_the_next_begins_there_and_what_retention_dropped_is_an_error(
+    new_topic: Callable[[int], str], intervals: list[pa.Table]
+) -> None:
+    address = new_topic(1)
+    feed = TickTopic(address, LAYOUT)
+    feed.append(intervals[0])
+    cuts = [0, 1, 17, 400, feed.tip(0, 0)]
+    steps = [read(feed, 0, after, upto) for after, upto in pairwise(cuts)]
+    assert [1, 16, 383, 200] == [step.num_rows for step in steps]
+    assert intervals[0] == pa.concat_tables(steps).combine_chunks()
+    servers, name = address.removeprefix("kafka://").split("/")
+    client = AdminClient({"bootstrap.servers": servers})
+    for done in client.delete_records([TopicPartition(name, 0, 10)]).values():
+        done.result(60)
+    with pytest.raises(NeliError, match="it has those from 10 to 600"):
+        read(feed, 0, 0, 600)
+
+
+@pytest.mark.kafka
+def test_the_end_of_a_transaction_takes_an_offset_and_no_reader_waits_for_it(
+    new_topic: Callable[[int], str], intervals: list[pa.Table]
+) -> None:
+    address = new_topic(1)
+    feed = TickTopic(address, LAYOUT)
+    producer, name = producer_for(address, **{"transactional.id": uuid4().hex})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for key, body in encoded(intervals[0].slice(0, 3)):
+        producer.produce(name, body, key=key, partition=0)
+    producer.commit_transaction(60)
+    # The broker marks the end of the transaction a moment after it has taken it.
+    until(lambda: feed.tip(0, 0) == 4, "the tip behind the end of the transaction")
+    assert 3 == read(feed, 0, 0, 4).num_rows
+
+
+@pytest.mark.kafka
+def test_a_tick_in_the_wrong_lane_a_message_that_is_no_tick_and_a_topic_that_is_not_there_are_errors(
+    kafka: str, new_topic: Callable[[int], str]
+) -> None:
+    ((instrument, body),) = encoded(Market(instruments=1).interval(1))
+    right = LAYOUT.partition(instrument) % 2
+    address = new_topic(2)
+    producer, name = producer_for(address)
+    messages = (body, f"it has some that belong to partition {right}"), (b'{"instrument": "?"}', "one is not")
+    for offset, (message, expected) in enumerate((*messages, (None, "one is not"))):
+        producer.produce(name, message, partition=1 - right)
+        assert 0 == producer.flush(60)
+        with pytest.raises(NeliError, match=expected):
+            read(TickTopic(address, LAYOUT), 1 - right, offset, offset + 1)
+    with pytest.raises(NeliError, match="make it, or correct the address"):
+        TickTopic(f"kafka://{kafka}/ticks-{uuid4().hex}", LAYOUT).lanes()
+
+
+def test_the_address_of_a_feed_says_what_it_is_everywhere_and_shows_no_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(feed_at(str(tmp_path), LAYOUT), TickFolder)
+    assert tmp_path / "ticks" == TickFolder(Path("ticks")).folder  # For a process in another working folder.
+    topic = feed_at("kafka://anna:secret@localhost:9092/ticks", LAYOUT)
+    assert (True, False) == (isinstance(topic, TickTopic), "secret" in repr(topic))
+    with pytest.raises(ConfigError, match="the topic of ticks: a group was wanted"):
+        feed_at("kafka://localhost:9092", LAYOUT)
+    with pytest.raises(ConfigError, match="must be the path of a folder"):
+        feed_at("s3://bucket/ticks", LAYOUT)

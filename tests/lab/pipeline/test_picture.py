@@ -1,0 +1,75 @@
+"""The page of pictures: it shows each commit in its host's colour, the kill and the checks, and needs nothing else."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+from neli_router.lab.demo.checks import Check
+from neli_router.lab.pipeline.landing import TableCommit
+from neli_router.lab.pipeline.picture import COLOURS, Picture, page
+
+HOSTS = ("alpha", "bravo", "charlie")
+PARTITIONS, INTERVALS, KILLED_AFTER = 6, 8, 4
+
+
+def picture() -> Picture:
+    """Every host has two partitions; after four intervals bravo is killed, and the others take one of its each."""
+    commits, owners = list[TableCommit](), dict[tuple[int, int], str]()
+    for number, host in enumerate(HOSTS):
+        mine = {it: 100 + number for it in range(PARTITIONS) if it % 3 == number}
+        owners |= dict.fromkeys(mine.items(), host)
+        commits.append(TableCommit(len(commits) + 1, 1000.0 + number / 10, mine, {}))
+    holders = {it: 100 + it % 3 for it in range(PARTITIONS)}
+    for step in range(1, INTERVALS + 1):
+        if step == KILLED_AFTER + 1:
+            for partition, (host, term) in {1: ("alpha", 200), 4: ("charlie", 201)}.items():
+                owners[partition, term], holders[partition] = host, term
+                commits.append(TableCommit(len(commits) + 1, 1009.0, {partition: term}, {}))
+        for number in range(3):
+            mine = {it: term for it, term in holders.items() if it % 3 == number}
+            commits.append(
+                TableCommit(len(commits) + 1, 1000.5 + 2 * step + number / 5, mine, dict.fromkeys(mine, step))
+            )
+    came = [1000.0 + 2 * step for step in range(1, INTERVALS + 1)]
+    return Picture(HOSTS, came, [1000] * INTERVALS, PARTITIONS, commits, owners, "bravo", 1008.9)
+
+
+CHECKS = [Check("each tick once", True, "8,000 ticks in & landed"), Check("takeover", False, "<not> all")]
+
+
+def test_every_commit_is_a_mark_every_raised_fence_a_ring_and_the_colours_of_the_dead_host_end_with_it() -> None:
+    shown = page("a <test>", picture(), CHECKS)
+    marks = re.findall(r'<rect [^>]*width="2\.4"[^>]*fill="(#\w+)"', shown)
+    assert PARTITIONS * INTERVALS == len(marks)
+    assert [2 * INTERVALS + 4, 2 * KILLED_AFTER, 2 * INTERVALS + 4] == [marks.count(colour) for colour in COLOURS]
+    assert (PARTITIONS + 2, 2) == (shown.count("<circle"), shown.count("bravo is killed"))
+    for text in ("a &lt;test&gt;", "1 of 2 checks failed: takeover", "8,000 ticks in &amp; landed", "&lt;not&gt; all"):
+        assert text in shown
+
+
+def test_the_page_is_whole_and_asks_for_nothing_else() -> None:
+    shown = page("a test", picture(), CHECKS)
+    opened: list[str] = []
+
+    class Checked(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            assert not {"src", "href"} & {name for name, _ in attrs}
+            if tag != "meta":
+                opened.append(tag)
+
+        def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            pass
+
+        def handle_endtag(self, tag: str) -> None:
+            assert tag == opened.pop()
+
+    Checked().feed(shown)
+    assert [] == opened
+    assert "<script" not in shown
+
+
+def test_a_run_of_days_has_a_page_and_one_without_a_commit_a_page_of_its_checks() -> None:
+    slow = replace(picture(), intervals=[1000.0 + 40_000 * step for step in range(INTERVALS)])
+    assert "86400 s" in page("a test", slow, CHECKS)
+    nothing = Picture(HOSTS, [], [], PARTITIONS, [], {}, "bravo", 0.0)
+    assert "<svg" not in page("a test", nothing, CHECKS)

@@ -1,0 +1,85 @@
+"""Real processes on one ledger, killed and stopped at random, and a referee who reads what they noted.
+
+    chaos --kill -9, SIGSTOP, SIGCONT--> workers --notes--> referee: did two act for one partition at once?
+                                            |                  | every partition, term and process that acted
+                                            '--ledger--> copy --fold--> the very same
+
+`NELI_TEST_SECONDS` says how long the main run lasts, no less than 15 for there to be something to see; with
+`NELI_TEST_SEED`, the same misfortunes are drawn as in the run that printed it.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neli_router.lab.processes.group import ProcessGroup
+from neli_router.protocols.induction.records import Certify, Expire
+from neli_router.status.moves import History, history_of
+from neli_router.status.referee import Verdict
+from tests.support.draws import SEED, SNAPSHOT_EVERY, say
+from tests.support.processes.chaos import Chaos
+from tests.support.processes.ledger_copy import LedgerCopy
+
+pytestmark = pytest.mark.process
+
+LEASE = 0.3
+NAMES = ["m1", "m2", "m3", "m4", "m5"]
+PARTITIONS = 16
+PAUSE = LEASE / 20
+SECONDS = max(15.0, float(os.environ.get("NELI_TEST_SECONDS", "0")))
+AVAILABLE_SECONDS = 5.0
+
+Chaotic = Callable[[str, float, Callable[[Verdict], object]], tuple[Verdict, History, Chaos]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Chaotic:
+    """Let a group live through chaos, with this guarantee, for so long, and on until something was seen."""
+
+    def run(guarantee: str, seconds: float, seen: Callable[[Verdict], object]) -> tuple[Verdict, History, Chaos]:
+        say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={seconds:g}")
+        options: dict[str, Any] = {"lease": LEASE, "guarantee": guarantee, "snapshot_every": SNAPSHOT_EVERY}
+        with ProcessGroup(tmp_path, partitions=PARTITIONS, pause=PAUSE, **options) as group:
+            chaos = Chaos(group, NAMES, lease=LEASE, seed=SEED)
+            with LedgerCopy(group.ledger) as copy:
+                chaos.run(seconds, seen)
+        return group.verdict(), history_of(copy.close()), chaos
+
+    return run
+
+
+def has_seen(verdict: Verdict) -> bool:
+    """A run in which nothing happens proves nothing."""
+    names = [{process.partition(".")[0] for process in who} for who in verdict.processes.values()]
+    moved = len(names) == PARTITIONS and all(len(who) > 1 for who in names)
+    return moved and verdict.acts > 100 * PARTITIONS and verdict.takeovers > 0 and verdict.handovers > 0
+
+
+def test_no_two_processes_ever_act_for_one_partition_at_once(run: Chaotic) -> None:
+    """And whatever term they act under, the ledger gave it to them."""
+    verdict, history, chaos = run("exclusive", SECONDS, has_seen)
+    assert [] == verdict.faults
+
+    # The fold, over the same records, gives the very terms that were noted.
+    noted = {(partition, term): process.partition(".")[0] for partition, term, process in verdict.terms}
+    assert noted == {key: owner for key, owner in history.owners.items() if key in noted}
+
+    assert has_seen(verdict)
+    assert chaos.kills > 0
+    assert max(chaos.stops, default=0.0) > LEASE
+    assert history.departed_by(Expire), "a stopped process is only suspected"
+    assert history.departed_by(Certify), "the others have seen the end of a killed one"
+    say(
+        f"{verdict.acts} acts, {verdict.takeovers} takeovers, {verdict.handovers} handovers; {chaos.kills} kills, "
+        f"{sum(stop > LEASE for stop in chaos.stops)} of {len(chaos.stops)} stops past the lease, "
+        f"{chaos.doubles} of one name at once; {history.state.at} records"
+    )
+
+
+def test_where_overlaps_are_promised_the_same_referee_sees_them(run: Chaotic) -> None:
+    """Under `available`, an owner goes on until it has heard its successor: a referee who misses that is blind."""
+    verdict, _, _ = run("available", AVAILABLE_SECONDS, lambda verdict: verdict.overlaps)
+    assert verdict.overlaps

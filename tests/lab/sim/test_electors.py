@@ -1,0 +1,98 @@
+"""Checkers of electors see what they are for: each way to break an elector breaks the rule that was made for it.
+
+`test_contract` has more of them: disks that forget, supporters that owe nothing and gossipers that change their mind.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+
+from neli_router.errors import NeliError
+from neli_router.lab.sim.electors.insight import TermInsight, insight_of
+from neli_router.lab.sim.electors.options import ElectorOptions, ElectorWeather
+from neli_router.lab.sim.electors.simulate import ElectorOutcome, run_electors
+from neli_router.lab.sim.world import World
+from neli_router.protocols.electors.events import PeerEffect
+from neli_router.protocols.electors.voter import Voter
+from neli_router.protocols.term.council import Council
+
+SEARCHED = range(150)
+"""Seeds among which a planted fault has to show."""
+
+THREE = {"size": 3, "replicas": 3}
+CLOSING = {"faults": ("close",)}
+
+
+def run(
+    seed: int, weather: ElectorWeather, forced: dict[str, Any], insight: Callable[..., Any] = insight_of
+) -> ElectorOutcome:
+    world = World(seed)
+    options = ElectorOptions.draw(seed, world.random, protocol="term", weather=weather)
+    options = replace(options, **forced)
+    return run_electors(world, options, insight(options))
+
+
+def broken_rules(weather: ElectorWeather, forced: dict[str, Any]) -> Iterator[str]:
+    found = (run(seed, weather, forced) for seed in SEARCHED)
+    return (one.violation.rule for one in found if one.violation is not None)
+
+
+TENURES, TURN, END = Council.tenures, Council._turn, Council._end
+
+
+def gives_up(council: Council, now: float) -> dict[int, int]:
+    """A leader tires of leading, although all support it."""
+    lease = council._peer.lease
+    return TENURES(council, now) if now % (8 * lease) < 7 * lease else {}
+
+
+def quits(council: Council, now: float, effects: list[PeerEffect]) -> None:
+    """A leader ends without being asked."""
+    TURN(council, now, effects)
+    if TENURES(council, now):
+        council._end(None, now, effects)
+
+
+def fails(council: Council, error: NeliError | None, now: float, effects: list[PeerEffect]) -> None:
+    """A member that is asked to end does so with an error."""
+    END(council, NeliError("a farewell was to be said", "nobody was there", "start it again"), now, effects)
+
+
+NEVER_STANDS: dict[str, Callable[..., object]] = {"_turn": lambda *_: None, "_due": lambda _: inf}
+
+
+@pytest.mark.parametrize(
+    ("rule", "weather", "forced", "broken"),
+    [
+        ("led_in_time", "fair", {"faults": ()}, NEVER_STANDS),
+        ("converges", "foul", {}, NEVER_STANDS),
+        ("sticks", "fair", THREE, {"tenures": gives_up}),
+        ("stays", "foul", THREE, {"tenures": gives_up}),
+        ("stops_for_a_reason", "fair", CLOSING, {"_turn": quits}),
+        ("stops_for_a_reason", "fair", CLOSING, {"_end": fails}),
+    ],
+)
+def test_an_elector_that_is_broken_is_seen(
+    rule: str,
+    weather: ElectorWeather,
+    forced: dict[str, Any],
+    broken: dict[str, Callable[..., object]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, method in broken.items():
+        monkeypatch.setattr(Council, name, method)
+    assert rule == next(broken_rules(weather, forced))
+
+
+class _AllLead(TermInsight):
+    def led_by(self, machine: Voter) -> list[tuple[int, int]]:
+        return [(0, 7)]
+
+
+def test_two_leaders_of_one_term_are_seen_though_none_acts() -> None:
+    violation = run(1, "fair", THREE, _AllLead).violation
+    assert violation is not None
+    assert "one_leader_a_term" == violation.rule

@@ -1,0 +1,308 @@
+"""Every explorer keeps the same contract, whatever its miniatures run: it separates worlds that differ, finds what is
+broken with the way there, ends, and prints its bounds. The other files have what is particular to one protocol.
+"""
+
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from random import Random
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace as changed
+
+from neli_router.commands.cli import main
+from neli_router.lab.commands.proofs import AnyBounds
+from neli_router.lab.sim.consumer_group import canon as consumer_canon
+from neli_router.lab.sim.consumer_group.miniature import ConsumerBounds, broken_consumer_rule
+from neli_router.lab.sim.consumer_group.steps import ConsumerMiniatures, next_in_calm
+from neli_router.lab.sim.explore import Miniatures, explore, transcript
+from neli_router.lab.sim.gossip import canon as rumour_keys
+from neli_router.lab.sim.gossip.miniature import GossipBounds
+from neli_router.lab.sim.gossip.steps import GossipMiniatures
+from neli_router.lab.sim.induction import steps as ledger_steps
+from neli_router.lab.sim.induction.miniature import Bounds
+from neli_router.lab.sim.induction.steps import LedgerMiniatures
+from neli_router.lab.sim.term import canon as elector_canon
+from neli_router.lab.sim.term.canon import ElectorCover
+from neli_router.lab.sim.term.miniature import ElectorBounds
+from neli_router.lab.sim.term.steps import ElectorMiniatures
+from neli_router.protocols.consumer_group.contender import Contender
+from neli_router.protocols.consumer_group.neli import Neli
+from neli_router.protocols.induction.fold import fold
+from neli_router.protocols.induction.snapshots import restore
+from neli_router.protocols.induction.tenure import Tenure
+
+SMALL = Bounds(slots=2, apart=1, lease=1)
+EXCLUSIVE = ConsumerBounds("neli", leave=False, crash=False)
+RIVALS = GossipBounds(terms=2, lease=1)
+CHANGING = GossipBounds(terms=2, changes=1, lease=1)
+
+KINDS: dict[str, AnyBounds] = {
+    "induction": Bounds(slots=2, apart=2, lease=2),
+    "neli": ConsumerBounds("neli"),
+    "neli available": ConsumerBounds("neli", guarantee="available"),
+    "neli of two partitions": ConsumerBounds("neli", partitions=2, apart=2),
+    "fast-neli": ConsumerBounds("fast-neli"),
+    "fast-neli with zombies": ConsumerBounds("fast-neli", zombies=True),
+    "term restarted": ElectorBounds(restarts=1),
+    "term forgotten": ElectorBounds(restarts=1, forget=True),
+    "term of longer leases": ElectorBounds(lease=2, wires=2),
+    "gossip of rivals": RIVALS,
+    "gossip drifting": GossipBounds(terms=2, rates=(1, 2, 1)),
+    "gossip of a fast rival": GossipBounds(terms=2, rates=(1, 1, 2)),
+    "gossip restarted": replace(RIVALS, restarts=1),
+    "gossip of older words": replace(RIVALS, wires=2, cede=True),
+    "gossip of any": replace(RIVALS, rivals=False, restarts=1),
+    "gossip changing": CHANGING,
+    "gossip changing apart": replace(CHANGING, lease=2, separate=True, fickle=(1, 3)),
+    "gossip changing and restarted": replace(CHANGING, restarts=1, forget=True),
+    "gossip changing late": replace(CHANGING, late=True, wires=2, cede=True, fickle=(1, 3)),
+}
+
+NEAR, FAR = 60, 120
+"""How many worlds of each kind are looked at: the first of all, and some on walks at random."""
+
+AHEAD = 0.97
+"""How often a walk goes on: about thirty steps until it begins again."""
+
+
+def miniatures_of(bounds: AnyBounds) -> Miniatures[Any]:
+    match bounds:
+        case Bounds():
+            return LedgerMiniatures(bounds)
+        case ConsumerBounds():
+            return ConsumerMiniatures(bounds)
+        case ElectorBounds():
+            return ElectorMiniatures(bounds)
+        case GossipBounds():
+            return GossipMiniatures(bounds)
+
+
+def nearest(miniatures: Miniatures[Any]) -> Iterator[Any]:
+    """Every world in the order in which steps lead there, also one that is like another."""
+    seen: set[bytes] = set()
+    queue = [miniatures.first()]
+    for world in queue:
+        yield world
+        if (key := miniatures.key(world)) not in seen:
+            seen.add(key)
+            queue += [found for _, found in miniatures.steps(world)]
+
+
+def wandering(miniatures: Miniatures[Any]) -> Iterator[Any]:
+    """Worlds on walks at random, which come to one key by ways of many lengths."""
+    random, world = Random(7), miniatures.first()
+    while True:
+        yield world
+        after = [found for _, found in miniatures.steps(world)]
+        world = random.choice(after) if random.random() < AHEAD else miniatures.first()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_worlds_with_one_key_can_do_the_same_and_a_step_changes_no_world_but_its_own(kind: str) -> None:
+    miniatures, after = miniatures_of(KINDS[kind]), dict[bytes, set[bytes]]()
+    # Where places forget, nothing is ignored forever, and one way to a broken rule is all we want.
+    far = 0 if kind == "term forgotten" else FAR
+    for world in (*islice(nearest(miniatures), NEAR), *islice(wandering(miniatures), far)):
+        before, key = pickle.dumps(world), miniatures.key(world)
+        found = {miniatures.key(one) for _, one in miniatures.steps(world)} - {key}
+        assert after.setdefault(key, found) == found
+        assert before == pickle.dumps(world)
+    assert len(after) < NEAR + far
+
+
+@pytest.mark.parametrize(
+    ("kept", "left_out", "machines"),
+    [
+        (
+            consumer_canon.KEPT,
+            consumer_canon.LEFT_OUT,
+            [ConsumerBounds("neli").machine("m0", 0, 0), ConsumerBounds("fast-neli").machine("m0", 0, 0)],
+        ),
+        (elector_canon.KEPT, elector_canon.LEFT_OUT, [ElectorMiniatures(ElectorBounds()).first().places[0].elector]),
+        (
+            rumour_keys.KEPT,
+            rumour_keys.LEFT_OUT,
+            [(ballot := GossipMiniatures(RIVALS).first().places[0].ballot), ballot.clocks],
+        ),
+    ],
+    ids=["consumers", "electors", "rumours"],
+)
+def test_every_field_of_a_machine_is_in_the_key_or_left_out_for_a_reason(
+    kept: set[str], left_out: dict[str, str], machines: list[object]
+) -> None:
+    assert {name for machine in machines for name in vars(machine)} == kept | left_out.keys()
+    assert not kept & left_out.keys()
+
+
+@pytest.mark.parametrize(
+    ("bounds", "complete"),
+    [
+        (Bounds(slots=1, apart=1, lease=1), True),
+        (replace(SMALL, states_max=1000), False),
+        (replace(EXCLUSIVE, states_max=300), False),
+        (ConsumerBounds("fast-neli", states_max=300), False),
+        (ElectorBounds(terms=1), True),
+        (GossipBounds(terms=1, lease=1), True),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_small_group_breaks_no_rule_and_only_an_exploration_that_was_not_cut_short_is_complete(
+    bounds: AnyBounds, complete: bool
+) -> None:
+    covers = ElectorCover().covers if isinstance(bounds, ElectorBounds) else lambda _: False
+    report = explore(miniatures_of(bounds), covers=covers)
+    assert (complete, None, None) == (report.complete, report.broken, report.trace)
+
+
+def begin_at_once(machine: Contender, partition: int, offset: int) -> None:
+    """A member that does not ask the group whether it is still one."""
+    held = machine._held[partition]
+    if not (held.asked_back or held.began):
+        held.began = True
+        machine._tenures[partition] = offset
+
+
+SEARCHED: dict[str, AnyBounds] = {
+    "small": SMALL,
+    "exclusive": EXCLUSIVE,
+    "available": replace(EXCLUSIVE, guarantee="available"),
+    "neli zombies": replace(EXCLUSIVE, zombies=True),
+}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken", "kind", "rule"),
+    [
+        # A tenure owes no wait.
+        (Tenure, "_free", lambda *_: True, "small", "at most one acts: i0 and i1 both may"),
+        # Terms stand still.
+        (
+            ledger_steps,
+            "fold",
+            lambda *of: changed(fold(*of), terms=(0,)),
+            "small",
+            "terms strictly grow: the owner changed, its term did not grow",
+        ),
+        # Members publish nothing.
+        (
+            Neli,
+            "_bodies",
+            lambda *_: {},
+            "exclusive",
+            "it settles: nothing fails from here on, and yet no member leads what it was given",
+        ),
+        # A tenure does not lapse.
+        (
+            Neli,
+            "_ends",
+            lambda machine, partition: machine.vector[partition] + 3,
+            "available",
+            "evidence ends: m0 acts for partition 0, which it has not heard for T",
+        ),
+        # A zombie that does not ask the group has the term of its successor.
+        (Contender, "_propose", begin_at_once, "neli zombies", "terms grow: "),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_broken_is_found_with_the_way_there(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, broken: Callable[..., object], kind: str, rule: str
+) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    report = explore(miniatures_of(SEARCHED[kind]))
+    assert report.broken is not None
+    assert (False, rule) == (report.complete, report.broken[: len(rule) if rule.endswith(": ") else None])
+    first, *_, last = transcript(report)
+    assert first.startswith("t=0   genesis ")
+    assert f"FAIL {report.broken}" == last
+
+
+def test_the_way_to_what_is_broken_is_the_shortest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot that is not what was folded shows as soon as one incarnation starts from it."""
+    monkeypatch.setattr(ledger_steps, "restore", lambda record: changed(restore(record), drains={"x": 3}))
+    *way, fail = transcript(explore(miniatures_of(SMALL)))
+    assert ["genesis", "start"] == [line.split()[1] for line in way]
+    assert "FAIL equal prefixes give equal tables: i0 computed another than the rest" == fail
+
+
+# Particular to borrowed groups
+
+
+@pytest.mark.parametrize("bounds", [bounds for bounds in KINDS.values() if isinstance(bounds, ConsumerBounds)], ids=str)
+def test_a_group_in_calm_settles_and_a_program_that_believes_more_than_its_machine_breaks_a_rule(
+    bounds: ConsumerBounds,
+) -> None:
+    world = miniatures_of(bounds).first()
+    while (after := next_in_calm(world, bounds)) is not None:
+        world = after
+    partitions = range(bounds.partitions)
+    assert all(1 == sum(place.acts[partition] is not None for place in world.places) for partition in partitions)
+    assert broken_consumer_rule(world, bounds) is None
+    idle = tuple(place._replace(acts=(None,) * bounds.partitions) for place in world.places)
+    broken = broken_consumer_rule(world._replace(places=idle), bounds)
+    assert broken is not None
+    assert broken.startswith("belief is within tenure: the program of m")
+
+
+# The command line
+
+
+def neli(arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ("explore", *arguments.split()))
+    return result.exit_code, result.output
+
+
+def test_the_way_to_what_is_broken_is_printed() -> None:
+    """A broker that waits less than members expect lets two lead."""
+    code, output = neli("--protocol fast-neli --session 1 --no-leave --no-crash")
+    *_, both, fail = output.splitlines()
+    assert (1, "FAIL at most one acts: m0 and m1 both may, for partition 0") == (code, fail)
+    assert "m0 0 under" in both
+    assert "m1 0 under" in both
+
+
+PRINTED = """
+neli explore --slots 3 --births 4 --apart 2 --lease 1 --no-leave --no-crash --no-certify --states 100
+explore: 3 incarnations at once (4 over all time), 1 partition, readers at most 2 records apart, lease 1 ticks,
+without Leave, without crashes, without certificates of them, with restarts under the same name and starts from any
+snapshot; at most 100 states
+
+neli explore --protocol neli --zombies --no-crash --states 100
+explore: neli, exclusive: 2 members, 1 partition, T=2 ticks, e=1, readers at most 1 messages behind, with fetching
+zombies, with clean stops, without kills; at most 100 states
+
+neli explore --protocol term --restarts 1 --forget --no-cede --states 100
+explore: term: 3 electors, 2 terms over all time, lease 1 ticks, each stands at any time, without ceding, 1 restarts
+over all time, which forget their term, the newest message of each kind between two lost, late, doubled; at most 100
+states
+
+neli explore --protocol gossip --changes 1 --separate --restarts 1 --both-voters-fickle --states 100
+explore: gossip: 4 electors, two rivals and two voters, of whom one has no vote at first and both favour either, 1 terms
+and 1 restarts of the voters over all time, 1 changes of the electorate, which travel apart from declarations, P=2
+ticks, clocks that run alike, without ceding, words heard at once or lost; at most 100 states
+"""
+
+
+@pytest.mark.parametrize("printed", PRINTED.split("\n\n"))
+def test_bounds_are_printed_with_what_they_leave_out(printed: str) -> None:
+    command, bounds = printed.strip().split("\n", 1)
+    code, output = neli(command.removeprefix("neli explore "))
+    first, last = output.splitlines()
+    assert (0, bounds.replace("\n", " ")) == (code, first)
+    assert last.startswith("  as far as it came: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("--protocol neli --slots 2", "Invalid value for --slots: neli has no such bound"),
+        ("--protocol fast-neli --error 0", "Invalid value for --error: fast-neli has no such bound"),
+        ("--zombies", "Invalid value for --zombies: induction has no such bound"),
+    ],
+)
+def test_a_bound_of_another_protocol_is_refused(arguments: str, complaint: str) -> None:
+    code, output = neli(arguments)
+    assert (2, True) == (code, complaint in " ".join(output.replace("│", " ").split())), output

@@ -1,0 +1,230 @@
+"""Real processes that are each other's witnesses by their locks, and the ledger. The test gives them their seats.
+
+    test --order--> nursery --fork--> peer: a PeerWitness for each of its lives, on a ledger of its own
+      '--Join of a life, written into the ledger--> all peers read it, and find each other's locks
+      '--kill, stop, SIGUSR1 (do what the order says)
+
+So no member waits for a lease until it may join, and none ends by one: all that takes a seat away is a certificate. The
+nursery has imported everything, so that a peer starts in milliseconds. It waits for no child: the dead stay zombies.
+"""
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from neli_router.core.clock import host_clock
+from neli_router.core.closing import Closing
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.member.witness import locks
+from neli_router.member.witness.locks import PEERS, PeerWitness
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.records import Certify, Genesis, Join, Leave, Record, decode, encode
+from tests.support.processes.forked import state_of
+from tests.support.waiting import until
+
+__all__ = ["Nursery", "Peer", "Peers"]
+
+LEASE = 1800.0
+NAMESPACE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child")
+
+
+class Peer:
+    """One process, with some lives."""
+
+    def __init__(self, pid: int, lives: Sequence[str]) -> None:
+        self.pid, self.lives = pid, lives
+
+    @property
+    def life(self) -> str:
+        return self.lives[0]
+
+    @property
+    def incarnation(self) -> str:
+        return incarnation_of(self.life)
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+        until(lambda: "T" == state_of(self.pid), "it stands still")
+
+
+class Nursery(Closing):
+    """The process that peers are forked from; with a `prefix`, such as one that gives it a namespace of its own."""
+
+    def __init__(self, *prefix: str) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        self._process = subprocess.Popen(
+            [*prefix, sys.executable, "-P", "-m", __name__],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+        self.said()
+
+    def order(self, **order: Any) -> list[str]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return self.said()
+
+    def said(self) -> list[str]:
+        """The next line of the nursery or of a peer, in words."""
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], 180.0)
+        assert ready, "the nursery or a peer says nothing"
+        line = self._process.stdout.readline()
+        assert line, "the nursery has ended"
+        return line.split()
+
+    def close(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+class Peers(Closing):
+    """All peers of one ledger."""
+
+    def __init__(self, folder: Path, nursery: Nursery) -> None:
+        self.path = folder / "ledger.db"
+        self._ledger, self._nursery = SqliteLedger(self.path), nursery
+        self.state, self.records = State(), list[Record | None]()
+        self._born = 0
+        self._all: list[Peer] = []
+        layout = Layout(slots=16, partitions=4)
+        self.append(Genesis(by="x", layout=layout, lease=LEASE, guarantee="exclusive", base=1, version=1))
+
+    def start(
+        self,
+        *,
+        lives: int = 1,
+        then: str = "",
+        nursery: Nursery | None = None,
+        joined: bool = True,
+        turn: float = locks.TURN,
+    ) -> Peer:
+        """A process with so many lives, which does `then` at SIGUSR1, and leaves each other `turn` seconds to speak."""
+        names = [sha256(f"{self._born + place}".encode()).hexdigest()[:12] for place in range(lives)]
+        self._born += lives
+        said = (nursery or self._nursery).order(path=str(self.path), lives=names, then=then, turn=turn)
+        assert "ready" == said[1], said
+        peer = Peer(int(said[0]), names)
+        self._all.append(peer)
+        for life in names if joined else ():
+            self.join(life)
+        return peer
+
+    def let_do(self, peer: Peer, nursery: Nursery | None = None) -> str:
+        """Let it do what it was to do then; returns what it has to say of it."""
+        os.kill(peer.pid, signal.SIGUSR1)
+        return (nursery or self._nursery).said()[1]
+
+    def join(self, life: str) -> None:
+        self.append(Join(by=incarnation_of(life), name=life, versions=(1, 1), at=self.read().at, witness=PEERS))
+
+    def leave(self, life: str) -> None:
+        self.append(Leave(by=incarnation_of(life)))
+
+    def append(self, record: Record) -> None:
+        self._ledger.append([encode(record)])
+
+    def read(self) -> State:
+        while entries := self._ledger.read(0.0):
+            for entry in entries:
+                record = decode(entry.payload)
+                self.records.append(record)
+                self.state = fold(self.state, entry.offset, record)
+        return self.state
+
+    @property
+    def certificates(self) -> list[tuple[str, str]]:
+        """The writer and the dead of each."""
+        self.read()
+        return [(record.by, record.incarnation) for record in self.records if isinstance(record, Certify)]
+
+    def watches(self, peer: Peer, other: Peer) -> bool:
+        """Whether each witness of `peer` waits for the end of each member in `other`, by a pidfd in its epoll."""
+        told = {}
+        for place in Path(f"/proc/{peer.pid}/fdinfo").iterdir():
+            with suppress(OSError):
+                told[place.name] = place.read_text("ascii")
+        pidfds = {number for number, text in told.items() if f"Pid:\t{other.pid}\n" in text}
+        waited_for = [re.findall(r"^tfd:\s*(\d+)", text, re.MULTILINE) for text in told.values() if "tfd:" in text]
+        wanted = sum(incarnation_of(life) in self.read().seats for life in other.lives)
+        return bool(waited_for) and all(len(pidfds.intersection(one)) >= wanted for one in waited_for)
+
+    def await_watch(self, *, by: Sequence[Peer] = (), of: Sequence[Peer] = ()) -> None:
+        """Until all, or those of `by`, watch all others, or those of `of`."""
+        pairs = [(one, other) for one in by or self._all for other in of or self._all if one is not other]
+        until(lambda: all(self.watches(*pair) for pair in pairs), "all have found each other")
+
+    def await_end(self, *dead: Peer) -> None:
+        """Until their deaths are certified."""
+        wanted = {one.incarnation for one in dead}
+        until(lambda: wanted <= {one for _, one in self.certificates}, "a certificate")
+
+    def close(self) -> None:
+        for peer in self._all:
+            with suppress(ProcessLookupError):
+                peer.kill()
+        self._ledger.close()
+
+
+def incarnation_of(life: str) -> str:
+    return f"{life}0000"
+
+
+def main() -> None:
+    """Be the nursery."""
+    say("here")
+    # By its number, and not through `sys.stdin`: a child must not have what was read ahead.
+    rest = b""
+    while said := os.read(0, 65536):
+        *lines, rest = (rest + said).split(b"\n")
+        for line in lines:
+            if os.fork() == 0:
+                be_peer(**json.loads(line))
+
+
+def be_peer(path: str, lives: list[str], then: str, turn: float) -> None:
+    locks.TURN = turn
+    due: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: due.append(number))
+    ledger, state = SqliteLedger(path, create=False), State()
+    witnesses = {life: PeerWitness(ledger, life) for life in lives}
+    say("ready")
+    while True:
+        for entry in ledger.read(0.05):
+            state = fold(state, entry.offset, decode(entry.payload))
+        for life, witness in witnesses.items():
+            for certificate in witness.look(state, incarnation_of(life), host_clock()):
+                ledger.append([encode(certificate)])
+        if due:
+            due.clear()
+            exec(then, {**globals(), "ledger": ledger, "witnesses": witnesses, "lives": lives})  # noqa: S102 - our own.
+
+
+def say(word: str) -> None:
+    number = os.path.basename(os.readlink("/proc/self"))  # noqa: PTH115, PTH119 - as the test's own namespace has it.
+    os.write(1, f"{number} {word}\n".encode())
+
+
+if __name__ == "__main__":
+    main()

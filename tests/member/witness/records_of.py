@@ -1,0 +1,56 @@
+"""What the tests of witnesses share: waiting, and reading along a ledger that real processes write."""
+
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from neli_router.core.closing import Closing
+from neli_router.drivers.ledgers.addresses import open_ledger
+from neli_router.drivers.ledgers.base import Ledger
+from neli_router.hosts.descendants import children
+from neli_router.protocols.induction.records import Certify, Record, decode
+from tests.support.waiting import PATIENCE, until
+
+__all__ = ["LedgerRecords", "child_witness_of", "command_of"]
+
+Kind = TypeVar("Kind", bound=Record)
+
+
+def command_of(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def child_witness_of(pid: int) -> int:
+    """The process that watches this one."""
+    (found,) = [child for child in children(pid) if b"child_program" in command_of(child)]
+    return found
+
+
+class LedgerRecords(Closing):
+    """The records of a ledger, as far as they have come."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self._records, self._at = address, list[Record](), 0
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        tip = self._ledger.tip()
+        while self._at < tip and (entries := self._ledger.read(1.0)):
+            self._records += [record for entry in entries if (record := decode(entry.payload)) is not None]
+            self._at = entries[-1].offset + 1
+        return [record for record in self._records if isinstance(record, kind)]
+
+    @cached_property
+    def _ledger(self) -> Ledger:
+        """Opened when it is there."""
+        return open_ledger(self.address, create=False, patience=PATIENCE)
+
+    def close(self) -> None:
+        self._ledger.close()
+
+    def await_certificate(self) -> Certify:
+        """The first one: a witness that is not sure says it again."""
+        until(lambda: self.of(Certify))
+        return self.of(Certify)[0]

@@ -1,0 +1,411 @@
+"""The child witness, with real processes: the end that it tells, and all that is no end.
+
+    test --starts--> member's program --starts--> child --Certify--> a SQLite ledger --read--> test
+
+Leases are so long that a test which waited for one would fail by its own bound.
+"""
+
+import json
+import math
+import os
+import signal
+import sqlite3
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from neli_router.config.config import Config
+from neli_router.core.clock import host_clock
+from neli_router.core.keyspace import Layout
+from neli_router.errors import ConfigError
+from neli_router.hosts.descendants import children
+from neli_router.member.member import Member
+from neli_router.member.witness.certificate import certify
+from neli_router.member.witness.child_program import LENT_MAX, SharedPage
+from neli_router.protocols.induction.records import Beat, Certify, Expire, Join, Leave
+from tests.member.witness.records_of import LedgerRecords, child_witness_of, command_of
+from tests.support.processes.forked import Program, lives
+from tests.support.waiting import PATIENCE, until
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of the end of any process"),
+]
+
+LONG = 600.0
+"""Seconds of a lease that no test waits for."""
+
+PREAMBLE = """
+import logging, os, signal, sys, threading, time
+from neli_router.core.clock import host_clock
+from neli_router.config.config import Config
+from neli_router.core.keyspace import Layout
+from neli_router.member.member import Member
+
+def ready(*said):
+    print("ready", *said, flush=True)
+    sys.stdin.readline()
+
+def await_seat(member):
+    while member.incarnation not in member.state.seats:
+        time.sleep(0.01)
+
+logging.basicConfig()
+config = Config(sys.argv[1], name="alpha", layout=Layout(partitions=4), witness="child", **eval(sys.argv[2]))
+"""
+
+PLAIN = """
+with Member(config) as member:
+    await_seat(member)
+    ready()
+"""
+
+
+class Watched(LedgerRecords):
+    """A member's program that is ready, its child, and its ledger."""
+
+    def __init__(self, process: Program, ledger: str, log: Path, said: str) -> None:
+        super().__init__(ledger)
+        self.process, self.pid, self.said, self._log = process, process.pid, said, log
+
+    @property
+    def child(self) -> int:
+        return child_witness_of(self.pid)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def go_on(self) -> None:
+        """It waits for a line after it has said that it is ready."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def kill(self, *, group: bool = False) -> None:
+        (os.killpg if group else os.kill)(self.pid, signal.SIGKILL)
+        self.process.wait(PATIENCE)
+
+    @property
+    def incarnation(self) -> str:
+        return self.of(Join)[-1].by
+
+    def require_certificate(self, by: str = "witness of alpha") -> None:
+        found = self.await_certificate()
+        assert (by, self.incarnation) == (found.by, found.incarnation)
+
+    def await_beats(self, count: int) -> None:
+        """So many more: the member turns."""
+        wanted = len(self.of(Beat)) + count
+        until(lambda: self.process.poll() is not None or len(self.of(Beat)) >= wanted)
+
+
+@contextmanager
+def program(folder: Path, story: str, *, ledger: str = "", **options: object) -> Iterator[Watched]:
+    folder.mkdir(exist_ok=True)
+    ledger, log = ledger or f"sqlite:{folder}/ledger.db", folder / "log"
+    code, given = PREAMBLE + textwrap.dedent(story), repr({"lease": LONG, **options})
+    process = Program(code, ledger, given, folder=folder, log=log, own_group=True)
+    try:
+        word, *said = process.stdout.readline().split() or ["nothing"]
+        assert "ready" == word, log.read_text()
+        with Watched(process, ledger, log, *(said or [""])) as found:
+            yield found
+    finally:
+        for pid in (process.pid, *children(process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.close()
+
+
+def test_a_member_that_is_killed_with_its_process_group_is_certified_long_before_its_lease_ends(tmp_path: Path) -> None:
+    """Its child ignores what a terminal or a service manager sends, and does not show the ledger's address."""
+    with program(tmp_path, PLAIN) as member:
+        child = member.child
+        assert "child" == member.of(Join)[0].witness
+        assert b"ledger.db" not in command_of(child) + Path(f"/proc/{child}/environ").read_bytes()
+        ignored = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM}
+        until(lambda: ignored <= _ignored(child))
+        for number in ignored:
+            os.kill(child, number)
+        member.kill(group=True)
+        member.require_certificate()
+        until(lambda: not lives(child))
+
+
+def _ignored(pid: int) -> set[int]:
+    (mask,) = [line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "SigIgn" in line]
+    return {number for number in range(1, 32) if int(mask, 16) >> (number - 1) & 1}
+
+
+@pytest.mark.parametrize(
+    "server", [pytest.param("kafka", marks=pytest.mark.kafka), pytest.param("redis", marks=pytest.mark.redis)]
+)
+def test_it_tells_the_death_on_every_ledger(server: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    place = request.getfixturevalue(server).removeprefix("redis://")
+    with program(tmp_path, PLAIN, ledger=f"{server}://{place}/{uuid4().hex}", accept_rewinds=True) as member:
+        member.kill()
+        member.require_certificate()
+
+
+def test_a_member_whose_child_dies_with_it_is_expired_as_one_that_has_none(tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path}/ledger.db"
+    config = Config(address, name="beta", lease=1.0, layout=Layout(partitions=4))
+    with program(tmp_path, PLAIN, lease=1.0) as member, Member(config) as beta:
+        until(lambda: beta.incarnation in beta.state.seats)
+        child = member.child
+        os.kill(member.pid, signal.SIGSTOP)  # Else it might start another one before it is killed.
+        os.kill(child, signal.SIGKILL)
+        member.kill()
+        until(lambda: 4 == len(beta.led))
+        assert [] == member.of(Certify)
+        assert beta.incarnation == member.of(Expire)[-1].by
+
+
+def test_a_ledger_that_is_not_there_is_not_made_for_a_certificate(tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path}/ledger.db"
+    assert not certify(address, ["00000000000000a0000"], by="witness of alpha", patience=1.0)
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_member_that_leaves_in_good_order_takes_its_child_along_and_nobody_certifies_it(tmp_path: Path) -> None:
+    with program(tmp_path, PLAIN) as member:
+        child = member.child
+        member.go_on()
+        assert 0 == member.process.wait(PATIENCE)
+        assert not lives(child)
+        assert (1, 0) == (len(member.of(Leave)), len(member.of(Certify)))
+
+
+def test_a_member_whose_child_was_killed_says_so_and_gets_another(tmp_path: Path) -> None:
+    with program(tmp_path, PLAIN, lease=20.0) as member:
+        first = member.child
+        os.kill(first, signal.SIGKILL)
+        until(lambda: "witness.missing" in member.log)
+        until(lambda: [pid for pid in children(member.pid) if pid != first and b"child_program" in command_of(pid)])
+        assert "it ended by itself, with -9" in member.log
+        member.kill()
+        member.require_certificate()
+
+
+def test_a_child_of_the_member_that_lives_on_with_all_its_descriptors_hides_no_death(tmp_path: Path) -> None:
+    story = """
+    with Member(config) as member:
+        await_seat(member)
+        if os.fork() == 0:
+            while True:
+                time.sleep(1)
+        ready()
+    """
+    with program(tmp_path, story) as member:
+        (fork,) = [pid for pid in children(member.pid) if pid != member.child]
+        member.kill()
+        member.require_certificate()
+        assert lives(fork)
+        os.kill(fork, signal.SIGKILL)
+
+
+def test_a_member_that_became_another_program_is_not_certified_before_that_has_ended(tmp_path: Path) -> None:
+    story = """
+    member = Member(config)
+    await_seat(member)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    os.execv("/bin/sh", ["sh", "-c", "echo become; read line"])
+    """
+    with program(tmp_path, story, lease=8.0, kill_hung=0.5) as member:
+        member.go_on()
+        assert "become\n" == member.process.stdout.readline()
+        # No condition tells that nothing happens. It is silent for twice as long as a member may be.
+        with pytest.raises(TimeoutError):
+            member.process.wait(8.0)
+        assert [] == member.of(Certify)
+        member.kill()
+        member.require_certificate()
+
+
+def test_a_death_is_told_only_when_the_last_lease_that_was_lent_has_ended(tmp_path: Path) -> None:
+    story = """
+    with Member(config) as member:
+        await_seat(member)
+        until = host_clock() + 4.0
+        member.pledge(1.0)
+        member.pledge(4.0)
+        member.pledge(0.5)
+        ready(until)
+    """
+    with program(tmp_path, story) as member:
+        until_then = float(member.said)
+        member.kill()
+        told = member.of(Certify)
+        assert [] == told or host_clock() >= until_then  # On a busy machine, this look may be late.
+        member.await_certificate()
+        assert host_clock() >= until_then
+
+
+def test_a_ledger_that_is_away_at_that_moment_is_told_when_it_is_back(tmp_path: Path) -> None:
+    with program(tmp_path, PLAIN) as member:
+        child = member.child
+        with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            member.kill()
+            until(lambda: any("ledger.db" in path for path in _open_files(child)))
+            threading.Event().wait(1.0)  # Longer than the child waits for a lock.
+            assert lives(child)
+            other.execute("ROLLBACK")
+        member.require_certificate()
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    with suppress(FileNotFoundError):  # The process may have ended.
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # It may be closed by now.
+                yield str(link.readlink())
+
+
+HANGING = """
+from neli_router.member.runtime import Threads
+
+class Hanging:
+    hangs = False
+
+    def __init__(self, ledger):
+        self._ledger = ledger
+
+    def __getattr__(self, name):
+        return getattr(self._ledger, name)
+
+    def read(self, timeout):
+        while Hanging.hangs:
+            time.sleep(60)
+        return self._ledger.read(timeout)
+
+class Runtime(Threads):
+    def ledger(self, config):
+        return Hanging(super().ledger(config))
+
+member = Member(config, runtime=Runtime())
+await_seat(member)
+ready()
+Hanging.hangs = True
+sys.stdin.readline()
+"""
+
+
+def test_a_member_that_hangs_or_is_stopped_is_killed_and_certified_if_that_was_said(tmp_path: Path) -> None:
+    killed: dict[str, Any] = {"lease": 8.0, "kill_hung": 0.5}
+    with (
+        program(tmp_path / "hanging", HANGING, **killed) as hanging,
+        program(tmp_path / "stopped", PLAIN, **killed) as stopped,
+        program(tmp_path / "left alone", HANGING, lease=1.0) as left_alone,
+    ):
+        left_alone.go_on()
+        hanging.go_on()
+        os.kill(stopped.pid, signal.SIGSTOP)
+        for member in (hanging, stopped):
+            assert -signal.SIGKILL == member.process.wait(PATIENCE)
+            member.require_certificate("witness of alpha, which hung and was killed")
+        assert None is left_alone.process.poll()
+
+
+def test_a_member_that_is_busy_or_whose_child_was_stopped_itself_is_not_taken_for_hung(tmp_path: Path) -> None:
+    """Stopped alone, and together with its member, as where the host sleeps."""
+    burning = """
+    def burn():
+        while True:
+            sum(range(1000))
+
+    with Member(config) as member:
+        await_seat(member)
+        for _ in range(3):
+            threading.Thread(target=burn, daemon=True).start()
+        ready()
+    """
+    killed: dict[str, Any] = {"lease": 8.0, "kill_hung": 0.5}
+    with (
+        program(tmp_path / "stopped", PLAIN, **killed) as member,
+        program(tmp_path / "busy", burning, **killed) as busy,
+    ):
+        child = member.child
+        os.kill(child, signal.SIGSTOP)
+        member.await_beats(4)
+        os.kill(member.pid, signal.SIGSTOP)
+        threading.Event().wait(4.4)  # Longer than a member may be silent.
+        os.kill(child, signal.SIGCONT)
+        os.kill(member.pid, signal.SIGCONT)
+        member.await_beats(4)
+        assert [None, None] == [one.process.poll() for one in (member, busy)]
+        assert len(busy.of(Beat)) > 4
+
+
+def test_the_page_keeps_the_last_two_incarnations_and_the_latest_pledge() -> None:
+    page = SharedPage.of(json.dumps({"said": "of the end"}), 1.5)
+    with closing(page):
+        assert ((), 0.0, 0.0, 1.5) == (page.incarnations, page.until, page.pulse, page.silence_max)
+        for number in range(3):
+            page.begin(f"{'0' * 12}{number:04x}")
+        page.until, page.pulse = 7.25, 3.5
+        twin = SharedPage(os.dup(page.descriptor))
+        assert (("0000000000000002", "0000000000000001"), 7.25, 3.5) == (twin.incarnations, twin.until, twin.pulse)
+        assert {"said": "of the end"} == json.loads(twin.text)
+        assert (True, False) == (twin.is_mapped_by(os.getpid()), twin.is_mapped_by(os.getppid()))
+        twin.close()
+
+
+def test_the_page_keeps_what_is_lent_to_known_processes_and_reuses_what_is_over() -> None:
+    with closing(SharedPage.of("{}", 0.0)) as page:
+        assert page.lend(5.0, [(7, 70), (8, 80)], now=1.0)
+        assert page.lend(6.0, [(9, 90)], now=1.0)
+        assert page.lend(9.0, [(7, 70), (8, 80)], now=2.0)
+        assert page.lend(4.0, [(9, 90)], now=2.0)
+        assert [(9.0, [(7, 70), (8, 80)]), (6.0, [(9, 90)])] == page.lent()
+        for number in range(LENT_MAX - 2):
+            assert page.lend(20.0, [(100 + number, 1)], now=3.0)
+        assert not page.lend(20.0, [(10, 100)], now=6.0)
+        assert page.lend(20.0, [(10, 100)], now=7.0)
+        assert [(9.0, [(7, 70), (8, 80)]), (20.0, [(10, 100)])] == page.lent()[:2]
+        assert not page.lend(20.0, [(1, 1), (2, 2), (3, 3)], now=100.0)
+
+
+def test_what_was_lent_to_processes_is_waited_for_until_the_last_of_them_has_ended(tmp_path: Path) -> None:
+    """It was lent for longer than this test lasts. One of them has ended before its member."""
+    story = f"""
+        import subprocess
+        from neli_router.hosts.process import ProcessMark
+        others = [subprocess.Popen(["sleep", "1000"]) for _ in range(3)]
+        with Member(config) as member:
+            await_seat(member)
+            for lent in (others[:2], others[2:]):
+                member.pledge({LONG}, processes=[ProcessMark.of(other.pid) for other in lent])
+            others[2].kill()
+            others[2].wait()
+            ready(",".join(str(other.pid) for other in others[:2]))
+    """
+    with program(tmp_path, story) as member:
+        others = [int(pid) for pid in member.said.split(",")]
+        child = member.child
+        member.kill()
+        os.kill(others[0], signal.SIGKILL)
+        # It has come as far as to wait for the other.
+        until(lambda: sum("pidfd" in path for path in _open_files(child)) > 1)
+        assert [] == member.of(Certify)
+        os.kill(others[1], signal.SIGKILL)
+        member.await_certificate()
+
+
+@pytest.mark.parametrize("witness", ["auto", "agent"])
+def test_a_pledge_of_no_lease_there_can_be_or_that_a_witness_would_not_keep_is_refused(
+    witness: str, tmp_path: Path
+) -> None:
+    with Member(Config(f"sqlite:{tmp_path}/ledger.db", witness=witness)) as member:
+        for seconds in (-1.0, math.nan, math.inf, 3601.0):
+            with pytest.raises(ConfigError, match="a pledge is of 0 to 3600 seconds"):
+                member.pledge(seconds)
+        with pytest.raises(ConfigError, match=f"kept by witness='child', and this member has '{witness}'"):
+            member.pledge(1.0)

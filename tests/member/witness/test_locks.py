@@ -1,0 +1,364 @@
+"""Members of one SQLite ledger see each other's ends: real processes, which only a certificate can end."""
+
+import fcntl
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from neli_router.config.config import Config
+from neli_router.drivers.ledgers.addresses import open_ledger
+from neli_router.drivers.ledgers.base import Entry
+from neli_router.drivers.ledgers.sqlite.file import beside, delete_file
+from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.errors import Unsupported
+from neli_router.member.witness import locks
+from neli_router.member.witness.base import NO_WITNESS
+from neli_router.member.witness.choice import choose
+from neli_router.member.witness.life import OwnLife
+from neli_router.member.witness.locks import PEERS, WATCHED_MAX, LifeLocks, PeerWitness
+from neli_router.protocols.induction.records import Certify, Expire, Join
+from neli_router.status.moves import history_of
+from tests.member.witness.peers import NAMESPACE, Nursery, Peers
+from tests.support.processes.forked import Program
+from tests.support.records import founded
+from tests.support.waiting import PATIENCE, until
+
+LIFE, OTHER = "0123456789ab", "ba9876543210"
+
+LONG_TURN = 4 * PATIENCE
+"""Where one peer alone is to speak, the others must leave it more time than it takes, on a busy machine, too."""
+
+
+@pytest.fixture(name="nursery", scope="module")
+def one_nursery() -> Iterator[Nursery]:
+    with Nursery() as nursery:
+        yield nursery
+
+
+@pytest.fixture(name="peers")
+def some_peers(nursery: Nursery, tmp_path: Path) -> Iterator[Peers]:
+    with Peers(tmp_path, nursery) as peers:
+        yield peers
+
+
+def descriptors(folder: Path) -> int:
+    """How many this process has open of processes, of epolls and of files in `folder`. Threads of earlier tests may
+    still close others."""
+    ours = (str(folder), "anon_inode:[pidfd]", "anon_inode:[eventpoll]")
+    found = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found += str(descriptor.readlink()).startswith(ours)
+    return found
+
+
+def test_a_killed_process_is_certified_once_by_the_member_that_joined_before_it(peers: Peers) -> None:
+    first, second, third = (peers.start(turn=LONG_TURN) for _ in range(3))
+    peers.await_watch()
+    third.kill()
+    peers.await_end(third)
+    second.kill()
+    peers.await_end(second)
+    assert [(second.incarnation, third.incarnation), (first.incarnation, second.incarnation)] == peers.certificates
+
+
+def test_another_says_it_when_the_first_to_do_so_stands_still_which_is_certified_only_when_killed(peers: Peers) -> None:
+    first, second, third = (peers.start() for _ in range(3))
+    peers.await_watch()
+    second.stop()
+    third.kill()
+    peers.await_end(third)
+    assert [(first.incarnation, third.incarnation)] == peers.certificates
+    second.kill()
+    peers.await_end(second)
+    assert [first.incarnation] == list(peers.read().seats)
+
+
+def test_two_that_die_at_once_are_certified_by_the_third_and_the_last_one_by_none(peers: Peers) -> None:
+    first, second, third = (peers.start() for _ in range(3))
+    peers.await_watch()
+    for one in (second, third):
+        one.kill()
+    peers.await_end(second, third)
+    assert {first.incarnation} == {by for by, _ in peers.certificates}
+    first.kill()
+    later = peers.start()  # It finds nobody who has that lock.
+    last = peers.start()
+    peers.await_watch(by=[later, last], of=[later, last])
+    last.kill()
+    peers.await_end(last)
+    assert first.incarnation in peers.read().seats
+
+
+def test_who_has_not_joined_says_it_if_no_member_is_left_to(peers: Peers) -> None:
+    first, second = peers.start(), peers.start(joined=False)
+    peers.await_watch(by=[second], of=[first])
+    first.kill()
+    peers.await_end(first)
+    assert [(second.incarnation, first.incarnation)] == peers.certificates
+
+
+def test_of_two_members_in_one_process_one_closes_and_the_other_is_still_found(peers: Peers) -> None:
+    both = peers.start(lives=2, then="witnesses.pop(lives[0]).close(); say('closed')")
+    assert "closed" == peers.let_do(both)
+    peers.leave(both.life)
+    other, together = peers.start(), peers.start(lives=2)
+    peers.await_watch()
+    both.kill()
+    together.kill()
+    dead = {f"{life}0000" for life in (both.lives[1], *together.lives)}
+    until(lambda: {one for _, one in peers.certificates} == dead, "the end of the other, and of both")
+    assert [other.incarnation] == list(peers.read().seats)
+
+
+def test_a_child_that_lives_on_does_not_hide_the_death_of_its_parent(peers: Peers) -> None:
+    parent = peers.start(then="os.fork() or (say('forked'), __import__('time').sleep(600))")
+    other = peers.start()
+    peers.await_watch()
+    assert "forked" == peers.let_do(parent)
+    parent.kill()
+    peers.await_end(parent)
+    assert [(other.incarnation, parent.incarnation)] == peers.certificates
+
+
+FORKS = """
+child = os.fork()
+if child == 0:
+    for witness in witnesses.values():
+        witness.close()  # They are the parent's, and so nothing happens.
+    own = SqliteLedger(str(ledger.path), create=False)
+    PeerWitness(own, lives[0][::-1]).close()
+    say("had-its-own")
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_child_that_joins_and_leaves_takes_no_lock_from_its_parent(peers: Peers) -> None:
+    parent, other = peers.start(then=FORKS), peers.start()
+    peers.await_watch()
+    assert "had-its-own" == peers.let_do(parent)
+    other.kill()
+    peers.await_end(other)  # The parent still hears of it.
+    newcomer = peers.start()
+    peers.await_watch(by=[newcomer], of=[parent])
+    parent.kill()
+    peers.await_end(parent)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_members_find_a_newcomer_also_if_the_file_of_the_locks_was_deleted(peers: Peers, replaced: bool) -> None:
+    for _ in range(2):
+        peers.start()
+    peers.await_watch()
+    *_, place = beside(peers.path)
+    place.unlink()
+    if replaced:
+        place.touch()
+    newcomer = peers.start()
+    peers.await_watch()
+    newcomer.kill()
+    peers.await_end(newcomer)
+
+
+def test_locks_that_the_program_itself_closed_by_accident_are_taken_again(peers: Peers) -> None:
+    first = peers.start(then="open(ledger.members_path).close(); say('lost')")
+    assert "lost" == peers.let_do(first)
+    second = peers.start()
+    peers.await_watch()
+    first.kill()
+    peers.await_end(first)
+    assert second.incarnation in peers.read().seats
+
+
+def test_a_program_that_locks_the_whole_file_is_not_taken_for_a_member(tmp_path: Path) -> None:
+    with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger, ExitStack() as stack:
+        mine = LifeLocks.hold(ledger.members_path, ledger.path, LIFE)
+        stack.callback(mine.let_go, LIFE)
+        # From the byte after mine on, because that one is taken.
+        script = f"""
+import fcntl
+file = open({str(ledger.members_path)!r}, "r+")
+fcntl.lockf(file, fcntl.LOCK_EX, 0, {int(LIFE, 16) + 1})
+print("ready", flush=True)
+input()
+"""
+        child = stack.enter_context(Program(script, folder=tmp_path))
+        assert "ready\n" == child.stdout.readline()
+        with open(ledger.members_path) as file, pytest.raises(BlockingIOError):  # noqa: PTH123 - mine is gone with it.
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, int(OTHER, 16))
+        assert mine.holder(OTHER) is None
+
+
+def test_the_file_is_for_those_who_may_write_the_ledger(tmp_path: Path) -> None:
+    with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger:
+        ledger.path.chmod(0o664)
+        if os.geteuid() == 0:
+            os.chown(ledger.path, 1234, 4321)
+        before = os.umask(0o077)
+        try:
+            LifeLocks.hold(ledger.members_path, ledger.path, LIFE).let_go(LIFE)
+        finally:
+            os.umask(before)
+        told = ledger.members_path.stat()
+        like = ledger.path.stat()
+        assert (0o664, like.st_uid, like.st_gid) == (stat.S_IMODE(told.st_mode), told.st_uid, told.st_gid)
+        assert 0 == told.st_size
+
+
+def test_where_another_machine_may_have_the_locks_there_are_none_and_a_pipe_in_their_place_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger:
+        before = descriptors(tmp_path)
+        os.mkfifo(ledger.members_path)
+        with pytest.raises(Unsupported):  # And it does not hold anything up.
+            PeerWitness(ledger, LIFE)
+        ledger.members_path.unlink()
+        monkeypatch.setattr(locks, "LOCAL_FILE_SYSTEMS", frozenset({"none"}))
+        with pytest.raises(Unsupported, match="no file on a local file system"):
+            PeerWitness(ledger, LIFE)
+        assert before == descriptors(tmp_path)
+
+
+def test_a_ledger_is_deleted_with_the_file_of_its_locks(tmp_path: Path) -> None:
+    with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger:
+        PeerWitness(ledger, LIFE).close()
+        assert ledger.members_path.exists()
+    locks_and_all = {str(path) for path in tmp_path.iterdir()}
+    assert locks_and_all == set(delete_file(tmp_path / "ledger.db"))
+
+
+def test_a_number_that_another_process_may_have_got_by_now_is_not_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that held the lock was gone before its pidfd was opened."""
+    numbers = iter([os.getppid(), None])
+    monkeypatch.setattr(LifeLocks, "holder", lambda *_: next(numbers))
+    state = founded(Join(by=f"{OTHER}0000", name="other", versions=(1, 1), at=1, witness=PEERS))
+    with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger, closing(PeerWitness(ledger, LIFE)) as witness:
+        before = descriptors(tmp_path)
+        assert [] == witness.look(state, f"{LIFE}0000", 0.0)
+        assert before == descriptors(tmp_path)
+
+
+def test_from_a_pid_namespace_of_its_own_a_process_is_seen_and_sees_none(peers: Peers) -> None:
+    if shutil.which("unshare") is None or subprocess.run([*NAMESPACE, "true"], check=False).returncode:
+        pytest.skip("this user may make no namespace")
+    with Nursery(*NAMESPACE) as apart:
+        outside, other = peers.start(), peers.start()
+        inside = peers.start(nursery=apart)
+        peers.await_watch(by=[outside, other])
+        inside_too = peers.start(nursery=apart)
+        peers.await_watch(by=[inside], of=[inside_too])
+        assert not any(peers.watches(inside, one) for one in (outside, other))
+        inside_too.kill()
+        peers.await_end(inside_too)
+        other.kill()
+        peers.await_end(other)
+        inside.kill()
+        peers.await_end(inside)
+        assert {outside.incarnation} == {by for by, dead in peers.certificates if dead == other.incarnation}
+        assert [outside.incarnation] == list(peers.read().seats)
+
+
+def test_however_many_members_there_are_one_watches_a_bounded_number(peers: Peers, tmp_path: Path) -> None:
+    many = peers.start(lives=2 * WATCHED_MAX)
+    with closing(SqliteLedger(peers.path)) as ledger:
+        before = descriptors(tmp_path)
+        with closing(PeerWitness(ledger, LIFE)) as witness:
+            empty = descriptors(tmp_path)
+            assert [] == witness.look(peers.read(), f"{LIFE}0000", 0.0)
+            assert WATCHED_MAX == descriptors(tmp_path) - empty
+            many.kill()
+            ticks = count(1.0)
+
+            def said() -> list[str]:
+                ledger.read(1.0)  # Ends when the last has ended, or a moment later.
+                return [one.incarnation for one in witness.look(peers.read(), f"{LIFE}0000", next(ticks))]
+
+            until(lambda: WATCHED_MAX == len(said()), "the ends of all that it watches")
+        assert before == descriptors(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "found"),
+    [("sqlite", "auto", PEERS), ("sqlite", "none", ""), ("sqlite", "agent", ""), ("memory", "auto", "")],
+)
+def test_on_the_embedded_ledger_the_members_are_witnesses_if_nothing_else_is_asked_for(
+    kind: str, asked: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NELI_AGENT", f"{tmp_path}/no-agent.sock")
+    config = Config(f"sqlite://{tmp_path}/ledger.db" if kind == "sqlite" else "memory://test-locks", witness=asked)
+    with closing(open_ledger(config.ledger, create=True, patience=60.0)) as ledger:
+        chosen = choose(config, "worker", OwnLife("0" * 32), ledger, lambda _: None)
+        assert found == chosen.name
+        assert (asked == "none") == (chosen is NO_WITNESS)
+        chosen.close()
+        chosen.close()
+
+
+MEMBER = """
+import sys, time
+from pathlib import Path
+from neli_router.config.config import Config
+from neli_router.core.keyspace import Layout
+from neli_router.member.member import Member
+from neli_router.member.runtime import Threads
+
+class Ahead(Threads):
+    seconds = 0.0
+
+    def clock(self):
+        return Threads.clock() + self.seconds
+
+path, name = sys.argv[1:]
+config = Config(f"sqlite://{path}", name=name, lease=30.0, layout=Layout(partitions=6))
+runtime = Ahead()
+with Member(config, runtime=runtime) as member:
+    runtime.seconds = 40.0  # Now it has waited for a lease, so that no test need.
+    while True:
+        Path(f"{path}.{name}").write_text(str(len(member.led)))
+        time.sleep(0.02)
+"""
+
+
+def test_what_a_killed_member_led_is_led_by_others_long_before_its_lease_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    environment = {**os.environ, "NELI_AGENT": f"{tmp_path}/no-agent.sock"}
+
+    def led() -> dict[str, str]:
+        return {name: Path(f"{path}.{name}").read_text("ascii") for name in processes if processes[name].poll() is None}
+
+    with ExitStack() as stack:
+        processes = {}
+        for name in ("m1", "m2", "m3"):
+            process = Program(MEMBER, str(path), name, folder=tmp_path, environment=environment)
+            processes[name] = stack.enter_context(process)
+            until(Path(f"{path}.{name}").exists, "it is there")
+        until(lambda: {"m1": "2", "m2": "2", "m3": "2"} == led(), "all have their share")
+        with closing(SqliteLedger(path)) as ledger:
+            tip = ledger.tip()
+            processes["m2"].kill()
+            processes["m2"].wait()
+            until(lambda: {"m1": "3", "m3": "3"} == led(), "the others have what it led")
+            history = history_of(entries_of(ledger))
+    assert (["m2"], []) == (history.departed_by(Certify), history.departed_by(Expire))
+    assert tip <= history.departures[-1].offset
+    # While they lived, each was told apart from those that no witness has.
+    assert {PEERS} == {seat.witness for seat in history.state.seats.values()}
+
+
+def entries_of(ledger: SqliteLedger) -> list[Entry]:
+    ledger.seek(1)
+    found: list[Entry] = []
+    while entries := ledger.read(0.0):
+        found += entries
+    return found

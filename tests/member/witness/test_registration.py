@@ -1,0 +1,332 @@
+"""A member and the agent of its host: who is witnessed, who is refused and why, and what a member says of it."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from neli_router.config.agent_options import AgentOptions
+from neli_router.config.config import Config
+from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.errors import LedgerUnavailable
+from neli_router.member.member import Member
+from neli_router.member.runtime import Threads
+from neli_router.member.witness.base import Witness
+from neli_router.member.witness.life import OwnLife
+from neli_router.member.witness.registration import Registration, WitnessAsked, is_named_after
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.protocol import Notice
+from tests.support.agents.running import PATIENCE, STEADY, TOKEN, Running, configured, running
+from tests.support.waiting import until
+
+AGENT = "agent-of-the-host"
+
+
+@pytest.fixture(name="agent", scope="module")
+def shared_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("agent")
+    options = AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
+    with running(configured(folder, AGENT, lease=STEADY), options) as agent:
+        yield agent
+
+
+class Asking:
+    """A registration that has its answer, if one comes within `patience` seconds; and the notices that it told."""
+
+    def __init__(
+        self, config: Config, place: str, *, wanted: bool = True, secret: str = "", patience: float = PATIENCE
+    ) -> None:
+        self.notices: list[Notice] = []
+        self.life = OwnLife(secret) if secret else OwnLife.begin(Random(os.urandom(16)))
+        environment = {"NELI_AGENT": place}
+        self.registration = Registration(
+            config, "m", self.life, self.notices.append, wanted=wanted, environment=environment
+        )
+        self.close = self.registration.close
+        self.registration.await_answer(patience)  # On a busy machine, an answer takes longer than a start may wait.
+
+    @property
+    def name(self) -> str:
+        return self.registration.name
+
+    @property
+    def told(self) -> list[str]:
+        return [notice.event for notice in self.notices]
+
+    @property
+    def why(self) -> str:
+        return str(self.notices[-1].fields["why"])
+
+    def look(self, now: float = inf) -> None:
+        assert () == self.registration.look(State(), self.life.name + "0000", now)
+
+    def is_found(self) -> bool:
+        self.look()
+        return bool(self.name)
+
+    def await_refusal(self) -> None:
+        until(lambda: not self.is_found() and self.told, "a refusal")
+
+
+def place_of(agent: Running) -> str:
+    return agent.options.socket
+
+
+def config_of(agent: Running) -> Config:
+    return agent.agent.config
+
+
+def witnessed(agent: Running) -> float:
+    with agent.client() as client:
+        text = client.get("/metrics").text
+    return float(next(line for line in text.splitlines() if line.startswith("neli_witnessed_members ")).split()[1])
+
+
+def test_the_agent_witnesses_a_member_that_asks_and_looks_at_its_connection_from_time_to_time(agent: Running) -> None:
+    """Between two looks at the connection, a step costs one comparison: it is closed behind its back here."""
+    with closing(Asking(config_of(agent), place_of(agent))) as asking:
+        assert (AGENT, []) == (asking.name, asking.told)
+        asking.look()
+        asking.registration._link.close()  # type: ignore[union-attr]
+        asking.look(-inf)
+        assert AGENT == asking.name
+        asking.look()
+        assert "" == asking.name
+        asking.look()
+        until(asking.is_found, "a connection again")
+
+
+def test_a_member_says_in_its_join_who_witnesses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = AgentOptions(socket=str(tmp_path / "agent.sock"))
+    monkeypatch.setenv("NELI_AGENT", options.socket)
+    monkeypatch.setattr("neli_router.member.witness.registration.ANSWER_MAX", PATIENCE)
+    config = configured(tmp_path, AGENT)
+    with running(config, options) as agent:
+        agent.await_ready()
+        with Member(replace(config, name="m", witness="agent")) as member:
+            until(lambda: member.incarnation in member.state.seats, "a seat")
+            said = {seat.name: seat.witness for seat in member.state.seats.values()}
+            assert {AGENT: "", "m": AGENT} == said  # The agent does not witness itself.
+            assert 1 == witnessed(agent)
+
+
+def test_a_member_asks_for_a_witness_once_however_often_it_tries_to_read_its_ledger(tmp_path: Path) -> None:
+    """Each try would be another life for the agent to watch, or another line in the log."""
+
+    class Unreadable(MemoryLedger):
+        def tip(self) -> int:
+            if len(tried) < 3:
+                tried.append("to read")
+                raise LedgerUnavailable("a tip was wanted", "there is none", "wait")
+            return super().tip()
+
+    class Counting(Threads):
+        def ledger(self, config: Config) -> Ledger:
+            return Unreadable(MemoryLog())
+
+        def witness(self, *chosen: Any) -> Witness:
+            tried.append("to have a witness")
+            return super().witness(*chosen)
+
+    tried: list[str] = []
+    with Member(configured(tmp_path), runtime=Counting()) as member:
+        until(lambda: member.incarnation, "an opened ledger")
+        assert [*3 * ["to read"], "to have a witness"] == tried
+
+
+def test_where_there_is_no_agent_only_a_member_that_wants_it_says_so_and_only_once(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "none.sock")
+    with closing(Asking(configured(tmp_path), nowhere)) as wanted:
+        for _ in range(3):
+            wanted.look()
+        assert ("", ["witness.missing"]) == (wanted.name, wanted.told)
+        assert "the system refused to connect: No such file or directory" == wanted.why
+    with closing(Asking(configured(tmp_path), nowhere, wanted=False)) as perhaps:
+        perhaps.look()
+        assert ("", []) == (perhaps.name, perhaps.told)
+
+
+def test_an_agent_that_comes_later_or_is_started_again_is_found(tmp_path: Path) -> None:
+    options, config = AgentOptions(socket=str(tmp_path / "agent.sock")), configured(tmp_path, AGENT)
+    with closing(Asking(config, options.socket)) as asking:
+        with running(config, options) as agent:
+            until(asking.is_found, "a witness")
+            assert 1 == witnessed(agent)
+        until(lambda: not asking.is_found(), "the end of the agent")
+        with running(config, options) as agent:
+            until(asking.is_found, "another witness")
+            assert 1 == witnessed(agent)
+        assert ["witness.missing", "witness.found"] * 2 == asking.told
+
+
+def test_an_agent_of_another_ledger_refuses_and_says_which_is_its(agent: Running, tmp_path: Path) -> None:
+    with closing(Asking(configured(tmp_path), place_of(agent))) as asking:
+        assert ("", ["witness.missing"]) == (asking.name, asking.told)
+        its = config_of(agent).ledger
+        assert f"it refused: this agent's ledger is {its}, and the member's is another" == asking.why
+
+
+def test_a_program_that_passes_bytes_on_is_not_taken_for_the_member(agent: Running, tmp_path: Path) -> None:
+    """It would be certified when that program ends."""
+    between = tmp_path / "between.sock"
+    with passing_on(between, place_of(agent)), closing(Asking(config_of(agent), str(between))) as asking:
+        asking.await_refusal()
+        assert asking.why.startswith("it refused: another program made this connection and passes bytes on")
+
+
+def test_a_life_is_registered_by_a_connection_of_its_own_alone(agent: Running) -> None:
+    with agent.client() as client, agent.stranger(headers={"authorization": f"Bearer {TOKEN}"}) as stranger:
+        for one in (client, stranger):
+            answer = one.post("/v1/witness", json=asked_of(agent))
+            assert (400, "BadRequest") == (answer.status_code, answer.json()["kind"])
+            assert "another program made this connection" in answer.json()["found"]
+    life = OwnLife(32 * "a").name
+    named = f"\0neli-{life}-1".encode()
+    assert [True, False, False, False] == [
+        is_named_after(life, peer) for peer in (named, named.replace(life.encode(), b"000000000000"), "", b"")
+    ]
+
+
+def asked_of(agent: Running, **different: Any) -> dict[str, Any]:
+    return {"ledger": config_of(agent).public_ledger, "member": "m", "secret": 32 * "a"} | different
+
+
+def test_a_request_that_is_none_is_refused_and_its_secret_not_repeated(agent: Running) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"secret": 31 * "a"}, "ConfigError"),
+        ({"secret": 32 * "A"}, "ConfigError"),
+        ({"secret": 7}, "BadRequest"),
+        ({"member": ""}, "BadRequest"),
+        ({"member": "two\nlines"}, "BadRequest"),
+        ({"ledger": 5000 * "x"}, "BadRequest"),
+        ({"incarnation": "another's"}, "BadRequest"),
+    ]
+    before = witnessed(agent)
+    with agent.client() as client:
+        for different, kind in wrong:
+            answer = client.post("/v1/witness", json=asked_of(agent, **different))
+            assert (400, kind) == (answer.status_code, answer.json()["kind"]), different
+            assert 31 * "a" not in answer.text.lower()
+    assert before >= witnessed(agent)
+    assert 8 * "a" not in repr(WitnessAsked("sqlite:x", "m", 32 * "a"))
+
+
+def test_a_life_too_many_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neli_router.agent.server.server.LIVES_MAX", 1)
+    options, config = AgentOptions(socket=str(tmp_path / "agent.sock")), configured(tmp_path, AGENT)
+    with running(config, options), closing(Asking(config, options.socket)) as first:
+        assert AGENT == first.name
+        with closing(Asking(config, options.socket)) as second:
+            second.await_refusal()
+            assert "it refused: 1 are registered" == second.why
+
+
+def test_one_process_that_comes_again_and_again_is_watched_all_the_same(agent: Running) -> None:
+    for _ in range(4):
+        with closing(Asking(config_of(agent), place_of(agent), secret=32 * "b")) as asking:
+            assert AGENT == asking.name
+    with closing(Asking(config_of(agent), place_of(agent), secret=32 * "b")) as asking:
+        asking.await_refusal()
+        assert "it refused: it was registered 4 times, and is watched" == asking.why
+        assert 1 <= witnessed(agent)
+
+
+def test_a_life_without_a_connection_and_without_a_seat_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neli_router.agent.server.lives.UNCONNECTED_MAX", 0.1)
+    options, config = AgentOptions(socket=str(tmp_path / "agent.sock")), configured(tmp_path, AGENT)
+    with running(config, options) as agent:
+        agent.await_ready()
+        Asking(config, options.socket).close()
+        until(lambda: 0 == witnessed(agent), "to be forgotten")
+
+
+@contextmanager
+def listening(place: Path, backlog: int = 8) -> Iterator[socket.socket]:
+    """Something else than an agent, at the place of one."""
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(str(place))
+        listener.listen(backlog)
+        yield listener
+
+
+def test_an_agent_that_hangs_or_takes_no_connection_does_not_hold_up_a_start(tmp_path: Path) -> None:
+    silent, full = tmp_path / "silent.sock", tmp_path / "full.sock"
+    with listening(silent), closing(Asking(configured(tmp_path), str(silent), patience=0.0)) as asking:
+        assert ("", []) == (asking.name, asking.told)  # It returned, and still hopes.
+        asking.look()
+        assert "it took the connection and gave no answer" == asking.why
+    with listening(full, 0), closing(socket.socket(socket.AF_UNIX)) as other:
+        other.connect(str(full))  # Now its queue is full.
+        with closing(Asking(configured(tmp_path), str(full))) as asking:
+            assert "the system refused to connect: Resource temporarily unavailable" == asking.why
+
+
+@pytest.mark.parametrize("said", [b"SSH-2.0-other\r\n\r\n{}", b"HTTP/1.1 200 OK\r\n\r\ndata: 7\n\n", 40_000 * b"x"])
+def test_what_is_no_agent_is_not_taken_for_one(tmp_path: Path, said: bytes) -> None:
+    with listening(tmp_path / "other.sock") as other:
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with closing(connection):
+                connection.recv(1)
+                connection.sendall(said)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with closing(Asking(configured(tmp_path), str(tmp_path / "other.sock"))) as asking:
+            asking.await_refusal()
+            assert "" == asking.name
+        thread.join(PATIENCE)
+
+
+def test_an_agent_at_a_port_is_no_witness(tmp_path: Path) -> None:
+    with closing(Asking(configured(tmp_path), "http://127.0.0.1:7635")) as asking:
+        assert "http://127.0.0.1:7635 is no Unix socket, and only such a one proves a process" == asking.why
+        asking.look(1e12)
+        assert ["witness.missing"] == asking.told
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_another_users_socket_gets_no_secret(tmp_path: Path) -> None:
+    place = tmp_path / "theirs.sock"
+    tmp_path.chmod(0o777)
+    with listening(place) as theirs:
+        os.chown(place, 1234, -1)
+        with closing(Asking(configured(tmp_path), str(place))) as asking:
+            assert "who can answer what they like" in asking.why
+        theirs.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            theirs.accept()
+
+
+@contextmanager
+def passing_on(place: Path, to: str) -> Iterator[None]:
+    """A program that takes one connection, and passes its bytes on."""
+    with listening(place) as listener, closing(socket.socket(socket.AF_UNIX)) as theirs:
+        theirs.connect(to)
+
+        def pass_on() -> None:
+            ours, _ = listener.accept()
+            with closing(ours):
+                theirs.sendall(ours.recv(65536))
+                while said := theirs.recv(65536):  # An answer's head may come before its body.
+                    ours.sendall(said)
+
+        thread = threading.Thread(target=pass_on)
+        thread.start()
+        try:
+            yield
+        finally:
+            theirs.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE)

@@ -1,0 +1,136 @@
+"""One real agent, real processes that it witnesses, and the ledger. It is the test that gives seats to the processes.
+
+    process --registers its life--> agent        test --Join of that life--> ledger <--Certify-- agent
+       '--ends, in one way or another
+
+So no member has to wait for a lease until it may join, and the lease can be so long that none ends in a test: whatever
+takes a seat back is the agent's certificate.
+"""
+
+import os
+import signal
+import textwrap
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from random import Random
+
+from neli_router.core.closing import Closing
+from neli_router.drivers.ledgers.addresses import open_ledger
+from neli_router.drivers.ledgers.base import Entry
+from neli_router.errors import LedgerUnavailable
+from neli_router.member.witness.life import OwnLife
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import Certify, Join, Record, decode, encode
+from neli_router.status.moves import history_of
+from tests.support.agents.processes import AgentProcess
+from tests.support.processes.forked import Program
+from tests.support.waiting import until
+
+__all__ = ["LEASE", "WAITS", "WitnessedProcess", "Witnessing"]
+
+LEASE = 1800.0
+
+PRELUDE = """
+import os, sys, threading, time
+from neli_router.core.clock import host_clock
+from neli_router.config.config import Config
+from neli_router.member.witness.life import OwnLife
+from neli_router.member.witness.registration import Registration
+
+# Its notices do not go to the standard output: there they would stand before what a test waits for.
+def tell(notice):
+    print(notice, file=sys.stderr)
+
+registration = Registration(Config(sys.argv[1]), "of-a-test", OwnLife(sys.argv[2]), tell, wanted=True)
+while not registration.name:
+    registration.look(None, "", host_clock())
+    time.sleep(0.01)
+"""
+
+WAITS = """
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+class WitnessedProcess(Closing):
+    """One that has registered a life of its own, and then does what the script says."""
+
+    def __init__(self, ledger: str, agent: str, script: str = WAITS) -> None:
+        self.life = OwnLife.begin(Random(os.urandom(16)))
+        code, environment = PRELUDE + textwrap.dedent(script), {**os.environ, "NELI_AGENT": agent}
+        self.process = Program(
+            code, ledger, self.life.secret, folder=Path("/"), environment=environment, own_group=True
+        )
+        self.await_ready()
+
+    def incarnation(self, number: int = 0) -> str:
+        return f"{self.life.name}{number:04x}"
+
+    def await_ready(self) -> None:
+        assert "ready\n" == self.process.stdout.readline()
+
+    def tell(self) -> None:
+        """Let it go on: its standard input ends."""
+        self.process.stdin.close()
+
+    def close(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # With what it has forked.
+        self.process.close()
+
+
+class Witnessing(Closing):
+    def __init__(self, folder: Path, *flags: str, ledger: str = "") -> None:
+        self._stack = ExitStack()
+        self.address = ledger or f"sqlite://{folder}/ledger.db"
+        self.agent = self._stack.enter_context(AgentProcess("agent", folder, *flags, lease=LEASE, ledger=self.address))
+        self._ledger = open_ledger(self.address, create=False, patience=60.0)
+        self._stack.callback(self._ledger.close)
+        self._ledger.seek(self._ledger.start())
+        self._entries: list[Entry] = []
+
+    def start(self, script: str = WAITS, *, joined: bool = True) -> WitnessedProcess:
+        process = self._stack.enter_context(WitnessedProcess(self.address, self.agent.address, script))
+        if joined:
+            self.join(process)
+        return process
+
+    def join(self, process: WitnessedProcess, number: int = 0) -> None:
+        """Give it a seat."""
+        incarnation = process.incarnation(number)
+        self.append(Join(by=incarnation, name=incarnation, versions=(1, 1), at=self.state.at))
+
+    def append(self, record: Record) -> None:
+        self._ledger.append([encode(record)])
+
+    @property
+    def state(self) -> State:
+        with suppress(LedgerUnavailable):
+            while entries := self._ledger.read(0.0):
+                self._entries += entries
+        return history_of(self._entries).state
+
+    @property
+    def certified(self) -> list[str]:
+        """The incarnations of which there is a certificate, in the order of the first for each."""
+        assert self.state is not None
+        records = [decode(entry.payload) for entry in self._entries]
+        return list(dict.fromkeys(record.incarnation for record in records if isinstance(record, Certify)))
+
+    def await_certificate(self, process: WitnessedProcess, number: int = 0) -> None:
+        incarnation = process.incarnation(number)
+        until(lambda: incarnation in self.certified, "a certificate")
+        until(lambda: incarnation not in self.state.seats, "its end")
+
+    def let_the_agent_look(self) -> None:
+        """Return when the agent has taken note of all that has happened to processes before: it tells another end."""
+        process = self.start()
+        process.process.kill()
+        self.await_certificate(process)
+
+    def is_seated(self, process: WitnessedProcess, number: int = 0) -> bool:
+        return process.incarnation(number) in self.state.seats and process.incarnation(number) not in self.certified
+
+    def close(self) -> None:
+        self._stack.close()

@@ -1,0 +1,222 @@
+"""A gossip group on stage: virtual time, clocks that drift, links that can be cut one way, pauses, kills and restarts.
+
+    scene = GossipScene(3)                members are places in the list; `scene.by_uuid` has the lowest first
+    scene.run(10.0)                       until that time
+    scene.cut([0], [1, 2])                both ways; `silence` for one way, `heal` for all
+    scene.acts                            who came to act, when, and under which term
+
+After each step the scene asks who acts. It fails when two do, or a term is not above all that were acted under.
+"""
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+
+from neli_router.core.keyspace import Layout
+from neli_router.protocols.electors.events import BODY_MAX, Heard, Keep, PeerInput, Send
+from neli_router.protocols.electors.settings import GossipSettings
+from neli_router.protocols.gossip.elector import Gossip, uuid_of
+from neli_router.protocols.protocol import TICK, Acquired, Event, Fenced, Notice, Released, Revoked, Stopped
+
+__all__ = ["GossipScene", "gossip_settings"]
+
+LAYOUT = Layout(slots=16, partitions=2)
+STEPS_MAX = 200_000
+"""Many times what the longest scene takes: then a member asks for the same deadline again and again."""
+
+
+def gossip_settings(
+    size: int = 3,
+    me: int = 0,
+    *,
+    lease: float = 10.0,
+    beat: float = 1.0,
+    drift: float = 0.001,
+    relay: bool = False,
+    first_class: int | None = None,
+    term_base: int = 0,
+) -> GossipSettings:
+    return GossipSettings(
+        name=f"m{me}",
+        layout=LAYOUT,
+        peers=tuple(f"10.0.0.{i}:7801" for i in range(size)),
+        me=me,
+        lease=lease,
+        beat=beat,
+        drift=drift,
+        relay=relay,
+        first_class=first_class,
+        term_base=term_base,
+    )
+
+
+class GossipScene:
+    """All members of one group. `rates` are how fast their clocks run; `delay` is how long a message takes, at most."""
+
+    def __init__(
+        self,
+        size: int = 3,
+        *,
+        machine: type[Gossip] = Gossip,
+        seed: int = 1,
+        delay: float = 0.01,
+        rates: dict[int, float] | None = None,
+        settings: dict[int, GossipSettings] | None = None,
+        asleep: Iterable[int] = (),
+        lease: float = 10.0,
+        drift: float = 0.001,
+        relay: bool = False,
+        first_class: int | None = None,
+    ) -> None:
+        self.size, self.now = size, 0.0
+        self.settings = settings or {
+            i: gossip_settings(size, i, lease=lease, drift=drift, relay=relay, first_class=first_class)
+            for i in range(size)
+        }
+        self.by_uuid = sorted(range(size), key=lambda i: uuid_of(self.settings[i].peers[i]))
+        self.rng = Random(seed)
+        self.members: dict[int, Gossip] = {}
+        self.disks: dict[int, bytes] = {}
+        self.acts: list[tuple[float, int, int]] = []
+        self.told: list[tuple[float, int, Event | Stopped]] = []
+        self.notices: list[tuple[int, str, object]] = []
+        """To people: whose log, which event, and about which peer."""
+        self.silent: set[tuple[int, int]] = set()
+        self.slow: dict[tuple[int, int], float] = {}
+        """Pairs -> how long each message from one to the other takes."""
+        self.sent = 0
+        self.most_forgot = False
+        """Whether a majority lost their disks, and the highest term with them."""
+        self.finishes = True
+        """Whether programs let go at once of what is revoked."""
+        self._machine, self._delay, self._rates = machine, delay, rates or {}
+        self._queue: list[tuple[float, int, int, int, bytes]] = []
+        self._order = count()
+        self._lives: dict[int, int] = dict.fromkeys(range(size), 0)
+        self._paused: dict[int, list[tuple[int, bytes]]] = {}
+        self._highest = 0
+        for place in range(size):
+            if place not in asleep:
+                self.start(place)
+
+    # What happens to members
+
+    def clock(self, place: int) -> float:
+        return 1000.0 * place + self.now * self._rates.get(place, 1.0)
+
+    def start(self, place: int, *, remembers: bool = True) -> None:
+        memory = self.disks.get(place, b"") if remembers else b""
+        self._lives[place] += 1
+        rng = Random(self.rng.random())
+        self.members[place] = self._machine(self.settings[place], memory, self.clock(place), rng=rng)
+        self.step(place, TICK)
+
+    def kill(self, place: int) -> None:
+        del self.members[place]
+        self._lives[place] += 1
+
+    def restart(self, place: int, *, remembers: bool = True) -> None:
+        self.kill(place)
+        self.start(place, remembers=remembers)
+
+    def pause(self, place: int) -> None:
+        self._paused[place] = []
+
+    def resume(self, place: int) -> None:
+        for sender, body in self._paused.pop(place):
+            self.step(place, Heard(sender, body))
+        self.step(place, TICK)
+
+    # What happens to links
+
+    def silence(self, sources: Iterable[int], targets: Iterable[int]) -> None:
+        self.silent |= {(a, b) for a in sources for b in targets}
+
+    def cut(self, some: Iterable[int], others: Iterable[int]) -> None:
+        self.silence(some, others)
+        self.silence(others, some)
+
+    def heal(self) -> None:
+        self.silent.clear()
+
+    # What is seen
+
+    @property
+    def acting(self) -> list[int]:
+        return [place for place, member in self.members.items() if member.tenures(self.clock(place))]
+
+    @property
+    def leader(self) -> int | None:
+        return self.acting[0] if self.acting else None
+
+    def told_to(self, place: int) -> list[Event | Stopped]:
+        return [event for _, whom, event in self.told if whom == place]
+
+    # The course
+
+    def step(self, place: int, event: PeerInput) -> None:
+        member = self.members[place]
+        for effect in member.step(event, self.clock(place)):
+            match effect:
+                case Send(to, body):
+                    assert len(body) <= BODY_MAX
+                    self.sent += 1
+                    if (place, to) not in self.silent:
+                        took = self.slow.get((place, to), self.rng.uniform(0, self._delay))
+                        self.post(self.now + took, to, place, body)
+                case Keep(memory):
+                    self.disks[place] = memory
+                case Notice(name, fields):
+                    self.notices.append((place, name, fields.get("peer")))
+                case Acquired() | Revoked() | Fenced() | Stopped():
+                    self.told.append((self.now, place, effect))
+                    if isinstance(effect, Acquired):
+                        self._began(place, max(effect.terms.values()))
+        if self.finishes and member.finishing:
+            self.step(place, Released({i: member.leading[i] for i in member.finishing}))
+        assert len(self.acting) <= 1, f"two act at {self.now}: {self.acting}"
+        if place in self.members and member.deadline < float("inf"):
+            self.post(member.deadline, place, -1, b"")
+
+    def post(self, at: float, to: int, sender: int, body: bytes) -> None:
+        """`sender` -1 is the clock, and then `at` is by the member's own."""
+        if sender < 0:
+            at = max(self.now, (at - 1000.0 * to) / self._rates.get(to, 1.0)) + 1e-9  # Rounding must not make it early.
+            body = self._lives[to].to_bytes(4)
+        heappush(self._queue, (at, next(self._order), to, sender, body))
+
+    def run(self, until: float) -> "GossipScene":
+        for _ in range(STEPS_MAX):
+            if not self._queue or self._queue[0][0] > until:
+                self.now = until
+                return self
+            at, _, to, sender, body = heappop(self._queue)
+            self.now = max(self.now, at)
+            if to not in self.members:
+                continue
+            if sender < 0:
+                if to in self._paused or int.from_bytes(body) != self._lives[to]:
+                    continue
+                if self.members[to].deadline <= self.clock(to):  # What came in between may have moved it.
+                    self.step(to, TICK)
+            elif to in self._paused:
+                self._paused[to].append((sender, body))
+            elif (sender, to) not in self.silent:
+                self.step(to, Heard(sender, body))
+        raise AssertionError("too many steps")
+
+    def until_led(self, bound: float) -> float:
+        """Run until somebody acts; returns how long that took."""
+        began = self.now
+        while not self.acting:
+            assert self.now < began + bound, f"nobody leads at {self.now}"
+            self.run(self.now + 0.05)
+        return self.now - began
+
+    def _began(self, place: int, term: int) -> None:
+        self.acts.append((self.now, place, term))
+        assert term > self._highest or self.most_forgot, (
+            f"{place} acts under {term} at {self.now}, after {self._highest}"
+        )
+        self._highest = term

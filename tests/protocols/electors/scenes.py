@@ -1,0 +1,297 @@
+"""A handful of electors of one partition on stage: virtual time, a queue of messages, and links that can be cut.
+
+    scene = Scene(4, scouting=False)      peers are called A, B, C, D, which stand for the ids 0, 1, 2, 3
+    scene.run(10.0)                       until that time
+    scene.cut("B", "ACD")                 both ways; `cut_one_way` for one
+    scene.played                          what they became, line by line
+
+`play` takes a script in place of Python, and gives it back with the answers.
+
+After each step the scene asks who acts. Two at once, or a term that is not above all others that acted before, fails
+the test. Times are in heartbeats: the beat is 1 and the lease is 3.
+"""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from random import Random
+
+from neli_router.core.keyspace import Layout
+from neli_router.protocols.electors.preferences import preferred_rows
+from neli_router.protocols.electors.priority import electorate
+from neli_router.protocols.electors.settings import Policy, TermSettings
+from neli_router.protocols.protocol import TICK
+from neli_router.protocols.term.elector import (
+    Became,
+    Cede,
+    Message,
+    Remember,
+    Said,
+    Stand,
+    Tell,
+    TermEffect,
+    TermElector,
+    TermEvent,
+)
+
+__all__ = ["NAMES", "Scene", "new_elector", "play", "term_settings"]
+
+NAMES = "ABCDEFGHIJKLM"
+_PLACES = tuple(f"{name.lower()}:1" for name in NAMES)
+
+STEPS_MAX = 200_000
+"""Many times what a scene of hours takes: then an elector asks for the same deadline again and again."""
+
+
+def term_settings(
+    size: int = 3,
+    me: int = 0,
+    *,
+    policy: Policy = "random",
+    scouting: bool = True,
+    partitions: int = 1,
+    replicas: int | None = None,
+    priorities: tuple[tuple[int, ...], ...] | None = None,
+    term_base: int = 0,
+) -> TermSettings:
+    return TermSettings(
+        name=NAMES[me],
+        layout=Layout(slots=16, partitions=partitions),
+        peers=tuple(f"{NAMES[i]}:7801" for i in range(size)),
+        me=me,
+        lease=3.0,
+        beat=1.0,
+        drift=0.0,
+        policy=policy,
+        scouting=scouting,
+        replicas=replicas,
+        priorities=priorities,
+        term_base=term_base,
+    )
+
+
+def new_elector(
+    settings: TermSettings, *, term: int = 0, now: float = 0.0, seed: int = 0, partition: int = 0
+) -> TermElector:
+    replicas, policy = electorate(settings, partition)
+    return TermElector(settings, replicas, policy, term, now, rng=Random(seed * 101 + settings.me))
+
+
+class Scene:
+    def __init__(
+        self,
+        size: int,
+        *,
+        policy: Policy = "random",
+        scouting: bool = True,
+        priorities: tuple[int, ...] | None = None,
+        preferences: Sequence[str] = (),
+        partition: int = 0,
+        partitions: int = 1,
+        replicas: int | None = None,
+        transfers: bool = False,
+        delay: float = 0.01,
+        terms: tuple[int, ...] = (),
+        seed: int = 0,
+    ) -> None:
+        self.now = 0.0
+        self.delay = delay
+        self.played: list[str] = []
+        self.sent: list[tuple[float, int, Message]] = []
+        self.kept = dict(enumerate(terms or (0,) * size))
+        self.acted: list[tuple[int, int]] = []
+        """The peers that acted, each with its term, in order."""
+        self.acted_at: list[float] = []
+        self._partition, self._seed, self._births = partition, seed, 0
+        self._transfers = transfers
+        # What each peer prefers by itself, in place of what all of them do.
+        ours = [preferred_rows(text.lower(), _PLACES[:size], partitions, replicas or size) for text in preferences]
+        self._settings = [
+            term_settings(
+                size,
+                i,
+                policy=policy,
+                scouting=scouting,
+                partitions=partitions,
+                replicas=replicas,
+                priorities=ours[i] if ours else None if priorities is None else (priorities,) * partitions,
+            )
+            for i in range(size)
+        ]
+        self._cut: set[tuple[int, int]] = set()
+        self._queue: list[tuple[float, int, int, int, Message]] = []
+        self.electors: dict[int, TermElector] = {}
+        for i in range(size):
+            self._start(i)
+
+    # What happens to peers and links
+
+    def kill(self, name: str) -> None:
+        del self.electors[NAMES.index(name)]
+
+    def restart(self, name: str, *, term: int | None = None) -> None:
+        """With the term that was kept, or with another."""
+        i = NAMES.index(name)
+        if term is not None:
+            self.kept[i] = term
+        self._start(i)
+
+    def cut(self, ones: str, others: str) -> None:
+        self.cut_one_way(ones, others)
+        self.cut_one_way(others, ones)
+
+    def cut_one_way(self, sources: str, targets: str) -> None:
+        """Nothing that these say reaches those."""
+        self._cut |= {(NAMES.index(source), NAMES.index(target)) for source in sources for target in targets}
+
+    def heal(self) -> None:
+        self._cut.clear()
+
+    # The play
+
+    def run(self, until: float) -> None:
+        for _ in range(STEPS_MAX):
+            due = min(((elector.deadline, i) for i, elector in self.electors.items()), default=(until, -1))
+            if self._queue and self._queue[0][0] <= min(due[0], until):
+                self.now, _, source, target, message = heappop(self._queue)
+                if target in self.electors:
+                    self.step(target, Said(source, message))
+            elif due[0] < until:
+                self.now = max(self.now, due[0])
+                self.step(due[1], TICK)
+            else:
+                self.now = until
+                return
+        raise AssertionError(f"no end at {self.now}")
+
+    def step(self, peer: int, event: TermEvent) -> list[TermEffect]:
+        effects = self.electors[peer].step(event, self.now)
+        self._look()
+        for effect in effects:
+            match effect:
+                case Remember(term):
+                    self.kept[peer] = term
+                case Became():
+                    self.played.append(self._line(peer, effect))
+                case Tell(to, message):
+                    for target in self.electors[peer].peers if to is None else (to,):
+                        self._send(peer, target, message)
+        if self._transfers and (preferred := self.electors[peer].preferred(self.now)) is not None:
+            self.step(peer, Cede(preferred))  # Its program finishes in no time.
+        return effects
+
+    @property
+    def acting(self) -> tuple[str, int] | None:
+        """Who acts now, and under which term."""
+        return next(((NAMES[i], term) for i, term in self._tenures()), None)
+
+    @property
+    def leaders(self) -> list[tuple[str, int]]:
+        """Each change of who acts, so far."""
+        return [(NAMES[i], term) for i, term in self.acted]
+
+    @property
+    def followed(self) -> dict[str, str | None]:
+        """Whom each peer perceives as the leader."""
+        return {
+            NAMES[i]: None if elector.leader is None else NAMES[elector.leader]
+            for i, elector in sorted(self.electors.items())
+        }
+
+    def _start(self, peer: int) -> None:
+        self._births += 1
+        seed = self._seed * 1000 + self._births
+        settings, term = self._settings[peer], self.kept[peer]
+        self.electors[peer] = new_elector(settings, term=term, now=self.now, seed=seed, partition=self._partition)
+
+    def _send(self, source: int, target: int, message: Message) -> None:
+        self.sent.append((self.now, source, message))
+        if (source, target) not in self._cut:
+            heappush(self._queue, (self.now + self.delay, len(self.sent), source, target, message))
+
+    def _tenures(self) -> list[tuple[int, int]]:
+        found = ((i, elector.tenure(self.now)) for i, elector in self.electors.items())
+        return [(i, term) for i, term in found if term is not None]
+
+    def _look(self) -> None:
+        tenures = self._tenures()
+        assert len(tenures) <= 1, f"two act at {self.now}: {tenures}"
+        for acting in tenures:
+            if acting not in self.acted[-1:]:
+                assert all(acting[1] > term for _, term in self.acted), f"{acting} acts after {self.acted}"
+                self.acted.append(acting)
+                self.acted_at.append(self.now)
+
+    def _line(self, peer: int, became: Became) -> str:
+        leader = "nobody" if became.leader is None else NAMES[became.leader]
+        reason = became.reason
+        for i in range(len(self._settings)):
+            reason = reason.replace(f"peer {i}", NAMES[i])
+        state = f"{NAMES[peer]} {became.role.value} {became.term}, leader {leader}"
+        return f"{self.now:.2f} {state}: {reason}"
+
+
+def play(script: str) -> str:
+    """Each line of the script, and below it what the peers became until the next one.
+
+    # ...                           is kept as it is
+    peers 4 scouting=no term=9      how many there are; also policy=priority, transfers=yes, seed=7
+    10 cut A B                      also: cut-one-way A B, heal, kill A, restart A, restart A term=0, stand A,
+                                    cede A, cede A to=B, prefer A priority=1, ask
+    """
+    written: list[str] = []
+    scene: Scene | None = None
+    for line in script.splitlines():
+        if line.startswith("    -> "):
+            continue
+        if line and not line.startswith("#"):
+            first, *words = line.split()
+            names = [word for word in words if "=" not in word]
+            told = dict(word.split("=") for word in words if "=" in word)
+            if scene is None:
+                scene = _scene(int(names[0]), told)
+            else:
+                scene.run(float(first))
+                written += _answers(scene)
+                written.append(line)
+                _direct(scene, names, told)
+                written += _answers(scene)
+                continue
+        written.append(line)
+    return "\n".join([*written, ""])
+
+
+def _scene(size: int, told: dict[str, str]) -> Scene:
+    return Scene(
+        size,
+        policy="priority" if told.get("policy") == "priority" else "random",
+        scouting=told.get("scouting") != "no",
+        terms=(int(told.get("term", "0")),) * size,
+        transfers="transfers" in told,
+        seed=int(told.get("seed", "0")),
+    )
+
+
+def _answers(scene: Scene) -> list[str]:
+    played, scene.played = scene.played, []
+    return [f"    -> {line}" for line in played]
+
+
+def _direct(scene: Scene, names: list[str], told: dict[str, str]) -> None:
+    verb, *who = names
+    match verb:
+        case "cut" | "cut-one-way" | "heal" | "kill":
+            getattr(scene, verb.replace("-", "_"))(*who)
+        case "restart":
+            scene.restart(*who, term=int(told["term"]) if "term" in told else None)
+        case "stand":
+            scene.step(NAMES.index(who[0]), Stand())
+        case "cede":
+            scene.step(NAMES.index(who[0]), Cede(NAMES.index(told["to"]) if "to" in told else None))
+        case "prefer":
+            scene.electors[NAMES.index(who[0])].prefer(int(told["priority"]))
+        case "ask":
+            acts = "nobody" if scene.acting is None else f"{scene.acting[0]} under {scene.acting[1]}"
+            led = ", ".join(f"{peer} sees {leader or 'nobody'}" for peer, leader in scene.followed.items())
+            scene.played.append(f"{scene.now:.2f} {acts} acts; {led}")
+        case _:
+            raise AssertionError(verb)

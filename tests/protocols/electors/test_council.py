@@ -1,0 +1,684 @@
+"""Councils: the electors of all partitions of a few members, wired together by a network that loses nothing."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from math import inf
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from neli_router.core.keyspace import Layout
+from neli_router.errors import LedgerUnusable
+from neli_router.protocols.electors.events import (
+    BODY_MAX,
+    Heard,
+    Keep,
+    Nominate,
+    PeerEffect,
+    PeerInput,
+    Prefer,
+    Rebalance,
+    Send,
+)
+from neli_router.protocols.electors.priority import LEAST
+from neli_router.protocols.electors.settings import TermSettings
+from neli_router.protocols.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Stopped
+from neli_router.protocols.term.council import Body, Council, packed
+from neli_router.protocols.term.elector import CAUSES, Ceded, Heartbeat, Message, Proposal, Role, Support
+
+BEAT = 0.1
+LEASE = 0.3
+DELAY = 0.002
+STEPS_MAX = 200_000
+
+
+def settings(me: int, *, size: int = 3, partitions: int = 6, **options: Any) -> TermSettings:
+    peers = tuple(f"p{i}:1" for i in range(size))
+    given = {"policy": "priority", "lease": LEASE, "beat": BEAT, "drain_timeout": 5.0, **options}
+    layout = Layout(slots=64 * partitions, partitions=partitions)
+    return TermSettings(name=f"m{me}", layout=layout, peers=peers, me=me, **given)
+
+
+class Scene:
+    """Members whose programs finish at once what they are asked for, unless they are `busy`."""
+
+    def __init__(self, *, size: int = 3, partitions: int = 6, **options: Any) -> None:
+        self.now = 0.0
+        self.options: dict[str, Any] = {"size": size, "partitions": partitions, **options}
+        self.members: dict[int, Council] = {}
+        self.disks = dict.fromkeys(range(size), b"")
+        self.told: dict[int, list[object]] = {i: [] for i in range(size)}
+        self.busy: set[int] = set()
+        self.away: set[int] = set()
+        """Cut off from all others."""
+        self.sent: Counter[int] = Counter()
+        self._posts: list[tuple[float, int, int, PeerInput]] = []
+        self._count = 0
+        for i in range(size):
+            self.start(i)
+
+    def start(self, me: int, **others: Any) -> None:
+        made = settings(me, **{**self.options, **others})
+        self.members[me] = Council(made, self.disks[me], self.now, rng=Random(f"{me} {self.now}"))
+
+    def kill(self, me: int) -> None:
+        del self.members[me]
+
+    def post(self, to: int, event: PeerInput, *, after: float = 0.0) -> None:
+        self._count += 1
+        self._posts.append((self.now + after, self._count, to, event))
+
+    def run(self, seconds: float, *, until: Callable[[], bool] = lambda: False) -> None:
+        end = self.now + seconds
+        for _ in range(STEPS_MAX):
+            if until():
+                return
+            post = min(self._posts, default=(inf, 0, 0, TICK), key=lambda one: one[:2])
+            due, who = min(((one.deadline, me) for me, one in self.members.items()), default=(inf, 0))
+            if min(post[0], due) > end:
+                self.now = end
+                return
+            if post[0] <= due:
+                self._posts.remove(post)
+                self.now, who, event = max(self.now, post[0]), post[2], post[3]
+            else:
+                self.now, event = max(self.now, due), TICK
+            if who in self.members:
+                self._carry_out(who, self.members[who].step(event, self.now))
+            self._require_one_owner()
+        raise AssertionError("the scene did not end")
+
+    def await_leaders(self, seconds: float = 60.0) -> None:
+        partitions = self.options["partitions"]
+        self.run(seconds, until=lambda: len(self.led()) == partitions)
+        assert partitions == len(self.led())
+
+    def forget(self) -> None:
+        """Drop all events so far."""
+        self.told = {me: [] for me in self.told}
+
+    def led(self) -> dict[int, tuple[int, int]]:
+        """Partition -> (member, term), as the programs believe."""
+        return {i: (me, term) for me, one in self.members.items() for i, term in one.leading.items()}
+
+    def shares(self) -> list[int]:
+        return [len(one.leading) for one in self.members.values()]
+
+    def events(self, me: int, kind: type) -> list[Any]:
+        return [one for one in self.told[me] if isinstance(one, kind)]
+
+    def notices(self, me: int, event: str) -> list[Notice]:
+        return [one for one in self.events(me, Notice) if one.event == event]
+
+    def _carry_out(self, me: int, effects: Iterable[PeerEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(to, body):
+                    assert len(body) <= BODY_MAX
+                    self.sent[me] += 1
+                    if not self.away & {me, to}:
+                        self.post(to, Heard(me, body), after=DELAY)
+                case Keep(memory):
+                    self.disks[me] = memory
+                case _:
+                    self.told[me].append(effect)
+                    if isinstance(effect, Revoked) and me not in self.busy:
+                        self.post(me, Released(effect.terms), after=DELAY)
+                    if isinstance(effect, Stopped):
+                        del self.members[me]
+
+    def _require_one_owner(self) -> None:
+        acting = Counter(i for one in self.members.values() for i in one.tenures(self.now))
+        assert {} == {i: count for i, count in acting.items() if count > 1}
+
+
+def elected(**options: Any) -> Scene:
+    scene = Scene(**options)
+    scene.await_leaders()
+    return scene
+
+
+def settled(**options: Any) -> Scene:
+    """Leaders have led for a while."""
+    scene = elected(**options)
+    scene.run(5.0)
+    return scene
+
+
+def test_priorities_share_the_partitions_out_and_a_restart_goes_on_with_the_terms_on_disk() -> None:
+    scene = settled()
+    assert [2, 2, 2] == scene.shares()
+    before, disks = {i: term for i, (_, term) in scene.led().items()}, scene.disks
+    scene.disks = dict.fromkeys(disks, b"")
+    scene.run(10 * BEAT)
+    assert [b""] * 3 == [*scene.disks.values()], "nothing is written while leaders stay"
+    scene.disks = disks
+    for me in range(3):
+        scene.kill(me)
+    scene.run(1.0)
+    for me in range(3):
+        scene.start(me)
+    scene.await_leaders()
+    assert all(term > before[i] for i, (_, term) in scene.led().items())
+
+
+def test_all_heartbeats_to_one_peer_are_sent_together_in_one_body() -> None:
+    scene = elected(partitions=64)
+    scene.run(5 * BEAT)
+    before = scene.sent.total()
+    scene.run(10 * BEAT)
+    # Each of three members has heartbeats for two peers, and each is answered.
+    assert 12 == (scene.sent.total() - before) / 10
+
+
+def test_a_member_that_closes_cedes_nothing_to_another_that_closes_and_is_not_done() -> None:
+    """Whoever is ceded to and does not stand leaves the partition without a leader for a time-out."""
+    scene = settled()
+    scene.busy.add(1)
+    scene.post(1, Close())
+    scene.run(1.0)
+    began = scene.now
+    scene.post(0, Close())
+    scene.run(30.0, until=lambda: 4 == len(scene.members[2].leading))
+    assert scene.now - began < BEAT / 2
+    assert [2, 4] == scene.shares()
+
+
+def test_nothing_is_passed_to_a_preferred_member_that_closes() -> None:
+    scene = elected()
+    scene.kill(0)
+    scene.await_leaders()
+    scene.start(0)
+    scene.busy.add(0)
+    scene.run(0.5)
+    scene.post(0, Nominate(0, (1,)))
+    scene.run(0.1)
+    assert 0 == scene.led()[1][0]
+    scene.post(0, Close())
+    scene.forget()
+    scene.run(4.0)
+    assert 0 == scene.led()[1][0]
+    assert [] == scene.events(1, Revoked) + scene.events(2, Revoked)
+
+
+def test_no_body_is_longer_than_a_datagram_that_no_network_splits() -> None:
+    said: dict[Message, list[int]] = {Heartbeat(2**52 + i, 2**40): list(range(4096)) for i in range(40)}
+    bodies = packed(1.5, 3, False, said, [(4095, 199)] * 1000)
+    assert max(map(len, bodies)) <= BODY_MAX
+    heard = [msgspec.msgpack.decode(body) for body in bodies]
+    assert 40 * 4096 == sum(len(partitions) for one in heard for _, partitions in one[2])
+    assert 1000 == sum(len(one[3]) for one in heard)
+
+
+def test_when_a_leader_dies_others_take_its_partitions_under_higher_terms_and_people_are_told_once() -> None:
+    scene = settled(partitions=60)
+    before = scene.led()
+    counted = {me: scene.members[me].transitions.copy() for me in (1, 2)}
+    scene.forget()
+    scene.kill(0)
+    scene.await_leaders()
+    after = scene.led()
+    assert all(after[i][1] > term for i, (me, term) in before.items() if me == 0)
+    assert [30, 30] == scene.shares()  # The alternation of Zeebe's rule.
+    scene.run(1.0)  # Until each has heard of the other's.
+    for me in (1, 2):
+        (missed,) = scene.notices(me, "leader.missed")
+        assert ("p0:1", 20) == (missed.fields["peer"], missed.fields["count"])
+        assert "3 heartbeats" in str(missed.fields["reason"])
+        transitions = scene.members[me].transitions
+        assert set(CAUSES) == set(transitions)
+        assert 20 == transitions["follower", "leader_missed"] - counted[me]["follower", "leader_missed"]
+        assert 10 == transitions["leader", "elected"] - counted[me]["leader", "elected"]
+        assert 20 == scene.members[me].leader_changes
+    scene.run(1.0)
+    scene.post(1, Nominate(2, (0,)))
+    scene.run(1.0)
+    for me in (1, 2):
+        assert 1 == len(scene.notices(me, "leader.missed"))  # It is not told again with later news.
+
+
+def test_terms_that_grow_in_one_step_are_kept_at_once_and_before_anything_is_sent_or_acquired() -> None:
+    council = Council(settings(0, size=1), b"", 0.0, rng=Random(7))
+    kinds: list[str] = []
+    for _ in range(1000):
+        kinds += [type(effect).__name__ for effect in council.step(TICK, council.deadline)]
+        if len(council.leading) == 6:
+            break
+    assert "Keep" == kinds[0]
+    assert kinds.count("Acquired") >= kinds.count("Keep")
+    assert all(("Acquired", "Keep") != pair or kinds.count("Keep") > 1 for pair in pairwise(kinds))
+
+
+def test_a_member_that_closes_hands_over_at_once_and_people_are_told_of_no_trouble() -> None:
+    scene = settled()
+    scene.forget()
+    leaving = {i for i, (me, _) in scene.led().items() if me == 0}
+    began = scene.now
+    scene.post(0, Close())
+    scene.run(30.0, until=lambda: set(scene.members) == {1, 2} and len(scene.led()) == 6)
+    assert scene.now - began < BEAT / 2
+    assert [3, 3] == scene.shares()
+    assert [Stopped(None)] == scene.told[0][-1:]
+    assert [] == scene.events(0, Fenced)
+    scene.run(1.0)
+    for me in (1, 2):
+        (ceded,) = scene.notices(me, "leader.ceded")
+        assert ("p0:1", len(leaving)) == (ceded.fields["peer"], ceded.fields["count"])
+        assert [] == scene.notices(me, "leader.missed")
+    for i in leaving:
+        leads = [scene.members[me].leaders[i] for me in (1, 2)]
+        assert [scene.led()[i]] * 2 == [(led.leader, led.term) for led in leads if led is not None]
+        assert all(led is not None and led.reason.startswith("p0:1 ceded") for led in leads)
+
+
+def test_a_member_that_hears_of_several_leaders_at_once_tells_of_the_last_one_last() -> None:
+    council = Council(settings(0), b"", 0.0, rng=Random(1))
+    heard: list[tuple[int, Message, list[int]]] = [
+        (1, Heartbeat(4, 1), [0, 1, 2]),
+        (1, Ceded(4, 2, None), [0, 1]),
+        (2, Heartbeat(5, 1), [0]),
+        (1, Heartbeat(6, 1), [0]),
+    ]
+    effects: list[PeerEffect] = []
+    for sender, message, partitions in heard:
+        for body in packed(LEASE, 3, False, {message: partitions}, []):
+            effects += council.step(Heard(sender, body), 0.01)
+    effects += council.step(TICK, 0.01 + BEAT)
+    told = [(one.event, one.fields) for one in effects if isinstance(one, Notice)]
+    found = "p1:1 was discovered, which leads term"
+    assert [
+        ("leader.ceded", {"peer": "p1:1", "partitions": "0-1", "count": 2, "reason": "p1:1 ceded"}),
+        ("leader.found", {"peer": "p1:1", "partitions": "0,2", "count": 2, "reason": f"partition 0: {found} 6"}),
+    ] == told
+
+
+def test_a_peer_that_was_silent_for_two_heartbeats_is_still_an_heir() -> None:
+    """Partition 0 is 1's before it is 2's. A datagram or two may be lost."""
+    scene = settled()
+    silent = scene.members.pop(1)
+    scene.run(2 * BEAT)
+    scene.post(0, Close())
+    scene.run(1.5 * DELAY)
+    scene.members[1] = silent
+    scene.run(BEAT / 2)
+    assert [1, 2] == [scene.led()[i][0] for i in (0, 3)]
+
+
+def test_a_partition_that_was_to_go_to_a_peer_that_died_meanwhile_goes_to_another_at_once() -> None:
+    scene = settled(policy="random", partitions=1)
+    leader, term = scene.led()[0]
+    scene.busy.add(leader)
+    dead, heir = (i for i in range(3) if i != leader)
+    scene.post(leader, Nominate(dead))
+    scene.run(0.1)
+    scene.kill(dead)
+    scene.run(1.0)
+    scene.post(leader, Released({0: term}))
+    scene.run(BEAT / 2)
+    assert heir == scene.led()[0][0]
+
+
+def test_a_member_that_closes_keeps_what_it_leads_until_its_program_has_finished_and_stands_for_no_more() -> None:
+    """It would be the next one for half of what 1 leads, and nobody of it would act for that."""
+    scene = settled()
+    mine = dict(scene.members[0].leading)
+    scene.busy.add(0)
+    scene.post(0, Close())
+    scene.run(1.0)
+    assert mine == scene.members[0].leading
+    before = scene.members[0].transitions.copy()
+    scene.kill(1)
+    scene.await_leaders()
+    assert {2} == {me for i, (me, _) in scene.led().items() if i not in mine}
+    scene.run(1.0)
+    stood = scene.members[0].transitions - before
+    assert {("follower", "leader_missed"), ("follower", "leader_found"), ("follower", "other_proposed")} >= set(stood)
+    scene.start(1)
+    scene.post(0, Released(mine))
+    scene.run(1.0)
+    assert {1, 2} == set(scene.members)
+    assert 6 == len(scene.led())
+
+
+def test_what_a_member_that_closes_is_elected_for_all_the_same_is_passed_on_at_once() -> None:
+    scene = settled()
+    scene.busy.add(0)
+    scene.kill(1)
+    elector = scene.members[0].electors[4]
+    scene.run(5.0, until=lambda: elector.role is Role.CANDIDATE)
+    scene.post(0, Close())
+    scene.run(BEAT)
+    assert 1 <= scene.members[0].transitions["follower", "ceded"]
+    assert 2 == scene.led()[4][0]
+
+
+def test_at_random_a_leader_stays_until_an_operator_names_another() -> None:
+    scene = elected(policy="random", partitions=3)
+    before = scene.led()
+    scene.run(5.0)
+    assert before == scene.led()
+    leader = before[1][0]
+    chosen, asked = (i for i in range(3) if i != leader)
+    scene.post(asked, Nominate(chosen, (1,)))  # It leads nothing of it, and passes that on.
+    scene.run(1.0)
+    assert chosen == scene.led()[1][0]
+    assert [] == scene.events(leader, Fenced)
+
+
+def test_what_an_operator_named_stays_until_it_is_rebalanced_and_a_primary_that_was_dead_then_gets_its_part() -> None:
+    scene = settled()
+    scene.post(0, Nominate(2))
+    scene.post(1, Nominate(2))
+    scene.run(10.0)
+    assert [0, 0, 6] == scene.shares()
+    scene.kill(0)
+    scene.run(1.0)
+    scene.post(2, Rebalance())
+    scene.run(1.0)
+    scene.start(0)
+    scene.run(10.0)
+    assert [2, 2, 2] == sorted(scene.shares())
+
+
+def test_an_operators_word_that_came_to_nothing_is_forgotten_when_another_leads() -> None:
+    scene = elected(partitions=1)
+    assert 0 == scene.led()[0][0]
+    scene.away.add(1)
+    scene.run(3.0)
+    scene.post(1, Nominate(1))
+    scene.run(3.0)
+    scene.away.clear()
+    scene.run(10.0)
+    assert 0 == scene.led()[0][0]
+    scene.kill(0)
+    scene.await_leaders()
+    scene.start(0)
+    scene.run(15.0)
+    assert 0 == scene.led()[0][0]  # Its primary, which a member that was named for it would not give it to.
+
+
+def test_nothing_is_given_to_a_peer_that_is_named_and_does_not_live() -> None:
+    scene = elected(policy="random", partitions=1)
+    leader = scene.led()[0][0]
+    dead = (leader + 1) % 3
+    scene.kill(dead)
+    scene.run(5.0)
+    before = scene.led()
+    scene.post(leader, Nominate(dead))
+    scene.run(5.0)
+    assert (before, []) == (scene.led(), scene.events(leader, Revoked))
+
+
+def test_members_of_different_beats_stay_with_their_leader() -> None:
+    """A follower that counted by its own beat alone would miss a leader that beats as slowly as its lease allows."""
+    scene = Scene(partitions=1)
+    for me, beat in ((0, LEASE / 3), (1, LEASE / 15), (2, LEASE / 15)):
+        scene.start(me, beat=beat)
+    scene.await_leaders()
+    scene.run(10.0)
+    before = scene.led()
+    scene.run(100.0)
+    assert before == scene.led()
+
+
+def test_without_a_leader_the_peer_that_an_operator_names_stands_at_once() -> None:
+    scene = Scene()
+    scene.post(2, Nominate(2))
+    scene.run(BEAT / 2)
+    assert {2} == {one.leader for one in scene.members[0].electors.values()}
+
+
+@pytest.mark.parametrize(("asked", "named"), [(2, 2), (0, 3), (0, 99)])
+def test_a_word_for_a_peer_that_follows_or_for_one_that_does_not_vote_moves_nothing(asked: int, named: int) -> None:
+    """Whoever passed it on may have heard of no leader."""
+    scene = settled(size=4, partitions=1, replicas=3)
+    before = scene.led()
+    scene.post(asked, Heard(1, msgspec.msgpack.encode(Body(LEASE, False, [], [(0, named)]))))
+    scene.run(1.0)
+    assert (before, []) == (scene.led(), scene.events(0, Revoked))
+    assert [[], []] == [scene.members[0].step(Nominate(node), scene.now) for node in (-1, 4)]
+
+
+def test_a_partition_that_its_program_was_asked_for_is_given_away_though_its_leader_is_named_again() -> None:
+    """A program cannot be unasked: `neli simulate --protocol priority --seed 0x37c`."""
+    scene = settled(policy="random", partitions=1, drain_timeout=0.5)
+    leader = scene.led()[0][0]
+    scene.busy.add(leader)
+    scene.post(leader, Nominate((leader + 1) % 3))
+    scene.post(leader, Nominate(leader), after=0.1)
+    scene.run(0.2)
+    assert (0,) == scene.members[leader].finishing
+    scene.run(1.0)
+    assert leader != scene.led()[0][0]
+    assert 1 == len(scene.events(leader, Fenced))
+
+
+DRAIN = Prefer(dict.fromkeys(range(6), LEAST))
+
+
+@pytest.mark.parametrize("policy", ["priority", "random"])
+def test_a_drained_member_passes_everything_on_in_good_order_until_the_drain_is_taken_back(policy: str) -> None:
+    scene = elected(policy=policy)  # A drain does not wait until others have proved themselves.
+    leader = scene.led()[0][0]
+    scene.post(leader, DRAIN)
+    scene.run(BEAT / 2)
+    assert (0, 6) == (scene.shares()[leader], len(scene.led()))
+    assert (True, frozenset(range(6))) == (scene.members[leader].drained, scene.members[leader].shed)
+    scene.run(20.0)
+    assert 0 == scene.shares()[leader]
+    assert [] == scene.events(leader, Fenced)
+    if policy == "priority":
+        assert [0, 3, 3] == scene.shares()
+        scene.post(0, Prefer(None))
+        scene.run(10.0)
+        assert ([2, 2, 2], frozenset()) == (scene.shares(), scene.members[0].shed)
+
+
+def test_a_member_may_shed_a_part_of_what_it_leads() -> None:
+    scene = elected()
+    shed, kept = sorted(i for i, (me, _) in scene.led().items() if me == 0)
+    scene.post(0, Prefer({shed: LEAST}))
+    scene.run(5.0)
+    assert (True, 0) == (scene.led()[shed][0] != 0, scene.led()[kept][0])
+    assert (False, frozenset({shed})) == (scene.members[0].drained, scene.members[0].shed)
+
+
+@pytest.mark.parametrize("policy", ["priority", "random"])
+def test_a_drained_member_leads_while_no_other_can(policy: str) -> None:
+    scene = Scene(policy=policy, size=2, partitions=2)
+    scene.post(0, DRAIN)
+    scene.await_leaders()
+    scene.run(5.0)
+    assert [0, 2] == scene.shares()
+    scene.post(1, DRAIN)  # Now both are, and there must be a leader.
+    scene.run(10.0)
+    assert [0, 2] == scene.shares()
+    scene.post(0, Prefer(None))
+    scene.run(10.0)
+    assert [2, 0] == scene.shares()
+
+
+def test_a_drain_is_kept_at_once_and_remembered_over_a_restart_also_of_all() -> None:
+    scene = settled()
+    before = scene.disks[0]
+    scene.post(0, DRAIN)
+    scene.run(DELAY / 2)  # No term has changed yet.
+    assert before != scene.disks[0]
+    scene.run(5.0)
+    for me in range(3):
+        scene.kill(me)
+    for me in range(3):
+        scene.start(me)
+    scene.await_leaders()
+    scene.run(10.0)
+    assert [0, 3, 3] == scene.shares()
+    scene.post(0, Prefer(None))
+    scene.run(1.0)
+    scene.kill(0)
+    scene.start(0)
+    scene.run(15.0)
+    assert [2, 2, 2] == scene.shares()
+
+
+def test_a_member_that_closes_hands_nothing_to_one_that_is_drained() -> None:
+    scene = elected()
+    scene.post(2, DRAIN)
+    scene.run(5.0)
+    assert [3, 3, 0] == scene.shares()
+    scene.post(0, Close())
+    scene.run(0.1)
+    assert {1} == {me for me, _ in scene.led().values()}
+    assert 6 == len(scene.led())
+    assert [] == scene.events(2, Acquired)[2:]
+
+
+def test_what_an_operator_names_a_drained_member_for_it_keeps_until_it_is_drained_again() -> None:
+    """As a pin, in a group that has a ledger."""
+    scene = elected()
+    scene.post(0, DRAIN)
+    scene.run(5.0)
+    for me in range(3):
+        scene.post(me, Nominate(0, (4,)))
+    scene.run(20.0)
+    assert [4] == [i for i, (me, _) in scene.led().items() if me == 0]
+    scene.post(0, DRAIN)
+    scene.run(5.0)
+    scene.post(0, Prefer(None))
+    scene.run(10.0)
+    assert [2, 2, 2] == scene.shares()
+
+
+def test_only_the_replicas_of_a_partition_vote_for_it() -> None:
+    scene = elected(size=4, partitions=12, replicas=3)
+    assert [9, 9, 9, 9] == [len(one.electors) for one in scene.members.values()]
+    assert [3, 3, 3, 3] == scene.shares()
+    scene.post(3, Nominate(3, (0,)))  # Of which it is no replica.
+    scene.run(1.0)
+    assert [3, 3, 3, 3] == scene.shares()
+    council = Council(settings(3, size=4, partitions=1, replicas=3), b"", 0.0, rng=Random(7))
+    assert ({}, False) == (council.electors, council.drained), "a replica of nothing is not drained"
+
+
+def test_a_leader_that_was_paused_is_fenced_when_it_wakes_up_and_says_why() -> None:
+    scene = settled()
+    scene.post(0, Nominate(0, (1,)))
+    scene.run(1.0)
+    scene.post(0, Nominate(1, (1,)))  # An older loss, which had another reason.
+    scene.run(1.0)
+    asleep = scene.members.pop(0)
+    scene.await_leaders()
+    scene.run(1.0)
+    scene.members[0] = asleep
+    scene.run(0.1)
+    (fenced,) = scene.events(0, Fenced)
+    assert (2, "for a lease, too few of the peers supported it") == (len(fenced.terms), fenced.reason)
+
+
+def test_a_peer_with_another_lease_is_not_listened_to_and_people_are_told_once() -> None:
+    scene = elected()
+    scene.kill(0)
+    scene.start(0, lease=2 * LEASE)
+    scene.run(5.0)
+    assert [0, 3, 3] == [len(scene.members[me].leading) for me in range(3)]
+    (notice,) = scene.notices(1, "peers.lease_differs")
+    assert {"peer": "p0:1", "theirs": 2 * LEASE, "ours": LEASE} == notice.fields
+    assert frozenset({0}) == scene.members[1].strangers
+    scene.kill(0)
+    scene.start(0)
+    scene.run(5.0)
+    assert frozenset() == scene.members[1].strangers
+
+
+def test_what_cannot_be_read_is_ignored_but_in_a_memory() -> None:
+    council = Council(settings(0), b"", 0.0, rng=Random(7))
+    impossible = msgspec.msgpack.encode([LEASE, False, [[["H", 1, 1], [9999, -1]]]])
+    for body in (b"", b"\xc1", b"\x93\xcb", b"\x90", impossible):
+        assert [] == council.step(Heard(1, body), 0.01)
+    with pytest.raises(LedgerUnusable, match="cannot be read"):
+        Council(settings(0), b"\xc1", 0.0, rng=Random(7))
+
+
+def test_terms_of_partitions_that_a_smaller_layout_leaves_out_are_kept() -> None:
+    scene = elected(partitions=6)
+    memory = scene.disks[0]
+    small = Council(settings(0, size=1, partitions=2), memory, 0.0, rng=Random(7))
+    kept = [
+        effect.memory for _ in range(100) for effect in small.step(TICK, small.deadline) if isinstance(effect, Keep)
+    ]
+    lowest, above, *_ = msgspec.msgpack.decode(kept[-1])
+    assert 6 == len(above)
+    assert lowest > 0
+
+
+def test_acquired_carries_terms_above_the_base() -> None:
+    assert {1001} == {term for event in elected(term_base=1000).events(1, Acquired) for term in event.terms.values()}
+
+
+# Members that are restarted with another lease
+
+
+def started(memory: bytes, now: float, *, lease: float) -> Council:
+    return Council(settings(0, partitions=1, lease=lease), memory, now, rng=Random(7))
+
+
+def heard(council: Council, message: Message, now: float, *, lease: float) -> tuple[Support, list[bytes]]:
+    """The yes of `council` to what peer 1 says, and all that it keeps before."""
+    effects = council.step(Heard(1, msgspec.msgpack.encode(Body(lease, False, [(message, [0])]))), now)
+    *kept, sent = [effect for effect in effects if isinstance(effect, Keep | Send)]
+    assert isinstance(sent, Send)
+    ((yes, _),) = msgspec.msgpack.decode(sent.body, type=Body).said
+    assert isinstance(yes, Support)
+    return yes, [keep.memory for keep in kept if isinstance(keep, Keep)]
+
+
+def test_a_member_that_is_restarted_with_a_shorter_lease_owes_the_longer_promises_of_its_older_self() -> None:
+    _, (memory,) = heard(started(b"", 0.0, lease=10.0), Proposal(1), 0.0, lease=10.0)
+    again = started(memory, 5.0, lease=1.0)
+    yes, (memory,) = heard(again, Proposal(2), 7.0, lease=1.0)
+    assert 8.0 < yes.owed < 8.1
+    once_more = started(memory, 8.0, lease=1.0)  # The first promise may run yet.
+    yes, _ = heard(once_more, Proposal(3), 8.0, lease=1.0)
+    assert 10.0 < yes.owed < 10.1
+
+
+def test_longer_promises_are_forgotten_when_they_are_over() -> None:
+    _, (memory,) = heard(started(b"", 0.0, lease=10.0), Proposal(1), 0.0, lease=10.0)
+    again = started(memory, 10.0, lease=1.0)
+    (memory,) = [effect.memory for effect in again.step(TICK, 21.0) if isinstance(effect, Keep)]
+    yes, _ = heard(again, Heartbeat(1, 1), 22.0, lease=1.0)
+    assert 0.0 == yes.owed
+    yes, _ = heard(started(memory, 30.0, lease=1.0), Proposal(2), 30.0, lease=1.0)
+    assert 1.0 < yes.owed < 1.1
+
+
+def test_a_longer_lease_is_kept_before_the_first_promise_under_it() -> None:
+    _, (memory,) = heard(started(b"", 0.0, lease=1.0), Proposal(1), 0.0, lease=1.0)
+    yes, (memory,) = heard(started(memory, 5.0, lease=10.0), Heartbeat(1, 1), 5.0, lease=10.0)  # No term grows.
+    assert 10.0 < yes.owed < 10.1
+    yes, _ = heard(started(memory, 6.0, lease=1.0), Proposal(2), 6.0, lease=1.0)
+    assert 10.0 < yes.owed < 10.1
+
+
+def test_a_memory_of_an_older_release_is_read_though_it_tells_of_no_lease_and_no_drain() -> None:
+    council = started(msgspec.msgpack.encode([41, [0]]), 0.0, lease=1.0)
+    assert ({41}, frozenset()) == ({one.term for one in council.electors.values()}, council.shed)
+    yes, _ = heard(council, Proposal(42), 0.0, lease=1.0)
+    assert (42, True) == (yes.term, 1.0 < yes.owed < 1.1)
+
+
+def test_a_lease_is_shortened_by_one_restart_after_another_and_at_no_moment_two_act() -> None:
+    scene = settled(lease=5.0)
+    for me in (1, 2):
+        scene.kill(me)
+        scene.start(me, lease=LEASE)
+    mine = dict(scene.members[0].leading)
+    scene.run(4.9)
+    assert mine == scene.members[0].leading  # It hears nobody, and its lease runs yet.
+    scene.kill(0)
+    scene.start(0, lease=LEASE)
+    scene.await_leaders()
+    scene.run(10.0)
+    assert [2, 2, 2] == scene.shares()

@@ -1,0 +1,775 @@
+"""Leader election by gossip: the text's rules, and what it leaves open.
+
+Each test is a course in virtual time, in `gossip_scenes`: P is 10 s, and the interval is 1 s, unless the test says
+otherwise. A scene fails whenever two act at once, or a term does not grow.
+"""
+
+from random import Random
+
+import pytest
+from msgspec.msgpack import encode
+from msgspec.structs import replace
+
+from neli_router.protocols.electors.events import Heard, Led, Nominate, Prefer
+from neli_router.protocols.electors.priority import LEAST
+from neli_router.protocols.electors.settings import GossipSettings
+from neli_router.protocols.gossip.ballot import NOBODY, Triplet
+from neli_router.protocols.gossip.clocks import TICKS
+from neli_router.protocols.gossip.elector import (
+    CAUSES,
+    ELECTORATE,
+    FLOOR,
+    HEARTBEAT,
+    LAPSED,
+    LEADS,
+    WISH,
+    Gossip,
+    uuid_of,
+)
+from neli_router.protocols.gossip.scuttlebutt import Rest
+from neli_router.protocols.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Stopped
+from tests.protocols.electors.gossip_scenes import GossipScene, gossip_settings
+
+P = 10.0
+
+
+def settled(size: int = 3, until: float = 30.0, **options: object) -> GossipScene:
+    scene = GossipScene(size, **options)  # type: ignore[arg-type]
+    scene.run(until)
+    assert scene.leader is not None
+    return scene
+
+
+def test_the_highest_uuid_that_lives_is_elected_and_nobody_is_favoured_within_p_of_a_start() -> None:
+    scene = GossipScene(3)
+    scene.run(P)
+    assert [None] * 3 == [member.favourite for member in scene.members.values()]
+    scene.run(30.0)
+    assert [scene.by_uuid[-1]] == scene.acting
+    assert [0] == settled(1).acting
+
+
+def test_a_killed_leader_is_followed_within_two_p_by_the_next_highest() -> None:
+    for seed in range(2):
+        scene = settled(seed=seed)
+        scene.kill(scene.by_uuid[-1])
+        assert scene.until_led(2 * P) > P / 2
+        assert scene.by_uuid[-2] == scene.leader
+
+
+def test_people_are_told_who_leads_and_why_one_leads_no_more() -> None:
+    scene = GossipScene(3)
+    low, middle, high = scene.by_uuid
+    member, peers = scene.members[low], scene.settings[low].peers
+    scene.run(30)
+    assert {Led(high, 1, "it says that it leads")} == set(member.leaders)
+    assert {Led(high, 1, "a majority favour it")} == set(scene.members[high].leaders)
+    changes = [scene.members[high].transitions[pair] for pair in (("candidate", "favoured"), ("leader", "elected"))]
+    assert [1, 1] == changes
+    scene.kill(high)
+    scene.run(60)
+    before = f"nothing is heard of {peers[high]}"
+    assert [Led(middle, 2, before), Led(middle, 2, f"{before}; a majority favour it")] == [
+        scene.members[place].leaders[0] for place in (low, middle)
+    ]
+    assert (1, set(CAUSES)) == (member.leader_changes, set(member.transitions))
+    scene.kill(middle)
+    scene.run(90)
+    assert {Led(None, 2, f"nothing is heard of {peers[middle]}")} == set(member.leaders)
+    assert [
+        ("leader.found", peers[high]),
+        ("leader.missed", peers[high]),
+        ("leader.found", peers[middle]),
+        ("leader.missed", peers[middle]),
+    ] == [(name, peer) for place, name, peer in scene.notices if place == low]
+
+
+def test_a_living_leader_is_kept_though_a_higher_member_comes() -> None:
+    highest = GossipScene(3).by_uuid[-1]
+    scene = settled(asleep=[highest])
+    before = scene.acts[-1][1]
+    scene.start(highest)
+    scene.run(100.0)
+    assert [before] == [place for _, place, _ in scene.acts]
+    assert [before] * 3 == [member.favourite for member in scene.members.values()]
+
+
+def test_two_candidates_that_do_not_hear_each_other_never_both_lead() -> None:
+    """Both hear the others. Then the one that leads is cut off."""
+    scene = GossipScene(5)
+    one, other = scene.by_uuid[-1], scene.by_uuid[-2]
+    scene.cut([one], [other])
+    scene.run(30.0)
+    assert [one] == scene.acting
+    scene.cut([one], range(5))
+    scene.run(80.0)
+    assert [other] == scene.acting
+
+
+# What is frozen
+
+
+class Doubter(Gossip):
+    """Takes a member for dead which it hears, as a detector may."""
+
+    doubted: int | None = None
+
+    def _sticks(self, now: float) -> bool:
+        return self.favourite != self.doubted and super()._sticks(now)
+
+    def _choose(self, now: float) -> tuple[int, int] | None:
+        if self.doubted is None:
+            return super()._choose(now)
+        others = {place for place in range(self._settings.size) if place != self.doubted}
+        best = max(others, key=lambda place: self._rank[place])
+        return best, self._copies.lives[best]
+
+
+def test_the_bound_is_frozen_too_before_a_change_of_favourite() -> None:
+    """The others take the leader for dead, and it hears them until the first of them has changed over."""
+    scene = GossipScene(3, machine=Doubter)
+    scene.run(30.0)
+    leader, others = scene.by_uuid[-1], scene.by_uuid[:-1]
+    for place in others:
+        member = scene.members[place]
+        assert isinstance(member, Doubter)
+        member.doubted = leader
+    while scene.members[others[0]].favourite == scene.members[others[1]].favourite == leader and scene.now < 90:
+        scene.run(scene.now + 0.01)
+    scene.cut([leader], others)
+    scene.run(90.0)
+    assert [scene.by_uuid[-2]] == scene.acting
+
+
+def test_a_frozen_member_still_seems_alive() -> None:
+    scene = settled(5, until=60.0, lease=30.0)
+    scene.kill(scene.by_uuid[-1])
+    scene.run(scene.now + 29)
+    assert [scene.by_uuid[-1]] * 4 == [member.favourite for member in scene.members.values()]
+    suspected = [
+        place
+        for me, member in scene.members.items()
+        for place in scene.members
+        if place != me and not member._signs.is_alive(place, scene.clock(me))
+    ]
+    assert [] == suspected
+
+
+def test_a_leader_that_dies_soon_after_a_long_outage_is_taken_over_as_quickly_as_ever() -> None:
+    scene = settled()
+    scene.cut(scene.by_uuid[:-1], scene.by_uuid[-1:])
+    scene.run(scene.now + 30 * P)
+    leader = scene.leader
+    scene.heal()
+    scene.run(scene.now + P)
+    assert leader is not None
+    assert [leader] == scene.acting
+    scene.kill(leader)
+    assert scene.until_led(2 * P) < 1.7 * P
+
+
+def test_a_leader_that_dies_in_a_network_that_often_fails_is_taken_over_nearly_as_quickly() -> None:
+    scene = settled()
+    leader, others = scene.by_uuid[-1], scene.by_uuid[:-1]
+    for _ in range(40):
+        scene.cut([leader], others)
+        scene.run(scene.now + 0.8 * P)
+        scene.heal()
+        scene.run(scene.now + 0.3 * P)
+    assert [leader] == scene.acting
+    scene.kill(leader)
+    assert scene.until_led(2.5 * P) < 2.5 * P
+
+
+def test_a_favourite_that_is_heard_again_while_its_voters_are_frozen_stays_or_says_why_it_lost() -> None:
+    scene = settled()
+    leader, others = scene.by_uuid[-1], scene.by_uuid[:-1]
+    scene.cut([leader], others)
+    scene.run(scene.now + 0.6 * P)
+    scene.heal()
+    scene.run(scene.now + 3 * P)
+    assert [leader] == scene.acting
+    assert {leader} == {place for _, place, _ in scene.acts}
+    scene.cut([leader], others)
+    scene.run(scene.now + 2 * P)
+    fenced = [event for event in scene.told_to(leader) if isinstance(event, Fenced)]
+    assert LAPSED == fenced[-1].reason
+
+
+# Starts
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_a_restart_is_followed_by_a_quiet_p_because_the_older_life_may_have_declared(remembers: bool) -> None:
+    """The leader is cut off, and at that moment the others restart. One that seems fresh may have lost its disk."""
+    scene = settled(until=60.0)
+    leader, others = scene.by_uuid[-1], scene.by_uuid[:-1]
+    scene.cut([leader], others)
+    scene.most_forgot = not remembers
+    for place in others:
+        scene.restart(place, remembers=remembers)
+    scene.run(90.0)
+    assert [scene.by_uuid[-2]] == scene.acting
+
+
+def test_a_restart_with_a_shorter_p_is_quiet_for_the_longer_one_of_the_older_life() -> None:
+    """They do not hear the leader, whose P is another now, and it still leads by what they declared before."""
+    scene = settled(until=50.0)
+    voters = scene.by_uuid[:2]
+    for _ in range(2):  # The second time, too: a life that ends within its quiet P has lowered nothing.
+        for place in voters:
+            scene.settings[place] = gossip_settings(3, place, lease=P / 2)
+            scene.restart(place)
+        scene.run(scene.now + 1.0)
+    scene.run(scene.now + 3 * P)
+    assert [voters[-1]] == scene.acting
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_bounds_of_a_leaders_older_life_do_not_make_its_new_life_lead(remembers: bool) -> None:
+    """Its clock starts anew, so they are far ahead of it."""
+    scene = settled(until=100.0)
+    leader = scene.by_uuid[-1]
+    scene.restart(leader, remembers=remembers)
+    claims = []
+    for _ in range(60):
+        scene.run(scene.now + P / 60)
+        claims += [*scene.acting, scene.members[leader]._ballot.lead_term]
+    assert {None} == set(claims)
+
+
+def test_a_memory_that_cannot_be_read_is_a_lost_one_and_garbage_changes_nothing() -> None:
+    one = Gossip(gossip_settings(), b"garbage", 0.0, rng=Random(1))
+    assert [] == [effect for effect in one.step(TICK, 0.0) if isinstance(effect, Stopped)]
+    assert [] == one.step(Heard(1, b"\x93\x02garbage"), 0.1)
+
+
+# Clocks
+
+
+def test_clocks_that_are_both_off_by_all_that_is_allowed_leave_one_leader() -> None:
+    """The leader's clock is as slow as allowed, all others' are as fast. Its voters are cut off from it."""
+    highest = GossipScene(3).by_uuid[-1]
+    rates = {place: 0.93 if place == highest else 1.07 for place in range(3)}
+    scene = settled(until=200.0, rates=rates, drift=0.07, delay=0.0, lease=60.0)
+    assert [highest] == scene.acting
+    scene.cut([highest], scene.by_uuid[:-1])
+    scene.run(400.0)
+    assert [scene.by_uuid[-2]] == scene.acting
+
+
+@pytest.mark.parametrize("relay", [False, True])
+def test_a_biased_clock_is_never_ahead_of_the_clock_that_it_estimates(relay: bool) -> None:
+    scene = GossipScene(5, rates={0: 0.95, 1: 1.05, 2: 1.05, 3: 0.95}, drift=0.05, relay=relay, delay=0.5)
+    for _ in range(100):
+        scene.run(scene.now + 0.7)
+        for me, member in scene.members.items():
+            for place, other in scene.members.items():
+                if member._clocks.lives[place] == other._ballot.life:
+                    estimate = member._clocks.read(place, scene.clock(me))
+                    assert estimate <= (scene.clock(place) - other._clocks.when(0)) * TICKS
+
+
+def test_relaying_what_is_known_of_a_clock_brings_fresher_estimates() -> None:
+    lags = []
+    for relay in (False, True):
+        scene = GossipScene(13, relay=relay).run(25.0)
+        lags.append(
+            sum(
+                other._clocks.elapsed(scene.clock(place)) - beat[2]
+                for me, member in scene.members.items()
+                for place, other in scene.members.items()
+                if place != me and (beat := member._copies.get(place, HEARTBEAT)) is not None
+            )
+        )
+    assert lags[1] < lags[0]
+
+
+# Pauses and late messages
+
+
+def test_a_paused_leader_acts_no_more_when_it_wakes_than_its_followers_allow() -> None:
+    scene = settled()
+    leader = scene.by_uuid[-1]
+    for length in (3.0, 15.0):
+        scene.pause(leader)
+        scene.run(scene.now + length)
+        scene.resume(leader)
+        scene.run(scene.now + 4 * P)
+        assert 1 == len(scene.acting)
+
+
+def test_a_paused_voter_does_not_take_its_own_deafness_for_others_death() -> None:
+    scene = settled()
+    voter = scene.by_uuid[0]
+    chosen_at = scene.members[voter]._favoured_at
+    scene.pause(voter)
+    scene.run(scene.now + 5 * P)
+    scene.resume(voter)
+    scene.run(scene.now + P)
+    assert (scene.by_uuid[-1], chosen_at) == (scene.members[voter].favourite, scene.members[voter]._favoured_at)
+
+
+# Liveness that the text leaves open
+
+
+def test_a_member_that_is_heard_but_hears_nobody_is_no_candidate() -> None:
+    scene = GossipScene(3)
+    scene.silence(range(3), scene.by_uuid[-1:])
+    scene.run(60.0)
+    assert [scene.by_uuid[-2]] == scene.acting
+
+
+def test_favourites_that_were_chosen_in_cut_off_parts_do_not_stay_split() -> None:
+    scene = GossipScene(4)
+    low, high = scene.by_uuid[:2], scene.by_uuid[2:]
+    for place, member in scene.members.items():
+        member._ballot.favourite = (low[-1], scene.members[low[-1]]._ballot.life) if place in low else None
+        member._favoured_at = scene.clock(place)
+    scene.run(8 * P)
+    assert [scene.by_uuid[-1]] == scene.acting
+    assert {high[-1]} == {member.favourite for member in scene.members.values()}
+
+
+# Ending in good order, and giving way
+
+
+def test_a_leader_that_closes_is_followed_without_a_wait() -> None:
+    scene = settled()
+    leader = scene.by_uuid[-1]
+    scene.step(leader, Close())
+    kinds = [type(event) for event in scene.told_to(leader)]
+    assert [Acquired, Revoked, Stopped] == kinds
+    scene.kill(leader)
+    assert scene.until_led(P) < 3
+    assert scene.by_uuid[-2] == scene.leader
+
+
+def test_the_word_that_a_leader_ended_reaches_those_who_did_not_hear_it_themselves() -> None:
+    scene = settled(5)
+    leader = scene.by_uuid[-1]
+    scene.silence([leader], scene.by_uuid[1:-1])
+    scene.step(leader, Close())
+    scene.kill(leader)
+    assert scene.until_led(P) < 5
+
+
+@pytest.mark.parametrize("asked", [-1, 1], ids=["the leader", "another member"])
+def test_a_leader_gives_way_to_whom_an_operator_names_to_any_member(asked: int) -> None:
+    scene = settled()
+    named = scene.by_uuid[0]
+    scene.step(scene.by_uuid[asked], Nominate(named))
+    if asked == -1:
+        assert [] == scene.acting
+        assert scene.until_led(P) < 5
+    scene.run(scene.now + P)
+    assert [named] == scene.acting
+    scene.run(scene.now + 5 * P)
+    assert [named] == scene.acting
+
+
+@pytest.mark.parametrize("place", [999, -1])
+def test_an_operators_word_for_a_place_that_is_not_in_the_list_is_ignored(place: int) -> None:
+    scene = settled()
+    other, leader = scene.by_uuid[0], scene.by_uuid[-1]
+    term = scene.members[leader].tenures(scene.clock(leader))[0]
+    scene.members[other]._copies.set(WISH, (place, term))
+    scene.run(scene.now + P)
+    assert scene.members[leader]._copies.get(other, WISH) is not None
+    assert [leader] == scene.acting
+
+
+def test_an_operators_word_stands_until_the_named_member_can_lead() -> None:
+    scene = settled()
+    other, named, leader = scene.by_uuid
+    scene.kill(named)
+    scene.run(scene.now + P)
+    scene.step(other, Nominate(named))
+    scene.run(scene.now + 3 * P)
+    assert [leader] == scene.acting
+    scene.start(named)
+    scene.run(scene.now + 3 * P)
+    assert [named] == scene.acting
+
+
+DRAIN, UNDRAIN = Prefer(dict.fromkeys(range(2), LEAST)), Prefer(None)
+
+
+def test_a_leader_that_is_drained_gives_way_when_its_program_has_finished_and_stays_out() -> None:
+    scene = settled()
+    leader = scene.by_uuid[-1]
+    scene.finishes = False
+    scene.step(leader, DRAIN)
+    scene.run(scene.now + P)
+    assert [leader] == scene.acting
+    assert isinstance(scene.told_to(leader)[-1], Revoked)
+    assert (frozenset({0, 1}), True) == (scene.members[leader].shed, scene.members[leader].drained)
+    scene.finishes = True
+    scene.step(leader, Released(dict(scene.members[leader].leading)))
+    assert scene.until_led(P) < 5
+    scene.run(scene.now + 10 * P)
+    assert [scene.by_uuid[1]] == scene.acting
+    scene.kill(scene.by_uuid[1])
+    scene.run(scene.now + 5 * P)
+    assert [scene.by_uuid[0]] == scene.acting, "the drained one has the highest uuid"
+
+
+def reasons(scene: GossipScene) -> dict[int, str]:
+    """Why each member says that there is the leader which there is."""
+    return {place: led.reason for place, member in scene.members.items() if (led := member.leaders[0]) is not None}
+
+
+def test_people_are_told_why_and_to_whom_a_leader_gave_way_by_the_leader_itself_as_by_the_others() -> None:
+    scene = settled()
+    other, heir, leader = scene.by_uuid
+    address = scene.settings[0].peers[leader]
+    scene.step(leader, DRAIN)
+    while scene.members[other].leader == leader:
+        scene.run(scene.now + 0.05)
+    before = f"{address} was drained, and gave way"
+    assert before == reasons(scene)[other]
+    scene.run(scene.now + 5 * P)
+    assert {
+        other: before,
+        heir: f"{before}; a majority favour it",
+        leader: f"{address} gave all partitions away",
+    } == reasons(scene)
+    scene = settled()
+    scene.step(leader, Nominate(heir))
+    scene.run(scene.now + 5 * P)
+    before = f"{address} gave way to {scene.settings[0].peers[heir]}"
+    assert {other: before, leader: before, heir: f"{before}; a majority favour it"} == reasons(scene)
+
+
+def test_drained_members_lead_while_nobody_else_can_and_give_way_to_one_that_comes_back() -> None:
+    scene = settled()
+    other, drained, leader = scene.by_uuid
+    for place in (leader, drained):
+        scene.step(place, DRAIN)
+    scene.run(scene.now + 5 * P)
+    assert [other] == scene.acting
+    scene.kill(other)
+    scene.until_led(5 * P)
+    assert [leader] == scene.acting
+    scene.start(other)
+    scene.run(scene.now + 5 * P)
+    assert [other] == scene.acting
+
+
+def test_a_group_whose_members_are_all_drained_has_one_leader_that_stays() -> None:
+    scene = settled(5)
+    for place in range(5):
+        scene.step(place, DRAIN)
+    scene.run(scene.now + 5 * P)
+    (leader,) = scene.acting
+    times = len(scene.acts)
+    scene.run(scene.now + 20 * P)
+    assert ([leader], times) == (scene.acting, len(scene.acts))
+    scene.kill(leader)
+    assert scene.until_led(5 * P) < 3 * P
+
+
+def test_a_drain_is_kept_over_a_restart_and_taken_back() -> None:
+    scene = settled()
+    _, heir, leader = scene.by_uuid
+    scene.step(leader, DRAIN)
+    scene.restart(leader)
+    assert scene.members[leader].drained
+    scene.run(scene.now + 10 * P)
+    assert [heir] == scene.acting
+    scene.step(leader, UNDRAIN)
+    scene.restart(leader)
+    assert (False, frozenset()) == (scene.members[leader].drained, scene.members[leader].shed)
+    scene.run(scene.now + 5 * P)
+    assert [heir] == scene.acting, "a leader goes on, whoever may stand again"
+    scene.kill(heir)
+    scene.until_led(5 * P)
+    assert [leader] == scene.acting
+
+
+@pytest.mark.parametrize("asked", ["leader", "other", "leader, and then it loses its majority for a while"])
+def test_a_drained_leader_that_is_named_keeps_the_lead_whoever_was_told_so(asked: str) -> None:
+    scene = settled()
+    willing, other, leader = scene.by_uuid
+    scene.kill(willing)
+    scene.run(scene.now + P)
+    for place in (other, leader):
+        scene.step(place, DRAIN)
+        scene.run(scene.now + 2 * P)
+    assert [leader] == scene.acting
+    scene.step(other if asked == "other" else leader, Nominate(leader))
+    scene.run(scene.now + P)
+    if "majority" in asked:
+        scene.cut([leader], [other])
+        scene.run(scene.now + 1.5 * P)
+        assert [] == scene.acting
+        scene.heal()
+        scene.until_led(10 * P)
+        assert [leader] == scene.acting
+    scene.start(willing)
+    scene.run(scene.now + 6 * P)
+    assert [leader] == scene.acting
+
+
+def test_a_drained_member_that_an_operator_names_leads_until_it_is_drained_again() -> None:
+    scene = settled()
+    _, heir, drained = scene.by_uuid
+    scene.step(drained, Prefer({0: LEAST}))
+    scene.run(scene.now + 5 * P)
+    assert ([drained], False) == (scene.acting, scene.members[drained].drained), "priorities for some drain nobody"
+    scene.step(drained, DRAIN)
+    scene.run(scene.now + 5 * P)
+    assert [heir] == scene.acting
+    scene.step(heir, Nominate(drained))
+    scene.run(scene.now + 10 * P)
+    assert [drained] == scene.acting
+    scene.step(drained, DRAIN)
+    scene.run(scene.now + 10 * P)
+    assert [heir] == scene.acting
+
+
+def test_a_member_that_was_cut_off_for_long_forgets_a_leader_whose_end_it_missed() -> None:
+    scene = settled()
+    cut_off, heir, leader = scene.by_uuid
+    scene.cut([cut_off], [heir, leader])
+    scene.step(leader, Nominate(heir))
+    scene.run(scene.now + 22 * P)
+    assert [heir] == scene.acting
+    scene.heal()
+    scene.run(scene.now + 5)
+    assert heir == scene.members[cut_off].leader
+    scene.kill(heir)
+    scene.run(scene.now + 0.9 * P)
+    assert [] == scene.acting
+    assert scene.members[cut_off].leader is None
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_whoever_missed_the_end_of_a_leader_learns_of_it_also_by_one_that_started_since(restarted: bool) -> None:
+    scene = GossipScene(5, seed=3).run(40.0)
+    far, teller, heir, leader, top = scene.by_uuid
+    scene.kill(top)
+    scene.run(scene.now + 5 * P)
+    assert [leader] == scene.acting
+    scene.start(top)
+    scene.run(scene.now + 5 * P)
+    scene.cut([far], [top, leader, heir, teller])
+    scene.step(leader, Nominate(heir))
+    scene.run(scene.now + 22 * P)
+    assert [heir] == scene.acting
+    if restarted:
+        scene.restart(teller)
+    scene.run(scene.now + 3 * P)
+    scene.heal()
+    scene.cut([far], [top, leader, heir])  # So it hears of everything by one alone.
+    scene.run(scene.now + 3 * P)
+    scene.heal()
+    scene.kill(heir)
+    scene.kill(teller)
+    scene.run(scene.now + 6 * P)
+    assert [top] == scene.acting
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_name_that_ended_a_lead_long_ago_does_not_have_two_change_over_to_each_other_for_ever(seed: int) -> None:
+    """The leader once named the heir. Later, the two favour themselves, until they hear each other again."""
+    scene = GossipScene(3, seed=seed).run(40.0)
+    other, heir, leader = scene.by_uuid
+    scene.step(leader, Nominate(heir))
+    scene.run(scene.now + 5 * P)
+    assert [heir] == scene.acting
+    scene.kill(other)
+    scene.run(scene.now + 3 * P)
+    scene.cut([leader], [heir])
+    scene.run(scene.now + 3 * P + 0.37 * seed)
+    assert [] == scene.acting
+    scene.heal()
+    scene.until_led(2 * P)
+
+
+# Terms
+
+
+def test_terms_are_above_their_base() -> None:
+    settings = {i: gossip_settings(3, i, term_base=500) for i in range(3)}
+    assert [501] == [term for _, _, term in settled(settings=settings).acts]
+
+
+def test_a_term_is_dropped_with_the_majority_that_it_was_taken_on() -> None:
+    """The leader is cut off, another leads meanwhile, and when that one dies, the first leads again."""
+    scene = settled()
+    first = scene.by_uuid[-1]
+    scene.cut([first], scene.by_uuid[:-1])
+    scene.run(70.0)
+    scene.heal()
+    scene.run(80.0)
+    assert [scene.by_uuid[-2]] == scene.acting
+    scene.kill(scene.by_uuid[-2])
+    scene.run(140.0)
+    assert [first] == scene.acting
+    assert [1, 2, 3] == [term for _, _, term in scene.acts]
+
+
+# Members that were told otherwise
+
+
+@pytest.mark.parametrize("other", [{"lease": 20.0}, {"drift": 0.01}, {"first_class": 1}, {"size": 4}])
+def test_members_with_another_p_drift_or_electorate_do_not_hear_each_other(other: dict[str, object]) -> None:
+    options: dict[str, object] = {"size": 3, "me": 1, **other}
+    one = Gossip(gossip_settings(), b"", 0.0, rng=Random(1))
+    stranger = Gossip(gossip_settings(**options), b"", 0.0, rng=Random(2))  # type: ignore[arg-type]
+    assert [] == one.step(TICK, 0.0)[3:]
+    strange = Heard(1, stranger._copies.ask())
+    told = [effect.event for effect in one.step(strange, 0.1) if isinstance(effect, Notice)]
+    assert ["peers.settings_differ"] == told
+    assert [] == one.step(strange, 0.2)  # It is told once, and the peer is known for it until it is heard.
+    assert {1} == one.strangers
+
+
+def test_a_heartbeat_of_another_shape_is_ignored() -> None:
+    """A newer release may say more."""
+    scene = GossipScene(3).run(0.0)
+    one, other = scene.members[0], scene.members[1]
+    other._copies.set(0, (*Triplet(0, one._ballot.life, 10**9, 10**9, 99, 0, 0), 1))
+    scene.step(0, Heard(1, other._copies.farewell()))
+    assert (0, {}) == (one._ballot.term, one._ballot.supports)
+
+
+def hear_of(scene: GossipScene, place: int, of: int, *said: tuple[int, object], life: int | None = None) -> None:
+    """`place` hears from `of` itself that it set these keys to these values."""
+    copies = scene.members[place]._copies
+    version = copies.versions[of]
+    *older, (key, value) = said
+    more = tuple((key, version + 1 + i, value) for i, (key, value) in enumerate(older))
+    pieces = [(of, version, (copies.lives[of], key, version + len(said), value), more)]
+    scene.step(place, Heard(of, encode(Rest(copies._mark, pieces))))  # type: ignore[arg-type]
+
+
+def test_a_leader_that_names_nobody_of_the_list_is_missed_as_others_are() -> None:
+    scene = settled()
+    follower, leader = scene.by_uuid[0], scene.by_uuid[-1]
+    hear_of(scene, follower, leader, (FLOOR, (5, 999)), (LEADS, None))
+    (led, *_) = scene.members[follower].leaders
+    assert led is not None
+    why = f"{scene.settings[0].peers[leader]} says that it leads no more: it lost its majority"
+    assert (None, why) == (led.leader, led.reason)
+
+
+def test_a_term_that_no_number_of_elections_comes_to_is_ignored() -> None:
+    scene = settled()
+    follower, liar, leader = scene.by_uuid
+    before, life = scene.members[follower]._ballot.term, scene.members[leader]._ballot.life
+    hear_of(scene, follower, liar, (HEARTBEAT, (leader, life, 10**6, 10**5, 1 << 60, 0, 0)))
+    assert before == scene.members[follower]._ballot.term
+
+
+def test_a_clock_that_nobody_lives_to_see_is_not_believed() -> None:
+    scene = settled()
+    follower, leader = scene.by_uuid[0], scene.by_uuid[-1]
+    life = scene.members[leader]._ballot.life
+    hear_of(scene, follower, leader, (HEARTBEAT, (leader, life, (1 << 64) - 1, 0, 1, 0, 0)))
+    scene.run(scene.now + 2 * P)
+    assert [leader] == scene.acting
+
+
+def test_an_electorate_that_cannot_be_is_not_taken_over() -> None:
+    scene = settled(5, first_class=3)
+    place, liar = scene.by_uuid[0], scene.by_uuid[1]
+    before = scene.members[place].electorate
+    many = (9, 1, 3, 99, 98, 97, 99, 98, 97)
+    for odd in (many, (9, 1, 0, 0), (9, 1, 0), (1 << 60, 1, 1, 0, 0), (9, 1 << 60, 1, 0, 0)):
+        hear_of(scene, place, liar, (ELECTORATE, odd), (HEARTBEAT, (NOBODY, 0, 10**6, 0, 1, 9, 1)))
+        assert before == scene.members[place].electorate
+
+
+# Two classes of citizens
+
+
+def test_only_first_class_citizens_vote_and_all_watch() -> None:
+    scene = settled(9, first_class=3)
+    voters = {place for place, member in scene.members.items() if member.favourite is not None}
+    assert set(scene.by_uuid[-3:]) == voters
+    assert {scene.by_uuid[-1]} == {member.leader for member in scene.members.values()}
+
+
+class Asking(Gossip):
+    """Notes whom it asks."""
+
+    asked: tuple[int, ...] = ()
+
+    def _partner(self, now: float) -> int:
+        partner = super()._partner(now)
+        self.asked += (partner,)
+        return partner
+
+
+def test_first_class_citizens_gossip_twice_as_often_and_every_other_time_among_themselves() -> None:
+    scene = GossipScene(9, machine=Asking, first_class=3).run(40.0)
+    first = set(scene.by_uuid[-3:])
+    members = {place: member for place, member in scene.members.items() if isinstance(member, Asking)}
+    for member in members.values():
+        member.asked = ()
+    scene.run(140.0)
+    assert {place: 200 if place in first else 100 for place in range(9)} == {
+        place: len(member.asked) for place, member in members.items()
+    }
+    # Of those at random, two of eight are first-class, too: 0.5 + 0.5 / 4 of all, and 3 / 8 of what the others ask.
+    among = {place: sum(partner in first for partner in member.asked) for place, member in members.items()}
+    assert all(110 < among[place] < 140 for place in first)
+    assert all(25 < among[place] < 50 for place in range(9) if place not in first)
+
+
+def test_an_electorate_is_replaced_over_a_joint_one_and_outlives_the_process() -> None:
+    scene = settled(9, first_class=3)
+    scene.kill(scene.by_uuid[-2])
+    scene.run(scene.now + 6 * P)
+    leader = scene.by_uuid[-1]
+    expected = tuple(sorted([leader, scene.by_uuid[-3], scene.by_uuid[-4]]))
+    assert {(expected, expected)} == {(m.electorate.old, m.electorate.new) for m in scene.members.values()}
+    before = scene.members[leader].electorate
+    scene.silence(range(9), [leader])
+    scene.restart(leader)
+    assert before == scene.members[leader].electorate
+
+
+def test_so_many_can_die_one_after_another_that_no_majority_of_the_first_ones_is_left() -> None:
+    scene = settled(9, first_class=3)
+    leader = scene.by_uuid[-1]
+    for _ in range(5):
+        electors = scene.members[leader].electorate.new
+        victim = max(place for place in electors if place != leader)
+        scene.kill(victim)
+        while victim in scene.members[leader].electorate.places:
+            assert scene.now < 500
+            scene.run(scene.now + 1)
+        assert [leader] == scene.acting
+    scene.run(scene.now + 3 * P)
+    assert [leader] == scene.acting
+
+
+def test_an_electorate_that_was_kept_under_another_list_is_forgotten() -> None:
+    """Two of the second class are replaced by new hosts. Whoever has an old folder must not elect by the old places."""
+    names = sorted((f"host-{i}:7801" for i in range(12)), key=uuid_of)
+    before, after = tuple(names[:5]), (names[10], names[11], *names[2:5])
+
+    def settings(peers: tuple[str, ...]) -> dict[int, GossipSettings]:
+        return {i: replace(gossip_settings(5, i, first_class=3), peers=peers) for i in range(5)}
+
+    old = GossipScene(5, settings=settings(before)).run(40.0)
+    new = GossipScene(5, settings=settings(after), asleep=range(5))
+    new.disks = {i: old.disks[i] for i in (2, 3, 4)}
+    for place in range(5):
+        new.start(place)
+    new.cut([0, 1], [2, 3, 4])
+    new.run(60.0)
+    assert [(0, 1, 4)] * 5 == [member.electorate.new for _, member in sorted(new.members.items())]
+    assert 1 == len(new.acting)
+
+
+def test_a_leader_replaces_no_majority_of_its_electorate() -> None:
+    """The leader and the second-class are cut off from the other two electors, who seem dead to it."""
+    scene = settled(9, first_class=3)
+    away = scene.by_uuid[-3:-1]
+    scene.cut(away, [place for place in range(9) if place not in away])
+    scene.run(120.0)
+    assert [scene.by_uuid[-2]] == scene.acting

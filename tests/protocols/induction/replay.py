@@ -1,0 +1,294 @@
+"""Replays a transcript: what one member reads and is told, and what it answers, line by line.
+
+    settings name=a guarantee=available       first: what differs from a lease of 6 s, so that a beat is due each second
+    0.25 read                                 a read that found nothing: at the tip
+    0.50 read mine b:join b:beat              records, in order: the next of those that the member sent, and others'
+    0.75 read @9 junk                         an offset of one's choosing for the next record, and bytes that are none
+    1.00 read lost mine                       the next of its own is lost, and the one after is read
+    1.25 read * junk*9                        all of its own that are not read yet, and nine that do not decode
+    1.50 tick | away | broken | acknowledged 3 4 | released 0 1 | close | close at_once | restart b
+    2.00 wish op:drain(name=b)                a record that the program wants written
+    9.00 lives b c                            it lives on until then: wakes at its deadlines, reads its own records at
+                                              once, and others' Beats each second; Beats of its own are not listed
+    9.25 ask                                  no step: what it may act for, until when, and when it wants to be woken
+
+Every input line is followed by what came of it: ` -> effect, effect` on the same line, or one indented line for each if
+they do not fit. `.` is nothing. Lines that begin with # and empty ones stay as they are.
+
+Members other than the one on stage are called by one letter, which is their incarnation and, unless a Join says more,
+their name; `me` is the first incarnation on stage, `me2` the one after it was expired, and so on. Records land at
+offset 1, 2 and so on. The base is 1000, so the term 1003 began at offset 3. Beats of others are honest: they were
+written by one who had read as much as the member on stage, unless they say otherwise. Clocks do not drift, so the wait
+for a lease is a lease.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from math import inf
+from random import Random
+from typing import Any
+
+from msgspec.structs import replace
+
+from neli_router.core.keyspace import Layout
+from neli_router.errors import LedgerUnusable
+from neli_router.protocols.induction import records as kinds
+from neli_router.protocols.induction.events import (
+    Acknowledged,
+    Append,
+    Away,
+    Broken,
+    Effect,
+    Input,
+    Read,
+    Recheck,
+    Restart,
+    Trim,
+    Wish,
+)
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.machine import Induction
+from neli_router.protocols.induction.records import Record, decode, encode
+from neli_router.protocols.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Settings, Stopped
+from tests.support.records import BASE, folded, join, parsed, table, value_of
+
+__all__ = ["replay"]
+
+FIRST = 1
+WIDTH_MAX = 120
+STEPS_MAX = 1000
+"""Far more than a member takes in the longest transcript: one that takes more spins."""
+
+LINE = re.compile(r"^(?P<time>[\d.]+) (?P<input>\S.*?)(?: ->.*)?$")
+
+
+def replay(script: str) -> str:
+    """`script` with the answers that the shipped machine gives."""
+    return "\n".join(_Stage().played(script.strip("\n").splitlines())) + "\n"
+
+
+class _Stage:
+    """One machine, and the ledger around it."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        self.sent: deque[Record] = deque()
+        self.next = FIRST
+        self.machine: Induction | None = None
+        self.settings = Settings(name="a", layout=Layout(slots=16, partitions=4), lease=6.0, drift=0.0)
+        self.start = State()
+        self.now = 0.0
+        self.digests: dict[int, int] = {}
+
+    def played(self, lines: list[str]) -> Iterator[str]:
+        for line in lines:
+            if line.startswith("settings "):
+                self._set(line)
+                yield line
+            elif not line or line.startswith("#"):
+                yield line
+            elif not line.startswith(" "):  # What is indented is an answer, and is given anew.
+                match = LINE.match(line)
+                assert match is not None, f"this is no line of a transcript: {line!r}"
+                asked = f"{match['time']} {match['input']}"
+                yield from _laid_out(asked, self._answers(float(match["time"]), match["input"]))
+
+    def _set(self, line: str) -> None:
+        told = dict(part.split("=") for part in line.split()[1:])
+        group = told.pop("starts_from", "")
+        self.settings = replace(self.settings, **{key: value_of(text) for key, text in told.items()})
+        if group:
+            self.start = self._group(group)
+            self.next = self.start.at
+
+    def _group(self, letters: str) -> State:
+        """A group with a member for each letter, as a snapshot tells of it."""
+        state = folded(self._record("z:genesis", State()), state=State(at=FIRST))
+        for letter in letters:
+            state = folded(join(letter, at=state.at), state=state)
+        return state
+
+    def _answers(self, now: float, asked: str) -> list[str]:
+        if self.machine is None:
+            self.machine = Induction(self.settings, self.start, now, base=BASE, rng=Random(7))
+            self._name()
+        if asked == "ask":
+            answers = [self._standing(self.machine, now)]
+        elif asked.split(maxsplit=1)[0] == "lives":
+            answers = list(self._lives(self.machine, asked.split()[1:], now))
+        else:
+            answers = [self._told(effect) for effect in self._step(asked, now)]
+        self.now = now
+        return answers
+
+    def _step(self, asked: str, now: float) -> list[Effect]:
+        assert self.machine is not None
+        effects = self.machine.step(self._input(asked), now)
+        self._name()
+        for effect in effects:
+            if isinstance(effect, Append):
+                self.sent.extend(effect.records)
+        return effects
+
+    def _lives(self, machine: Induction, others: list[str], end: float) -> Iterator[str]:
+        now = self.now
+        beat_at = now
+        for _ in range(STEPS_MAX):
+            asked = "read"
+            if self.sent:
+                asked = "read *"
+            elif now >= beat_at and others:
+                asked, beat_at = f"read {' '.join(f'{other}:beat' for other in others)}", beat_at + 1
+            for effect in self._step(asked, now):
+                if not (isinstance(effect, Append) and isinstance(effect.records[0], kinds.Beat)):
+                    yield f"{now:g}: {self._told(effect)}"
+            if asked == "read" and not self.sent:
+                wake = min(machine.deadline, beat_at if others else inf)
+                if now >= end and wake > now:
+                    return
+                now = min(end, max(now, wake))
+        raise AssertionError(f"it is still busy at {now}, with a deadline of {machine.deadline}")
+
+    def _name(self) -> None:
+        assert self.machine is not None
+        if self.machine.incarnation not in self.names:
+            self.names[self.machine.incarnation] = "me" if not self.names else f"me{len(self.names) + 1}"
+
+    def _standing(self, machine: Induction, now: float) -> str:
+        terms, standing = machine.tenures(now), machine.standing
+        ends = {standing.end(i, term) for i, term in terms.items()}
+        until = f" until {' '.join(f'{end:g}' for end in sorted(ends))}" if ends else ""
+        owned = self._renamed(table(machine.state))
+        return (
+            f"{machine.phase.name} of {owned or 'nothing'}, may act for {_terms(terms) or 'nothing'}{until}, "
+            f"deadline {machine.deadline:g}"
+        )
+
+    # Inputs
+
+    def _input(self, asked: str) -> Input:
+        what, *rest = asked.split()
+        match what:
+            case "read":
+                entries = list(self._entries(rest))
+                return Read(entries, inf if entries else 0.0)
+            case "tick":
+                return TICK
+            case "away":
+                return Away()
+            case "broken":
+                return Broken(LedgerUnusable("a good ledger was wanted", "it is broken", "mend it"))
+            case "acknowledged":
+                return Acknowledged([int(offset) for offset in rest])
+            case "released":
+                assert self.machine is not None
+                leading = self.machine.leading
+                return Released({int(i): leading.get(int(i), 0) for i in rest})
+            case "close":
+                return Close(at_once=rest == ["at_once"])
+            case "wish":
+                return Wish(self._record(rest[0], State()))
+            case "restart":
+                return Restart(replace(self._group(rest[0]), at=self.next))
+            case _:
+                raise AssertionError(f"there is no input called {what!r}")
+
+    def _entries(self, words: list[str]) -> Iterator[tuple[int, Record | None]]:
+        assert self.machine is not None
+        state = self.machine.state
+        self.digests[state.at] = state.digest
+        for repeated in words:
+            word, _, times = repeated.partition("*") if len(repeated) > 1 else (repeated, "", "")
+            if word.startswith("@"):
+                self.next = int(word[1:])
+                continue
+            if word == "lost":
+                self.sent.popleft()
+                continue
+            records: list[Record | None] = []
+            match word:
+                case "mine":
+                    assert self.sent, "it has sent nothing that was not read"
+                    records = [self.sent.popleft()]
+                case "*":
+                    records = list(self.sent)
+                    self.sent.clear()
+                case "junk":
+                    records = [None] * int(times or 1)
+                case _:
+                    records = [self._record(word, state)] * int(times or 1)
+            for record in records:
+                yield self.next, None if record is None else decode(encode(record))  # As a real one would come.
+                state = fold(state, max(self.next, state.at), record)
+                self.digests[state.at] = state.digest
+                self.next += 1
+
+    def _record(self, word: str, state: State) -> Record:
+        agreed = {"layout": self.settings.layout, "lease": self.settings.lease, "guarantee": self.settings.guarantee}
+        return parsed(word, state, called=self._incarnation, digests=self.digests, agreed=agreed)
+
+    def _incarnation(self, name: str) -> str:
+        return next((incarnation for incarnation, known in self.names.items() if known == name), name)
+
+    # Answers
+
+    def _called(self, incarnation: str) -> str:
+        return self.names.get(incarnation, incarnation)
+
+    def _told(self, effect: Effect) -> str:
+        match effect:
+            case Append(records, lasting):
+                return f"Append {' '.join(map(self._spelled, records))}{'' if lasting else ' (fleeting)'}"
+            case Trim(before):
+                return f"Trim below {before}"
+            case Recheck():
+                return "Recheck"
+            case Acquired(terms=terms) | Revoked(terms=terms):
+                return f"{type(effect).__name__} {_terms(terms)}"
+            case Fenced(terms=terms, reason=reason):
+                return f"Fenced {_terms(terms)} ({self._renamed(reason)})"
+            case Notice(event, fields):
+                told = [
+                    f"{key}={self._called(value) if isinstance(value, str) else value}" for key, value in fields.items()
+                ]
+                return f"Notice {event} {' '.join(told)}".rstrip()
+            case Stopped(error):
+                return "Stopped" if error is None else f"Stopped {type(error).__name__}: {self._renamed(error.found)}"
+
+    def _renamed(self, text: str) -> str:
+        for incarnation, name in self.names.items():
+            text = text.replace(incarnation, name)
+        return text
+
+    def _spelled(self, record: Record) -> str:
+        kind = f"{self._called(record.by)}:{type(record).__name__.lower()}"
+        match record:
+            case kinds.Genesis() | kinds.Join() | kinds.Beat():
+                return f"{kind}(at={record.at})"
+            case kinds.Expire():
+                return f"{kind}(incarnation={self._called(record.incarnation)},last_beat={record.last_beat})"
+            case kinds.Certify():
+                return f"{kind}(incarnation={self._called(record.incarnation)})"
+            case kinds.Handover():
+                return f"{kind}(partition={record.partition},term={record.term})"
+            case kinds.Snapshot():
+                return f"{kind}(upto={record.upto})"
+            case kinds.Drain() | kinds.Undrain():
+                return f"{kind}(name={record.name})"
+            case _:
+                return kind
+
+
+def _terms(terms: Any) -> str:
+    return " ".join(f"{i}@{term}" for i, term in terms.items())
+
+
+def _laid_out(asked: str, answers: list[str]) -> Iterator[str]:
+    line = f"{asked} -> {', '.join(answers) or '.'}"
+    if len(line) <= WIDTH_MAX and len(answers) < 3:
+        yield line
+        return
+    yield asked
+    for answer in answers:
+        yield f"    -> {answer}"

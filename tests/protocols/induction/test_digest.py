@@ -1,0 +1,97 @@
+"""The digest tells two states apart, costs only what changed, and is the same in every release that shares a fold."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from neli_router.protocols.induction.digest import difference, hash_of
+
+LAW = settings(deadline=None, max_examples=100)  # A law holds at whatever speed this machine has to spare.
+
+
+class Sample(Struct, frozen=True, kw_only=True):
+    """A state of every shape that facts come in."""
+
+    at: int = 0
+    one: int = 0
+    row: tuple[int | None, ...] = ()
+    named: dict[str, int] = {}
+    digest: int = 0
+
+
+samples = st.builds(
+    Sample,
+    at=st.integers(0, 9),
+    one=st.integers(0, 9),
+    row=st.lists(st.none() | st.integers(0, 9), max_size=4).map(tuple),
+    named=st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)),
+    digest=st.integers(0, 9),
+)
+
+
+def facts(state: Sample) -> tuple[object, ...]:
+    """What the digest is of: None says nothing, so a row may end in it or not."""
+    row = {place: value for place, value in enumerate(state.row) if value is not None}
+    return state.one, row, state.named
+
+
+HASHES: dict[str, tuple[str, object, object, int]] = {
+    "number": ("terms", 3, 1001, 0x9EC6890CE0EC2E46),
+    "by name": ("last_beats", "a1", 7, 0xB02CE78333247ED9),
+    "text": ("owners", 0, "0123456789abcdef", 0x3F3FC426D94D1759),
+    "fraction": ("loads", 1, 2.5, 0xAFF92E4A2A6676DF),
+    "struct": ("genesis", None, Sample(one=1), 0xBB3BDACDB0A20287),
+}
+
+
+@pytest.mark.parametrize(("field", "key", "value", "expected"), HASHES.values(), ids=HASHES)
+def test_the_hash_of_a_fact_never_changes(field: str, key: object, value: object, expected: int) -> None:
+    """Members of two releases compare digests, so this may change with the fold's version only."""
+    assert expected == hash_of(field, key, value)
+
+
+def test_a_hash_fits_sixty_four_bits_uses_them_and_takes_no_name_for_two_facts() -> None:
+    hashes = [hash_of("terms", place, 1001) for place in range(200)]
+    assert 200 == len(set(hashes))
+    assert 2**63 < max(hashes) < 2**64
+    assert hash_of("pins", 1, "x") != hash_of("pins", "1", "x"), "a number is not its text"
+    named = (("a", 'b","c', "d"), ("a", "b", 'c","d'), ('a","b', "c", "d"), ("a", "b", "c"))
+    assert 4 == len({hash_of(*fact) for fact in named})
+
+
+def test_values_that_are_equal_are_no_difference_whether_or_not_they_are_one() -> None:
+    """A state that came from a snapshot shares nothing with the one that was folded."""
+    one, other = (Sample(one=int("1000000"), row=(int("1000000"),), named={"a": int("1000000")}) for _ in range(2))
+    assert one.one is not other.one
+    assert 0 == difference(one, other)
+
+
+def test_where_a_state_stands_its_own_digest_and_an_end_of_nothing_are_no_facts() -> None:
+    assert 0 == difference(Sample(at=1, digest=2, row=(1, None)), Sample(at=3, digest=4, row=(1,)))
+
+
+def test_a_change_costs_the_facts_that_changed() -> None:
+    before, after = Sample(named={"a": 1, "b": 2}), Sample(named={"a": 1, "b": 3, "c": 4})
+    hashes = (hash_of("named", "b", 2), hash_of("named", "b", 3), hash_of("named", "c", 4))
+    assert hashes[0] ^ hashes[1] ^ hashes[2] == difference(before, after)
+    for before, after in ((Sample(row=(4,)), Sample(row=(4, 5))), (Sample(row=(4, 5)), Sample(row=(4,)))):
+        assert hash_of("row", 1, 5) == difference(before, after)
+
+
+@LAW
+@given(samples, samples)
+def test_only_equal_states_have_no_difference(one: Sample, other: Sample) -> None:
+    assert (facts(one) == facts(other)) == (difference(one, other) == 0)
+    assert difference(one, other) == difference(other, one)
+
+
+@LAW
+@given(st.lists(samples, min_size=1, max_size=6))
+def test_differences_along_a_way_add_up_to_that_of_its_ends(states: list[Sample]) -> None:
+    digest = 0
+    for before, after in pairwise(states):
+        digest ^= difference(before, after)
+    assert difference(states[0], states[-1]) == digest

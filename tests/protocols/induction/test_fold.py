@@ -1,0 +1,492 @@
+"""The meaning of each record, in tables of small ledgers; then laws that hold whatever is written, by drawn stories.
+
+`aab.` are owners or targets of partitions 0 to 3, `a@1003` is an owner under a term; see tests/support/records.py.
+"""
+
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from neli_router.core.keyspace import Layout
+from neli_router.protocols.induction.digest import difference
+from neli_router.protocols.induction.fold import DEPARTED_MAX, MEMBERS_MAX, WISHES_MAX, State, fold
+from neli_router.protocols.induction.records import (
+    Certify,
+    Drain,
+    Handover,
+    Leave,
+    Load,
+    Pin,
+    Record,
+    Snapshot,
+    Undrain,
+    Unpin,
+    Upgrade,
+    Weigh,
+    decode,
+    encode,
+)
+from neli_router.protocols.induction.snapshots import restore, snapshot
+from tests.support.records import (
+    BASE,
+    LAYOUT,
+    Plot,
+    beat,
+    expire,
+    folded,
+    founded,
+    genesis,
+    join,
+    owners,
+    plots,
+    story,
+    table,
+    targets,
+)
+
+LAW = settings(deadline=None, max_examples=60)  # A law holds at whatever speed this machine has to spare.
+
+
+def give(partition: int, *, by: str = "a", term: int = 1001) -> Handover:
+    return Handover(by=by, partition=partition, term=term)
+
+
+def pin(partition: int, name: str, *, by: str = "op") -> Pin:
+    return Pin(by=by, partition=partition, name=name)
+
+
+def drain(name: str, *, by: str = "op") -> Drain:
+    return Drain(by=by, name=name)
+
+
+def weigh(name: str, weight: int | None, *, by: str = "op") -> Weigh:
+    return Weigh(by=by, name=name, weight=weight)
+
+
+def certify(incarnation: str, by: str = "witness of x") -> Certify:
+    return Certify(by=by, incarnation=incarnation)
+
+
+ONE = founded(join("a"))
+TWO = founded(join("a"), join("b"))
+"""a owns all and is to keep 0 and 2; the next record stands at offset 3."""
+PAIR = (join("a"), join("b"), give(1), give(3))
+"""Two members with two partitions each; the next record stands at offset 5."""
+SHARED = founded(*PAIR)
+
+
+def unchanged_by(state: State, record: Record | None) -> bool:
+    """Whether `record` takes its offset and does nothing else."""
+    return folded(record, state=state) == replace(state, at=state.at + 1)
+
+
+VOID: dict[str, tuple[State, Record | None]] = {
+    "a second genesis": (ONE, genesis("b", layout=Layout(slots=99, partitions=9), lease=1.0)),
+    "undecodable bytes": (SHARED, None),
+    "undecodable bytes before the genesis": (State(), None),
+    "a snapshot": (SHARED, snapshot("a", founded(join("z")))),
+    # Before the genesis
+    "a beat before the genesis": (State(), beat("a")),
+    "a certificate before the genesis": (State(), certify("a")),
+    # Beat
+    "the beat of a stranger": (ONE, beat("b")),
+    "a beat in flight when its writer departed": (folded(expire("a", "b", 2), state=TWO), beat("b")),
+    # Join
+    "a second join of one incarnation": (TWO, join("a", "other", at=3)),
+    "a join of one that left": (folded(Leave(by="b"), state=TWO), join("b", "new name", at=4)),
+    "a join of one that was expired": (folded(expire("a", "b", 2), state=TWO), join("b", "new name", at=4)),
+    "a join of one that was replaced": (folded(join("c", "b", at=3), state=TWO), join("b", "new name", at=4)),
+    # The two have different writers, so a Join may be overtaken. It does not end the member of its name, either.
+    "a join after its writer's certificate": (founded(join("b"), certify("a")), join("a", at=3)),
+    "a join after its certificate, by another name": (founded(join("b"), certify("a")), join("a", "b", at=3)),
+    # Expire
+    "the accusation by a stranger": (TWO, expire("c", "b", 2)),
+    "the accusation of a stranger": (ONE, expire("a", "b", 0)),
+    "the accusation by one that departed": (folded(join("c"), Leave(by="c"), state=TWO), expire("c", "b", 2)),
+    "the second accusation": (folded(join("c"), expire("a", "b", 2), state=TWO), expire("c", "b", 2)),
+    **{
+        f"a stale suspicion, of {last_beat}": (folded(beat("b"), state=TWO), expire("a", "b", last_beat))
+        for last_beat in (0, 2, 4, 5, 99)
+    },
+    # Leave and Certify
+    "the leave of a stranger": (SHARED, Leave(by="c")),
+    "a certificate of one that left": (founded(join("a"), Leave(by="a")), certify("a")),
+    "a certificate of one that was expired": (folded(expire("b", "a", 1), state=TWO), certify("a")),
+    "a certificate of one that was replaced": (founded(join("a", "x"), join("b", "x", at=2)), certify("a")),
+    "a second certificate": (founded(join("a"), certify("a")), certify("a")),
+    "a second certificate, before a join": (founded(certify("a")), certify("a")),
+    "a certificate of another incarnation of a member's life": (
+        founded(join("one0000", "x"), join("one0001", "x", at=2)),
+        certify("one0000"),
+    ),
+    # Handover
+    "a handover by its target": (TWO, give(3, by="b")),
+    "a handover by a stranger": (TWO, give(3, by="c")),
+    "a handover of an older term": (TWO, give(3, term=1000)),
+    "a handover of a term to come": (TWO, give(3, term=1002)),
+    "a handover of no partition": (TWO, give(4)),
+    "a handover that comes twice": (folded(give(3), state=TWO), give(3)),
+    "a handover by one that departed": (folded(Leave(by="a"), state=TWO), give(0)),
+    "a handover of a partition without an owner": (founded(), give(0, term=0)),
+    # Wishes
+    "a pin of no partition": (SHARED, pin(4, "b")),
+    "an unpin of what is not pinned": (SHARED, Unpin(by="a", partition=0)),
+    "an undrain of one that is not drained": (SHARED, Undrain(by="a", name="b")),
+    "no weight for one that has none": (SHARED, weigh("b", None)),
+    "a load of no partition": (SHARED, Load(by="a", loads={4: 1.0})),
+    "no load where there is none": (SHARED, Load(by="a", loads={0: 0.0})),
+    "an empty load": (SHARED, Load(by="a", loads={})),
+}
+
+
+@pytest.mark.parametrize("record", VOID)
+def test_it_is_void(record: str) -> None:
+    assert unchanged_by(*VOID[record])
+
+
+TABLES: dict[str, tuple[State, str]] = {
+    "without members nothing has an owner": (founded(), "-@0 -@0 -@0 -@0"),
+    "the first member owns everything from its join on": (ONE, "a@1001 a@1001 a@1001 a@1001"),
+    "a join takes nothing from a live owner": (TWO, "a@1001 a@1001 a@1001 a@1001"),
+    "members share by handovers": (SHARED, "a@1001 b@1003 a@1001 b@1004"),
+    "who joins again under its name keeps what it had under new terms": (
+        founded(*PAIR, join("c", "a", at=5)),
+        "c@1005 b@1003 c@1005 b@1004",
+    ),
+    # The older b was to get two of a's four; the newer gets the same target, and still waits for a's Handovers.
+    "who joins again is handed nothing that another still owns": (
+        founded(join("a"), join("b"), join("c", "b", at=3)),
+        "a@1001 a@1001 a@1001 a@1001",
+    ),
+    "an expiry gives in that very record": (founded(*PAIR, expire("a", "b", 2)), "a@1001 a@1005 a@1001 a@1005"),
+    "the last member departs, and nothing has an owner": (
+        founded(join("a"), expire("a", "a", 1)),
+        "-@1001 -@1001 -@1001 -@1001",
+    ),
+    "the next member gets new terms": (
+        founded(join("a"), expire("a", "a", 1), join("b")),
+        "b@1003 b@1003 b@1003 b@1003",
+    ),
+    "a leave gives in that very record": (founded(*PAIR, Leave(by="a")), "b@1005 b@1003 b@1005 b@1004"),
+    "a live owner keeps a partition when another beats": (
+        founded(join("a"), join("b"), beat("b"), beat("a")),
+        "a@1001 a@1001 a@1001 a@1001",
+    ),
+    "the target owns from the handover on": (folded(give(3), state=TWO), "a@1001 a@1001 a@1001 b@1003"),
+    "a handover that crossed a change of target gives the old owner a new term": (
+        folded(Leave(by="b"), give(3), state=TWO),
+        "a@1001 a@1001 a@1001 a@1004",
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", TABLES)
+def test_owners_and_terms(rule: str) -> None:
+    state, expected = TABLES[rule]
+    assert expected == table(state)
+
+
+TARGETS: dict[str, tuple[State, str, str]] = {
+    "without members": (founded(), "....", "...."),
+    "when the last member is gone": (founded(join("a"), expire("a", "a", 1)), "....", "...."),
+    "a newcomer is to get its part": (TWO, "aaaa", "abab"),
+    # The older a had all and was to give every other to b. Now b's part has no owner, so b gets it immediately.
+    "who joins again keeps what its older self was to keep": (folded(join("c", "a", at=3), state=TWO), "cbcb", "cbcb"),
+    "a drained member keeps what it has until its handovers": (folded(drain("a"), state=SHARED), "abab", "bbbb"),
+    "a drain is taken back": (folded(drain("a"), Undrain(by="b", name="a"), state=SHARED), "abab", "abab"),
+    "a drain meets a later member of that name": (founded(join("a"), drain("x"), join("b", "x")), "aaaa", "aaaa"),
+    "the wish of a stranger counts, as operators have no seat": (
+        folded(drain("a", by="z"), state=SHARED),
+        "abab",
+        "bbbb",
+    ),
+    "a pinned partition is to belong to its name": (folded(pin(0, "b"), state=SHARED), "abab", "bbaa"),
+    "a pin waits for its name": (founded(join("a"), pin(1, "x")), "aaaa", "aaaa"),
+    "a pin meets a later member of that name": (founded(join("a"), pin(1, "x"), join("b", "x")), "aaaa", "abba"),
+    "a pin is taken back": (folded(pin(0, "b"), Unpin(by="a", partition=0), state=SHARED), "abab", "abab"),
+    "a weight by name outranks what a member says of itself": (folded(weigh("b", 3), state=TWO), "aaaa", "abbb"),
+    "a weight waits for its name": (founded(join("a"), weigh("b", 0), join("b", weight=5)), "aaaa", "aaaa"),
+    "a weight is taken back": (folded(weigh("b", 3), weigh("b", None), state=TWO), "aaaa", "abab"),
+    "the two hottest are parted": (
+        folded(Load(by="a", loads={0: 9.0, 1: 1.0, 2: 9.0, 3: 1.0}), state=SHARED),
+        "abab",
+        "aabb",
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", TARGETS)
+def test_targets(rule: str) -> None:
+    state, owned, wanted = TARGETS[rule]
+    assert (owned, wanted) == (owners(state), targets(state))
+
+
+# Genesis and Beat
+
+
+def test_the_genesis_sets_what_never_changes_while_the_ledger_lives() -> None:
+    state = folded(None, genesis(layout=Layout(slots=8, partitions=3)))
+    assert (genesis(layout=Layout(slots=8, partitions=3)), 1, 1) == (state.genesis, state.genesis_at, state.version)
+
+
+def test_what_stands_before_the_genesis_is_void() -> None:
+    before = (join("a"), beat("a"), drain("a"), pin(0, "a"), Upgrade(by="a", version=1))
+    state = folded(*before, genesis())
+    assert replace(folded(genesis()), at=6, genesis_at=5) == replace(state, digest=folded(genesis()).digest)
+    assert difference(State(), state) == state.digest
+
+
+def test_a_beat_of_a_member_is_its_last_and_changes_nothing_else() -> None:
+    after = folded(beat("b"), state=SHARED)
+    assert {"a": 1, "b": 5} == after.last_beats
+    assert replace(SHARED, at=6, last_beats=after.last_beats, digest=after.digest) == after
+    assert after.owners is SHARED.owners
+
+
+# Join
+
+
+def test_a_term_is_the_base_and_the_offset_at_which_the_ownership_began() -> None:
+    state = fold(fold(founded(), 77, join("a")), 90, beat("a"))  # A ledger may skip offsets.
+    assert ((BASE + 77,) * 4, {"a": 90}, 91) == (state.terms, state.last_beats, state.at)
+
+
+def test_a_seat_is_what_the_join_said_and_is_found_by_its_name() -> None:
+    state = founded(join("a", "alice", weight=3, address="host:1", versions=(1, 2)), join("b"))
+    seat = state.seats["a"]
+    said = (seat.incarnation, seat.name, seat.weight, seat.address, seat.versions, seat.joined)
+    assert ("a", "alice", 3, "host:1", (1, 2), 1) == said
+    assert (seat, None) == (state.holder("alice"), state.holder("a"))
+
+
+def test_what_the_newer_self_is_not_to_have_goes_to_its_target_at_once() -> None:
+    """c takes a's seat with a quarter of its weight: no live member owns the rest, so none needs to hand it over."""
+    state = founded(join("a", weight=3), join("b", weight=3), join("c", "a", at=3, weight=1))
+    assert owners(state) == targets(state)
+    assert {BASE + 3} == set(state.terms)
+    assert (1, 3) == (owners(state).count("c"), owners(state).count("b"))
+
+
+@pytest.mark.parametrize(("at", "seated"), [(0, "a"), (1, "a"), (2, "c"), (3, "a"), (9, "a")])
+def test_a_join_counts_only_if_its_writer_had_read_the_join_that_it_replaces(at: int, seated: str) -> None:
+    """And none beyond its own place: the writer had read records that this ledger lost."""
+    assert [seated] == list(founded(join("a", "x"), join("c", "x", at=at)).seats)
+
+
+@pytest.mark.parametrize(("versions", "joins"), [((1, 1), True), ((1, 9), True), ((2, 9), False), ((0, 0), False)])
+def test_a_member_that_does_not_know_the_groups_fold_cannot_join(versions: tuple[int, int], joins: bool) -> None:
+    assert joins == ("a" in founded(join("a", versions=versions)).seats)
+
+
+def test_the_departed_are_remembered_up_to_a_bound_and_so_are_certificates_of_strangers() -> None:
+    state = ONE
+    for number in range(DEPARTED_MAX + 1):
+        state = folded(join(f"x{number}", "x", at=state.at), state=state)  # Each replaces the one before.
+    assert DEPARTED_MAX == len(state.departed)
+    state = folded(Leave(by="a"), state=state)
+    assert (DEPARTED_MAX, "x1", "a") == (len(state.departed), state.departed[0], state.departed[-1])
+    state = folded(*(certify(f"x{number}") for number in range(DEPARTED_MAX + 1)), state=ONE)
+    assert (DEPARTED_MAX, "x1", ["a"]) == (len(state.departed), state.departed[0], list(state.seats))
+
+
+def test_a_join_beyond_the_most_members_is_void_but_not_one_under_a_name_that_is_there() -> None:
+    one = ONE.seats["a"]
+    seats = {f"i{i}": replace(one, incarnation=f"i{i}", name=f"n{i}") for i in range(MEMBERS_MAX)}
+    full = replace(ONE, seats=seats, last_beats=dict.fromkeys(seats, 1))
+    assert unchanged_by(full, join("late", at=full.at))
+    assert "again" in folded(join("again", "n7", at=full.at), state=full).seats
+    fuller = replace(full, seats={name: seats[name] for name in list(seats)[1:]})
+    assert "late" in folded(join("late", at=full.at), state=fuller).seats
+
+
+# Departures
+
+
+def test_an_accusation_with_the_present_last_beat_ends_a_membership() -> None:
+    state = folded(beat("b"), expire("a", "b", 3), state=TWO)
+    assert (["a"], {"a": 1}, ("b",)) == (list(state.seats), state.last_beats, state.departed)
+    assert ["a"] == list(folded(expire("a", "b", 2), state=TWO).seats), "a join is a first beat"
+
+
+@pytest.mark.parametrize("by", ["b", "witness of alice", "a"], ids=["a member", "a stranger", "itself"])
+def test_a_certificate_is_a_leave_on_behalf_of_the_dead(by: str) -> None:
+    left = folded(Leave(by="a"), state=SHARED)
+    assert (["b"], ("a",)) == (list(left.seats), left.departed)
+    assert left == folded(certify("a", by), state=SHARED)
+    assert left == folded(Leave(by="a", grace=60.0), state=SHARED), "this version of the fold grants no grace"
+    assert {} == founded(join("one0000", "x"), join("one0001", "x", at=2), certify("one0001", by)).seats
+
+
+def test_the_target_at_that_very_record_owns_it_and_not_the_one_when_it_was_sent() -> None:
+    """a means to give to b; before its Handover is appended, b leaves and c comes."""
+    state = folded(Leave(by="b"), join("c"), state=TWO)
+    partition = targets(state).index("c")
+    assert "c" == owners(folded(give(partition), state=state))[partition]
+
+
+# Wishes
+
+
+def test_wishes_are_kept_in_order_until_they_are_replaced_or_taken_back_and_outlive_those_they_are_about() -> None:
+    state = founded(drain("y"), drain("x"), drain("y"), pin(1, "x"), pin(1, "y"), pin(2, "y"))
+    assert ([("y", 1), ("x", 2)], {1: "y", 2: "y"}) == (list(state.drains.items()), state.pins)
+    state = folded(Undrain(by="a", name="y"), Unpin(by="a", partition=1), weigh("x", 3), weigh("x", None), state=state)
+    assert ({"x": 2}, {2: "y"}, {}) == (state.drains, state.pins, state.weights)
+    state = founded(join("a"), drain("a"), pin(0, "a"), weigh("a", 7), Leave(by="a"))
+    assert ({"a": 2}, {0: "a"}, {"a": 7}) == (state.drains, state.pins, state.weights)
+    state = founded(Load(by="a", loads={0: 5.0, 1: 2.0}), Load(by="a", loads={1: 0.0, 2: 7.0}))
+    assert {0: 5.0, 2: 7.0} == state.loads, "zero forgets a load"
+
+
+@pytest.mark.parametrize(
+    "record", [drain("b"), pin(0, "b"), weigh("b", 2), Load(by="c", loads={0: 1.0})], ids=lambda one: type(one).__name__
+)
+def test_a_wish_said_twice_changes_nothing(record: Record) -> None:
+    once = folded(record, state=TWO)
+    assert unchanged_by(once, record)
+    assert once.targets is folded(record, state=once).targets
+
+
+def test_beyond_a_bound_of_drains_the_oldest_of_a_name_that_no_member_has_makes_room() -> None:
+    drains = ("a", *(f"x{i}" for i in range(WISHES_MAX - 1)), "one more")
+    state = folded(*map(drain, drains), state=SHARED)
+    assert [name for name in drains if name != "x0"] == list(state.drains)
+
+
+def test_a_flood_of_wishes_about_strangers_keeps_nobody_from_draining_or_weighing_a_member() -> None:
+    flood: list[Record] = [wish for i in range(WISHES_MAX + 1) for wish in (drain(f"x{i}"), weigh(f"x{i}", 2))]
+    state = folded(drain("b"), weigh("b", 3), *flood, drain("a"), weigh("a", 3), state=SHARED)
+    assert (WISHES_MAX, WISHES_MAX) == (len(state.drains), len(state.weights))
+    assert {"a", "b"} <= state.drains.keys() & state.weights.keys()
+    assert state == restore(snapshot("a", state))
+
+
+def test_drains_of_as_many_members_as_there_may_be_leave_no_room_for_a_stranger() -> None:
+    one = ONE.seats["a"]
+    seats = {f"i{i}": replace(one, incarnation=f"i{i}", name=f"n{i}") for i in range(WISHES_MAX)}
+    full = replace(founded(), seats=seats, drains={seat.name: 1 for seat in seats.values()})
+    assert unchanged_by(full, drain("one too many"))
+
+
+@pytest.mark.parametrize("name", ["a", "x"], ids=["a member", "nobody"])
+def test_taking_back_what_was_never_wished_changes_nothing(name: str) -> None:
+    before = folded(Load(by="op", loads={0: 100.0, 2: 1.0}), drain("y"), state=SHARED)
+    for record in (Undrain(by="op", name=name), weigh(name, None), Unpin(by="op", partition=0)):
+        assert unchanged_by(before, record)
+        assert folded(record, state=before).targets is before.targets
+
+
+def test_a_wish_about_a_member_makes_a_new_target_and_takes_nothing_from_anybody() -> None:
+    for record in (drain("x"), weigh("x", 3), pin(0, "x")):  # No member has this name.
+        after = folded(record, state=SHARED)
+        assert not unchanged_by(SHARED, record)
+        assert after.targets is SHARED.targets
+    for change in (join("c"), drain("b"), pin(0, "b")):
+        after = folded(change, state=SHARED)
+        assert SHARED.targets != after.targets
+        assert table(SHARED) == table(after)
+
+
+# Upgrade
+
+
+@pytest.mark.parametrize(
+    ("known", "wanted", "version"),
+    [
+        ([(1, 2), (1, 3)], [2], 2),
+        ([(1, 2), (1, 3)], [3], 1),
+        ([(1, 1), (1, 2)], [2], 1),
+        ([(1, 2)], [1], 1),
+        ([], [2], 1),
+        ([(1, 3), (1, 3)], [3, 2], 3),
+    ],
+    ids=["known to all", "not to one", "not to the other", "to where it is", "without members", "never back"],
+)
+def test_the_fold_changes_when_every_member_knows_the_version(
+    known: list[tuple[int, int]], wanted: list[int], version: int
+) -> None:
+    joins = [join("abc"[place], versions=versions) for place, versions in enumerate(known)]
+    state = founded(*joins, *(Upgrade(by="op", version=each) for each in wanted))
+    assert version == state.version
+    joined = [
+        versions for versions in ((1, 1), (1, 9)) if "new" in folded(join("new", versions=versions), state=state).seats
+    ]
+    assert [(1, 1)] * (version == 1) + [(1, 9)] == joined, "who does not know the version cannot join"
+
+
+# Laws
+
+
+def states_of(entries: list[tuple[int, Record | None]]) -> list[State]:
+    """The state before the first entry, and after each."""
+    states = [State()]
+    for offset, record in entries:
+        states.append(fold(states[-1], offset, record))
+    return states
+
+
+@LAW
+@given(plots, st.lists(st.integers(0, 3), min_size=1, max_size=5))
+def test_a_later_owner_always_has_a_higher_term(plot: list[Plot], gaps: list[int]) -> None:
+    states = states_of(story(plot, gaps=gaps))
+    for before, after in pairwise(states[1:]):
+        for partition in range(LAYOUT.partitions):
+            old = (before.owners[partition], before.terms[partition])
+            new = (after.owners[partition], after.terms[partition])
+            if new[0] is not None and new != old:
+                assert BASE + after.at - 1 == new[1] > old[1]
+            else:
+                assert old[1] == new[1]  # One whose owner departed, and that has none now, keeps its term in mind.
+
+
+@LAW
+@given(plots)
+def test_members_own_everything_and_only_a_handover_or_departure_takes_a_partition_from_its_owner(
+    plot: list[Plot],
+) -> None:
+    entries = story(plot)
+    states = states_of(entries)
+    for state in states[1:]:
+        assert all((owner in state.seats) == bool(state.seats) for owner in (*state.owners, *state.targets))
+        assert list(state.seats) == list(state.last_beats)
+        assert len(state.seats) == len({seat.name for seat in state.seats.values()})
+        assert not state.seats.keys() & set(state.departed)
+    for (_, record), before, after in zip(entries[1:], states[1:], states[2:], strict=False):
+        for partition, owner in enumerate(before.owners):
+            if owner is not None and after.terms[partition] != before.terms[partition] and owner in after.seats:
+                assert Handover(by=owner, partition=partition, term=before.terms[partition]) == record
+
+
+@LAW
+@given(plots, st.lists(st.integers(0, 3), min_size=1, max_size=5))
+def test_a_state_never_changes_and_its_digest_is_that_of_the_whole(plot: list[Plot], gaps: list[int]) -> None:
+    entries = story(plot, gaps=gaps)
+    states = states_of(entries)
+    written = [msgspec.json.encode(state) for state in states]
+    for (offset, record), state in zip(entries, states, strict=False):
+        fold(state, offset, record)
+    assert written == [msgspec.json.encode(state) for state in states]
+    assert [difference(State(), state) for state in states] == [state.digest for state in states]
+
+
+@LAW
+@given(plots, st.integers(0, 40))
+def test_a_start_from_a_snapshot_leads_to_the_very_state_of_a_reader_of_everything(
+    plot: list[Plot], place: int
+) -> None:
+    entries = story(plot)
+    states = states_of(entries)
+    place = 1 + place % len(entries)
+    payload = encode(snapshot("z", states[place]))
+    record = decode(payload)
+    assert isinstance(record, Snapshot)
+    state = restore(record)
+    assert states[place] == state
+    for offset, entry in entries[place:]:
+        state = fold(state, offset, entry)
+    assert states[-1] == state
+    assert msgspec.json.encode(states[-1]) == msgspec.json.encode(state)  # The order of members and facts, too.

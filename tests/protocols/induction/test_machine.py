@@ -1,0 +1,460 @@
+"""One member's protocol, in transcripts of whole lives, and the laws that hold in every life.
+
+The transcripts are in `transcripts/`, a file each; `replay.py` says how to read them.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from neli_router.core.keyspace import Layout
+from neli_router.errors import GroupMismatch
+from neli_router.protocols.induction.events import Acknowledged, Append, Away, Effect, Input, Read, Restart, Wish
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.machine import AUTHORS_MAX, POWERLESS_TOLD_EVERY, Induction, Phase
+from neli_router.protocols.induction.program_view import HANDOVERS_MAX
+from neli_router.protocols.induction.records import Beat, Drain, Expire, Handover, Record, Undrain, Upgrade
+from neli_router.protocols.protocol import (
+    NO_STANDING,
+    TICK,
+    Acquired,
+    Close,
+    Fenced,
+    Guarantee,
+    Notice,
+    Released,
+    Revoked,
+    Settings,
+    Standing,
+    Stopped,
+)
+from tests.protocols.induction.replay import replay
+from tests.support.records import LAYOUT, beat, folded, founded, genesis, join
+
+TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", TRANSCRIPTS, ids=[path.stem for path in TRANSCRIPTS])
+def test_a_life_goes_as_written_down(path: Path, pytestconfig: pytest.Config) -> None:
+    answered = replay(path.read_text(encoding="utf-8"))
+    if pytestconfig.getoption("rewrite"):
+        path.write_text(answered, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == answered
+
+
+# What ends a member
+
+
+def begun(state: State, now: float = 0.0, *, life: str = "", witness: str = "", **told: object) -> Induction:
+    """A member that starts from `state`."""
+    wanted = Settings(**{"name": "a", "layout": LAYOUT, "lease": 6.0, "drift": 0.0, **told})  # type: ignore[arg-type]
+    return Induction(wanted, state, now, base=1000, rng=Random(7), life=life, witness=witness)
+
+
+def stopped(effects: Sequence[Effect]) -> Stopped:
+    """The one that says so, which comes last."""
+    assert effects, "nothing came of it"
+    assert isinstance(effects[-1], Stopped)
+    return effects[-1]
+
+
+def appended(effects: Sequence[Effect]) -> list[Record]:
+    return [record for effect in effects if isinstance(effect, Append) for record in effect.records]
+
+
+def test_a_member_whose_group_beats_all_the_time_joins_without_an_empty_read() -> None:
+    member = begun(founded(join("b")))
+    phases = []
+    for offset, age in ((2, inf), (3, 0.25)):
+        member.step(Read([(offset, beat("b"))], age), 0.5)
+        phases.append(member.phase)
+    assert [Phase.READING, Phase.WAITING] == phases
+
+
+def test_a_member_that_starts_from_a_snapshot_of_another_group_is_refused_at_the_tip() -> None:
+    member = begun(founded(join("b")), lease=7.0)
+    assert isinstance(stopped(member.step(Read([], 0.0), 0.0)).error, GroupMismatch)
+
+
+def test_a_member_is_refused_when_its_group_moves_to_a_fold_that_it_does_not_know() -> None:
+    member = begun(founded(join("b", versions=(1, 2))))
+    member.step(Read([], 0.0), 0.0)
+    error = stopped(member.step(Read([(2, Upgrade(by="op", version=2))]), 1.0)).error
+    assert isinstance(error, GroupMismatch)
+    assert "version 2" in error.found
+
+
+def test_a_member_that_has_ended_says_nothing_more() -> None:
+    member = begun(founded(join("b")))
+    stopped(member.step(Close(), 0.0))
+    wish, close = Wish(Drain(by="o", name="x")), Close(at_once=True)
+    events: list[Input] = [TICK, Read([], 0.0), Away(), close, wish, Acknowledged([9])]
+    assert [] == [effect for event in events for effect in member.step(event, 1.0)]
+    assert inf == member.deadline
+
+
+def test_a_standing_holds_for_the_partition_and_the_term_that_it_names() -> None:
+    standing = Standing({0: 1001, 1: 1002}, 10.0, {1: 5.0})
+    assert [10.0, 5.0] == [standing.end(0, 1001), standing.end(1, 1002)]
+    assert [-inf] * 3 == [standing.end(0, 1000), standing.end(2, 1001), NO_STANDING.end(0, 0)]
+
+
+# What operators are told
+
+
+def notices(round_trip: float, *, until: float) -> list[tuple[float, Notice]]:
+    """All that a lone member tells operators, and when; each of its records is read `round_trip` after its sending."""
+    member, told, now = begun(founded()), [], 0.0
+    flying: deque[tuple[float, Record]] = deque()
+    offset = member.state.at
+    while now < until:
+        arrived = []
+        while flying and flying[0][0] <= now:
+            arrived.append((offset, flying.popleft()[1]))
+            offset += 1
+        effects = member.step(Read(arrived, 0.0 if not arrived else inf), now)
+        told += [(now, effect) for effect in effects if isinstance(effect, Notice)]
+        flying += [(now + round_trip, record) for record in appended(effects)]
+        now += 0.125
+    return told
+
+
+def test_a_member_whose_beats_come_back_in_time_says_nothing_of_its_power() -> None:
+    assert ["member.joined"] == [notice.event for _, notice in notices(4.5, until=200.0)]
+
+
+def test_a_member_that_could_expire_no_other_says_so_once_and_then_seldom() -> None:
+    joined, first, *later = notices(5.5, until=1500.0)
+    assert "member.joined" == joined[1].event
+    assert ("member.powerless", 5.5, 6.0) == (first[1].event, first[1].fields["round_trip"], first[1].fields["lease"])
+    assert 8 * 6.0 < first[0] - joined[0] < 16 * 6.0
+    assert ["member.powerless"] * 2 == [notice.event for _, notice in later]
+    assert POWERLESS_TOLD_EVERY <= later[0][0] - first[0] < POWERLESS_TOLD_EVERY + 30.0
+
+
+# What a member sends
+
+
+def test_all_incarnations_of_a_life_begin_with_it_and_no_two_are_alike() -> None:
+    """A witness that knows the life certifies those that are to come. More than four digits count go on."""
+    member = begun(founded(), life="0123456789ab")
+    found = [member.incarnation]
+    for at in range(2, 6):
+        if at == 4:
+            member._incarnations = 0xFFFF
+        member.step(Restart(founded(*(join("b") for _ in range(at)))), float(at))
+        found.append(member.incarnation)
+    assert [f"0123456789ab{number}" for number in ("0000", "0001", "0002", "ffff", "10000")] == found
+    assert begun(founded()).incarnation == begun(founded()).incarnation, "they come from the generator"
+    assert 16 == len(begun(founded()).incarnation)
+
+
+def test_no_more_authors_are_remembered_than_a_bound_and_the_newest_and_the_member_itself_are() -> None:
+    """Else their records would look like another member's, where the ledger confirmed one."""
+    newest = Drain(by=f"operator {2 * AUTHORS_MAX - 1}", name="x")
+    for state in (founded(join("b")), State()):
+        member = begun(state)
+        for number in range(2 * AUTHORS_MAX):
+            member.step(Wish(Drain(by=f"operator {number}", name="x")), 0.0)
+        assert AUTHORS_MAX >= len(member._authors)
+        own = newest if state.genesis else genesis(member.incarnation, at=5)
+        at = 2 if state.genesis else 5
+        member.step(Acknowledged([at]), 0.0)
+        assert [] == [one for one in member.step(Read([(at, own)]), 0.0) if isinstance(one, Stopped)]
+
+
+def test_a_member_that_finds_the_group_full_says_so_and_asks_again_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at once: its void Join is read within a moment, and so would be the next."""
+    for module in ("fold", "machine"):
+        monkeypatch.setattr(f"neli_router.protocols.induction.{module}.MEMBERS_MAX", 1)
+    answers = replay("settings starts_from=b\n0 read\n8.9 lives b\n9 lives b\n").splitlines()
+    full = "Notice member.group_is_full members=1"
+    assert [(1, 1), (1, 1)] == [(line.count("me:join("), line.count(full)) for line in answers[-2:]]
+
+
+@dataclass
+class Owner:
+    """A member called a, with partitions to give: it leads all of a large table when b joins."""
+
+    partitions: int = 600
+    guarantee: Guarantee = "exclusive"
+    member: Induction = field(init=False)
+    state: State = field(init=False)
+
+    def __post_init__(self) -> None:
+        layout = Layout(slots=self.partitions, partitions=self.partitions)
+        self.state = folded(genesis(layout=layout, guarantee=self.guarantee))
+        self.member = begun(self.state, layout=layout, guarantee=self.guarantee)
+        now = 0.0
+        sent = appended(self.member.step(Read([], 0.0), now))
+        while not self.member.leading:
+            effects = self.read(sent, now) if sent else self.member.step(Read([], 0.0), now)
+            sent = appended(effects)
+            now = now if sent else max(now, self.member.deadline)
+        self.now = now
+
+    def read(self, records: Sequence[Record], now: float) -> list[Effect]:
+        at = self.member.state.at
+        return self.member.step(Read([(at + place, record) for place, record in enumerate(records)]), now)
+
+    def handovers(self, effects: Sequence[Effect]) -> list[int]:
+        return [record.partition for record in appended(effects) if isinstance(record, Handover)]
+
+
+def test_no_more_partitions_are_asked_back_at_a_time_than_a_bound() -> None:
+    owner = Owner()
+    effects = owner.read([join("b"), Drain(by="o", name="a")], owner.now)
+    revoked = [effect for effect in effects if isinstance(effect, Revoked)]
+    assert [HANDOVERS_MAX] == [len(effect.terms) for effect in revoked]
+    effects = owner.member.step(Released(dict(list(revoked[0].terms.items())[:10])), owner.now)
+    assert 10 == len(owner.handovers(effects))
+    assert not [effect for effect in effects if isinstance(effect, Revoked)]
+    effects = owner.read(appended(effects), owner.now)
+    assert [10] == [len(effect.terms) for effect in effects if isinstance(effect, Revoked)]
+
+
+def test_no_more_handovers_are_in_flight_than_a_bound() -> None:
+    owner = Owner(guarantee="available")
+    given: list[int] = []
+    effects = owner.read([join("b"), Drain(by="o", name="a")], owner.now)
+    for _ in range(3):
+        batch = owner.handovers(effects)
+        assert len(batch) <= HANDOVERS_MAX
+        given += batch
+        effects = owner.read(appended(effects), owner.now)
+    assert list(range(600)) == sorted(given)
+
+
+def test_a_handover_is_repeated_even_if_many_others_came_before_it() -> None:
+    """It was lost; then a drain asks for so many partitions that this one lies beyond the bound."""
+    owner = Owner(partitions=300)
+    effects = owner.read([join("b")], owner.now)
+    (asked,) = [effect for effect in effects if isinstance(effect, Revoked)]
+    last = max(asked.terms)
+    assert last > HANDOVERS_MAX
+    assert [last] == owner.handovers(owner.member.step(Released({last: asked.terms[last]}), owner.now))
+    owner.read([Drain(by="o", name="a")], owner.now)
+    assert [last] == owner.handovers(owner.member.step(TICK, owner.now + 1.0))
+
+
+def test_a_member_repeats_no_handover_while_it_hears_nothing_of_itself_and_all_when_it_does() -> None:
+    owner = Owner(partitions=4)
+    lease, began_at = owner.member.settings.lease, owner.now
+    (asked,) = [one for one in owner.read([join("b")], owner.now) if isinstance(one, Revoked)]
+    assert sorted(asked.terms) == owner.handovers(owner.member.step(Released(asked.terms), owner.now))
+    repeated: list[float] = []
+    while owner.now < began_at + 20 * lease:
+        owner.now = max(owner.now, owner.member.deadline)
+        if owner.handovers(owner.member.step(TICK, owner.now)):
+            repeated.append(owner.now)
+    assert repeated
+    assert max(repeated) <= began_at + lease
+    effects = owner.member.step(Away(), owner.now)
+    effects += owner.read([join("c")], owner.now)
+    assert set(asked.terms) <= set(owner.handovers(effects))
+
+
+# Laws. A small group lives in virtual time, by seeds: every member reads the one log, late and in pieces, what it sends
+# is lost now and then, and it is paused for long enough to be expired.
+
+SPINS_MAX = 4
+"""Turns that a member may take at one moment in which nothing comes from others: a Genesis, a Join and a Beat come
+back, and then it has nothing more to say."""
+
+LIVES_MAX = 2000
+"""Rounds in which a group that is left alone comes to rest, or never will."""
+
+
+class Group:
+    """Three members, one log and the time."""
+
+    def __init__(self, guarantee: Guarantee) -> None:
+        self.guarantee: Guarantee = guarantee
+        self.now = 0.0
+        self.age = 0.0
+        """Of what a read tells that finds nothing."""
+        self.log: list[Record] = []
+        self.born = 0
+        self.loses: set[int] = set()
+        """Whose next append of anything but Beats is lost."""
+        self.hung: set[int] = set()
+        """Whose programs release nothing."""
+        self.places = [0, 0, 0]
+        self.told: list[dict[int, int]] = [{}, {}, {}]
+        self.members = [self.newcomer(name) for name in "abc"]
+
+    def newcomer(self, name: str) -> Induction:
+        self.born += 1
+        wanted = Settings(name=name, layout=LAYOUT, lease=6.0, guarantee=self.guarantee, drain_timeout=2.0)
+        return Induction(wanted, State(), self.now, base=1000, rng=Random(self.born))
+
+    def play(self, place: int, what: str) -> None:
+        name, member = "abc"[place], self.members[place]
+        match what:
+            case "read":
+                self.read(place)
+            case "read one":
+                self.read(place, most=1)
+            case "lose":
+                self.loses.add(place)
+            case "hang":
+                self.hung ^= {place}
+            case "drain":
+                wish = Undrain if name in member.state.drains else Drain
+                self.step(place, Wish(wish(by="op", name=name)))
+            case "pause":
+                self.live(9.0, [other for other in range(3) if other != place])
+            case "restart":
+                self.members[place], self.places[place], self.told[place] = self.newcomer(name), 0, {}
+            case _:
+                self.step(place, WHATEVER[what](name))
+
+    def read(self, place: int, most: int = 1000) -> None:
+        start = self.places[place]
+        entries = list(enumerate(self.log[start : start + most], start))
+        self.places[place] += len(entries)
+        self.step(place, Read(entries, inf if entries else self.age))
+
+    def release(self, place: int) -> None:
+        before = self.members[place].leading
+        self.step(place, Released(before))
+        for partition in before.keys() - self.members[place].leading.keys():
+            self.told[place].pop(partition, None)
+
+    def step(self, place: int, event: Input) -> None:
+        """What the ledger and the program make of it."""
+        told = self.told[place]
+        member = self.members[place]
+        for effect in member.step(event, self.now):
+            match effect:
+                case Append(records, _) if place in self.loses and not isinstance(records[0], Beat):
+                    self.loses.discard(place)
+                case Append(records, _):
+                    self.log += records
+                case Acquired(terms=terms):
+                    told.update(terms)
+                case Fenced(terms=terms, reason=reason):
+                    assert reason
+                    assert terms.items() <= told.items()
+                    self.told[place] = told = {i: term for i, term in told.items() if i not in terms}
+                case Revoked(terms=terms):
+                    assert terms.items() <= told.items()
+                    if self.guarantee == "available":
+                        self.told[place] = told = {i: term for i, term in told.items() if i not in terms}
+                case _:
+                    pass
+        self.check(place)
+
+    def check(self, place: int) -> None:
+        """What the machine takes for led, the program was told of, and may act for until its standing ends."""
+        member = self.members[place]
+        leading, standing = member.leading, member.standing
+        assert leading.items() <= self.told[place].items()
+        assert leading.items() <= member.tenures(self.now).items()
+        for partition, term in leading.items():
+            assert self.now < standing.end(partition, term)
+            # Before its lease ends one may only end that is to be given away, when the time for that is over.
+            is_over = partition not in member.tenures(standing.end(partition, term))
+            assert is_over or partition in member.finishing
+
+    def rest(self, place: int) -> None:
+        """A member that is woken at its deadline does what is due, and then wants to sleep."""
+        for _ in range(SPINS_MAX):
+            self.step(place, TICK)
+            self.read(place)
+            if self.places[place] == len(self.log) and self.members[place].deadline > self.now:
+                return
+        raise AssertionError(
+            f"{self.members[place].phase} at {self.now} wants to be woken at {self.members[place].deadline}"
+        )
+
+    def live(self, seconds: float, places: Sequence[int] = (0, 1, 2)) -> None:
+        """Nothing is lost, late or disturbed: these wake at their deadlines, and their programs let go."""
+        end = self.now + seconds
+        for _ in range(LIVES_MAX):
+            for place in places:
+                self.rest(place)
+                if place not in self.hung:
+                    self.release(place)
+            if all(self.places[place] == len(self.log) for place in places):
+                if self.now >= end:
+                    return
+                self.now = min(end, *(self.members[place].deadline for place in places))
+        raise AssertionError(f"after {LIVES_MAX} rounds it is {self.now}, and not {end}")
+
+
+WHATEVER: dict[str, Callable[[str], Input]] = {
+    "tick": lambda name: TICK,
+    "away": lambda name: Away(),
+    "close": lambda name: Close(),
+    "close at once": lambda name: Close(at_once=True),
+}
+OFTEN = ["read one", "lose", "lose", "hang", "away", "drain", "drain", "pause", "tick"] * 3
+SELDOM = ["close", "close at once", "restart", "restart"]
+
+
+def played(group: Group, seed: int) -> Iterator[int]:
+    """Much happens to the group; the member to which the latest did."""
+    rng = Random(seed)
+    group.age = [0.0, 0.5, 9.0][seed % 3]
+    group.live(15.0)
+    for _ in range(60):
+        place, passed, what = rng.randrange(3), rng.choice([0.0, 0.25, 1.0, 3.0]), rng.choice([*OFTEN, *SELDOM])
+        if rng.random() < 0.7:
+            group.live(passed)
+        else:
+            group.now += passed  # Nobody had the processor.
+        group.play(place, what)
+        yield place
+
+
+@pytest.mark.parametrize("guarantee", ["exclusive", "available"])
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_members_sleep_between_deadlines_and_left_alone_they_own_and_lead_everything(
+    guarantee: Guarantee, seed: int
+) -> None:
+    """A member that did not sleep would burn a core. Its program never believes more than it may act for."""
+    group = Group(guarantee)
+    for place in played(group, seed):
+        group.rest(place)
+    group.hung.clear()
+    group.loses.clear()
+    group.play(0, "restart")  # A member that stays.
+    group.log += [Undrain(by="op", name=name) for name in "abc"]
+    group.live(30.0)
+    living = [member for member in group.members if member.phase is Phase.MEMBER]
+    assert 0 < len(living)
+    assert [4] == [sum(len(member.leading) for member in living)]
+    assert [living[0].state] * len(living) == [member.state for member in living]
+    assert living[0].state.targets == living[0].state.owners
+
+
+def expired(effects: Sequence[Effect]) -> list[str]:
+    return [record.incarnation for record in appended(effects) if isinstance(record, Expire)]
+
+
+def almost_accusing(group: Group) -> Induction:
+    """The first member, which has heard itself all along and the second no more, just before it would say so."""
+    group.live(15.0)
+    member = group.members[0]
+    while True:
+        due = member._accuse_at
+        if member.tenure.sent > due - 2.0 and due == member.tenure.heard[group.members[1].incarnation] + 6.0:
+            return member
+        group.live(0.25, [0, 2])
+
+
+def test_no_member_is_accused_by_a_ledgers_answer_from_before_the_silence_was_long_enough() -> None:
+    """A driver that asks now and then must not take the time of its question for now."""
+    group = Group("exclusive")
+    member = almost_accusing(group)
+    due, accused = member._accuse_at, group.members[1].incarnation
+    assert [] == expired(member.step(Read([], 0.5), due + 0.25))
+    assert [Beat] == [type(record) for record in appended(member.step(TICK, due + 0.25))]
+    assert member.deadline > due + 0.25, "it would ask again without a pause"
+    assert [accused] == expired(member.step(Read([], 0.25), due + 0.375))

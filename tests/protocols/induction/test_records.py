@@ -1,0 +1,287 @@
+"""The format of the ledger: its exact bytes, and that whatever is not of this format is nothing to everybody alike."""
+
+import json
+from typing import get_args
+
+import pytest
+
+from neli_router.core.keyspace import Layout
+from neli_router.protocols.induction.records import (
+    RECORD_VERSION,
+    TIME_MAX,
+    WHOLE_MAX,
+    Beat,
+    Certify,
+    Drain,
+    Expire,
+    Genesis,
+    Handover,
+    Join,
+    Leave,
+    Load,
+    Pin,
+    Record,
+    Snapshot,
+    Undrain,
+    Unpin,
+    Upgrade,
+    Weigh,
+    decode,
+    encode,
+)
+from neli_router.protocols.induction.snapshots import snapshot
+from neli_router.protocols.protocol import BASE_MAX, LEASE_MAX, LEASE_MIN, NAME_MAX, RECORD_MAX, WEIGHT_MAX
+from tests.support.records import founded, join
+
+STATE = founded(
+    Join(by="a1", name="alice", address="10.0.0.1:80", weight=2, zone="eu", versions=(1, 1), at=1),
+    Drain(by="op", name="bob"),
+    Pin(by="op", partition=1, name="bob"),
+    Weigh(by="op", name="bob", weight=3),
+    Load(by="op", loads={0: 2.5}),
+    Join(by="b1", name="bob", versions=(1, 1), at=6, witness="agent"),
+    Handover(by="a1", partition=1, term=1001),
+    join("c"),
+    Leave(by="c"),
+)
+
+WRITTEN: list[tuple[Record, bytes]] = [
+    (
+        Genesis(
+            by="a1", layout=Layout(), lease=0.3, guarantee="available", base=1_767_225_600_000_000, version=1, at=4
+        ),
+        (
+            b'{"kind":"genesis","by":"a1","v":1,"layout":{"slots":16384,"partitions":256,"tags":false},"lease":0.3,'
+            b'"guarantee":"available","base":1767225600000000,"version":1,"at":4}'
+        ),
+    ),
+    (
+        Join(by="a1", name="alice", address="10.0.0.1:80", weight=2, zone="eu", versions=(1, 2), at=7),
+        (
+            b'{"kind":"join","by":"a1","v":1,"name":"alice","address":"10.0.0.1:80","weight":2,"zone":"eu",'
+            b'"versions":[1,2],"at":7,"witness":""}'
+        ),
+    ),
+    (
+        Join(by="a1", name="alice", versions=(1, 1), at=7, witness="agent"),
+        (
+            b'{"kind":"join","by":"a1","v":1,"name":"alice","address":"","weight":1,"zone":"","versions":[1,1],"at":7,'
+            b'"witness":"agent"}'
+        ),
+    ),
+    (
+        Beat(by="a1", sent_at=12.5, at=7, digest="00ff00ff00ff00ff"),
+        b'{"kind":"beat","by":"a1","v":1,"sent_at":12.5,"at":7,"digest":"00ff00ff00ff00ff"}',
+    ),
+    (
+        Expire(by="a1", incarnation="b1", last_beat=9),
+        b'{"kind":"expire","by":"a1","v":1,"incarnation":"b1","last_beat":9}',
+    ),
+    (
+        Certify(by="witness of alice", incarnation="a1"),
+        b'{"kind":"certify","by":"witness of alice","v":1,"incarnation":"a1"}',
+    ),
+    (Handover(by="a1", partition=3, term=1001), b'{"kind":"handover","by":"a1","v":1,"partition":3,"term":1001}'),
+    (Leave(by="a1"), b'{"kind":"leave","by":"a1","v":1,"grace":0.0}'),
+    (Drain(by="op", name="bob"), b'{"kind":"drain","by":"op","v":1,"name":"bob"}'),
+    (Undrain(by="op", name="bob"), b'{"kind":"undrain","by":"op","v":1,"name":"bob"}'),
+    (Pin(by="op", partition=3, name="bob"), b'{"kind":"pin","by":"op","v":1,"partition":3,"name":"bob"}'),
+    (Unpin(by="op", partition=3), b'{"kind":"unpin","by":"op","v":1,"partition":3}'),
+    (Weigh(by="op", name="bob", weight=3), b'{"kind":"weigh","by":"op","v":1,"name":"bob","weight":3}'),
+    (Weigh(by="op", name="bob", weight=None), b'{"kind":"weigh","by":"op","v":1,"name":"bob","weight":null}'),
+    (Load(by="op", loads={0: 2.5, 7: 1.0}), b'{"kind":"load","by":"op","v":1,"loads":{"0":2.5,"7":1.0}}'),
+    (Upgrade(by="op", version=2), b'{"kind":"upgrade","by":"op","v":1,"version":2}'),
+    (
+        snapshot("a1", STATE),
+        (
+            b'{"kind":"snapshot","by":"a1","v":1,"state":{"genesis":{"kind":"genesis","by":"a","v":1,"layout":'
+            b'{"slots":16,"partitions":4,"tags":false},"lease":6.0,"guarantee":"exclusive","base":1000,"version":1,"at":0},'
+            b'"genesis_at":0,"version":1,"seats":[["a1","alice","10.0.0.1:80",2,"eu",[1,1],1,""],'
+            b'["b1","bob","",1,"",[1,1],6,"agent"]],"last_beats":[1,6],"owners":[0,1,0,0],"terms":[1001,1007,1001,1001],"targets":[0,1,0,0],"pins":{"1":"bob"},'
+            b'"drains":{"bob":2},"weights":{"bob":3},"loads":{"0":2.5},"departed":["c"],"digest":"9949b844502b89fe"},"upto":10}'
+        ),
+    ),
+]
+"""Every kind of record, and its bytes. A change here is a change that older members cannot read: see RECORD_VERSION."""
+
+KINDS = [type(record).__name__ for record, _ in WRITTEN]
+
+
+def without(payload: bytes, field: str) -> bytes:
+    return json.dumps({key: value for key, value in json.loads(payload).items() if key != field}).encode()
+
+
+def with_(payload: bytes, **fields: object) -> bytes:
+    return json.dumps({**json.loads(payload), **fields}).encode()
+
+
+def test_every_kind_of_record_is_written_down_here() -> None:
+    assert {kind.__name__ for kind in get_args(Record)} == set(KINDS)
+
+
+@pytest.mark.parametrize(("record", "payload"), WRITTEN, ids=KINDS)
+def test_the_bytes_of_a_record_never_change(record: Record, payload: bytes) -> None:
+    """They are one line of JSON that says first what it is."""
+    assert payload == encode(record)
+    assert record == decode(payload)
+    assert b"\n" not in payload
+    fields = json.loads(payload)
+    assert ("kind", type(record).__name__.lower()) == next(iter(fields.items()))
+    assert RECORD_VERSION == fields["v"]
+
+
+def test_what_newer_releases_added_may_be_missing_in_the_records_of_older_ones() -> None:
+    genesis = decode(without(WRITTEN[0][1], "at"))
+    assert isinstance(genesis, Genesis)
+    assert 0 == genesis.at
+
+
+# What is no record
+
+
+@pytest.mark.parametrize("payload", [payload for _, payload in WRITTEN], ids=KINDS)
+def test_a_record_that_says_what_we_do_not_know_may_have_any_meaning_so_it_is_none(payload: bytes) -> None:
+    upper = json.loads(payload)["kind"].upper()
+    odd: list[dict[str, object]] = [{"unknown": 1}, {"by": ""}, {"kind": "unheard"}, {"kind": upper}]
+    odd += [{"v": version} for version in (0, 2, 1.0, "1", True, None)]
+    assert [] == [fields for fields in odd if decode(with_(payload, **fields)) is not None]
+    assert [None, None] == [decode(without(payload, field)) for field in ("by", "kind")]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"7",
+        b'"leave"',
+        b"{",
+        b'{"kind":"leave","by":"a"',
+        b'{"kind":"leave","by":"a"}}',
+        b'{"kind":"leave","by":"a"}{"kind":"leave","by":"a"}',
+        b"\xff\xfe",
+        b'{"kind":"leave","by":"\xff"}',
+        b'{"kind":"leave","by":"\\ud800"}',
+        b'\xef\xbb\xbf{"kind":"leave","by":"a"}',
+        b"[" * 100_000,
+        b'{"kind":"leave","by":' + b"[" * 100_000,
+        b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b',"kind":"leave","by":"a"}',
+        b'{"kind":"leave","by":"a","unknown":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001,
+    ],
+    ids=lambda payload: repr(payload[:50]),
+)
+def test_what_is_not_json_in_utf_8_or_nested_without_end_is_none(payload: bytes) -> None:
+    assert decode(payload) is None
+
+
+BEAT = b'{"kind":"beat","by":"a","v":1,"sent_at":%s,"at":%s,"digest":"0000000000000000"}'
+NUMBERS = [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e999", b"9" * 400, b"9" * 100_000, b"true", b'"1"', b"null"]
+
+
+@pytest.mark.parametrize(
+    "number", [*NUMBERS, b"1.0", b"-1", b"%d" % (WHOLE_MAX + 1)], ids=lambda text: text[:10].decode()
+)
+def test_a_time_is_a_finite_number_and_an_offset_a_whole_one_of_53_bits(number: bytes) -> None:
+    assert isinstance(decode(BEAT % (b"1", b"%d" % WHOLE_MAX)), Beat)
+    assert decode(BEAT % (b"1", number)) is None
+    assert (number in {b"1.0", b"-1"}) == (decode(BEAT % (number, b"1")) is not None)
+
+
+PLACE = {kind: KINDS.index(kind) for kind in KINDS}
+LONG, LONGER = "n" * NAME_MAX, "n" * (NAME_MAX + 1)
+
+LIMITS: list[tuple[str, str, object, object]] = [
+    ("Leave", "by", LONG, LONGER),
+    ("Join", "name", LONG, LONGER),
+    ("Join", "name", "n", ""),
+    ("Join", "address", LONG, LONGER),
+    ("Join", "zone", LONG, LONGER),
+    ("Join", "witness", LONG, LONGER),
+    ("Join", "weight", WEIGHT_MAX, WEIGHT_MAX + 1),
+    ("Join", "weight", 0, -1),
+    ("Join", "weight", 1, 1.5),
+    ("Join", "versions", [1, WHOLE_MAX], [1, 2**70]),
+    ("Join", "versions", [1, 1], [1]),
+    ("Certify", "incarnation", LONG, LONGER),
+    ("Certify", "incarnation", "i", ""),
+    ("Weigh", "weight", WEIGHT_MAX, WEIGHT_MAX + 1),
+    ("Drain", "name", LONG, LONGER),
+    ("Undrain", "name", LONG, ""),
+    ("Pin", "name", LONG, LONGER),
+    ("Expire", "incarnation", LONG, LONGER),
+    ("Genesis", "lease", LEASE_MIN, LEASE_MIN / 2),
+    ("Genesis", "lease", LEASE_MAX, 2 * LEASE_MAX),
+    ("Genesis", "guarantee", "exclusive", "hopeful"),
+    ("Genesis", "base", BASE_MAX, BASE_MAX + 1),
+    ("Genesis", "version", 1, 0),
+    ("Genesis", "layout", {"slots": 4, "partitions": 4}, {"slots": 4, "partitions": 5}),
+    ("Genesis", "layout", {"slots": 4, "partitions": 4}, {"slots": 4, "partitions": 4, "x": 1}),
+    ("Beat", "sent_at", TIME_MAX, 1.1 * TIME_MAX),
+    ("Beat", "sent_at", -TIME_MAX, -1.1 * TIME_MAX),
+    ("Beat", "digest", "0" * 16, "0" * 15),
+    ("Beat", "digest", "f" * 16, "g" * 16),
+    ("Upgrade", "version", 1, 0),
+    ("Load", "loads", {"1": 1e15}, {"1": 2e15}),
+    ("Load", "loads", {"1": 0}, {"1": -1}),
+    ("Load", "loads", {"0": 1}, {"-1": 1}),
+    ("Load", "loads", {"10": 1}, {"x": 1}),
+    ("Leave", "grace", 0, -1),
+    ("Leave", "grace", LEASE_MAX, 2 * LEASE_MAX),
+    ("Snapshot", "upto", 0, -1),
+]
+
+
+@pytest.mark.parametrize(("kind", "field", "inside", "outside"), LIMITS)
+def test_a_limit_is_a_limit(kind: str, field: str, inside: object, outside: object) -> None:
+    payload = WRITTEN[PLACE[kind]][1]
+    assert decode(with_(payload, **{field: inside})) is not None
+    assert decode(with_(payload, **{field: outside})) is None
+
+
+COMMANDS = ["a\nb", "a\n", "a\rb", "a\0b", "\x1b[2Ja", "a\x7f", "a\x85b", "\x9b2J"]
+"""Line ends, escape sequences, and further control characters."""
+COMMANDS += ["a\u2028b", "a\u202eb", "a\u2066b", "a\u200bb", "\ufeffa", "a\U000e0041"]
+"""A line separator, right to left, an isolate, no width, a byte order mark, and a tag."""
+
+
+@pytest.mark.parametrize("name", COMMANDS, ids=ascii)
+def test_text_that_a_terminal_or_a_log_would_obey_is_none(name: str) -> None:
+    fields = (("Leave", "by"), ("Join", "name"), ("Join", "address"), ("Join", "zone"), ("Drain", "name"))
+    for kind, field in (*fields, ("Join", "witness"), ("Certify", "by"), ("Certify", "incarnation")):
+        payload = WRITTEN[PLACE[kind]][1]
+        assert decode(with_(payload, **{field: "plain, spaced, é, 日本, 🚀"})) is not None
+        assert decode(with_(payload, **{field: name})) is None
+
+
+def test_a_record_that_is_too_long_is_none() -> None:
+    payload = WRITTEN[PLACE["Leave"]][1]
+    padded = payload + b" " * (RECORD_MAX - len(payload))
+    assert decode(padded) is not None
+    assert decode(padded + b" ") is None
+
+
+def test_a_snapshot_of_an_impossible_state_is_none() -> None:
+    """Whatever gets past here is hashed by those who start from it, so no number may be too large to hash."""
+    payload = WRITTEN[PLACE["Snapshot"]][1]
+    state: dict[str, object] = json.loads(payload)["state"]
+    odd_seat: list[object] = ["a", "a", "", 1, "", [1, 2**70], 1]
+    outside: tuple[tuple[str, object], ...] = (
+        *(("genesis_at", -1), ("version", 2**70), ("last_beats", [2**70]), ("owners", [-2]), ("terms", [2**70])),
+        *(("targets", [-2]), ("pins", {"0": ""}), ("drains", {"": 1}), ("weights", {"bob": -1})),
+        *(("loads", {"0": -1.0}), ("departed", [7]), ("digest", "not a digest"), ("unknown", 1)),
+        *(("seats", [["a"]]), ("seats", [odd_seat])),
+    )
+    assert decode(with_(payload, state=state)) is not None
+    assert [] == [odd for odd in outside if decode(with_(payload, state={**state, odd[0]: odd[1]})) is not None]
+
+
+def test_the_largest_base_leaves_room_for_terms() -> None:
+    assert BASE_MAX <= WHOLE_MAX // 2 + 1
+    assert 1_767_225_600_000_000 < BASE_MAX  # The year 2026, in microseconds.
+
+
+def test_snapshots_are_told_apart_from_beats_by_their_first_bytes() -> None:
+    """Whoever looks for one in a long ledger decodes only what says so there."""
+    snapshots = [payload for record, payload in WRITTEN if b'"snapshot"' in payload[:40]]
+    assert [encode(record) for record, _ in WRITTEN if isinstance(record, Snapshot)] == snapshots

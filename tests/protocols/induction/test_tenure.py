@@ -1,0 +1,122 @@
+"""May it act? What is counted from when, for each of the three conditions.
+
+The rules are in `rules/tenure.txt`, each with what a member reads and what it may act for then: `--rewrite` writes the
+answers again. A lease is 10 s and a wait 12. `p` starts at 0, so what it owes on everything has passed at 12.
+"""
+
+import re
+from collections.abc import Iterator
+from math import inf
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.tenure import Linger, Tenure
+from tests.support.records import founded, parsed
+
+LEASE, WAIT, HOLD = 10.0, 12.0, 20.0
+
+
+class Reader:
+    """Member p, as far as it acts: reads one record after the other and says for what it may act."""
+
+    def __init__(self, start: float = 0.0, *words: str, exclusive: bool = True) -> None:
+        self.state = founded()
+        for word in words:
+            self.state = fold(self.state, self.state.at, parsed(word, self.state))
+        self.tenure = self.begun("p", self.state, start, exclusive=exclusive)
+
+    @staticmethod
+    def begun(
+        me: str, state: State, start: float, *, exclusive: bool, lingering: dict[int, Linger] | None = None
+    ) -> Tenure:
+        lasts = LEASE if exclusive else HOLD
+        return Tenure.begin(me, state, start, exclusive=exclusive, lasts=lasts, wait=WAIT, lingering=lingering or {})
+
+    def read(self, now: float, *words: str) -> "Reader":
+        for word in words:
+            before, record = self.state, parsed(word, self.state)
+            self.state = fold(before, before.at, record)
+            self.tenure = self.tenure.read(before, record, self.state, now)
+        return self
+
+    def may(self, now: float, partition: int = 0) -> int | None:
+        return self.tenure.term(self.state, partition, now)
+
+    def answer(self, line: str) -> str:
+        what, *rest = line.split()
+        match what:
+            case "gave":
+                self.tenure = self.tenure.gave(0, self.state.terms[0])
+            case "left":
+                self.tenure = self.tenure.leaving()
+            case "asking":
+                self.tenure = self.tenure.asking(float(rest[0]))
+            case "may":
+                partition, times = (int(rest[1]), rest[2:]) if rest[0] == "of" else (0, rest)
+                return " ".join(str(self.may(float(now), partition)) for now in times)
+            case "who":
+                told = [f"{name} {at:g}" for name, at in self.tenure.heard.items()]
+                told += [f"{i} lingers as {it}" for i, it in self.tenure.lingering.items()]
+                return ", ".join(told)
+            case _ if rest[0] == "heard":
+                self.read(float(what), f"p:beat(sent_at={rest[1]})")
+            case _:
+                self.read(float(what), *rest)
+        return ""
+
+
+def owner(*, exclusive: bool = True) -> Reader:
+    """p owns everything under term 1001 and heard a Beat of its own that it sent at 100."""
+    return Reader(exclusive=exclusive).read(90.0, "p:join").read(100.5, "p:beat(sent_at=100)")
+
+
+def played(lines: list[str]) -> Iterator[str]:
+    reader = Reader()
+    for line in lines:
+        asked = line.split(" ->")[0]
+        what, *rest = asked.split() or [""]
+        exclusive = "available" not in rest
+        if what == "start":
+            reader = Reader(float(rest[0]), *(word for word in rest[1:] if word != "available"), exclusive=exclusive)
+        elif what == "owner":
+            reader = owner(exclusive=exclusive)
+        elif asked and not asked.startswith("#") and (answer := reader.answer(asked)):
+            asked += f" -> {answer}"
+        yield asked
+
+
+RULES = Path(__file__).parent / "rules" / "tenure.txt"
+PREFACE, *BLOCKS = re.split(r"(?m)^(?=## )", RULES.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=[re.sub(r"\W+", "_", block.splitlines()[0][3:]) for block in BLOCKS])
+def test_a_member_acts_by_the_rule(block: str, pytestconfig: pytest.Config) -> None:
+    answered = "\n".join(played(block.splitlines())) + "\n"
+    if pytestconfig.getoption("rewrite"):
+        RULES.write_text(RULES.read_text(encoding="utf-8").replace(block, answered), encoding="utf-8")
+        return
+    assert block.rstrip() == answered.rstrip()
+
+
+def test_a_tenure_is_a_value_that_never_changes() -> None:
+    reader = owner()
+    before = reader.tenure
+    kept = replace(before)
+    reader.read(101.0, "q:join", "q:beat", "p:beat(sent_at=101)")
+    for word in ("gave", "left", "102 q:expire(incarnation=p)"):
+        reader.answer(word)
+    assert kept == before
+    assert ({"p": 100.5}, {}) == (before.heard, before.given)
+
+
+def test_a_new_incarnation_takes_over_what_lingers() -> None:
+    before = owner(exclusive=False).read(101.0, "q:join", "o:pin(partition=0,name=q)")
+    before.answer("gave")
+    before.read(102.0, "p:handover(partition=0)")
+    assert {0: Linger(1001, 5, 120.0)} == before.tenure.lingering
+    tenure = Reader.begun("p2", before.state, 105.0, exclusive=False, lingering=before.tenure.lingering)
+    assert [1001, None] == [tenure.term(before.state, 0, now) for now in (119.9, 120.0)]
+    assert -inf == tenure.sent
