@@ -1,9 +1,15 @@
 """The command line: what is printed, and how it ends."""
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
-from neli_router.commands.cli import main
+import neli_router
+from neli_router.commands.cli import COMMANDS, main
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -63,3 +69,12 @@ def test_one_seed_prints_its_options_and_its_trace_and_is_the_same_twice() -> No
 def test_what_cannot_be_meant_is_refused(arguments: tuple[str, ...], complaint: str) -> None:
     code, output = run(*arguments)
     assert (2, True) == (code, complaint in output)
+
+
+def test_without_the_laboratory_the_products_commands_are_all_there_are(tmp_path: Path) -> None:
+    package = Path(neli_router.__file__).parent
+    shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("lab", "__pycache__"))
+    command = [sys.executable, "-m", "neli_router", "--help"]
+    output = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    shown = [line.split()[0] for line in output.partition("Commands:\n")[2].splitlines() if line[2:3].strip()]
+    assert sorted(COMMANDS) == shown

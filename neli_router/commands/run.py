@@ -45,7 +45,7 @@ from neli_router.core.exit_codes import (
 from neli_router.core.keyspace import Role
 from neli_router.errors import NeliError, NoAgent, plain
 from neli_router.hosts.descendants import told_left
-from neli_router.hosts.guardian import MARGIN_MIN, Guardian, guardian
+from neli_router.hosts.guardian import Guardian, guardian
 
 if TYPE_CHECKING:
     from neli_router.agent.client.client import Client
@@ -233,8 +233,9 @@ class _Run:
         give_up_at, told = host_clock() + self._patience_to_lead, ""
         block.start()
         try:
-            # The agent's end of a lease is a little later than ours. In between, it still answers that it leads.
-            while not hold.is_held or hold.end <= self._lease_end + MARGIN_MIN:
+            # The agent's end of a lease is later than ours, by as long as its answer took. In between, it still says
+            # that it leads, and a command that began there would be killed at once.
+            while not hold.is_held or hold.end <= self._lease_end + self._guard.margin:
                 if self._signals:
                     return 128 + self._signals[0]
                 if hold.is_held and hold.remaining() <= 0:
@@ -319,7 +320,7 @@ class _Run:
                     if behind := said.get("behind"):
                         self._tell_behind(behind)
                 if "gone" in said:
-                    self._lease_end = until if lost == "killed" and hold.remaining() > 0 else -inf
+                    self._lease_end = until if lost == "killed" and not hold.is_lost else -inf
                     return self._code(block, status, lost, stopping=stopping)
 
     def _share(self, block: "LeadingBlock[AgentLease]") -> None:

@@ -49,6 +49,8 @@ from tests.support.waiting import PATIENCE, until
 
 __all__ = ["FOUNDED", "PATIENCE", "StandIn", "standing_in", "whenever"]
 
+RENEWED_EVERY = 0.5
+
 
 class StandIn:
     """Two partitions: `alpha` owns number 0, no member owns number 1. All attributes are the test's to set."""
@@ -61,6 +63,8 @@ class StandIn:
         self.lease = LeaseView(0, False, "alpha", why="beta leads it")
         self.lease_ends: float | None = None
         """On `time.monotonic`: then the rest of the lease grows shorter, as that of a real one does."""
+        self.late = 0.0
+        """Seconds that an answer about the lease takes."""
         self.share = ShareView("alpha", why="beta leads them")
         self.history = [FOUNDED]
         self.token = ""
@@ -79,6 +83,23 @@ class StandIn:
         self.lease = LeaseView(0, True, "alpha", term, remaining, drain_timeout)
         self.lease_ends = None  # Only now: a question in between would find the last term with a new end.
         self.say("acquired", self.lease)
+
+    @contextmanager
+    def renewing(self) -> Iterator[None]:
+        """Inside, the lease is renewed again and again, as a real agent does it."""
+        done = threading.Event()
+
+        def renew() -> None:
+            while not done.wait(RENEWED_EVERY):
+                self.say("renewed")
+
+        thread = threading.Thread(target=renew)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def say(self, name: str, view: msgspec.Struct | None = None, *, why: str = "") -> None:
         """Send an event to every stream."""
@@ -112,6 +133,7 @@ class StandIn:
                 asked = msgspec.json.decode(await request.body(), type=OwnersAsked)
                 return _json(OwnersView([_owner(key) for key in [*asked.keys, *asked.keys64]], 9, 0.1))
             case "lease":
+                await asyncio.sleep(self.late)
                 ends = self.lease_ends
                 left = self.lease.remaining if ends is None else max(0.0, ends - monotonic())
                 return _json(msgspec.structs.replace(self.lease, remaining=left))
