@@ -1,14 +1,14 @@
-"""README.md and docs/: every example runs, as a reader would type it, or a table here says why it cannot.
+"""README.md and docs/: every example runs as a reader would type it, or a table here says why it cannot.
 
-    python block    a test of its page executes all of them in order, in an empty folder
-    sh block        each command has a checker by its first word, which asks the real command line, or looks for the
-                    target, extra, benchmark or variable; or `NOT_RUN` has the reason
+    python block    a test of its page executes all blocks in order, in an empty folder
+    sh block        the first word of each command selects a checker, which asks the real command line, or looks for
+                    the target, extra, benchmark or variable; otherwise `NOT_RUN` has the reason
     console block   commands of redis-cli with their answers, on a real Redis
     text block      output of the demo
-    indented        pictures and addresses: no code may hide there; an address of a ledger is taken by the real parser
+    indented        pictures and addresses: no code may hide there; the real parser must accept ledger addresses
 
-The commands of docs/agent.md really run, beside an agent. A page with Python blocks and no test fails. The blocks of
-docs/airflow.md run in tests/provider/test_docs.py, where Airflow is.
+The commands of docs/agent.md really run, next to an agent. A page that has Python blocks but no test fails. The blocks
+of docs/airflow.md run in tests/provider/test_docs.py, where Airflow is installed.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, redirect_stdout, suppress
 from functools import cache
 from io import StringIO
@@ -61,26 +61,27 @@ LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 PYTHON_BLOCKS = {
     "README.md": 3,
     "docs/agent.md": 2,
-    "docs/airflow.md": PAGES["docs/airflow.md"].count("\n```python\n"),  # However many: each is run by itself.
+    "docs/airflow.md": PAGES["docs/airflow.md"].count("\n```python\n"),  # Any number: each runs on its own.
     "docs/columns.md": 1,
     "docs/fencing.md": 13,
     "docs/groups.md": 2,
     "docs/load.md": 1,
+    "docs/members.md": 1,
     "docs/protocols.md": 6,
     "docs/redis.md": 3,
     "docs/spark.md": 9,
 }
-"""Page -> how many of them the test of that page executes."""
+"""Page -> how many Python blocks its test executes."""
 
 NOT_RUN = {
     "airflow": "takes seconds to start; tests/provider/test_docs.py asks Airflow's own parser",
     "install": "puts files into /etc; tests/deploy reads the files",
     "kafka-acls.sh": "comes with Kafka; tests/drivers/ledgers/test_kafka.py grants these rights to a member",
     "kill": "ends a process that the lines before it started",
-    "kubectl": "wants a cluster; tests/deploy/test_kubernetes.py checks the manifests",
+    "kubectl": "needs a cluster; tests/deploy/test_kubernetes.py checks the manifests",
     "openssl": "draws a token for /etc",
     "source": "changes the shell that reads it",
-    "systemctl": "wants systemd; tests/deploy/test_systemd.py checks the unit",
+    "systemctl": "needs systemd; tests/deploy/test_systemd.py checks the unit",
     "umask": "belongs to the token for /etc",
     "useradd": "makes a user of the host",
 }
@@ -92,13 +93,13 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def execute(page: str, names: dict[str, Any], *, swapped: tuple[str, str] = ("", "")) -> None:
-    """Our own pages' blocks, in order."""
+    """Execute the Python blocks of one of our pages, in order."""
     for block in blocks(page, "python"):
         exec(block.replace(*swapped), names)  # noqa: S102
 
 
 def commands(block: str) -> Iterator[list[str]]:
-    """The words of each command in a block of shell, without comments and the places that output goes to."""
+    """The words of each command in a shell block, without comments and redirections."""
     for line in block.replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
@@ -120,17 +121,17 @@ def help_of(program: str, *words: str) -> str:
         if program.endswith(".py"):
             runpy.run_path(str(ROOT / program), run_name="__main__")
         else:
-            # Another test of this worker may have imported it, and `runpy` warns of that.
+            # Another test of this worker may have imported the module, and `runpy` would warn about that.
             patched.delitem(sys.modules, f"{program}.__main__", raising=False)
             runpy.run_module(program, run_name="__main__", alter_sys=True)
     return told.getvalue()
 
 
 def check_neli(words: list[str]) -> None:
-    with main.make_context("neli", words, resilient_parsing=True) as context:
+    with main.make_context("neli", [*words], resilient_parsing=True) as context:
         command = main.get_command(context, words[0]) if not words[0].startswith("-") else None
         if command is None:
-            assert words in (["--version"], ["--help"]), f"`neli {words[0]}` is no command"
+            assert words in (["--version"], ["--help"]), f"`neli {words[0]}` is not a command"
         else:
             command.make_context(words[0], words[1:], parent=context)
 
@@ -147,18 +148,20 @@ def check_pip(words: list[str]) -> None:
     if words == ["uninstall", "pyspark-client"]:
         return
     assert words[0] == "install"
-    if words[1:3] == ["--force-reinstall", "--no-deps"]:  # A package of others: in the version that is tested.
+    if words[1:3] == ["--force-reinstall", "--no-deps"]:  # A third-party package, in the version that is tested.
         assert f"\n{words[3]} \\\n" in (ROOT / "requirements" / "dev.txt").read_text(encoding="utf-8")
         return
     for target in words[1:]:
         found = re.fullmatch(r"\.(?:\[([a-z,]+)\])?", target)
-        assert found, f"{target}: there is no release on an index, so only a clone can be installed"
+        assert found, f"{target}: no index has a release, so only a clone can be installed"
         assert set((found[1] or "").split(",")) - {""} <= extras.keys()
 
 
 def check_python(words: list[str]) -> None:
     match words:
         case ["-m", "venv", _] | ["-m", "neli_router.spark.runtime"]:  # tests/spark/test_runtime.py runs the latter.
+            pass
+        case ["worker.py", _]:  # A test below runs it.
             pass
         case ["-m", "benchmarks" | "neli_router.lab.local_airflow" as program, *options]:
             told = help_of(program, *(options[:1] if options and not options[0].startswith("-") else []))
@@ -173,9 +176,9 @@ def check_export(words: list[str]) -> None:
 
 
 def check_spark_submit(words: list[str]) -> None:
-    """The job is there and has the options; tests/spark runs it."""
+    """The job exists and has the options; tests/spark runs it."""
     pytest.importorskip("pyspark")
-    while words[0] == "--conf":  # Of Spark itself.
+    while words[0] == "--conf":  # An option of Spark itself.
         words = words[2:]
     told = help_of(words[0])
     assert [] == [word for word in words if word.startswith("--") and word not in told]
@@ -205,7 +208,7 @@ INLINE = [
     for page in PAGES
     for text in re.findall(r"`((?:neli|make|pip|python) [^`]*)`", FENCED.sub("", PAGES[page]))
 ]
-"""Commands within a sentence, which may lack their arguments."""
+"""Commands inside a sentence, which may lack their arguments."""
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -256,7 +259,7 @@ def test_no_code_hides_from_these_tests_and_every_link_leads_to_a_file(page: str
 
 
 def addresses(page: str) -> list[str]:
-    """Of ledgers: not those that have [optional] parts, nor those of a server, which end with its port."""
+    """Ledger addresses on a page, without those that have [optional] parts or name only a server and its port."""
     return [found for found in ADDRESS.findall(PAGES[page]) if "[" not in found and not re.search(r"://[^/]+$", found)]
 
 
@@ -275,18 +278,48 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_front_page(capsys: pytest.CaptureFixture[str]) -> None:
-    lead, ask, handle = blocks("README.md", "python")
+@pytest.mark.process
+def test_the_first_program_shares_keys_and_a_killed_worker_is_replaced() -> None:
+    worker, *_ = blocks("README.md", "python")
+    Path("worker.py").write_text(worker, encoding="utf-8")
+    started = [words for block in blocks("README.md", "sh") for words in commands(block) if "worker.py" in words]
+    assert 3 == len(started)
+
+    def orders(name: str) -> list[str]:
+        _, _, line = Path(name).read_text(encoding="utf-8").rstrip().rpartition("\n")
+        return line.split()[3:]
+
+    def are_shared(names: Collection[str]) -> bool:
+        return sorted(f"order-{number}" for number in range(9)) == sorted(key for name in names for key in orders(name))
+
+    with ExitStack() as stack:
+        workers: dict[str, subprocess.Popen[str]] = {}
+        for _, program, name in started:
+            output = stack.enter_context(Path(name).open("w", encoding="utf-8"))
+            process = subprocess.Popen([sys.executable, program, name], stdout=output, text=True)
+            workers[name] = stack.enter_context(process)
+            stack.callback(process.kill)
+        until(lambda: are_shared(workers), "nine orders are shared")
+        killed = workers.pop(next(name for name in workers if orders(name)))
+        killed.kill()
+        until(lambda: are_shared(workers), "the other two have all of them")
+
+
+def test_the_other_programs_of_the_front_page(capsys: pytest.CaptureFixture[str]) -> None:
+    _, lead, ask = blocks("README.md", "python")
     exec(lead, {})  # noqa: S102 - our own pages, here and below.
     assert "Owner(name='worker-1', address='10.0.0.1:8080'," in capsys.readouterr().out
     with Member(Config("sqlite:jobs.db", name="worker-0")) as member, member.leading("customer-42", timeout=PATIENCE):
         exec(ask, {})  # noqa: S102
-    exec(handle, {})  # noqa: S102
 
 
-def test_the_front_page_shows_lines_that_the_demo_prints() -> None:
+def test_a_member_with_a_handler() -> None:
+    execute("docs/members.md", {})
+
+
+def test_the_promises_show_lines_that_the_demo_prints() -> None:
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "neli_router" / "lab" / "demo").glob("*.py"))
-    (shown,) = blocks("README.md", "text")
+    (shown,) = blocks("docs/promises.md", "text")
     names = re.findall(r"^PASS  ([\w-]+(?: [\w-]+)*)", shown, flags=re.MULTILINE)
     assert 3 == len(names)
     assert [] == [name for name in names if f'"{name}"' not in source]
@@ -294,7 +327,7 @@ def test_the_front_page_shows_lines_that_the_demo_prints() -> None:
 
 @pytest.mark.process
 def test_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first block of shell line by line, beside the agent that it starts; then its Python."""
+    """Run its first shell block line by line, next to the agent that the block starts; then its Python."""
     report = tmp_path / "report.sh"
     report.write_text('#!/bin/sh\nexec test -n "$NELI_TERM"\n')
     report.chmod(0o755)
@@ -316,12 +349,12 @@ def test_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                     until(
                         lambda: 0 == CliRunner().invoke(main, ["owner", "customer-42"]).exit_code, "the agent is ready"
                     )
-                case ["neli", "watch", *_]:  # It goes on until it is interrupted.
+                case ["neli", "watch", *_]:  # It runs until it is interrupted.
                     watching = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
                     stack.callback(watching.terminate)
                     assert watching.stdout is not None
                     assert watching.stdout.readline().split()[2] == "worker-1"  # After the day and the time.
-                case ["neli", "doctor"]:  # It may complain of a ledger that is slow while the machine is busy.
+                case ["neli", "doctor"]:  # It may complain about a slow ledger while the machine is busy.
                     assert CliRunner().invoke(main, ["doctor"]).exit_code in {0, 1}
                 case ["neli", command, *_] if command != "run":
                     told = CliRunner().invoke(main, words[1:])
@@ -386,7 +419,7 @@ def test_more_than_one_owner(tmp_path: Path) -> None:
 def test_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {"ledger": f"sqlite:{tmp_path}/ledger.db"}
     query = ""
-    # Leases that outlast whatever else this machine is busy with: Spark is slow to start, and members must not be lost.
+    # Leases that survive a busy machine: Spark is slow to start, and members must not be lost.
     config = Config(names["ledger"], name="anna", layout=Layout(partitions=4), lease=15.0)
     with Member(config) as member, member.leading("x"):
         for block in blocks("docs/spark.md", "python"):
@@ -408,7 +441,7 @@ def test_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ["anna"] == [row.member for row in names["beats"].where("member is not null").collect()]
     owners = names["spark"].table("owners").orderBy("partition").collect()
     assert [(partition, "anna") for partition in range(4)] == [row[:2] for row in owners]
-    # Another group than that of the blocks, so in another folder.
+    # A different group from that of the blocks, so in a different folder.
     host = tmp_path / "host"
     host.mkdir()
     socket = str(host / "agent.sock")
@@ -426,7 +459,7 @@ def test_load() -> None:
 
 @pytest.mark.kafka
 def test_moving_from_goneli(kafka: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With a real process of goNELI in the group before, and a fence behind it after the move."""
+    """With a real goNELI process in the group before the move, and a fence behind the group afterwards."""
     require(build())
     group, topic = "prices.group", "prices.topic"
     admin = AdminClient({"bootstrap.servers": kafka, "log_level": 0})
@@ -437,7 +470,7 @@ def test_moving_from_goneli(kafka: str, capsys: pytest.CaptureFixture[str]) -> N
         goneli.ask_to_leave()
         execute("docs/protocols.md", names, swapped=("localhost:9092", kafka))
     said = capsys.readouterr().out
-    assert [str(names["last"])] * 2 == re.findall(rf"\bterm ({names['last']})\b", said), said  # Led under, and refused.
+    assert [str(names["last"])] * 2 == re.findall(rf"\bterm ({names['last']})\b", said), said  # Led, then refused.
     assert names["lease"].term > names["term_base"] > names["last"]
 
 
