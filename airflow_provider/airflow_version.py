@@ -1,10 +1,10 @@
-"""The version of Airflow: whether the one that is installed has what this provider stands on.
+"""The version of Airflow: whether the installed one has what this provider needs.
 
     hooks, operators, sensors ... --imported--> require_airflow --too old, or none--> ImportError, with what to do
 
-Triggers that end a task without a worker came with 3.3. In an older Airflow the imports below would fail by the name of
-some class, which says nothing to a reader of the log. So each folder asks here first, and so do `partitions` and
-`retries`, which lie in none.
+Triggers that end a task without a worker came with Airflow 3.3. In an older Airflow the imports below would fail with
+the name of some class, which means nothing to a reader of the log. So each subpackage asks here first, and so do
+`partitions` and `retries`, which are in no subpackage.
 """
 
 from importlib.metadata import PackageNotFoundError, version
@@ -17,7 +17,7 @@ AIRFLOW_MIN = (3, 3)
 
 
 def airflow_problem() -> str:
-    """What is wrong with the Airflow of this environment; empty if nothing is."""
+    """Describe what is wrong with the Airflow of this environment; empty if nothing is."""
     try:
         found = version("apache-airflow-core")
     except PackageNotFoundError:
@@ -29,7 +29,7 @@ def airflow_problem() -> str:
 
 
 def require_airflow() -> None:
-    """Raise ImportError if there is no Airflow, or an older one."""
+    """Raise ImportError if Airflow is missing or too old."""
     if problem := airflow_problem():
         wanted = ".".join(map(str, AIRFLOW_MIN))
         raise ImportError(f"Airflow {wanted} or newer was wanted, but {problem}: {how_to_install('airflow')}")

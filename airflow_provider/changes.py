@@ -6,13 +6,13 @@
                                                                       |
     ASKING --answered--> FOLLOWING, which begins with all that is known, in one batch
        ^                     |
-       '------ pause <-------'-- away: it is told once, and again when the reason is of another kind
+       '------ pause <-------'-- away: reported once, and again if the reason is of another kind
 
-A follower acts by the state and not by the single change: a batch says who owns a partition, not what happened to it.
-So nothing is lost by an outage, because the first batch after it has all partitions again. And a follower that is slow
-hears of the newest owner of each partition only, which bounds what waits for it by the number of partitions.
+A follower acts on the state, not on single changes: a batch says who owns a partition, not what happened to it. So an
+outage loses nothing, because the first batch after it contains all partitions again. A slow follower hears only of the
+newest owner of each partition, so at most one entry per partition waits for it.
 
-An agent that hangs ends no stream. So when nothing was heard for a while, it is asked something.
+An agent that hangs does not end its stream. So after a silence, the agent is sent a request.
 """
 
 import asyncio
@@ -34,30 +34,30 @@ from neli_router.router.table import Owner, Table
 __all__ = ["Away", "Batch", "of_agent", "of_ledger"]
 
 SILENCE_MAX = 15.0
-"""Seconds without news, after which the agent is asked whether it is still there."""
+"""Seconds without news before the agent is asked whether it is still there."""
 
 PAUSE_MIN = 0.1
 PAUSE_MAX = 5.0
-"""Seconds between two tries, doubled after each. A longer pause asks less of an agent that comes back, and hears of it
-later."""
+"""Seconds between two attempts, doubled after each. A longer pause puts less load on an agent that comes back, but
+notices its return later."""
 
 Batch = Mapping[int, OwnerView]
-"""Partition -> its owner, or a view without a name that says why it has none."""
+"""Partition -> its owner, or a view without a name that gives the reason."""
 
 
 class Away(NamedTuple):
-    """The source cannot be asked now, for this reason. What it said before may not be true any more."""
+    """The source cannot be asked now, for this reason. Its earlier answers may no longer be true."""
 
     error: NeliError
 
 
 def of_agent(client: AsyncClient) -> AsyncGenerator[Batch | Away, None]:
-    """All owners that the agent knows, then what changes. Ends never; raises ConfigError for a wrong address."""
+    """All owners that the agent knows, then the changes. Never ends; raises ConfigError for a wrong address."""
     return _through_outages(partial(_told_by, client))
 
 
 def of_ledger(opened: Callable[[], Router]) -> AsyncGenerator[Batch | Away, None]:
-    """All owners that the ledger tells of, then what changes. Ends when the router is closed, by Closed.
+    """All owners in the ledger, then the changes. Raises Closed when the router is closed.
 
     `opened` opens the router, or returns the one that it opened before. It is called in a thread.
     """
@@ -75,16 +75,16 @@ async def _through_outages(follow: Callable[[], AsyncGenerator[Batch, None]]) ->
         except (Closed, ConfigError):
             raise
         except NeliError as error:
-            # Not by its text, which may say how long ago something was.
+            # Do not compare the text: it may say how long ago something was.
             if told != (type(error), error.remedy):
                 told = type(error), error.remedy
                 yield Away(error)
-        await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # Not all followers of a host at one moment.
+        await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # So that the followers of a host spread out.
         pause = min(PAUSE_MAX, 2 * pause)
 
 
 async def _read_by(opened: Callable[[], Router]) -> AsyncGenerator[Batch, None]:
-    """The table of a router, as batches, of which the first is whole. Raises why it cannot be believed."""
+    """The table of a router, as batches, the first of them complete. Raises the reason if it cannot be believed."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
     router = await asyncio.to_thread(opened)  # A driver may take its time.
     feed = router.feed
@@ -120,12 +120,12 @@ async def _read_by(opened: Callable[[], Router]) -> AsyncGenerator[Batch, None]:
 
 
 async def _told_by(client: AsyncClient) -> AsyncGenerator[Batch, None]:
-    """One stream of the agent, as batches, of which the first is whole. Raises why it ended."""
+    """One stream of the agent, as batches, the first of them complete. Raises the reason why it ended."""
     layout = (await client.table()).layout
     missing = layout.partitions if layout is not None else 0
     try:
         await client.call(calls.owners([]))
-    except LookupFailed as error:  # No owner is known at all, so the stream begins with none.
+    except LookupFailed as error:  # No owner is known, so the stream begins without owners.
         yield {partition: OwnerView(partition, None, why=error.found) for partition in range(missing)}
         missing = 0
     pending: dict[int, OwnerView] = {}
@@ -152,9 +152,9 @@ async def _told_by(client: AsyncClient) -> AsyncGenerator[Batch, None]:
                 yield batch
         await listening
         raise NoAgent(
-            f"the agent at {client.address} was to tell who owns the partitions",
+            f"the agent at {client.address} was asked who owns the partitions",
             "it ended the conversation",
-            "it may be leaving or starting anew: ask again in a moment",
+            "it may be leaving or restarting: ask again in a moment",
         )
     finally:
         listening.cancel()
@@ -164,7 +164,7 @@ async def _told_by(client: AsyncClient) -> AsyncGenerator[Batch, None]:
 
 
 async def _rings(event: asyncio.Event) -> bool:
-    """Whether `event` comes before the silence has lasted too long."""
+    """Wait for `event`; False if the silence lasts too long."""
     with suppress(TimeoutError):
         async with asyncio.timeout(SILENCE_MAX):
             return await event.wait()

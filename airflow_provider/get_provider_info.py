@@ -1,9 +1,10 @@
-"""The provider as Airflow sees it: which classes there are, the form of a connection, and the options of `[neli]`.
+"""The provider as Airflow sees it: its classes, its connection form, and the options of `[neli]`.
 
-    entry point apache_airflow_provider --every process of Airflow--> get_provider_info() --> a dict, as Airflow asks
+    entry point apache_airflow_provider --every process of Airflow--> get_provider_info() --> a dict in Airflow's form
 
-Airflow calls this before anything else of us is imported, and an error here would end every command of it. So nothing
-is imported, and an Airflow that is too old is told of no class: it goes on, and a Dag that imports one is told why not.
+Airflow calls this before it imports anything else of ours, and an error here would end every Airflow command. So this
+module imports nothing of Airflow. It lists no classes to an Airflow that is too old: that Airflow goes on, and a Dag
+that imports one of our classes gets an error that says why.
 """
 
 from typing import Any
@@ -43,7 +44,7 @@ _CONNECTION: dict[str, Any] = {
         },
         "ownership": {
             "label": "Owners in Redis",
-            "description": "Where members tell who owns what, such as redis://host:6379/jobs: to ask instead of the "
+            "description": "Where members publish who owns what, such as redis://host:6379/jobs: to ask instead of the "
             "address. Leases need an agent.",
             "schema": {"type": ["string", "null"]},
         },
@@ -59,7 +60,7 @@ _OPTIONS: dict[str, Any] = {
         "default": "",
     },
     "agent_config": {
-        "description": "The file neli.toml of that agent. Empty: the one that `neli agent` finds by itself.",
+        "description": "The file neli.toml of that agent. Empty: the one that `neli agent` finds on its own.",
         "version_added": "0.1.0",
         "type": "string",
         "example": "/etc/neli/neli.toml",
@@ -105,7 +106,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 def get_provider_info() -> dict[str, Any]:
-    """All that this provider has, or only what it is where Airflow is too old for it."""
+    """Everything that this provider has, or only its description if Airflow is too old for it."""
     if airflow_problem():
         return dict(_ABOUT)
     return {
@@ -125,6 +126,6 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def _modules(folder: str, *names: str) -> list[dict[str, Any]]:
-    """The modules of a folder that hold classes; the one that is called as we are unless others are named."""
+    """The modules of a folder that hold classes; the module named like the provider unless others are named."""
     modules = [f"airflow_provider.{folder}.{name}" for name in names or ("neli",)]
     return [{"integration-name": NAME, "python-modules": modules}]

@@ -1,31 +1,31 @@
-"""Leases: a task works under the lease of a role, and the lease's loss ends its work, whatever it is at.
+"""Leases: a task works under the lease of a role, and losing the lease ends its work, whatever it is doing.
 
     with holding(hook, role) as lease:       the role is held: its handover waits for the end of the block
-        work(term=lease.term)                stopped at once when the lease is lost
-        lease.revoked                        true from when another member shall have the role: finish, and leave
+        work(term=lease.term)                stopped immediately when the lease is lost
+        lease.revoked                        true as soon as another member is to take the role: finish, and leave
 
     TAKING --led here--> HELD --revoked--> HELD, finishing -------- the block ends --> OVER
        |                   '--- fenced, or run out ---> ENDING         |
        '--led elsewhere--> NotLeadingHere                 |-- the block ends, however --> LeadershipLost
                                                           '-- it does not, for END_MAX --> the process ends, code 75
 
-**How it is stopped.** A task's code sleeps, waits for a process, or reads from a database: it asks nothing. So a thread
-watches the lease. It hears of a loss from the client's thread, and of a lease that runs out by its own clock, for the
-agent may be dead. Then it sends a signal to the main thread, where Airflow runs all tasks. The kernel breaks off what
-waits, and the handler raises LeadershipEnding at that line. A coroutine is cancelled instead.
+**How it is stopped.** A task's code sleeps, waits for a process, or reads from a database: it checks nothing. So a
+thread watches the lease. It learns of a loss from the client's thread, and notices an expired lease by its own clock,
+because the agent may be dead. Then it sends a signal to the main thread, where Airflow runs all tasks. The kernel
+interrupts the call that waits, and the handler raises LeadershipEnding at that line. A coroutine is cancelled instead.
 
-The signal is SIGURG. Nothing else in Airflow has it, while SIGTERM, SIGALRM and SIGUSR2 are Airflow's own and stay as
-they are; and by default it is ignored, so that one that comes late does no harm. The handler passes on all that is not
-meant for it: to the block around this one, or to the program's own. A timeout of Airflow may come at any moment, too,
-and stays what it is.
+The signal is SIGURG. Nothing else in Airflow uses it, while SIGTERM, SIGALRM and SIGUSR2 are Airflow's own and stay
+untouched. It is ignored by default, so a signal that comes late does no harm. The handler passes on everything that is
+not meant for it: to the block around this one, or to the program's own handler. A timeout of Airflow may also come at
+any moment, and remains a timeout.
 
-**Where it is not stopped.** In the middle of a question to Airflow's supervisor, because the answer would be taken for
-that of the next question, and the task's end is one: it is stopped a moment later. In code that never returns to
-Python, and in a thread other than the main one: those have `lease.check()`.
+**Where it is not stopped.** In the middle of a request to Airflow's supervisor: the next request would take the pending
+answer for its own, and the task's end is such a request. So the task is stopped a moment later. Code that never returns
+to Python is not stopped either, and neither is any thread but the main one: such threads have `lease.check()`.
 
-**When it goes on nevertheless.** The exception comes again after AGAIN, and after END_MAX the process ends. Stopping is
-courtesy: a process that was itself stopped knows nothing. So all that matters carries the lease's term, and the fence
-of the table or database refuses it (`neli_router.fence`).
+**When it goes on nevertheless.** The exception is raised again after AGAIN, and after END_MAX the process ends.
+Stopping a task is only a courtesy: a process that was itself stopped knows nothing. So everything that matters carries
+the lease's term, and the fence of the table or database refuses an old one (`neli_router.fence`).
 """
 
 import asyncio
@@ -57,27 +57,27 @@ if TYPE_CHECKING:
 __all__ = ["END_MAX", "HeldBlock", "holding"]
 
 END_MAX = 30.0
-"""Seconds from the loss until the process of a task that goes on is ended. More lets slow `finally` blocks clean up,
-and lets a zombie work for longer; its writes are refused all the same."""
+"""Seconds from the loss until the process of a task that goes on is ended. A longer time lets slow `finally` blocks
+clean up, and lets a zombie work for longer; its writes are refused all the same."""
 
 AGAIN = 10.0
-"""Seconds between two exceptions. Less would break off a rollback that is under way; more would let code go on that has
-swallowed the first one."""
+"""Seconds between two exceptions. A shorter time would interrupt a rollback that is under way; a longer time would let
+code go on that has swallowed the first exception."""
 
 POKE_EVERY = 0.05
-"""Seconds between two signals, until the exception was raised: the first may have come at a moment when it must not."""
+"""Seconds between two signals until the exception was raised: the first signal may come at a moment that forbids it."""
 
 START_MAX = 5.0
-"""Seconds for taking a role that was led here a moment ago: an agent confirms it within milliseconds. After that, it
-counts as lost between the question and the start."""
+"""Seconds for taking a role that was led here a moment ago: an agent confirms it within milliseconds. After that, the
+role counts as lost between the question and the start."""
 
 JOIN_MAX = 1.0
-"""Seconds that leaving a block waits for the watching thread, which has nothing left to do."""
+"""Seconds to wait, when a block ends, for the watching thread, which has nothing left to do."""
 
 SIGNAL = signal.SIGURG
 
 TALKING = "airflow.sdk.execution_time.comms"
-"""The module that speaks to Airflow's supervisor."""
+"""The module that talks to Airflow's supervisor."""
 
 Right = TypeVar("Right", bound=AgentLease | Share)
 
@@ -101,25 +101,25 @@ def holding(
     partitions: Iterable[int] | None = None,
     end_within: float | None = END_MAX,
 ) -> "HeldBlock[Any]":
-    """A block of work under the lease of `role`; without one, under a share of `partitions`, or of all that are led.
+    """A block of work under the lease of `role`; without a role, under a share of `partitions`, or of all that are led.
 
-    Enter it in the main thread. Raises NotLeadingHere before anything begins if this host does not lead it now, and
-    LeadershipLost at the end of a block that lost it, in place of the error that the block raised, but for a refused
-    fence, which says more, and what is no error (a timeout of Airflow, Ctrl-C). `end_within` says when a lost block
-    that goes on ends the process; None, never.
+    Enter it in the main thread. Raises NotLeadingHere before anything begins if this host does not lead the role now. A
+    block that lost its lease raises LeadershipLost at its end, in place of its own error. Two kinds of errors stay as
+    they are: a refused fence, which says more, and what is not an error (a timeout of Airflow, Ctrl-C). `end_within`
+    says after how long a lost block that goes on ends the process; None means never.
     """
     return HeldBlock(hook, role, None if partitions is None else list(partitions), end_within)
 
 
 class HeldBlock(Generic[Right]):
-    """Of one block. It belongs to the thread that enters it."""
+    """One block of work under a lease. It belongs to the thread that enters it."""
 
     def __init__(
         self, hook: "NeliHook", role: Role | None, partitions: list[int] | None, end_within: float | None
     ) -> None:
         self._hook, self._role, self._partitions, self._end_within = hook, role, partitions, end_within
         self._cancel: Callable[[], object] | None = None
-        """The first way to stop the work, in place of an exception."""
+        """The first way to stop the work, instead of an exception."""
         self._block: LeadingBlock[Right] | None = None
         self._right: Right
         self._news, self._over = threading.Event(), threading.Event()
@@ -132,8 +132,8 @@ class HeldBlock(Generic[Right]):
         """The last exception that the handler raised."""
 
     def take(self) -> Right:
-        """Hold the role, without watching it yet. Raises NotLeadingHere, NoAgent, or what is wrong with the role."""
-        # A question first, because the block alone would wait for as long as another member leads.
+        """Hold the role without watching it yet. Raises NotLeadingHere, NoAgent, or the error of an invalid role."""
+        # Ask first, because the block alone would wait for as long as another member leads.
         if self._role is not None and self._hook.lease(self._role) is None and (found := self._elsewhere(self._role)):
             raise self._not_leading(found)
         block: Any
@@ -162,7 +162,7 @@ class HeldBlock(Generic[Right]):
             self._is_armed = False
             self._leave()
             raise
-        return right  # No call from here to the block: a signal could be taken, and its exception miss the block.
+        return right  # No call from here to the block: a signal's exception would miss the block.
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -176,28 +176,29 @@ class HeldBlock(Generic[Right]):
 
     @property
     def stream(self) -> "Stream[Any] | None":
-        """On which the agent holds it: a process with a copy of its connection holds it, too. See `LeadingBlock`."""
+        """The stream on which the agent holds the role. A process with a copy of its connection holds it, too. See
+        `LeadingBlock`."""
         return None if self._block is None else self._block.stream
 
     def cancel_this_task(self) -> None:
-        """Cancel the running task of asyncio at the loss. Without it, an exception would be raised in the loop itself,
-        and the coroutine's clean-up could await nothing."""
+        """On a loss, cancel the running asyncio task. Otherwise the exception would be raised in the loop itself, and
+        the coroutine could await nothing in its clean-up."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None, "only a task has a loop that runs"
         self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
 
     def _is_ours(self, error: BaseException | None) -> bool:
-        """Whether the block's end is to be told as the loss."""
+        """Whether the block's end counts as the loss of the lease."""
         if isinstance(error, LeadershipEnding):
-            return error is self._ending  # Not that of a block around this one.
+            return error is self._ending  # Not the one of a block around this one.
         if isinstance(error, LeadershipLost | Refused):
-            return False  # They say it already.
+            return False  # They already say it.
         if isinstance(error, asyncio.CancelledError):
             return self._was_cancelled
         return error is None or isinstance(error, Exception | SystemExit)
 
     def _leave(self) -> None:
-        """Take back all that entering did, and give the role back."""
+        """Undo everything that entering did, and give the role back."""
         self._over.set()
         self._news.set()
         if self._is_main and self._previous is not None and signal.getsignal(SIGNAL) == self._on_signal:
@@ -215,7 +216,7 @@ class HeldBlock(Generic[Right]):
         while right.holds() and not self._over.is_set():
             if not was_told and (right.ending if isinstance(right, Share) else right.revoked):
                 was_told = True
-                _log.warning("Another member shall have %r: the task has %g s to finish", right, right.drain_timeout)
+                _log.warning("Another member is to take %r: the task has %g s to finish", right, right.drain_timeout)
             self._news.wait(right.remaining())
             self._news.clear()
         if self._over.is_set():
@@ -228,7 +229,7 @@ class HeldBlock(Generic[Right]):
             self._end_process(self._lost)
 
     def _stop(self, give_up_at: float) -> None:
-        """Stop the work again and again, until the block ends or it is time to give up."""
+        """Stop the work, again and again, until the block ends or it is time to give up."""
         cancel = self._cancel
         while not self._over.is_set() and host_clock() < give_up_at:
             if cancel is not None:
@@ -244,12 +245,12 @@ class HeldBlock(Generic[Right]):
             self._over.wait(max(0.0, min(AGAIN, give_up_at - host_clock())))
 
     def _end_process(self, lost: NeliError) -> NoReturn:
-        frame = sys._current_frames().get(self._worker)  # noqa: SLF001 - there is no other way to say where it hangs.
+        frame = sys._current_frames().get(self._worker)  # noqa: SLF001 - only this says where it hangs.
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         late = (
             f"{lost}\n{stack}neli: THE TASK DID NOT STOP within {self._end_within:g} s of this, so its process ends\n"
         )
-        # In another thread, because what hangs may be this very writing: nobody reads a full pipe.
+        # In another thread, because this very write may be what hangs: a full pipe may have no reader.
         saying = threading.Thread(target=_say, args=(late,), daemon=True)
         saying.start()
         saying.join(JOIN_MAX)
@@ -268,7 +269,7 @@ class HeldBlock(Generic[Right]):
     # Errors
 
     def _elsewhere(self, role: Role) -> str:
-        """The member that leads `role` in place of this host; empty if this host is to lead it, or no member does."""
+        """The member that leads `role` instead of this host; empty if this host is to lead it, or if no member does."""
         try:
             owner = self._hook.owner_of_role(role)
         except LookupFailed:
@@ -287,8 +288,8 @@ class HeldBlock(Generic[Right]):
 
 
 def _may_be_stopped(frame: FrameType | None) -> bool:
-    """Whether an exception may be raised at this place of the main thread."""
-    # At the first instruction of the end of a block, its caller's clean-up would be left out.
+    """Whether an exception may be raised at this point of the main thread."""
+    # At the first instruction of the end of a block, its caller's clean-up would be skipped.
     if frame is not None and frame.f_code in _ENDS:
         return False
     while frame is not None:

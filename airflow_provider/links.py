@@ -1,10 +1,10 @@
-"""The link: from a task that waits for a role, or holds one, to the page that shows who leads it.
+"""The link: from a task that waits for a role, or holds it, to the page that shows who leads the role.
 
     worker, after each run or deferral --get_link--> XCom `_link_NeliLink` --> a button at the task, in Airflow's page
     trigger that ends a task -----------link_xcom--> XCom, with its last event ---^
 
-Airflow asks a worker for the link of what it has run, and keeps the answer as an XCom. A task that begins and ends in
-the triggerer meets no worker, so its trigger brings the XCom along.
+Airflow asks a worker for the link of the task that it ran, and keeps the answer as an XCom. A task that begins and ends
+in the triggerer never reaches a worker, so its trigger sends the XCom along.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["ROUTE", "NeliLink", "link_xcom", "path_in_browser"]
 
 ROUTE = "neli"
-"""The page is at /plugin/neli, in a frame of Airflow's own, so that one finds back."""
+"""The page is at /plugin/neli, inside a frame of Airflow's own, so that users find their way back."""
 
 
 def path_in_browser(path: str) -> str:
-    """A path of the API server as a browser asks for it: Airflow may itself be below one."""
+    """A path of the API server as a browser requests it: Airflow itself may be below another path."""
     return f"{urlsplit(conf.get('api', 'base_url', fallback='') or '').path.rstrip('/')}{path}"
 
 
 class NeliLink(BaseOperatorLink):
-    """A button at a task, which opens the page of NELI Router."""
+    """A button on a task that opens the page of NELI Router."""
 
     name = "Who leads"
 

@@ -1,23 +1,24 @@
-"""The listener: what runs inside a process of Airflow itself, where `[neli]` says so: the host's agent, and the switch.
+"""The listener: runs the host's agent and the switch inside an Airflow process, where `[neli]` says so.
 
     airflow scheduler --on_starting------> the agent, if `agent_in` names this process
     airflow triggerer |                    the switch, if `switch` is true and this is a scheduler
                       --before_stopping--> the switch pauses and lets go; then the agent hands over
 
     a thread of the process --starts, and starts again--> Companion: `neli agent`
-    the process ends, by any cause: the kernel ---SIGTERM---^  and the agent hands over
+    the process ends, for any reason: the kernel -SIGTERM---^  and the agent hands over
 
-A plain installation then needs no service of its own for the agent. It is a process, and not threads in the scheduler.
-A scheduler that computes would hold up the agent's Beats, and would lose its leases by that. And a scheduler forks: its
-children would have copies of the agent's sockets, and of locks that no thread of theirs ever opens.
+So a plain installation needs no separate service for the agent. The agent is a process, not a set of threads in the
+scheduler. A scheduler that computes would hold up the agent's Beats, and the agent would lose its leases. And a
+scheduler forks: its children would have copies of the agent's sockets, and of locks that none of their threads ever
+releases.
 
-The kernel tells a process of its parent's death, on Linux: see `neli_router.hosts.leash`. A pipe would not do: the
+On Linux, the kernel notifies a process of its parent's death: see `neli_router.hosts.leash`. A pipe would not do: the
 executor's workers are forks of the scheduler, outlive it when it is killed, and would keep the pipe open. On other
-systems the agent of a process that is killed stays.
+systems, the agent of a killed process stays.
 
-Airflow calls `on_starting` for all of its jobs alike, and within each task, too. Only the class of what starts, a
-`Job`, and the command line tell which process this is. A wrong option ends it before it begins: Airflow would log an
-error of a listener and go on, and a scheduler without the switch that was wanted creates runs where they must not be.
+Airflow calls `on_starting` for all of its jobs alike, and also within each task. Only the class of the component, a
+`Job`, and the command line identify the process. A wrong option ends the process before it begins: Airflow would log a
+listener's error and go on, and a scheduler without the required switch creates runs where they must not be.
 """
 
 import logging
@@ -45,40 +46,42 @@ SECTION = "neli"
 PLACES = ("scheduler", "triggerer")
 
 GRACE = 10.0
-"""Seconds that an agent has to hand over before the process goes on with its end. It goes on handing over by itself."""
+"""Seconds that an agent has to hand over before its parent process continues to end. The agent then goes on handing
+over on its own."""
 
 PAUSE_MIN, PAUSE_MAX = 1.0, 60.0
-"""Seconds before the next start: a ledger that is away comes back by itself, and a log is read by people."""
+"""Seconds before the next start: a ledger that is away comes back on its own, and people read the log."""
 
 CALM = 60.0
-"""Seconds after which a command counts as having worked, so that the next pause is short again."""
+"""Seconds after which a command counts as having worked, so that its next pause is short again."""
 
 SERVE = "from neli_router.commands.cli import main; main()"
-"""`neli`, of this environment, whatever the path says."""
+"""`neli` of this environment, regardless of PATH."""
 
 _log = logging.getLogger(__name__)
 
 
 class Companion:
-    """A command that runs for as long as this process does, and is started again if it dies.
+    """A command that runs for as long as this process, and is started again if it dies.
 
-    A command whose own arguments are wrong (exit code 2) would end so again, and is not.
+    A command whose own arguments are wrong (exit code 2) would fail again, so it is not restarted.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command, self._process = command, os.getpid()
         self._child: subprocess.Popen[bytes] | None = None
         self._changing, self._ending = threading.Lock(), threading.Event()
-        # A daemon, which lives as long as the process: the kernel tells of the death of the *thread* that started it.
+        # A daemon, which lives as long as the process: the kernel reports the death of the *thread* that started the
+        # command.
         self._thread = threading.Thread(target=self._keep, name="neli-companion", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask it to end, and wait for that, at most GRACE seconds."""
+        """Ask the command to end, and wait for it, at most GRACE seconds."""
         if os.getpid() != self._process:
-            return  # A fork has a copy of this object; the command is its parent's.
+            return  # A fork has a copy of this object; the command belongs to its parent.
         self._ending.set()
         with self._changing:
             if self._child is not None:
@@ -91,7 +94,7 @@ class Companion:
             began_at = time.monotonic()
             code = child.wait()
             if code == EXIT_USAGE:
-                _log.error("The agent's configuration is not usable, as it says above: correct it, and start this anew")
+                _log.error("The agent's configuration is not usable, as it says above: correct it, then restart")
                 return
             if time.monotonic() - began_at > CALM:
                 pause = PAUSE_MIN
@@ -105,7 +108,7 @@ class Companion:
             if self._ending.is_set():
                 return None
             command = leashed(self._command, by=signal.SIGTERM)
-            # In a group of its own: Ctrl-C ends Airflow first, and it the agent.
+            # In a group of its own: Ctrl-C ends Airflow first, and Airflow ends the agent.
             self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603 - our own.
             return self._child
 
@@ -116,7 +119,7 @@ _switch: "Switch | None" = None
 
 @hookimpl
 def on_starting(component: Any) -> None:
-    global _agent, _switch  # noqa: PLW0603 - Airflow takes a module for a listener, and a process has one of each.
+    global _agent, _switch  # noqa: PLW0603 - Airflow's listener is a module; a process has one of each.
     if type(component).__name__ != "Job" or _agent is not None or _switch is not None:
         return
     here, where = sys.argv[1] if len(sys.argv) > 1 else "", conf.get(SECTION, "agent_in", fallback="")
@@ -126,7 +129,7 @@ def on_starting(component: Any) -> None:
         _agent = Companion(_agent_command(conf.get(SECTION, "agent_config", fallback="")))
         _agent.start()
     if here == "scheduler" and conf.getboolean(SECTION, "switch", fallback=False):
-        from airflow_provider.switch import Switch  # noqa: PLC0415 - each task imports this module, and not that one.
+        from airflow_provider.switch import Switch  # noqa: PLC0415 - each task imports this module, but not the switch.
 
         _switch = Switch(conf.get(SECTION, "conn_id"))
         _switch.start()

@@ -1,18 +1,18 @@
-"""The page: the agent's status page inside Airflow, for those who are logged in. It shows, and changes nothing.
+"""The page: the agent's status page inside Airflow, for logged-in users. It shows, and changes nothing.
 
     browser --/neli/, /neli/assets/*--> Login --> the agent's own files, marked as read-only
             --/neli/v1/events---------> Login --> the agent's stream, event by event, until the browser leaves
-            --all other--------------> Login --> 404, or 405 for what is no reading
+            --all other--------------> Login --> 404, or 405 for what does not read
 
-Airflow serves the app of a plugin to anybody. So all of it lies behind `Login`, as one thing: a path that is added
-later cannot be forgotten, and a path that does not exist tells a stranger no more than one that does.
+Airflow serves a plugin's app to anyone. So the whole app lies behind `Login`, as one thing: a path that is added later
+cannot be forgotten, and a stranger cannot distinguish a path that exists from one that does not.
 
-The agent is the one of the connection that `[neli] conn_id` names. It is looked up for each stream, so a connection
-that was mended works at the next try of the page, which comes by itself. A token of the connection goes from here to
-the agent, and never to the browser. Wishes are not passed on: they take the agent's own page and its token.
+The page shows the agent of the connection that `[neli] conn_id` names. The connection is looked up for each stream, so
+after a connection is fixed, the page works at its next automatic retry. A token of the connection goes from here to the
+agent, and never to the browser. Wishes are not passed on: they need the agent's own page and its token.
 
-A login counts when a stream begins. So a stream ends after STREAM_MAX, and the page opens another one, or is refused.
-A server that is asked to stop waits for its streams, and tells them nothing; so they look by themselves.
+The login is checked when a stream begins. So a stream ends after STREAM_MAX, and then the page opens another one, or is
+refused. A server that is asked to stop waits for its streams without notifying them, so the streams check on their own.
 """
 
 import asyncio
@@ -34,27 +34,27 @@ from neli_router.errors import ConfigError, NeliError
 __all__ = ["status_page"]
 
 STREAM_MAX = 3600.0
-"""Seconds for which a login counts for one stream."""
+"""Seconds for which a login is valid for one stream."""
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at whether the server is to stop. An operator who stops it does not notice one second."""
+"""Seconds between two checks whether the server is to stop. An operator who stops it does not notice one second."""
 
 NO_STORE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 STREAM = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # A proxy such as nginx would else keep events back until it has many.
+    (b"x-accel-buffering", b"no"),  # Otherwise a proxy such as nginx would collect events before it sends them.
 ]
 
 
 def status_page() -> ASGIApp:
-    """The app for Airflow to mount."""
+    """The app that Airflow mounts."""
     return _Login(_StatusPage())
 
 
 class _Login:
-    """In front of `app`: lets those pass who are logged in to Airflow and may see pages of plugins."""
+    """In front of `app`: lets logged-in users of Airflow pass who may see the pages of plugins."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -77,7 +77,7 @@ class _Login:
 
 async def _require_user(request: Request) -> None:
     """Raise HTTPException unless the request comes from a user who may see this."""
-    # The API server has imported these long before. Elsewhere they take seconds.
+    # The API server has imported these long before. Elsewhere the imports take seconds.
     from airflow.api_fastapi.app import get_auth_manager  # noqa: PLC0415
     from airflow.api_fastapi.auth.managers.models.resource_details import AccessView  # noqa: PLC0415
     from airflow.api_fastapi.core_api.security import bearer_scheme, get_user  # noqa: PLC0415
@@ -147,6 +147,6 @@ async def _say(text: str, status: int, scope: Scope, receive: Receive, send: Sen
 
 
 def _is_stopping() -> bool:
-    """Whether the server of this process was asked to stop. uvicorn's handles the signal by a method of its own."""
+    """Whether this process's server was asked to stop. uvicorn's server handles the signal with a method of its own."""
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return bool(getattr(server, "should_exit", False))

@@ -1,4 +1,4 @@
-"""Partitions of a Dag: runs and roll-ups by the partitions that a group's keys fall into.
+"""Partitions of a Dag: runs and roll-ups by the partitions that a group's keys belong to.
 
     event "EURUSD" --SlotPartitionMapper: slot, partition--> the run with partition_key "3"     starts, or is joined
     event "GBPUSD" --'                                          |
@@ -6,19 +6,19 @@
                                                                 |
     events "0" .. "7", of those runs --AllPartitions--> one run, when the last of all partitions has reported
 
-Airflow maps an event where it is told of it: in its API server, as a rule. There is no agent there, and nothing may
-wait. So a mapper knows a layout (slots, partitions, tags) and computes: the same partition as every member, bit for
-bit. The layout is an argument, or stands in the `[neli]` section of the Dag processor's configuration; either way it
-travels with the Dag, so that all processes of Airflow map alike. A group with another layout would give the run to the
-wrong host. So `layout_of_run` tells a task by which layout its run was made, and who acts for the run's partition has
-the group's layout compared with it first.
+Airflow maps an event where it receives it: normally in its API server. That process has no agent, and must not wait. So
+a mapper knows a layout (slots, partitions, tags) and computes the same partition as every member, bit for bit. The
+layout is an argument, or comes from the `[neli]` section of the Dag processor's configuration. Either way it travels
+with the Dag, so all processes of Airflow map alike. A group with another layout would give the run to the wrong host.
+So a task learns from `layout_of_run` which layout its run was made with, and code that acts for the run's partition
+first compares the group's layout with it.
 
-**Join or start.** Airflow joins an event to a run that is not created yet: the scheduler creates those that wait at
-each of its rounds. So the events of one task are one run a partition, and events that trickle in make several. Each run
-is told of its own events only (`triggering_asset_events`), and each event is told once.
+**Join or start.** Airflow lets an event join a run that is not created yet: in each of its rounds, the scheduler
+creates the runs that wait. So the events of one task become one run per partition, and events that trickle in become
+several. Each run gets only its own events (`triggering_asset_events`), and gets each event once.
 
-**Partitions without a key** report nothing, and a roll-up over all of them waits for ever: emit for all of them, or
-wait for fewer, by Airflow's `wait_policy=MinimumCount(...)`.
+**Partitions without a key** report nothing, and a roll-up over all of them waits forever: emit an event for all of
+them, or wait for fewer, with Airflow's `wait_policy=MinimumCount(...)`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,7 +44,7 @@ SECTION = "neli"
 
 
 def configured_layout() -> Layout:
-    """The layout of the `[neli]` section: `slots`, `partitions` and `tags`. Raises ConfigError if it is none."""
+    """The layout of the `[neli]` section: `slots`, `partitions` and `tags`. Raises ConfigError if it is invalid."""
     return Layout(
         conf.getint(SECTION, "slots", fallback=SLOTS),
         conf.getint(SECTION, "partitions", fallback=PARTITIONS),
@@ -53,14 +53,14 @@ def configured_layout() -> Layout:
 
 
 class SlotPartitionMapper(PartitionMapper):
-    """Gives the run of a partition to the keys that fall into it: "EURUSD" to the run "3", and "GBPUSD", perhaps, too.
+    """Maps each key to the run of its partition: "EURUSD" to the run "3", and perhaps "GBPUSD" to the same run.
 
-    `layout` is that of the group; by default, that of the `[neli]` section. A run's `partition_key` is then the number
-    of a partition, and with it the role of the run's tasks.
+    `layout` is the group's; by default, that of the `[neli]` section. The `partition_key` of a run is then the number
+    of a partition, and also the role of the run's tasks.
 
         PartitionedAssetTimetable(assets=prices, default_partition_mapper=SlotPartitionMapper(Layout(partitions=8)))
 
-    A key that has no UTF-8 form raises BadKey, which Airflow logs, and drops the event.
+    A key without a UTF-8 form raises BadKey; Airflow logs it, and drops the event.
     """
 
     def __init__(self, layout: Layout | None = None, *, max_downstream_keys: int | None = None) -> None:
@@ -79,11 +79,12 @@ class SlotPartitionMapper(PartitionMapper):
 
 
 class AllPartitions(Window):
-    """All partitions of a group, as the window of a roll-up: it is complete when each of them has reported.
+    """All partitions of a group, as the window of a roll-up: complete when each of them has reported.
 
         RollupMapper(upstream_mapper=FixedKeyMapper("all"), window=AllPartitions(Layout(partitions=8)))
 
-    `layout` is as in SlotPartitionMapper. The events are those of runs by partition, whose `partition_key` they bear.
+    `layout` is the same as in SlotPartitionMapper. The events are those of runs by partition, and carry their
+    `partition_key`.
     """
 
     def __init__(self, layout: Layout | None = None) -> None:
@@ -102,9 +103,9 @@ class AllPartitions(Window):
 
 
 def asked_role(role: object, key: object, *, partition_key: str | None = None) -> tuple[int | str | None, str | None]:
-    """The role, or else the key, that a task means; by default, the run's `partition_key`, as a role.
+    """The role that a task means, or otherwise its key; by default, the run's `partition_key` as a role.
 
-    A template may have made anything of them. Raises BadKey for what cannot be one.
+    A template may have produced any value. Raises BadKey for a value that cannot be a role or a key.
     """
     if role is not None and key is not None:
         raise BadKey("a role or a key was wanted", "both were given", "leave one of them out")
@@ -126,8 +127,8 @@ def asked_role(role: object, key: object, *, partition_key: str | None = None) -
 
 
 def layout_of_run(dag: "DAG | None") -> Layout | None:
-    """The layout by which the runs of `dag` get their `partition_key`, or None if it is no SlotPartitionMapper that
-    gives it. `dag` is that of a task's context."""
+    """The layout that gives the runs of `dag` their `partition_key`, or None if no SlotPartitionMapper does. `dag` is
+    the Dag in a task's context."""
     schedule = getattr(dag, "timetable", None)
     mappers = [getattr(schedule, "default_partition_mapper", None)]
     mappers += (getattr(schedule, "partition_mapper_config", None) or {}).values()
@@ -139,7 +140,7 @@ def layout_of_run(dag: "DAG | None") -> Layout | None:
 
 
 def spelled_layout(layout: Layout) -> dict[str, Any]:
-    """As Airflow stores it with a Dag."""
+    """The layout in the form that Airflow stores with a Dag."""
     return {name: getattr(layout, name) for name in layout.__struct_fields__}
 
 

@@ -1,22 +1,22 @@
-"""LeadershipRetryPolicy: when a task that ended because of leadership is tried again, and whether.
+"""LeadershipRetryPolicy: whether, and when, to retry a task that ended because of leadership.
 
     the task's error, and all that caused it
        |-- a fence's Refused ------------------> FAIL     a newer owner writes there: the reason names its term
-       |-- LeaseLost, NotLeading --------------> RETRY    after as long as a takeover takes
-       '-- anything else ----------------------> DEFAULT  as `retries` and `retry_delay` of the task say
+       |-- LeaseLost, NotLeading --------------> RETRY    after the time of a takeover
+       '-- anything else ----------------------> DEFAULT  by the task's `retries` and `retry_delay`
 
-A lost lease says nothing against the work. Another member leads the role in a moment, and the retry runs there, or
-waits there. A takeover takes about the group's lease: until then nobody leads, and a retry would use up one of the
-task's `retries` for nothing. An hour of `retry_delay` would keep everybody waiting. So the delay is twice the lease,
-which the agent is asked for.
+A lost lease is not a fault of the work. Another member leads the role in a moment, and the retry runs there, or waits
+there. A takeover takes about the group's lease: until then no member leads, and a retry would waste one of the task's
+`retries`. A `retry_delay` of an hour would delay the work for nothing. So the delay is twice the lease, which the agent
+reports.
 
-A refused fence says that the retry would be refused as well: this task's host is deposed and did not know it. The newer
-owner does the work, so the task fails at once. Of a task that lost its lease and was refused, the fence's word counts.
+A refused fence means that a retry would be refused as well: this task's host is deposed and did not know it. The newer
+owner does the work, so the task fails immediately. If a task both lost its lease and was refused, the refusal counts.
 
     with DAG("nightly", default_args={"retries": 3, "retry_policy": LeadershipRetryPolicy()}): ...
 
-Airflow asks the policy in the task's own process, and never for a task that ends in the triggerer or is killed. It
-cannot give more tries than `retries`. `ChainRetryPolicy` asks several policies in turn.
+Airflow asks the policy in the task's own process, and never for a task that ends in the triggerer or is killed. The
+policy cannot allow more attempts than `retries`. `ChainRetryPolicy` asks several policies in turn.
 """
 
 from collections.abc import Iterator
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 __all__ = ["LeadershipRetryPolicy"]
 
 ASK_MAX = 2.0
-"""Seconds for the agent's answer. The task's end waits for it."""
+"""Seconds to wait for the agent's answer. The end of the task waits for it."""
 
 CHAIN_MAX = 100
-"""How many errors of a chain are looked at: there may be many in a group."""
+"""How many errors of a chain are examined: a group may contain many."""
 
 LEASES = 2.0
-"""A takeover takes one lease, and a suspicion. In twice that time the next leader has begun."""
+"""A takeover takes one lease and a suspicion. After twice that time, the next leader has begun."""
 
 
 class LeadershipRetryPolicy(RetryPolicy):
-    """Retries a lost lease after a takeover's time, and fails at a refused fence.
+    """Retries a lost lease after the time of a takeover, and fails at a refused fence.
 
     :param neli_conn_id: the connection to the agent that knows the lease; by default the task's, if it has one
     :param delay: seconds until the retry, instead of twice the lease
@@ -74,7 +74,7 @@ class LeadershipRetryPolicy(RetryPolicy):
         return RetryDecision.retry(timedelta(seconds=delay), f"tried again in {delay:g} s{how}: {lost}")
 
     def _takeover(self, context: "Context | None") -> tuple[float, str]:
-        """Seconds until another member leads, and how that is known."""
+        """Seconds until another member leads, and where that number comes from."""
         task: Any = context["task"] if context is not None and "task" in context else None
         conn_id = self.neli_conn_id or getattr(task, "neli_conn_id", None) or CONNECTION_ID
         try:
@@ -84,7 +84,7 @@ class LeadershipRetryPolicy(RetryPolicy):
                     lease = conn.status().lease
                     return LEASES * lease, f", as a takeover takes at a lease of {lease:g} s"
         except (NeliError, AirflowException):
-            pass  # The agent may be what the lease was lost with.
+            pass  # The lease may have been lost together with the agent.
         return LEASES * Config("memory://usual").lease, ", as a takeover takes at the usual lease"
 
     def __repr__(self) -> str:
@@ -92,7 +92,7 @@ class LeadershipRetryPolicy(RetryPolicy):
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """`error`, and all that it was raised from, or while."""
+    """`error`, and all errors that it was raised from, or while handling them."""
     waiting, seen = [error], set[int]()
     while waiting and len(seen) < CHAIN_MAX:
         one = waiting.pop(0)

@@ -1,4 +1,4 @@
-"""Routing: the work of a Dag is shared out by ownership. It is mapped over what a host leads, or queued for the owner.
+"""Routing: shares out a Dag's work by ownership. Work is mapped over what a host leads, or queued for the owner.
 
     owned_partitions() --on the host of the task--> [3, 17, 42] --work.expand(role=...)--> one mapped task for each
 
@@ -8,16 +8,17 @@
 
               in both: led elsewhere by now? skipped, or waits, as @task.leader says  <--when the task starts
 
-Both are true when they are asked, and a task starts later. So they say how to share out the work, and the lease that
-each task takes when it starts says who may do it. A wrong queue costs time, and never does work twice.
+Both answers are true when they are given, but the task starts later. So they decide only how to share out the work; the
+lease that each task takes when it starts decides who may do it. A wrong queue costs time, and never causes work to be
+done twice.
 
 **In the scheduler, nothing waits.** Airflow calls the hook when it makes a task instance, several times and within a
-transaction that holds up all Dags. So a thread follows the owners (a Subscription, as the triggerer's), and the hook
-looks at what it last heard: some microseconds. The first call of a process gives it START_MAX to hear them at all. A
-process that was forked begins a thread of its own at its first call.
+transaction that holds up all Dags. So a thread follows the owners (with a Subscription, like the triggerer), and the
+hook reads what that thread last heard, which takes microseconds. The first call of a process waits up to START_MAX for
+the first owners. A forked process starts its own thread at its first call.
 
-**Never an error.** One that a hook raises ends the scheduler, and with it all Dags. So a pattern is checked when the
-configuration is read. Later, a task whose owner is not known keeps the queue that it has, and the log says why, once.
+**Never an error.** An error in a hook ends the scheduler, and with it all Dags. So a pattern is checked when the
+configuration is read. Later, a task whose owner is unknown keeps its queue, and the log says why, once.
 """
 
 import asyncio
@@ -43,19 +44,19 @@ if TYPE_CHECKING:
 __all__ = ["owned_partitions", "queue_of_owner"]
 
 START_MAX = 1.0
-"""Seconds that the first task instance of a process waits for the owners. An agent tells them within milliseconds."""
+"""Seconds that the first task instance of a process waits for the owners. An agent sends them within milliseconds."""
 
 QUEUE_MAX = 256
-"""Characters of a queue's name in Airflow's database. A longer one would end the scheduler when it is written."""
+"""Characters of a queue's name in Airflow's database. Writing a longer name would end the scheduler."""
 
 TOLD_MAX = 1000
-"""Reasons that are remembered as told. A scheduler may see many Dags in its life."""
+"""How many logged reasons are remembered. A scheduler may see many Dags in its life."""
 
 log = logging.getLogger(__name__)
 
 
 def owned_partitions(neli_conn_id: str = CONNECTION_ID) -> list[int]:
-    """The partitions that this host leads now, in order: for a task that others are mapped over.
+    """The partitions that this host leads now, in order: for a task that other tasks are mapped over.
 
         @task
         def mine():
@@ -79,7 +80,7 @@ def queue_of_owner(
     queue: str | Callable[[str], str] = "{member}",
     neli_conn_id: str = CONNECTION_ID,
 ) -> "Callable[[TaskInstance, DagRun | None], None]":
-    """Sets the queue of a task instance by the owner of its key: for `task_instance_mutation_hook`.
+    """Sets the queue of a task instance according to the owner of its key: for `task_instance_mutation_hook`.
 
         by_symbol = queue_of_owner(key_from="symbol", queue="prices-{member}")
 
@@ -87,11 +88,12 @@ def queue_of_owner(
             if task_instance.dag_id == "prices_of_each_symbol":
                 by_symbol(task_instance, dag_run)
 
-    `key_from` names the argument that the task is mapped over, whose value is the key; or `role_from`, whose value is
-    the role. With neither, the run's `partition_key` is the role. `queue` is a pattern, or a function of the member's
-    name. Raises ConfigError for what it cannot use, when it is made. Called, it never waits and never raises.
+    `key_from` names the argument that the task is mapped over and whose value is the key; `role_from` names the
+    argument whose value is the role. With neither, the run's `partition_key` is the role. `queue` is a pattern, or a
+    function of the member's name. Raises ConfigError for invalid arguments. The function that it returns never waits
+    and never raises.
 
-    The values must stand in the Dag: those that another task returns are not known in the scheduler.
+    The values must be written in the Dag: the scheduler does not know values that another task returns.
     """
     name_of = queue if callable(queue) else _pattern(queue)
     if key_from is not None and role_from is not None:
@@ -108,28 +110,28 @@ def queue_of_owner(
             task_instance.queue = chosen
         except NeliError as error:
             _tell(task_instance, error.found, error)
-        except Exception as error:  # noqa: BLE001 - a function of the user's must not end the scheduler, either.
+        except Exception as error:  # noqa: BLE001 - a user's function must not end the scheduler, either.
             _tell(task_instance, type(error).__name__, error)
 
     return route
 
 
-# What a task instance is for
+# The key or role of a task instance
 
 
 def _asked(
     task_instance: "TaskInstance", dag_run: "DagRun | None", key_from: str | None, role_from: str | None
 ) -> tuple[object, object]:
-    """Its role or its key. Neither, if it has none yet: Airflow asks again when it has."""
+    """The role or the key of a task instance. Neither if it has none yet: Airflow asks again when it has."""
     name = key_from or role_from
     if name is None:
-        # Airflow calls the hook for an instance before it has a run, too.
+        # Airflow also calls the hook for an instance that has no run yet.
         return (None, None) if dag_run is None else (_given(dag_run.partition_key), None)
-    task: Any = getattr(task_instance, "task", None)  # None for one that was read from the database.
+    task: Any = getattr(task_instance, "task", None)  # None if it was read from the database.
     if task is None or task_instance.map_index < 0:
         return None, None
     value = _given(_mapped_value(_expansion(task), name, task_instance.map_index))
-    # A template of the task makes a text of a number, and that is the key which the task takes the lease of.
+    # A task's template turns a number into text, and the task takes the lease of that key.
     return (None, str(value) if type(value) is int else value) if key_from else (value, None)
 
 
@@ -144,8 +146,8 @@ def _given(value: Any) -> Any:
 
 
 def _expansion(task: Any) -> Any:
-    """What a task is mapped over: by itself, or with the group that it is in."""
-    # Airflow has no public name for these. The tests compare with what its tasks are given.
+    """The values that a task is mapped over: its own, or those of the group that contains it."""
+    # Airflow has no public name for these. The tests compare them with what Airflow passes to its tasks.
     if hasattr(task, "_get_specified_expand_input"):
         return task._get_specified_expand_input().value  # noqa: SLF001 - as above.
     group = task.get_closest_mapped_task_group()
@@ -153,8 +155,8 @@ def _expansion(task: Any) -> Any:
 
 
 def _mapped_value(expansion: Any, name: str, index: int) -> Any:
-    """The value of the argument `name` for one mapped instance, as Airflow itself will give it to the task."""
-    if isinstance(expansion, Mapping):  # expand(a=..., b=...): each with each, and the last argument counts fastest.
+    """The value of the argument `name` for one mapped instance, as Airflow itself will pass it to the task."""
+    if isinstance(expansion, Mapping):  # expand(a=..., b=...): all combinations; the last argument varies fastest.
         for argument in reversed(list(expansion)):
             values = expansion[argument]
             if not isinstance(values, Sequence) or not values:
@@ -163,7 +165,7 @@ def _mapped_value(expansion: Any, name: str, index: int) -> Any:
                 return values[index % len(values)]
             index //= len(values)
     elif isinstance(expansion, Sequence):  # expand_kwargs([{...}, {...}])
-        # Airflow asks, too, for an instance that a Dag which has shrunk has no values for.
+        # Airflow also asks for an instance that a Dag, after it has shrunk, has no values for.
         arguments = expansion[index] if index < len(expansion) else None
         if isinstance(arguments, Mapping) and name in arguments:
             return arguments[name]
@@ -181,17 +183,17 @@ def _pattern(queue: str) -> Callable[[str], str]:
     return lambda member: queue.format(member=member)
 
 
-# Who owns what
+# The owners
 
 
 class _Owners:
-    """Who owns each partition, by one connection, as a thread of this process last heard."""
+    """The owner of each partition, through one connection, as a thread of this process last heard."""
 
     def __init__(self, conn_id: str) -> None:
         self._conn_id, self._heard = conn_id, threading.Event()
-        # Both at once, in one attribute: the thread must not change the one while the other is looked at.
+        # Layout and owners in one attribute: the thread must not change one of them while the other is read.
         self._picture: tuple[Layout, Mapping[int, str | None]] | NoOwner = _unknown(
-            "the owners are not known yet", "it is asked again with the next task instance"
+            "the owners are not known yet", "the next task instance asks again"
         )
         threading.Thread(target=self._run, name=f"neli-routing[{conn_id}]", daemon=True).start()
 
@@ -199,7 +201,7 @@ class _Owners:
         self._heard.wait(START_MAX)
 
     def owner(self, role: object, key: object) -> str:
-        """The member that owns it. Raises NoOwner, BadKey."""
+        """The member that owns the partition. Raises NoOwner, BadKey."""
         picture = self._picture
         if isinstance(picture, NoOwner):
             raise NoOwner(picture.wanted, picture.found, picture.remedy)
@@ -212,20 +214,20 @@ class _Owners:
         try:
             asyncio.run(self._follow())
         except RuntimeError:
-            # When a process ends, its pools of threads take no work any more. That is no news.
+            # When a process ends, its thread pools take no work any longer. That is not worth logging.
             if threading.main_thread().is_alive():
                 raise
         finally:
-            # What was heard last is not true for ever.
-            self._picture = _unknown("the thread that follows the owners has ended", "see above why, and start anew")
+            # The last known owners do not stay true.
+            self._picture = _unknown("the thread that follows the owners has ended", "see above why, then restart")
 
     async def _follow(self) -> None:
         subscription = Subscription(self._conn_id)
-        # Airflow asks its database for a connection by asgiref: by one thread for a whole process, which may be busy
-        # with another's question, and which in a fork is not there. This context has a thread of its own.
+        # Airflow asks its database for a connection through asgiref, with one thread for a whole process. That thread
+        # may be busy with another question, and does not exist in a fork. This context has a thread of its own.
         async with ThreadSensitiveContext(), aclosing(subscription.follow()) as moments:
             async for _ in moments:
-                # Owners from before an outage are not believed: their queues may have no worker for as long.
+                # Owners from before an outage are not believed: their queues may have no worker during it.
                 if why := subscription.wrong or subscription.away:
                     self._picture = _unknown("the owners cannot be asked", why)
                 elif subscription.layout is not None:
@@ -252,8 +254,8 @@ def _following(conn_id: str) -> _Owners:
 
 
 def _after_fork() -> None:
-    """In a child: its parent's threads are not there. What they hold is kept, or its end would speak for the parent."""
-    global _lock  # noqa: PLW0603 - another thread may have held it, and will not let go of it here.
+    """In a child: the parent's threads do not exist here. Keep what they hold: freeing it would act for the parent."""
+    global _lock  # noqa: PLW0603 - another thread may have held it, and never releases it here.
     _lock = threading.Lock()
     _left_behind.extend(_followed.values())
     _followed.clear()

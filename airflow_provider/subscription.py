@@ -1,24 +1,25 @@
 """The subscription: one for each connection, for all triggers of a triggerer.
 
     NeliHook.changes --batches--> the picture: who owns each partition, or why that cannot be known
-                                     |            '--read at once by a trigger that starts
+                                     |            '--read immediately by a trigger that starts
                                      |--Moment: "look again"--> Airflow's shared stream --> each trigger
                                      '<------ advance: all have looked, and their events are stored
 
     is_led(partition) --asked at most each FRESH seconds--> the agent
           not yet: a long poll, which ends when this host may act, and makes a Moment
 
-A trigger acts by the state, not by the change: it judges the picture when it starts, and again at each Moment. So a
-trigger that starts late, or anew in another triggerer, misses nothing and tells nothing twice. A Moment holds no news,
-which is why many changes make one: a subscriber's queue in Airflow is bounded, and one that overflows fails its task.
+A trigger acts on the state, not on the change: it judges the picture when it starts, and again at each Moment. So a
+trigger that starts late, or restarts in another triggerer, misses nothing and reports nothing twice. A Moment carries
+no news, so several changes can share one Moment: a subscriber's queue in Airflow is bounded, and an overflow fails its
+task.
 
-Airflow ends all triggers of a shared stream if the stream raises. An agent that is away, or a connection that nobody
-has made yet, must not fail every sensor, nor have every watcher started anew each second. So both are part of the
-picture, and each trigger decides by itself.
+If a shared stream raises, Airflow ends all of its triggers. An agent that is away, or a connection that does not exist
+yet, must not fail every sensor, and must not restart every watcher each second. So both are part of the picture, and
+each trigger decides for itself.
 
-A partition's owner may not act yet: after a takeover it waits for the old owner's lease to end. Only its own agent
-knows when that is, and does not tell its watchers. So the agent is asked about each partition that a trigger waits to
-lead.
+A partition's owner may be unable to act yet: after a takeover it waits for the old owner's lease to end. Only its own
+agent knows when it may act, and does not notify its watchers. So the agent is asked about each partition that a trigger
+waits to lead.
 """
 
 import asyncio
@@ -43,18 +44,19 @@ if TYPE_CHECKING:
 __all__ = ["Moment", "OnePerConnection", "Subscription", "current"]
 
 PAUSE = 0.02
-"""The least time between two Moments, in seconds. The queue of a trigger holds 1024 of them (Airflow's default): a
+"""The minimum time between two Moments, in seconds. The queue of a trigger holds 1024 of them (Airflow's default), so a
 trigger may be busy for twenty seconds before it overflows."""
 
 FRESH = 0.05
-"""Seconds for which the agent's word that this host leads is believed. Five hundred triggers that start together ask
-once for each partition, and not five hundred times."""
+"""Seconds for which the agent's answer that this host leads is believed. Five hundred triggers that start together send
+one question for each partition, not five hundred."""
 
 RETRY = 1.0
 """Seconds until a connection that could not be used is read again."""
 
 WAIT_MAX = 60.0
-"""Seconds of one long poll, until this host may act for a partition that it owns. It takes about a lease."""
+"""Seconds of one long poll, which ends when this host may act for a partition that it owns. That takes about a
+lease."""
 
 log = logging.getLogger(__name__)
 
@@ -63,14 +65,14 @@ _shared: dict[str, "Subscription"] = {}
 
 
 class Moment:
-    """There is something new in the picture of `subscription`."""
+    """The picture of `subscription` has changed."""
 
     def __init__(self, subscription: "Subscription") -> None:
         self.subscription = subscription
         self._afterwards: list[Callable[[], Awaitable[None]]] = []
 
     def afterwards(self, do: Callable[[], Awaitable[None]]) -> None:
-        """`do` this when the events that were made of this moment are in Airflow's database."""
+        """Call `do` when the events of this Moment are in Airflow's database."""
         self._afterwards.append(do)
 
     async def settle(self) -> None:
@@ -83,19 +85,19 @@ class Moment:
 
 
 class Subscription:
-    """What one connection tells, as it is now: the picture. Belongs to one event loop."""
+    """The current state of one connection: the picture. Belongs to one event loop."""
 
     def __init__(self, conn_id: str) -> None:
         self.conn_id = conn_id
         self.layout: Layout | None = None
-        """How keys fall into partitions; None until the source was heard."""
+        """How keys map to partitions; None until the source first answered."""
         self.member: str | None = None
-        """The name of this host's member; None if the source is a ledger, which knows of no host."""
+        """The name of this host's member; None if the source is a ledger, which does not know this host."""
         self.owners: dict[int, OwnerView] = {}
         self.away: str | None = None
         """Why the source cannot be asked now."""
         self.wrong: str | None = None
-        """Why the connection cannot be used until somebody corrects it."""
+        """Why the connection cannot be used until it is corrected."""
         self._changed = asyncio.Event()
         self._hook: NeliHook | None = None
         self._led: dict[int, tuple[float, bool]] = {}
@@ -103,7 +105,7 @@ class Subscription:
         self._waiting: dict[int, asyncio.Task[None]] = {}
 
     async def follow(self) -> AsyncGenerator[Moment]:
-        """A Moment when the picture is known, and after each change. Ends never."""
+        """Yield a Moment when the picture is known, and after each change. Never ends."""
         listening = asyncio.create_task(self._listen(), name=f"neli-subscription[{self.conn_id}]")
         listening.add_done_callback(lambda _: self._changed.set())
         try:
@@ -111,7 +113,7 @@ class Subscription:
                 await self._changed.wait()
                 self._changed.clear()
                 if listening.done():
-                    await listening  # It raises what ended it: a fault of ours, which must be seen.
+                    await listening  # Raises what ended it: a bug of ours, which must not be hidden.
                 yield Moment(self)
                 await asyncio.sleep(PAUSE)
         finally:
@@ -121,18 +123,18 @@ class Subscription:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def look_again(self) -> None:
-        """Make a Moment, for a trigger that acts at Moments only."""
+        """Make a Moment, for a trigger that acts only at Moments."""
         if self.layout is not None:
             self._changed.set()
 
     async def is_led(self, partition: int) -> bool:
-        """Whether this host may act for `partition`, which it owns. If it may not yet, a Moment comes when it may."""
+        """Whether this host may act for `partition`, which it owns. If not yet, a Moment follows when it may."""
         asked_at, is_led = self._led.get(partition, (-FRESH, False))
         if asyncio.get_running_loop().time() - asked_at < FRESH:
             return is_led
         if partition not in self._asking:
             self._asking[partition] = asyncio.create_task(self._ask(partition))
-        # Shielded: the first trigger that asks may be cancelled, and others wait for the same answer.
+        # Shielded: the first trigger that asks may be cancelled while others wait for the same answer.
         return await asyncio.shield(self._asking[partition])
 
     async def _listen(self) -> None:
@@ -143,7 +145,7 @@ class Subscription:
             except (AirflowException, ConfigError) as error:
                 self._trouble(wrong=str(error))
             except (NeliError, AirflowRuntimeError) as error:
-                self._trouble(away=str(error))  # The second one: Airflow could not say what the connection is.
+                self._trouble(away=str(error))  # AirflowRuntimeError: Airflow could not look up the connection.
             finally:
                 self._hook = None
                 await hook.aclose()
@@ -159,10 +161,11 @@ class Subscription:
                     continue
                 if is_known:
                     self.owners.update(batch)
-                else:  # The first batch of all, or after an outage, is whole; the group may be another one.
+                else:  # The first batch, also after an outage, is complete; the group may have changed.
                     asked = hook if isinstance(await hook.aget_conn(), AsyncClient) else None
                     layout, member = await hook.alayout(), await asked.amember() if asked is not None else None
-                    # All at once: a trigger that starts meanwhile must not see one group's owners by another's layout.
+                    # In one step: a trigger that starts meanwhile must not see one group's owners with another's
+                    # layout.
                     self._hook, self.layout, self.member, self.owners = asked, layout, member, dict(batch)
                     self.away = self.wrong = None
                     is_known = True
@@ -179,7 +182,7 @@ class Subscription:
         is_led, hook = False, self._hook
         try:
             if hook is not None:
-                with suppress(NeliError):  # The batches tell of that, too.
+                with suppress(NeliError):  # The batches report that, too.
                     is_led = await hook.aleads(partition)
                 if not is_led and partition not in self._waiting:
                     self._waiting[partition] = asyncio.create_task(self._wait(hook, partition))
@@ -189,20 +192,22 @@ class Subscription:
             del self._asking[partition]
 
     async def _wait(self, hook: NeliHook, partition: int) -> None:
-        """Until this host leads `partition`. It is not held, as by a stream of leadership: it may be lost again."""
+        """Wait until this host leads `partition`. The partition is not held, unlike by a stream of leadership: it may
+        be lost again."""
         try:
             await hook.aleads(partition, within=WAIT_MAX)
         except NeliError:
             await asyncio.sleep(RETRY)
         finally:
             del self._waiting[partition]
-        # In any case: triggers for which it is not led yet ask again, and only so does the next wait begin.
+        # In any case: triggers for which it is not led yet ask again, and only that starts the next wait.
         self._led.pop(partition, None)
         self._changed.set()
 
 
 class OnePerConnection(SharedStreamProducer):
-    """The subscription as Airflow's shared streams take it: of each Moment, it hears when its events are stored."""
+    """The subscription in the form of Airflow's shared streams, which report when the events of each Moment are
+    stored."""
 
     def __init__(self, conn_id: str) -> None:
         self._conn_id = conn_id
@@ -214,7 +219,7 @@ class OnePerConnection(SharedStreamProducer):
                 async for moment in moments:
                     yield moment, moment
         finally:
-            # A trigger that came while this stream ended has opened the next one.
+            # A trigger that arrived while this stream ended has opened the next one.
             if _shared.get(self._conn_id) is subscription:
                 del _shared[self._conn_id]
 
@@ -226,5 +231,5 @@ class OnePerConnection(SharedStreamProducer):
 
 
 def current(conn_id: str) -> Subscription | None:
-    """The picture that the shared stream of `conn_id` has; None if it has not begun, and then a Moment will come."""
+    """The picture of `conn_id`'s shared stream; None if the stream has not begun, and then a Moment will follow."""
     return _shared.get(conn_id)

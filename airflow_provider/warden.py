@@ -1,30 +1,32 @@
-"""The warden: a small program around `spark-submit`, which leaves nothing of it behind, however the task ends.
+"""The warden: a small program around `spark-submit` that leaves none of its processes behind, however the task ends.
 
     task --stdin: when the lease ends--> warden --> guardian --own session--> spark-submit = JVM --> Python driver
      |   '--and the agent's connection---' |                                     '--> pyspark.daemon --> its workers
-     '<------ output, until all is gone ---'
+     '<------ output, until all are gone ---'
 
     python -m airflow_provider.warden UNTIL COMMAND...
 
-To kill `spark-submit` ends the JVM alone. The Python driver is its child, lives on, and goes on writing. pyspark.daemon
-moves to a process group of its own, so a signal to the group does not reach it either. The guardian of `neli run` was
-made for such commands: orphans become its children, and it kills until none is left.
+Killing `spark-submit` ends only the JVM. The Python driver is its child, lives on, and goes on writing. pyspark.daemon
+moves to its own process group, so a signal to the group does not reach it either. The guardian of `neli run` was made
+for such commands: it adopts orphans, and kills until no process is left.
 
-It ends the command in each of these cases, and each is an end of something, so nothing has to be asked or sent:
+It ends the command in each of the following cases. In each of them something ends, so the guardian needs no question
+and no message:
 
     the task lets go, or is killed by SIGKILL    standard input ends
     the warden is killed                         its connection to the guardian ends
-    the guardian is killed or stopped            the warden ends all, in its place
-    the lease is almost over                     the guardian's own clock: also while the task is stopped, or is slow
-    the command itself ends                      what it has started is ended with it
+    the guardian is killed or stopped            the warden ends all processes in its place
+    the lease is almost over                     the guardian's own clock, also while the task is stopped or slow
+    the command itself ends                      the processes that it has started are ended, too
 
-Standard input is a socket. The task writes the end of its lease to it, as a line, each time that it is renewed. The
-output is open until the last process is gone: so where the output ends, all of it has ended.
+Standard input is a socket. At each renewal, the task writes the end of its lease to it, as a line. The output stays
+open until the last process is gone: so when the output ends, all processes have ended.
 
-With a line comes the connection on which the agent holds the role for the task. The warden and its guardian keep copies
-of it. So if the task is killed, which closes its own, the agent goes on holding the role until all of the job is gone.
+Each line is accompanied by the connection on which the agent holds the role for the task. The warden and its guardian
+keep copies of that connection. So if the task is killed, which closes its own copy, the agent goes on holding the role
+until the whole job is gone.
 
-It gains no privileges: a set-user-ID program runs without them, as under `neli run`.
+The command gains no privileges: a set-user-ID program runs without them, like under `neli run`.
 
 The exit code is the command's, or 75 if the lease was over.
 """
@@ -48,14 +50,15 @@ NO_INPUT = 0
 
 
 def warded(command: Sequence[str], *, until: float) -> list[str]:
-    """The command line that runs `command` under a warden, whose standard input must be a socket of the caller."""
+    """The command line that runs `command` under a warden. The warden's standard input must be a socket of the
+    caller."""
     return [sys.executable, "-P", "-m", __name__, repr(until), *command]
 
 
 def _ward(until: float, command: Sequence[str]) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it as any signal does, without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it like any signal, without a traceback.
     lifeline = socket.socket(fileno=os.dup(NO_INPUT))
-    with open(os.devnull) as nothing:  # noqa: PTH123 - a number is wanted, for the command's standard input.
+    with open(os.devnull) as nothing:  # noqa: PTH123 - a file descriptor for the command's standard input.
         os.dup2(nothing.fileno(), NO_INPUT)
     hand = guardian()
     hand.start(command, os.environ, until=until)
@@ -86,11 +89,11 @@ def _ward(until: float, command: Sequence[str]) -> int:
             piece, given, *_ = socket.recv_fds(lifeline, 65536, 1)
             for connection in given:
                 hand.keep(connection)
-            kept += given  # Here, too: the guardian may be killed, and this process then ends the job.
+            kept += given  # A copy here, too: if the guardian is killed, this process ends the job.
             while len(kept) > 1:
                 os.close(kept.pop(0))
             if not piece:
-                hand.close()  # It kills all that there is, and waits for the end.
+                hand.close()  # It kills all processes, and waits for their end.
                 return KILLED
             *lines, rest = (rest + piece).split(b"\n")
             if lines:
@@ -98,7 +101,7 @@ def _ward(until: float, command: Sequence[str]) -> int:
 
 
 def _avenge(hand: Guardian) -> None:
-    """The guardian was killed, or does not work."""
+    """Act for a guardian that was killed or does not work."""
     if left := hand.avenge():
         sys.stderr.write(f"neli: {told_left(left)}\n")
 

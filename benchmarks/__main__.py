@@ -1,11 +1,11 @@
-"""Run one benchmark, all of them, or say which there are.
+"""Run one benchmark or all of them, or list them.
 
     names on disk --listing--> first lines, read without importing: a missing peer must not hide the list
          |
          '--NAME--> import, run(options) --> table, or one JSON object
-         '--all---> the same in a process each, so that no benchmark measures what another left behind
+         '--all---> the same in a process each, so that no benchmark measures another's leftovers
 
-Exit codes: 0 all is well, 1 a benchmark of `--all` failed, 2 the command line makes no sense.
+Exit codes: 0 success, 1 a benchmark of `--all` failed, 2 invalid command line.
 """
 
 import argparse
@@ -31,10 +31,10 @@ from benchmarks import Figure, Figures
 __all__ = ["main"]
 
 COLUMN = 9
-"""Characters of a column: a number of four digits that count, with its sign and its commas."""
+"""Characters of a column: a number with four significant digits, its sign and its commas."""
 
 EVERY_DIGIT = 1000
-"""From here on, all digits before the point are told: an exponent is hard to read."""
+"""From here on, all digits before the point are printed: an exponent is hard to read."""
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -48,12 +48,12 @@ class Benchmark(Protocol):
 
 
 def main(arguments: Sequence[str] | None = None, *, package: str = "benchmarks") -> int:
-    """Do what the command line asks for, with the benchmarks of `package`; return the exit code."""
+    """Run the command line with the benchmarks of `package`; return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in given
     given = [argument for argument in given if argument != "--json"]
     if given and not given[0].startswith("-"):
-        return _run_one(package, given[0], given[1:], as_json)  # A benchmark has options of its own, `--help` too.
+        return _run_one(package, given[0], given[1:], as_json)  # A benchmark has its own options, including `--help`.
     parser = argparse.ArgumentParser(prog=f"python -m {package}", description=__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = "%(prog)s [--json] [--all | NAME [OPTIONS]]"
@@ -128,7 +128,7 @@ def _machine() -> dict[str, Figure]:
 
 
 def _table(name: str, figures: Figures, took: float) -> str:
-    """A line for each figure; those that are called FIGURE@SIDE,SIZE stand in grids below."""
+    """A line for each figure. Figures named FIGURE@SIDE,SIZE stand in grids below."""
     compared = {figure: value for figure, value in figures.items() if "," in figure.partition("@")[2]}
     alone = {figure: value for figure, value in figures.items() if figure not in compared}
     width = max(map(len, alone), default=0)
@@ -138,7 +138,7 @@ def _table(name: str, figures: Figures, took: float) -> str:
 
 
 def _grids(figures: Figures) -> Iterator[str]:
-    """A column for each side, a line for each figure and size. Sides that share no line stand in grids of their own."""
+    """A column for each side, and a line for each figure and size. Sides that share no line get grids of their own."""
     lines: dict[str, dict[str, Figures]] = {}
     for name, value in figures.items():
         figure, side, size = re.split("[@,]", name, maxsplit=2)

@@ -1,8 +1,8 @@
-"""An agent in a process of its own, for the benchmark: pinned to one core, over a ledger in a folder.
+"""An agent in its own process, for the benchmark: pinned to one core, over a ledger in a folder.
 
     python -m benchmarks._agent FOLDER CORE
 
-It ends as any agent does, by SIGTERM.
+Like any agent, it ends on SIGTERM.
 """
 
 import os
@@ -25,7 +25,7 @@ def configured(folder: str, name: str) -> Config:
 
 def main(folder: str, core: int) -> int:
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {core})  # Before there are threads, which inherit it.
+        os.sched_setaffinity(0, {core})  # Before any thread starts: threads inherit it.
     return run(configured(folder, "agent"), AgentOptions(socket=f"{folder}/agent.sock"))
 
 

@@ -1,10 +1,10 @@
-"""One member process whose ledger is far away: each of its records takes as long as every other, to and fro.
+"""One member process whose ledger is far away: every record takes the same time, in both directions.
 
     append --half a round trip--> the ledger --half a round trip--> read
 
-The ledger is a real one, and so is the process, which a test may kill. All that is made up is the distance: a record is
-given to the driver later than it was appended, and to the member later than the driver read it. What is on its way
-when the process is killed is lost, as on a real wire.
+The ledger is real, and so is the process, which a test may kill. Only the distance is simulated: a record reaches the
+driver later than it was appended, and the member later than the driver read it. Records in transit when the process is
+killed are lost, as on a real wire.
 
     python -m benchmarks._distant_worker ROUND_TRIP ORDER      ORDER as of neli_router.lab.processes.worker
 """
@@ -27,12 +27,12 @@ __all__ = ["DistantLedger"]
 
 
 class _Answer(NamedTuple):
-    """What one read of the near ledger brought, on its way to the member."""
+    """The entries of one read of the near ledger, on their way to the member."""
 
     arrives_at: float
     entries: list[Entry]
     all_at: float
-    """When these were all that there was to read; -inf if there was more."""
+    """When these were all the entries there were to read; -inf if there were more."""
 
 
 class DistantLedger:
@@ -44,7 +44,7 @@ class DistantLedger:
         self._coming: deque[_Answer] = deque()
         self._confirmed: deque[tuple[float, list[int]]] = deque()
         self._all_at = -inf
-        """When all that the member has read was all there was; -inf if there is more, also on its way."""
+        """When the member had read all entries there were; -inf if there are more, or some are on their way."""
         self._woken = False
 
     @property
@@ -94,7 +94,7 @@ class DistantLedger:
         self._coming.append(_Answer(now + self._half, entries, now - self._near.age()))
 
     def _arrived(self, now: float) -> list[Entry]:
-        """The entries of the next answer that is here and has any."""
+        """The entries of the next answer that has arrived and has any."""
         while self._coming and self._coming[0].arrives_at <= now:
             answer = self._coming.popleft()
             self._all_at = answer.all_at
@@ -103,8 +103,8 @@ class DistantLedger:
         return []
 
     def age(self) -> float:
-        # By answers that arrived, and not by the near ledger's: after a seek, that one is at the tip before anything
-        # of what stood there has come, and a member would take it all for lost.
+        # By answers that arrived, not by the near ledger's own. After a seek, the near ledger is at the tip before any
+        # of its entries arrive, and a member would consider them all lost.
         return time.monotonic() - self._all_at
 
     def seek(self, offset: int) -> None:

@@ -1,4 +1,4 @@
-"""A handle of a ledger that passes everything on: a benchmark overrides the calls that it wants to see or change."""
+"""A handle of a ledger that passes every call on: a benchmark overrides those that it wants to observe or change."""
 
 from collections.abc import Sequence
 

@@ -4,10 +4,10 @@
     fault: the agent is killed or stopped; or it is to hand over, and `neli run` is killed
     successor: a member in this process
 
-COMMAND ignores SIGTERM. The time is written into shared memory as fast as Python can. The successor counts as leading
-from the moment at which its handler is told so, which is before it gets a lease. Both by the clock of this machine.
+COMMAND ignores SIGTERM. It writes the time into shared memory as fast as Python can. The successor counts as leading
+from the call of its handler, which is before it gets a lease. Both times are on this machine's clock.
 
-A trial counts only if COMMAND ran when the fault came: a short lease may be lost before, on a busy machine.
+A trial counts only if COMMAND was running when the fault came. On a busy machine, a short lease may be lost before.
 """
 
 import fcntl
@@ -41,7 +41,7 @@ FAULTS = ("agent_killed", "run_killed", "agent_stopped")
 ROLE = 1
 PATIENCE = 60.0
 ATTEMPTS = 10
-"""How often a trial is tried: see the essay."""
+"""The number of attempts for one trial: see the essay."""
 
 GRACE = 600.0
 NELI = "from neli_router.commands.cli import main; main(prog_name='neli')"
@@ -70,7 +70,7 @@ while True:
 
 
 class _Page:
-    """What COMMAND writes."""
+    """The memory that COMMAND writes to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -88,7 +88,7 @@ class _Page:
         return bool(self._page[9])
 
     def await_gone(self) -> None:
-        """All processes of COMMAND have a lock of the kernel together."""
+        """Wait until every process of COMMAND is gone: together they hold one lock of the kernel."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class _Page:
 
 
 class _Group:
-    """The first host, in processes, and its successor, in this one."""
+    """The first host, as processes, and its successor, in this process."""
 
     def __init__(self, folder: Path, lease: float) -> None:
         self._folder, self._lease, self._trials = folder, lease, 0
@@ -106,7 +106,7 @@ class _Group:
         self._agent: subprocess.Popen[bytes] | None = None
         self._led_at = 0.0
         layout = Layout(slots=16, partitions=4)
-        # Nothing of the successor's is held, so it hands over at once.
+        # The successor has nothing to drain, so it hands over immediately.
         self._successor = Member(
             Config(f"sqlite:///{self.ledger}", name="second", lease=lease, layout=layout, drain_timeout=GRACE),
             on_event=self._told,
@@ -141,9 +141,9 @@ class _Group:
                     _until(lambda: page.was_asked_to_stop() or run.poll() is not None)
                     run.kill()
             if not _until(lambda: self._successor.leads(ROLE)):
-                raise TimeoutError("the successor was to lead, and did not")
+                raise TimeoutError("the successor did not lead")
             page.await_gone()
-            # The fault must have hit a COMMAND that ran, for a role that was not lost yet.
+            # The fault must have hit a running COMMAND, for a role that was not lost yet.
             is_hit = began_at < min(self._led_at, page.last_act())
             return self._led_at - page.last_act() if is_hit else None
         finally:
@@ -170,7 +170,7 @@ class _Group:
         return self._agent
 
     def _pin(self, name: str) -> None:
-        """Give the role to one of them, and wait until it was told, if that is the agent."""
+        """Give the role to one of them. If that is the agent, wait until it knows."""
 
         def is_pinned() -> bool:
             try:
@@ -181,7 +181,7 @@ class _Group:
                 return False
 
         if not _until(is_pinned):
-            raise TimeoutError(f"the role was wanted at {name}, and did not come there")
+            raise TimeoutError(f"the role did not move to {name}")
 
     def _neli(self, *arguments: str) -> "subprocess.Popen[bytes]":
         root = str(Path(__file__).resolve().parent.parent)
@@ -192,7 +192,7 @@ class _Group:
 
 
 def last_acts(leases: Sequence[float], nestings: Sequence[int], faults: Sequence[str], trials: int) -> Figures:
-    """The least milliseconds between a last act and a successor: of each kind, and of all."""
+    """The least milliseconds between a last act and a successor: for each kind, and overall."""
     figures: Figures = {}
     least: list[float] = []
     for lease in leases:

@@ -1,4 +1,4 @@
-"""Where a benchmark's ledger may be: in a file, or on a server that is started for it or is there already.
+"""The places for a benchmark's ledger: a file, or a server that is started for it or already runs.
 
 sqlite    a file in a folder that the benchmark makes
 kafka     a topic of one broker; NELI_TEST_KAFKA=HOST:PORT names one that is there
@@ -21,7 +21,7 @@ LEDGERS = ("sqlite", "kafka", "redis")
 
 
 def missing(kind: str) -> str:
-    """Why there can be no ledger of this kind here, or nothing."""
+    """Why this kind of ledger is not available here; empty if it is."""
     if kind == "kafka" and not os.environ.get("NELI_TEST_KAFKA"):
         return kafka.missing()
     return redis.missing() if kind == "redis" and not os.environ.get("NELI_TEST_REDIS") else ""
@@ -46,6 +46,6 @@ def place(kind: str) -> Iterator[str]:
 
 
 def options_at(there: str, name: str) -> dict[str, Any]:
-    """Of members whose ledger is a new one `there`; none for a file, which is in their own folder."""
-    # One broker has one replica, and may lose its tail with its power; and any Redis may.
+    """Options of members with a new ledger `there`; none for a file, which is in their own folder."""
+    # A single broker has one replica, and may lose its tail in a power failure. So may any Redis.
     return {"ledger": f"{there}/{name}-{uuid4().hex}", "accept_rewinds": True} if there else {}

@@ -1,25 +1,25 @@
-"""The cost of an agent's answers: look-ups, changes for those who wait, a thousand clients that do, and registrations.
+"""The cost of an agent's answers: look-ups, changes for waiting clients, a thousand such clients, and registrations.
 
-    this process: clients --raw HTTP over the Unix socket--> an agent in a process of its own, on one core
+    this process: clients --raw HTTP over the Unix socket--> an agent in its own process, on one core
          '---- a member "other" of the same group, which gives partitions to the agent and takes them back
 
-The clients are bare sockets and write the same bytes each time, so that they cost little beside what they measure; they
-run on the other cores, if there are any.
+The clients are bare sockets and write the same bytes each time, so they cost little compared with the agent. They run
+on the other cores, if there are any.
 
-    owner_request_ms_p50        one client, one look-up after the other
-    requests_per_second         look-ups by fifty clients, each with one on the way
-    hurt                        p95 of a good client beside slow and broken ones, over its p95 without them
-    idle_core_share             of a core, by the agent with a thousand clients waiting: a third each of long polls,
+    owner_request_ms_p50        one client, one look-up after another
+    requests_per_second         look-ups by fifty clients, each with one in flight
+    hurt                        p95 of a good client among slow and broken ones, over its p95 without them
+    idle_core_share             the agent's share of a core, with a thousand waiting clients: a third each long polls,
                                 streams of leadership, and watches; nothing happens
-    bare_core_share             the same without clients that wait
+    bare_core_share             the same without waiting clients
     change_ms_p95               from the append of the Handover to the `owner` event of a client that watches,
     acquired_ms_p95             to the `acquired` of one that waits to lead, by a stream,
     polled_ms_p95               and to the answer of a long poll; all while the thousand others wait
-    registering_ms_p50          a member of this host asks the agent to tell its death, until it has the answer: this is
-                                what a start with a witness takes longer
+    registering_ms_p50          a member of this host asks the agent to report its death, until the answer: this is the
+                                extra time of a start with a witness
     start_ms_p50, unwitnessed_start_ms_p50    a Member until its constructor returns, with and without that, in turn
-    looking_ns                  what each step of a witnessed member pays
-    more_threads                that a witnessed member has
+    looking_ns                  the cost for each step of a witnessed member
+    more_threads                extra threads of a witnessed member
 """
 
 import argparse
@@ -59,20 +59,20 @@ PATIENCE = 60.0
 CLIENTS = 50
 
 ROLE = 0
-"""Goes to and fro. All other partitions that anybody waits for are pinned to the other member, and stay."""
+"""This role moves back and forth. All other roles that clients wait for are pinned to the other member."""
 WAITED_FOR = range(1, 33)
 
 PACE = 0.001
-"""Between two look-ups of the good client among bad ones."""
+"""Seconds between two look-ups of the good client among bad ones."""
 
 SLOW, DEAF, BROKEN = 30, 10, 20
-"""Clients that send a byte now and then; that ask for much and do not read it; that send nonsense and hang up."""
+"""Clients that send a byte now and then; that ask for much and do not read it; that send garbage and hang up."""
 LOOK_UP = b"GET /v1/owner?key=customer-7 HTTP/1.1\r\nhost: agent\r\n\r\n"
 REQUEST = b"GET %b HTTP/1.1\r\nhost: agent\r\n\r\n"
 
 
 class Stamped(Handle):
-    """It remembers when the last Handover was appended: the moment before, on the host's clock."""
+    """Remembers when the last Handover was appended: the moment before, on the host's clock."""
 
     handed_over_at = 0.0
 
@@ -84,7 +84,7 @@ class Stamped(Handle):
 
 
 class Stamping(Threads):
-    """The runtime of real life, with such a ledger."""
+    """The production runtime, with such a ledger."""
 
     stamped: Stamped
 
@@ -99,9 +99,9 @@ def run(options: Sequence[str]) -> Figures:
     )
     parser.add_argument("--requests", type=int, default=3000, help="look-ups by the one client")
     parser.add_argument("--seconds", type=float, default=5.0, help="of look-ups by fifty clients")
-    parser.add_argument("--changes", type=int, default=60, help="changes of owner that are waited for")
+    parser.add_argument("--changes", type=int, default=60, help="changes of owner that clients wait for")
     parser.add_argument("--waiting", type=int, default=1000, help="clients that wait while nothing happens")
-    parser.add_argument("--registrations", type=int, default=200, help="of members, whose deaths it would tell")
+    parser.add_argument("--registrations", type=int, default=200, help="members that ask for a report of their death")
     parser.add_argument("--idle-seconds", type=float, default=10.0, help="for how long nothing happens")
     chosen = parser.parse_args(options)
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
@@ -118,7 +118,7 @@ def run(options: Sequence[str]) -> Figures:
 
 @contextmanager
 def started_agent(folder: str, core: int) -> Iterator[int]:
-    """Its process number."""
+    """Yields the agent's process number."""
     program = [sys.executable, "-m", "benchmarks._agent", folder, str(core)]
     with subprocess.Popen(program, cwd=Path(__file__).resolve().parent.parent) as process:
         try:
@@ -216,7 +216,7 @@ def _registered(folder: str, environment: Mapping[str, str]) -> Registration:
     life = OwnLife.begin(Random(os.urandom(16)))
     config = configured(folder, "registering")
     registration = Registration(config, "registering", life, lambda _: None, wanted=False, environment=environment)
-    registration.await_answer(PATIENCE)  # A member goes on without it after a tenth of a second.
+    registration.await_answer(PATIENCE)  # Without this, a member continues after a tenth of a second.
     assert registration.name
     return registration
 
@@ -241,7 +241,7 @@ async def _hurt(path: str, requests: int) -> float:
     before = await _alone(path, requests, PACE)
     kinds = [*[_be_slow] * SLOW, *[_be_deaf] * DEAF, *[_be_broken] * BROKEN]
     bad = [asyncio.create_task(_again_and_again(kind, path)) for kind in kinds]
-    await asyncio.sleep(2.0)  # Until all are at it.
+    await asyncio.sleep(2.0)  # Until all of them are busy.
     beside = await _alone(path, requests, PACE)
     for task in bad:
         task.cancel()
@@ -277,7 +277,7 @@ async def _be_broken(writer: asyncio.StreamWriter) -> None:
 
 async def _together(path: str, seconds: float) -> float:
     clients = [await _Asker.connected(path) for _ in range(CLIENTS)]
-    await asyncio.sleep(1.0)  # Until all are at it.
+    await asyncio.sleep(1.0)  # Until all of them are busy.
     before, started = sum(client.answers for client in clients), time.perf_counter()
     await asyncio.sleep(seconds)
     answers, took = sum(client.answers for client in clients) - before, time.perf_counter() - started
@@ -287,7 +287,7 @@ async def _together(path: str, seconds: float) -> float:
 
 
 class _Asker(asyncio.Protocol):
-    """Asks again as soon as it is answered. Answers are of one kind, so it need not parse them to know their end."""
+    """Asks again on each answer. All answers are alike, so it finds their end without parsing them."""
 
     transport: asyncio.Transport
 
@@ -301,7 +301,7 @@ class _Asker(asyncio.Protocol):
         return asker
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name.
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transport is one in all but name.
         self.transport.write(LOOK_UP)
 
     def data_received(self, data: bytes) -> None:
@@ -314,7 +314,7 @@ class _Asker(asyncio.Protocol):
 
 
 async def _wait(path: str, number: int) -> asyncio.StreamWriter:
-    """One client that waits for what is led elsewhere, or for a change of it."""
+    """One client that waits for a partition led elsewhere, or for a change of its leader."""
     kinds = (b"/v1/leadership?timeout=3600&role=%d", b"/v1/leadership/events?role=%d", b"/v1/watch?role=%d")
     role = WAITED_FOR[number % len(WAITED_FOR)]
     reader, writer = await asyncio.open_unix_connection(path)
@@ -325,7 +325,7 @@ async def _wait(path: str, number: int) -> asyncio.StreamWriter:
 
 
 async def _waiting(path: str) -> int:
-    """How many clients wait, by the agent's own count."""
+    """The number of waiting clients, as the agent counts them."""
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write(REQUEST % b"/metrics")
     told = (await _answer(reader)).splitlines()
@@ -347,7 +347,7 @@ def _processor_seconds(process: int) -> float:
 
 
 def _gather(other: Member) -> None:
-    """Until both are members, and what is waited for is the other's."""
+    """Wait until both are members, and the other one leads everything that clients wait for."""
     for partition in (ROLE, *WAITED_FOR):
         other.pin(partition, "other")
     _until_led(other, {ROLE, *WAITED_FOR})
@@ -361,7 +361,7 @@ def _until_led(other: Member, partitions: set[int]) -> None:
 
 
 async def _change(path: str, other: Member, runtime: Stamping) -> tuple[float, float, float]:
-    """One change of leader: seconds until a watcher, a stream of leadership and a long poll knew."""
+    """One change of leader: seconds until a watcher, a stream of leadership and a long poll knew of it."""
     clients = []
     for kind in (b"/v1/watch?role=%d", b"/v1/leadership/events?role=%d", b"/v1/leadership?timeout=60&role=%d"):
         reader, writer = await asyncio.open_unix_connection(path)
@@ -381,7 +381,7 @@ async def _change(path: str, other: Member, runtime: Stamping) -> tuple[float, f
     async with asyncio.timeout(PATIENCE):
         await asyncio.to_thread(other.pin, ROLE, "agent")
         watched, acquired, polled = (at - runtime.stamped.handed_over_at for at in await waits)
-        clients[1][1].close()  # Or the agent would not hand it over.
+        clients[1][1].close()  # Otherwise the agent would not hand it over.
         await asyncio.to_thread(other.pin, ROLE, "other")
         await watching.readuntil(b'"name":"other"')
         await asyncio.to_thread(_until_led, other, {ROLE})

@@ -1,24 +1,24 @@
-"""The cost of waiting in Airflow: gates of tasks, triggers that fire, and a triggerer where 500 sensors wait.
+"""The cost of waiting in Airflow: gates of tasks, triggers that fire, and a triggerer with 500 waiting sensors.
 
-    a real installation: triggerer --one stream--> an agent in a process of its own, that of the installation's host
+    a real installation: triggerer --one stream--> an agent in its own process, on the installation's host
                          tasks ------------------>   '---- a member "other" of the same group, in this process, to which
                                                            roles are pinned, and which gives one away again and again
 
-    gate_ms               the lease of a role of this host, around work that takes no time, less the same work without:
-                          connection, lease, end. Both in turn in one task; the median of all
-    gate_first_ms         the same for the first in each task, as tasks have one: it imports what is not there yet
-    xcom_ms               beside that, one XCom: through the worker and the API server to Airflow's database. The link
-                          to the page is one, as of every operator with a link; so is the term, where it is pushed
+    gate_ms               the lease of a role of this host, around work that takes no time, minus the same without:
+                          connection, lease, end. Both take turns in one task; the median of all
+    gate_first_ms         the same for the first gate of each task, which also imports missing modules
+    xcom_ms               in addition, one XCom: through the worker and the API server to Airflow's database. The
+                          link to the page is one, as with every operator link; so is the term, where it is pushed
     trigger_p50_ms        from the append of the Handover to "Trigger fired event" in the log of the task, while all
     trigger_p95_ms        the other sensors are woken, look, and go on waiting
     database_p50_ms       from that append to the end of the task in Airflow's database: the triggerer hands events over
-                          once a second, whatever the trigger is
-    sensor_cpu            of one core, by all processes of the triggerer, while the sensors wait and nothing happens
-    sensor_cpu_changing   the same while a role that none of them waits for moves each second, and another one in its
-                          place: each wakes them all
+                          once a second, for any trigger
+    sensor_cpu            share of one core for all processes of the triggerer, while the sensors only wait
+    sensor_cpu_changing   the same while a role that none of them waits for moves each second, and another one
+                          takes its place: each move wakes them all
     bare_cpu              the same before there is a sensor
 
-`load` is that of the machine, at the beginning and at the end: at more than one for each core, all of it is too high.
+`load` is the machine's load at the beginning and at the end. Above one per core, all figures are too high.
 """
 
 import argparse
@@ -48,7 +48,7 @@ PATIENCE = 600.0
 """Seconds. A busy machine may take minutes to start five hundred triggers, fifty a round."""
 
 SETTLING = 2.0
-"""Seconds until the triggerer is done with what came before."""
+"""Seconds for the triggerer to finish earlier work."""
 
 PACE = 1.0
 """Seconds between two changes that wake the sensors."""
@@ -123,7 +123,7 @@ def _pin(other: Member, partitions: set[int], name: str) -> None:
 
 
 def _gates(airflow: Airflow) -> list[list[float]]:
-    """Milliseconds of the gates of one task, and of its XComs."""
+    """Milliseconds for the gates of one task, and for its XComs."""
     started = airflow.api.trigger("gated")
     assert airflow.api.await_run("gated", started, patience=PATIENCE) == "success", airflow.api.log(
         "gated", started, "measure"
@@ -132,12 +132,12 @@ def _gates(airflow: Airflow) -> list[list[float]]:
 
 
 def _change(airflow: Airflow, other: Member, runtime: Stamping) -> list[tuple[float, float]]:
-    """One change: seconds until each of the triggers that wait for it fired, and until its task had ended."""
+    """One change: seconds until each waiting trigger fired, and until its task had ended."""
     started = airflow.api.trigger("firing")
     _await(lambda: _begun(airflow, "firing", started) == FIRING, "the sensors that shall fire")
     other.pin(ROLE, "agent")
     assert airflow.api.await_run("firing", started, patience=PATIENCE) == "success"
-    # Airflow has the time of day, and the append was stamped by the clock of the host: both are read now.
+    # Airflow uses the time of day, and the append was stamped by the host's clock: read both now.
     changed_at = time.time() - (host_clock() - runtime.stamped.handed_over_at)
     _pin(other, {ROLE}, "other")
     ended = {task["task_id"]: _seconds(task["end_date"]) for task in airflow.api.task_instances("firing", started)}
@@ -146,7 +146,7 @@ def _change(airflow: Airflow, other: Member, runtime: Stamping) -> list[tuple[fl
 
 @contextmanager
 def _restless(other: Member) -> Iterator[None]:
-    """Meanwhile a role moves each second, to and fro."""
+    """Meanwhile a role moves back and forth, each second."""
     is_over = threading.Event()
 
     def move() -> None:
@@ -166,12 +166,12 @@ def _restless(other: Member) -> Iterator[None]:
 
 
 def _begun(airflow: Airflow, dag_id: str, started: str) -> int:
-    """How many triggers of a run have said that they begin."""
+    """How many triggers of a run have logged that they begin."""
     return sum("starting" in path.read_text(encoding="utf-8") for path in _log_files(airflow, dag_id, started))
 
 
 def _fired(airflow: Airflow, started: str) -> dict[str, float]:
-    """When the trigger of each task fired, as seconds of the time of day."""
+    """When each task's trigger fired, in seconds of the time of day."""
     found = {}
     for path in _log_files(airflow, "firing", started):
         (line,) = (line for line in path.read_text(encoding="utf-8").splitlines() if "Trigger fired event" in line)
@@ -191,7 +191,7 @@ def _log_files(airflow: Airflow, dag_id: str, started: str) -> list[Path]:
 
 
 def _core_share(airflow: Airflow, seconds: float) -> float:
-    """Of one core, by all processes of the triggerer."""
+    """The share of one core that all processes of the triggerer use."""
     before, started = _processor_seconds(airflow), time.perf_counter()
     time.sleep(seconds)
     return (_processor_seconds(airflow) - before) / (time.perf_counter() - started)
@@ -203,7 +203,7 @@ def _processor_seconds(airflow: Airflow) -> float:
         try:
             fields = path.read_text(encoding="ascii").rpartition(")")[2].split()
         except (OSError, UnicodeDecodeError):
-            continue  # It has ended, or its name is none of ours.
+            continue  # It has ended, or is not one of ours.
         if int(fields[3]) == session:
             total += int(fields[11]) + int(fields[12])
     return total / os.sysconf("SC_CLK_TCK")

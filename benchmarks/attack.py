@@ -1,15 +1,15 @@
 """The cost of strangers at an agent's port: to its lease, to a running `neli run`, to its memory and to its owner.
 
 an agent with a port, lease 1 s, and a `neli run` that holds a role, in real processes on one SQLite ledger
-this process        the owner: one look-up each few milliseconds, by a new connection to the agent's own socket;
+this process        the owner: one look-up every few milliseconds, over a new connection to the agent's own socket;
                     and a probe: /health over the port each second, as Kubernetes asks
-another process     strangers without the token, of one kind after the other: tests/agent/strangers.py
+another process     strangers without the token, one kind after another: tests/agent/strangers.py
 
 fenced              how often the member lost what it led: 0
 runs_killed         how often `neli run` ended its command: 0
-rss_mib_max         of the agent and its door together
-socket_ms_p99       of the owner's look-ups: the worst of all kinds of attack; @calm is without an attack
-probes_failed       of /health over the port that did not answer 200 within a second
+rss_mib_max         the memory of the agent and its door together
+socket_ms_p99       the owner's look-ups: the worst of all kinds of attack; @calm is without an attack
+probes_failed       probes of /health over the port without a 200 within a second
 """
 
 import argparse
@@ -55,7 +55,7 @@ def run(options: Sequence[str]) -> Figures:
     chosen = parser.parse_args(options)
     kinds = chosen.kinds.split(",")
     if unknown := set(kinds) - ATTACKS.keys():
-        parser.error(f"there is no attack {', '.join(sorted(unknown))}: there are {', '.join(ATTACKS)}")
+        parser.error(f"unknown attack: {', '.join(sorted(unknown))}; known attacks: {', '.join(ATTACKS)}")
     figures: Figures = {}
     with tempfile.TemporaryDirectory(prefix="neli-") as folder, _host(Path(folder), chosen.partitions) as host:
         for kind in (CALM, *kinds):
@@ -107,7 +107,7 @@ class AttackedHost:
         }
 
     def fenced(self) -> int:
-        """By the agent's own count."""
+        """How often the member was fenced, as the agent counts it."""
         with socket.socket(socket.AF_UNIX) as asker:
             asker.settimeout(PATIENCE)
             asker.connect(self._socket)
@@ -159,7 +159,7 @@ class AttackedHost:
                 assert b"200 OK" in said, said
                 writer.close()
             except (OSError, TimeoutError, AssertionError):
-                took.append(PATIENCE)  # Refused is as bad as never.
+                took.append(PATIENCE)  # A refusal is as bad as no answer.
             else:
                 took.append(time.perf_counter() - began)
             await asyncio.sleep(PACE)

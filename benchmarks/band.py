@@ -1,15 +1,15 @@
-"""How soon a killed member's partitions are led again where every record takes its time, from a tenth of a lease up.
+"""How soon a killed member's partitions are led again over a slow ledger, with delays from a tenth of a lease up.
 
     members --half a round trip--> an SQLite ledger --half a round trip--> members      one is killed with -9
 
-Real processes and a real ledger, which the members see from a distance (`benchmarks._distant_worker.py`).
-Below five sixths of a lease all lead, and a member that is killed must be taken over. Above, no member leads for longer
-than a moment, none can expire another, and each must say so in its log.
+Real processes and a real ledger, which the members see from a distance (`benchmarks._distant_worker.py`). Below five
+sixths of a lease, all lead, and a killed member must be taken over. Above, no member leads for longer than a moment,
+none can expire another, and each must log this.
 
-    takeovers_over_lease_max@T      of the trials at a round trip of T leases
+    takeovers_over_lease_max@T      the longest of the trials at a round trip of T leases
     not_taken_over                  kills below five sixths of a lease after which partitions stayed unled; must be 0
-    powerless_told                  the part of the members above that said so; must be 1
-    overlaps                        pairs of processes that might act for one partition at once; must be 0
+    powerless_told                  the share of the members above that logged this; must be 1
+    overlaps                        pairs of processes that might act for one partition together; must be 0
 
 The default takes about six minutes.
 """
@@ -65,7 +65,7 @@ def _group(folder: Path, trip: float, chosen: argparse.Namespace) -> ProcessGrou
 
 
 def _below(group: ProcessGroup, chosen: argparse.Namespace) -> tuple[list[float], int]:
-    """The takeovers, in seconds, of those kills that had one; and overlaps."""
+    """The takeover times in seconds, for kills that had one; and overlaps."""
     takeovers: list[float] = []
     with group:
         for number in range(chosen.members):
@@ -86,7 +86,7 @@ def _below(group: ProcessGroup, chosen: argparse.Namespace) -> tuple[list[float]
 
 
 def _above(group: ProcessGroup, chosen: argparse.Namespace) -> int:
-    """How many members said that they can expire no other."""
+    """How many members logged that they can expire no other."""
     with group:
         members = [group.start(f"m{number + 1}") for number in range(chosen.members)]
         give_up_at = host_clock() + 60 * chosen.lease

@@ -1,18 +1,19 @@
-"""Whether an agent's memory, descriptors and threads stay the same while clients, members and wishes come and go.
+"""Whether an agent's memory, descriptors and threads stay constant while clients, members and wishes come and go.
 
     this process: clients that ask, stream, wait and break off ---.
-                  members that join and leave, three at a time ---+--> an agent in a process of its own
-                  drains, pins and weights, said and taken back --'        '--/proc, sample after sample
+                  members that join and leave, three at a time ---+--> an agent in its own process
+                  drains, pins and weights, set and taken back ---'        '--/proc, sample after sample
 
 The first quarter of the time is warm-up, in which caches, Python's allocator and the agent's bounded history fill. The
-second is compared with the last. When all is over, what is left open is compared with what there was before.
+second quarter is compared with the last. At the end, the open descriptors and threads are compared with those from
+before.
 
     growth               resident memory, mean of the last quarter over mean of the second
-    descriptors_growth   the same of open files and sockets
-    threads_growth       the same of threads
-    descriptors_left     open ones when all had gone, less those before anybody came; `threads_left` likewise
+    descriptors_growth   the same for open files and sockets
+    threads_growth       the same for threads
+    descriptors_left     open ones after all had gone, minus those before any client came; `threads_left` likewise
 
-A minute by default; `--minutes 20` is the run that counts.
+It takes a minute by default. The run that counts is `--minutes 20`.
 """
 
 import argparse
@@ -43,10 +44,10 @@ SAMPLES = 240
 CLIENTS = 20
 GUESTS = 3
 NAMES = 9
-"""Guests are called by so many names in turn. A group remembers who departed, and for how long is its own business."""
+"""The number of names that guests take in turn. A group remembers departed members, for as long as it decides."""
 
 REST_MAX = 15.0
-"""Seconds for the agent to let go of the last who left."""
+"""Seconds for the agent to release everything of the last clients that left."""
 
 PATHS = (
     b"/v1/owner?key=%d",
@@ -81,8 +82,8 @@ def run(options: Sequence[str]) -> Figures:
         prog="python -m benchmarks churn", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=1.0, help="how long they come and go")
-    parser.add_argument("--seed", type=int, default=1, help="of what they do")
-    parser.add_argument("--progress", action="store_true", help="each sample to standard error, as it is taken")
+    parser.add_argument("--seed", type=int, default=1, help="of all random choices")
+    parser.add_argument("--progress", action="store_true", help="print each sample to standard error immediately")
     chosen = parser.parse_args(options)
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
     with tempfile.TemporaryDirectory(prefix="neli-") as folder, started_agent(folder, cores[-1]) as process:
@@ -107,7 +108,7 @@ async def _measure(folder: str, process: int, chosen: argparse.Namespace) -> Fig
         task.cancel()
     ends = await asyncio.gather(*tasks, return_exceptions=True)
     if broken := [end for end in ends if not isinstance(end, asyncio.CancelledError)]:
-        raise RuntimeError(f"the churn was to go on to the end, and stopped: {broken}")
+        raise RuntimeError(f"the churn stopped before the end: {broken}")
     after = await _at_rest(process, before)
     return {
         "growth": _growth([sample.resident for sample in samples]),
@@ -140,7 +141,7 @@ def _sample(process: int) -> Sample:
 
 
 async def _at_rest(process: int, before: Sample) -> Sample:
-    """The files that the agent has open when it has noticed that all are gone."""
+    """A sample of the agent when it has noticed that all clients are gone."""
     give_up_at = time.monotonic() + REST_MAX
     found = _sample(process)
     while found.descriptors > before.descriptors and time.monotonic() < give_up_at:
@@ -192,14 +193,14 @@ async def _get(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path:
 
 
 async def _answer(reader: asyncio.StreamReader) -> bytes:
-    """The head of an answer, of which all was read."""
+    """The head of an answer, after reading all of it."""
     head = await reader.readuntil(b"\r\n\r\n")
     await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
     return head
 
 
 async def _be_guest(folder: str, rng: random.Random, done: Counter[str]) -> None:
-    """A member that joins, stays for a while, and leaves. Of two with one name the newer ends the older."""
+    """A member that joins, stays for a while, and leaves. If two have the same name, the newer one ends the older."""
     done["guests"] += 1
     name, stay = f"guest-{done['guests'] % NAMES}", LEASE * (1 + 3 * rng.random())
 
@@ -211,7 +212,7 @@ async def _be_guest(folder: str, rng: random.Random, done: Counter[str]) -> None
 
 
 async def _wish(path: str, rng: random.Random, done: Counter[str]) -> None:
-    """Something that an operator says, and mostly takes back. It is refused if no member has that name now."""
+    """An operator's wish, mostly taken back later. It is refused if no member has that name now."""
     name, partition = f"guest-{rng.randrange(NAMES)}", rng.randrange(PARTITIONS)
     of_name, of_partition = f'{{"name":"{name}"', f'{{"partition":{partition}'
     for kind, body in (

@@ -1,13 +1,13 @@
-"""What a column of keys costs as a whole beside `router.owners(list)`, and whether it says the same as mmh3.
+"""The cost of a column of keys compared with `router.owners(list)`, and whether its hashes equal mmh3's.
 
-    keys as a column of polars, Arrow, pandas --partitions_of--> partitions     `keys_per_second` is the first one's
+    keys as a column of polars, Arrow, pandas --partitions_of--> partitions     `keys_per_second` of the first one
     the same keys as a list ------------------router.owners----> owners         the floor of `over_list`
     random texts and bytes of every length ---partitions_of--= mmh3, one by one, or the benchmark fails
 
-All kinds of columns are timed between two runs over the list, again and again, and a ratio is the median of these. So a
-machine that grows busy halfway slows both. Keys per second are those of the fastest round: what slows the others down
-is not ours. `owners_of` is timed beside `partitions_of`, since that is what answers the list's question. The keys are
-in no order, as in `lookup`.
+All kinds of columns are timed repeatedly between two runs over the list, and a ratio is the median over all rounds. So
+a machine that becomes busy halfway slows both down. Keys per second are those of the fastest round, because the other
+rounds are slowed down by other programs. `owners_of` is timed as well as `partitions_of`, because it answers the same
+question as the list. The keys are in random order, as in `lookup`.
 
 The routers' table is static: neither a ledger nor a member takes part in a look-up.
 """
@@ -33,7 +33,7 @@ from neli_router.router.table import Owner
 
 __all__ = ["run"]
 
-LENGTH_MAX = 80  # Twenty of murmur3's blocks, with each length of the rest.
+LENGTH_MAX = 80  # Twenty blocks of murmur3, with each possible length of the tail.
 EVERYTHING = Layout(slots=SLOTS_MAX, partitions=SLOTS_MAX)  # A partition is then the whole hash.
 
 Ask = Callable[[], object]
@@ -43,10 +43,10 @@ def run(options: Sequence[str]) -> Figures:
     parser = argparse.ArgumentParser(prog="python -m benchmarks columns", description=__doc__)
     parser.add_argument("--keys", type=int, default=1_000_000, help="keys in the column")
     parser.add_argument("--rounds", type=int, default=15, help="ratios to take the median of")
-    parser.add_argument("--random", type=int, default=1_000_000, help="random texts, and bytes, to hold against mmh3")
+    parser.add_argument("--random", type=int, default=1_000_000, help="random texts, and bytes, to compare with mmh3")
     chosen = parser.parse_args(options)
     mismatches = _mismatches(chosen.random)
-    assert mismatches == 0, f"{mismatches} of {2 * chosen.random} random keys have another hash than in mmh3"
+    assert mismatches == 0, f"{mismatches} of {2 * chosen.random} random keys hash differently in mmh3"
     keys = [f"customer-{n:011d}" for n in range(chosen.keys)]
     Random(1).shuffle(keys)
     layout = Layout()
@@ -95,10 +95,10 @@ def run(options: Sequence[str]) -> Figures:
 
 
 def _mismatches(count: int) -> int:
-    """How many of `count` random texts and `count` random bytes have another hash in a column than in mmh3."""
+    """How many of `count` random texts and `count` random bytes hash differently in a column than in mmh3."""
     random = Random(7)
     some_bytes = [random.randbytes(n % LENGTH_MAX) for n in range(count)]
-    # From every plane of Unicode but without surrogates, which have no UTF-8 form; and NUL, and ASCII.
+    # From every plane of Unicode, without surrogates, which have no UTF-8 form; also NUL, and ASCII.
     planes = [(0, 1), (1, 0x80), (0x80, 0x800), (0x800, 0xD800), (0xE000, 0x10000), (0x10000, 0x110000)]
     letters = [chr(random.randrange(*random.choice(planes))) for _ in range(100_003)]
     texts = ["".join(random.choices(letters, k=n % LENGTH_MAX)) for n in range(count)]

@@ -1,22 +1,22 @@
-"""The cost of an idle group for its ledger, and how many records a second one core reads and folds.
+"""An idle group's load on its ledger, and how many records a second one core reads and folds.
 
     members of a group, with nothing to do --Beats--> ledger --an observer counts--> records and bytes a second
 
-Heartbeats are all that an idle group writes, one stream a member, whatever the number of partitions. Besides, one
-snapshot is written every few thousand records. It is too rare for a run of seconds, so its share is reckoned: its size,
-over the records from one to the next. That share grows with partitions, and is told apart.
+An idle group writes only heartbeats, one stream for each member, whatever the number of partitions. In addition, it
+writes one snapshot every few thousand records. A snapshot is too rare for a run of seconds, so its share is calculated:
+its size, divided by the records between two snapshots. That share grows with partitions, and is listed separately.
 
-    records_per_second@MxP, bytes_per_second@MxP     of M members and P partitions, snapshots left out
+    records_per_second@MxP, bytes_per_second@MxP     for M members and P partitions, without snapshots
     snapshot_bytes@P                                 with the most members
-    records_growth_by_members                        most members over fewest; as they grow, if it is a stream for each
+    records_growth_by_members                        most members over fewest; in proportion, if each has one stream
     records_growth_by_partitions_max                 most partitions over fewest; 1 if they cost nothing
-    bytes_growth_by_partitions_max                   the same of bytes, the snapshots' share included
+    bytes_growth_by_partitions_max                   the same for bytes, with the snapshots' share
 
-Then a topic, or a file, is filled with the records of a busy life (Beats of eight members), and a process that may use
-one core alone reads them from the first to the last and folds them as a router does.
+Then a topic or a file is filled with the records of a busy life (Beats of eight members). A process restricted to one
+core reads all of them and folds them like a router.
 
-    fold_per_second         records over the processor's time of that whole process, all threads of its client included
-    fold_per_second_wall    the same over the clock, in which others may have had that core
+    fold_per_second         records over that process's processor time, with all threads of its client
+    fold_per_second_wall    the same over wall time, in which other processes may have used that core
 """
 
 import argparse
@@ -56,10 +56,10 @@ LOOK_EVERY = 0.05
 FOLD_MEMBERS = 8
 FOLD_PARTITIONS = 256
 APPEND_RUN = 500
-"""Records that are appended at once when a ledger is filled."""
+"""Records in one append when a ledger is filled."""
 
 SKIPPED = b"{}"
-"""No reader takes it for a record, and it has an offset."""
+"""No reader takes it for a record, but it has an offset."""
 
 FOLDER = "import sys; from benchmarks.cost import fold_all; print(fold_all(sys.argv[1]))"
 
@@ -112,15 +112,15 @@ def _idle(there: str, members: Sequence[int], partitions: Sequence[int], lease: 
 
 
 def _rates(there: str, count: int, width: int, lease: float, seconds: float) -> tuple[float, float, float]:
-    """Records a second, bytes a second, and the bytes of a snapshot, of `count` members with `width` partitions."""
+    """Records a second, bytes a second, and the bytes of a snapshot, for `count` members with `width` partitions."""
     with _address(there) as address, ExitStack() as stack:
         config = Config(address, layout=Layout(partitions=width), lease=lease, accept_rewinds=bool(there))
         group = [stack.enter_context(Member(config)) for _ in range(count)]
         give_up_at = host_clock() + SETTLE_MAX
         while sorted(len(it.led) for it in group) != [(width + rank) // count for rank in range(count)]:
-            assert host_clock() < give_up_at, f"{count} members were to share {width} partitions in {SETTLE_MAX} s"
+            assert host_clock() < give_up_at, f"{count} members did not share {width} partitions within {SETTLE_MAX} s"
             time.sleep(LOOK_EVERY)
-        time.sleep(lease)  # An idle group does not write what was on its way when the last lease was given.
+        time.sleep(lease)  # Let records finish that were under way before the group was idle.
         ledger = stack.enter_context(closing(open_ledger(address, create=False, patience=1.0)))
         first, started = ledger.tip(), host_clock()
         time.sleep(seconds)
@@ -151,7 +151,7 @@ def _folded(there: str, records: int) -> Figures:
     with _address(there) as address:
         payloads = _life(records)
         with closing(open_ledger(address, create=True, patience=60.0)) as ledger:
-            if ledger.tip() == 0:  # Records tell of offsets, and theirs begin with 1.
+            if ledger.tip() == 0:  # Records contain offsets, and theirs begin with 1.
                 payloads.insert(0, SKIPPED)
             for offset in range(0, len(payloads), APPEND_RUN):
                 ledger.append(payloads[offset : offset + APPEND_RUN], lasting=False)
@@ -160,7 +160,7 @@ def _folded(there: str, records: int) -> Figures:
                 ledger.acknowledged()
                 time.sleep(LOOK_EVERY)
         made = subprocess.run([sys.executable, "-c", FOLDER, address], capture_output=True, text=True, check=False)
-        assert made.returncode == 0, f"a process was to fold {records} records:\n{made.stderr}"
+        assert made.returncode == 0, f"a process failed to fold {records} records:\n{made.stderr}"
     folded, processor, wall = json.loads(made.stdout)
     return {
         "fold_per_second": folded / processor,
@@ -171,7 +171,7 @@ def _folded(there: str, records: int) -> Figures:
 
 
 def _life(records: int) -> list[bytes]:
-    """Payloads of a group's life from its genesis, as they follow each other from offset 1 on; without snapshots."""
+    """Payloads of a group's life from its genesis, in sequence from offset 1 on; without snapshots."""
     written: list[bytes] = []
     log = MemoryLog()
 
@@ -184,7 +184,7 @@ def _life(records: int) -> list[bytes]:
     group.gather()
     while group.beats < records:
         group._round()  # noqa: SLF001 - its own way to go on takes samples, which are not needed here.
-    # A snapshot would let the reader start late; a record that every reader skips stands in its place.
+    # A snapshot would let the reader start late, so a record that every reader skips replaces it.
     return [SKIPPED if isinstance(decode(payload), Snapshot) else payload for payload in written]
 
 
@@ -193,11 +193,11 @@ def _pump(ledger: Ledger) -> Pump[Observer]:
 
 
 def _listen(news: News) -> None:
-    assert not (isinstance(news, Stopped) and news.error), f"the ledger is as sound as any, got {news}"
+    assert not (isinstance(news, Stopped) and news.error), f"the ledger must not fail, got {news}"
 
 
 def fold_all(address: str) -> str:
-    """In a process of its own, and on one core: read and fold all of the ledger. Records, processor's and real time."""
+    """Read and fold the whole ledger in a separate process, on one core. Return records, processor and wall time."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with closing(open_ledger(address, create=False, patience=60.0)) as ledger:

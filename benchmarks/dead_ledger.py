@@ -1,13 +1,13 @@
-"""A ledger that cannot be reached at start: how soon the log says so, and whether every time-out is kept.
+"""A ledger that is unreachable at start: how soon the log reports it, and whether every time-out is kept.
 
-    refused   a port that nobody listens on                    (Kafka, Redis)
-    mute      a port that takes connections and never answers  (Kafka, Redis)
+    refused   a port without a listener                       (Kafka, Redis)
+    mute      a port that accepts connections, never answers   (Kafka, Redis)
     held      a file that another process has locked           (SQLite)
-    denied    a file where none can be made                    (SQLite)
+    denied    a file that cannot be created                    (SQLite)
 
-Each figure is the longest of its trials, in seconds. Of a call with a time-out, `late_s` is what goes beyond it; where
-it is below 0, the answer came before. What has none should take no time: a close, a router that does not wait. The
-agent's figures have the start and the end of an interpreter in them.
+Each figure is the longest of its trials, in seconds. For a call with a time-out, `late_s` is the time beyond it; a
+negative one means that the answer came earlier. Calls without a time-out should take no time: a close, a router that
+does not wait. The agent's figures include the start and the end of an interpreter.
 """
 
 import argparse
@@ -39,7 +39,7 @@ __all__ = ["run"]
 Made = TypeVar("Made", Member, Router)
 
 TOLD = 2.0
-"""Seconds that are asked for as the time-out of every call that takes one."""
+"""The time-out in seconds for every call that takes one."""
 
 AGENT_MAX = 60.0
 """Seconds after which an agent that does not do what it should counts as hanging."""
@@ -65,7 +65,7 @@ def run(options: Sequence[str]) -> Figures:
 
 
 def _tried(address: str, folder: Path) -> dict[str, float]:
-    """The seconds that each call took for a program whose ledger is at `address`."""
+    """The seconds that each call took in a program whose ledger is at `address`."""
     config = Config(address, name="tried", accept_rewinds=True)
     with _first_line() as first_line:
         began = time.monotonic()
@@ -83,7 +83,7 @@ def _tried(address: str, folder: Path) -> dict[str, float]:
 
 
 def _agent(address: str, folder: Path) -> dict[str, float]:
-    """The first line of an agent on standard error, from its start; and its end after SIGTERM."""
+    """The time from an agent's start to its first line on standard error; and from SIGTERM to its end."""
     command = [sys.executable, "-m", "neli_router", "agent", "--ledger", address, "--accept-rewinds"]
     command += ["--socket", str(folder / "agent.sock")]
     began = time.monotonic()
@@ -138,7 +138,7 @@ def _took(call: Callable[[], object]) -> float:
 
 @contextmanager
 def _first_line() -> Iterator[Callable[[], float]]:
-    """When the log first told that the ledger is unavailable; infinity if it has not."""
+    """When the log first reported that the ledger is unavailable; infinity if it has not."""
     lines: list[float] = []
 
     class Listening(logging.Handler):

@@ -1,36 +1,36 @@
-"""How long until a killed member's partitions are led by others, over the lease; and how many expiries are wrong.
+"""The time until others lead a killed member's partitions, over the lease; and the number of wrong expiries.
 
     balanced --kill -9 at a random moment--> survivors expire it, wait its lease out, take over --> restarted, balanced
                       |<---------------- takeover: until the last partition is led ---->|
 
-Real processes on one ledger: an SQLite file, or on a Kafka or a Redis that is started for it. A takeover counts from
-just before the kill to the moment at which a survivor, by its own stamp, holds a lease of the last of the partitions
-that the dead one led; the processes of a host share a clock.
-A referee reads what each process notes about its leases and looks for two that hold one partition's at once.
+Real processes share one ledger: an SQLite file, or a Kafka or Redis that is started for the benchmark. A takeover lasts
+from just before the kill until a survivor, by its own stamp, holds a lease for the last of the dead member's
+partitions. All processes of a host share a clock. A referee reads each process's notes about its leases, and looks for
+two that hold a lease for one partition at the same time.
 
-Then no member is killed. The same group runs for minutes, beside one endless loop on each core, and every member that
-is expired was expired wrongly.
+Then no member is killed. The same group runs for minutes, next to one endless loop on each core, and every expiry is a
+wrong one.
 
-    takeover_over_lease_median@L    of the trials at lease L; without @L, of the lease where it is largest
-    overlaps                        pairs of processes that might act for one partition at once, in all of the above
+    takeover_over_lease_median@L    for the trials at lease L; without @L, for the lease where it is largest
+    overlaps                        pairs of processes that might act for one partition together, in all of the above
     false_expiries                  in the run without kills; `trial_false_expiries` counts survivors of the trials
 
-With `--peers`, something else is measured instead: the same kill, of ours and of three processes each that want one
-role from etcd, ZooKeeper and a lock of redis-py, as far as they can be had, all in one run. Each is at the smallest
-setting that gave no false expiry in a run without kills, `--seconds` long, beside one endless loop on each core: see
-`_peers/ladder.py` for the rule and the figures. It takes `--seconds` for each of the four, and more for every setting
-that proves too small.
+`--peers` runs a different measurement instead: the same kill of our members, and of three processes each that contend
+for one role with etcd, ZooKeeper and a lock of redis-py, where available, all in one run. Each side uses the smallest
+setting that gave no false expiry in a run without kills, `--seconds` long, next to one endless loop on each core: see
+`_peers/ladder.py` for the rule and the figures. The search takes `--seconds` for each of the four, and more for every
+setting that proves too small.
 
-With `--witness`, the host's agent, a process beside the members, tells their deaths: no lease is waited for. Kills take
-turns on every ledger that can be had, each with a group that has a witness and one that has none, all in one run, and
-with `--peers` the rivals beside them.
+With `--witness`, the host's agent, a separate process, reports the members' deaths, so no lease has to run out. Kills
+take turns on every available ledger, with a witnessed and an unwitnessed group each, all in one run; with `--peers`,
+the rivals take part, too.
 
-    takeover_ms_median@LEDGER       with the witness; without @LEDGER, of the ledger where it is longest
-    lease_alone_ms_median@LEDGER    the same group without one
+    takeover_ms_median@LEDGER       with the witness; without @LEDGER, for the ledger where it is longest
+    lease_alone_ms_median@LEDGER    the same group without a witness
     peers_over_ours@LEDGER          the better median of etcd and ZooKeeper, over ours
     certified                       killed members that a certificate ended; `trials` if a lease was never waited for
 
-The default takes about nine minutes, five of which are the run without kills; `--quick` takes about one.
+The default takes about nine minutes, of which the run without kills takes five; `--quick` takes about one.
 """
 
 import argparse
@@ -80,10 +80,8 @@ def run(options: Sequence[str]) -> Figures:
     parser.add_argument("--partitions", type=int, default=256)
     parser.add_argument("--seconds", type=float, default=300.0, help="of the run without kills; 0 leaves it out")
     parser.add_argument("--seed", type=int, default=1, help="draws who is killed, and when")
-    parser.add_argument(
-        "--peers", action="store_true", help="etcd, ZooKeeper and a Redis lock beside ours, and no more"
-    )
-    parser.add_argument("--witness", action="store_true", help="the host's agent tells the deaths, on all --ledger")
+    parser.add_argument("--peers", action="store_true", help="only compare with etcd, ZooKeeper and a Redis lock")
+    parser.add_argument("--witness", action="store_true", help="the host's agent reports deaths, on every --ledger")
     parser.add_argument("--quick", action="store_true", help="5 kills at each lease, 20 seconds without any")
     chosen = parser.parse_args(options)
     if chosen.members < 2:
@@ -111,7 +109,7 @@ def run(options: Sequence[str]) -> Figures:
 def _witnessed(
     sizes: Sizes, lease: float, ledgers: Sequence[str], trials: int, calibration: float | None, rng: random.Random
 ) -> Figures:
-    """Kills on each of `ledgers`; with the rivals beside them, if there are seconds to find their settings."""
+    """Kills on each of `ledgers`; the rivals take part if there are seconds to find their settings."""
     rivals, figures = ([], {}) if calibration is None else fitting(calibration, lease)
     with ExitStack() as stack:
         groups: dict[str, Ours] = {}
@@ -173,11 +171,11 @@ def _measured(sizes: Sizes, leases: Sequence[float], trials: int, seconds: float
 
 
 def _trials(lease: float, trials: int, sizes: Sizes, rng: random.Random) -> Trials:
-    """Kill a member, let it come back, and again."""
+    """Kill a member, let it come back, and repeat."""
     with balanced(lease, sizes) as (group, copy):
         takeovers: list[float] = []
         for _ in range(trials):
-            time.sleep(lease * rng.random())  # Beats are a sixth of that apart: any moment between two is as likely.
+            time.sleep(lease * rng.random())  # Beats are a sixth of that apart: any moment is equally likely.
             running = group.running
             victim = rng.choice(sorted(running))
             takeovers.append(takeover(group, running[victim]))
@@ -189,7 +187,7 @@ def _trials(lease: float, trials: int, sizes: Sizes, rng: random.Random) -> Tria
 
 
 def _left_alone(seconds: float, sizes: Sizes) -> tuple[History, int]:
-    """The history of a group that is left alone, on a machine whose every core is busy; and overlaps."""
+    """The history of a group that is left alone on a machine with every core busy; and overlaps."""
     with balanced(EXPIRY_LEASE, sizes) as (group, copy), busy_cores():
         end = host_clock() + seconds
         while host_clock() < end:

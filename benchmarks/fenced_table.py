@@ -1,13 +1,13 @@
-"""What a commit to a fenced Delta table takes, at 10 commits in the table and at 1,000, and with many partitions.
+"""The time of a commit to a fenced Delta table, with 10 and with 1,000 commits in the table, and with many partitions.
 
     append(rows of one partition)   = stage a Parquet file + commit
     commit                          = look, place and flush the files, one entry of the log, look
 
-A commit lists the log several times, so it grows with the number of entries there: that is the ratio. Both tables are
-written in turn, so that a machine which grows busy slows both. The small table is made anew every ten commits.
+A commit lists the log several times, so it takes longer with more entries there: this is the ratio. The two tables are
+written in turn, so a machine that becomes busy slows both down. The small table is created again every ten commits.
 
-`partitions_...` are steps of a whole host: as many partitions at once as it may hold. All take one row each; writing
-the rows is not what is measured here, and `stage_ms` tells it apart.
+`partitions_...` are steps of a whole host, with as many partitions together as it may hold. Each gets one row. These
+figures do not measure how long writing the rows takes; `stage_ms` shows it separately.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def run(options: Sequence[str]) -> Figures:
 
 
 class _Filled:
-    """A table that has some commits already, and the milliseconds that further ones take."""
+    """A table that has some commits already, and the milliseconds that further commits take."""
 
     def __init__(self, path: Path, commits: int, partitions: int, *, like: "_Filled | None" = None) -> None:
         self._table = FencedTable.create(path, SCHEMA, LAYOUT)

@@ -1,19 +1,19 @@
-"""Whether any input at a door crashes it, hangs it, or makes it print a secret.
+"""Whether any input to a door crashes it, hangs it, or makes it print a secret.
 
-    seed, part, number --> a random source of its own --> one input --> a door of ours
+    seed, part, number --> its own random source ------> one input --> a door of ours
                                                                            |--an answer, or a documented error   fine
                                                                            |--another error, or no end           a crash
     the answer, the error, its traceback, the log, standard error ---------'--the marker of a secret in them     printed
 
-Each part (`benchmarks/_fuzz`) draws its inputs from shapes that people write, with accidents and junk. A secret stands
-in them wherever a secret could be, and bears a marker that no text for people may have.
+Each part (`benchmarks/_fuzz`) draws its inputs from shapes that people write, with accidents and junk. The inputs have
+a secret wherever a secret could be, with a marker that no visible text may contain.
 
-A find is told on standard error when it is first made at its place, with the options that make it again:
+The first find at each place is reported on standard error, with the options that reproduce it:
 
     python -m benchmarks fuzz --part addresses --seed 7 --input 1234        shows that one input's errors in full
 
-`crashes` and `secrets_printed` are the sums, and each part has figures of its own. A minute for each part by default;
-`--seconds 600` is the run that counts.
+`crashes` and `secrets_printed` are the sums, and each part has its own figures. By default, each part takes a minute.
+The run that counts is `--seconds 600`.
 """
 
 import argparse
@@ -48,23 +48,23 @@ PARTS: Mapping[str, FuzzPart] = {
 }
 
 HANG_MAX = 30.0
-"""Seconds for one input. The slowest wait for a second or two; a busy machine must not look like a hang."""
+"""Seconds for one input. The slowest inputs wait for a second or two; a busy machine must not look like a hang."""
 
 
 class Hung(BaseException):
-    """An input took longer than HANG_MAX. No code that goes on after an `Exception` may swallow it."""
+    """An input took longer than HANG_MAX. Code that continues after an `Exception` must not swallow this."""
 
 
 @dataclass
 class _Tally:
-    """What came of the inputs of one part."""
+    """The outcome of one part's inputs."""
 
     inputs: int = 0
     refused: int = 0
     crashes: int = 0
     secrets_printed: int = 0
     places: set[str] = field(default_factory=set)
-    """Where finds were made. One place is told once."""
+    """Places of finds. Each place is reported once."""
 
 
 def run(options: Sequence[str]) -> Figures:
@@ -74,14 +74,14 @@ def run(options: Sequence[str]) -> Figures:
     parser.add_argument("--part", action="append", choices=sorted(PARTS), help="only this one; may be repeated")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each part")
     parser.add_argument("--seed", type=int, default=1, help="of all inputs")
-    parser.add_argument("--input", type=int, help="only the input with this number, and all that is known of it")
+    parser.add_argument("--input", type=int, help="only the input with this number, reported in full")
     chosen = parser.parse_args(options)
     parts = {name: PARTS[name] for name in chosen.part or PARTS}
     return fuzz(parts, seconds=chosen.seconds, seed=chosen.seed, only=chosen.input)
 
 
 def fuzz(parts: Mapping[str, FuzzPart], *, seconds: float, seed: int, only: int | None = None) -> Figures:
-    """The figures of `parts`, with `seconds` for each. `only` makes one input, and tells all of it."""
+    """The figures of `parts`, with `seconds` for each. `only` makes one input, and reports everything about it."""
     tallies = {name: _fuzz_part(name, part, seconds, seed, only) for name, part in parts.items()}
     figures: Figures = {
         "crashes": sum(tally.crashes for tally in tallies.values()),
@@ -96,11 +96,11 @@ def fuzz(parts: Mapping[str, FuzzPart], *, seconds: float, seed: int, only: int 
 def _fuzz_part(name: str, part: FuzzPart, seconds: float, seed: int, only: int | None) -> _Tally:
     tally = _Tally()
     with _Ears.listening() as ears, part.opened() as attempt:
-        ears.heard()  # What was said while the part was opened is no input's.
+        ears.heard()  # Output from opening the part belongs to no input.
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             number = tally.inputs if only is None else only
-            # By a text, because the hash of a tuple differs between processes.
+            # Seed with a text, because the hash of a tuple differs between processes.
             source = random.Random(f"{seed}/{name}/{number}")
             shown: list[str] = []
             refused, crash = False, None
@@ -112,7 +112,7 @@ def _fuzz_part(name: str, part: FuzzPart, seconds: float, seed: int, only: int |
                 shown.append(_told(error))
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # noqa: BLE001 - to find what nobody thought of is the purpose.
+            except BaseException as error:  # noqa: BLE001 - the purpose is to find unexpected errors.
                 crash = error
             crash = ears.crash() or crash
             shown.append(ears.heard())
@@ -139,7 +139,7 @@ def _fuzz_part(name: str, part: FuzzPart, seconds: float, seed: int, only: int |
 
 
 class _Ears:
-    """Hears what this process says beside its answers: standard error, the log, and errors that end threads."""
+    """Captures this process's other output: standard error, the log, and errors that end threads."""
 
     def __init__(self, terminal: TextIO, said: Any) -> None:
         self.terminal, self._said = terminal, said
@@ -149,7 +149,7 @@ class _Ears:
     @classmethod
     @contextmanager
     def listening(cls) -> Iterator["_Ears"]:
-        # The descriptor itself, because librdkafka and a dying interpreter know no `sys.stderr`.
+        # Replace the descriptor itself, because librdkafka and a dying interpreter do not use `sys.stderr`.
         sys.stderr.flush()
         kept = os.dup(2)
         log, level = logging.getLogger(), logging.getLogger().level
@@ -163,7 +163,7 @@ class _Ears:
             log.setLevel(logging.DEBUG)
             threading.excepthook = lambda lost: ears._lose(lost.exc_value)
             sys.unraisablehook = lambda lost: ears._lose(lost.exc_value)
-            # For a hang that holds Python's lock, where no signal's handler runs.
+            # For a hang that holds Python's lock, where no signal handler runs.
             faulthandler.enable(terminal)
             try:
                 yield ears
@@ -180,12 +180,12 @@ class _Ears:
             self._lost.append(error)
 
     def crash(self) -> BaseException | None:
-        """An error that ended a thread, or that came where Python cannot raise one, since this was last asked."""
+        """An error since the last call that ended a thread, or that came where Python cannot raise one."""
         lost, self._lost = self._lost, []
         return lost[0] if lost else None
 
     def heard(self) -> str:
-        """What was said since this was last asked."""
+        """The output since the last call."""
         size = os.fstat(self._said.fileno()).st_size
         text = os.pread(self._said.fileno(), size - self._at, self._at)
         self._at = size
@@ -218,7 +218,7 @@ def _place(error: BaseException) -> str:
 
 
 def _shape(text: str) -> str:
-    """What finds of one cause have in common: the words in front of the secret."""
+    """The common part of finds with the same cause: the words before the secret."""
     return "".join(
         character for character in text[: text.index(MARKER)][-60:] if character.isalpha() or character == " "
     )

@@ -1,16 +1,16 @@
-"""How long a clean handover takes, from the signal to the last partition led elsewhere, over an append and its read.
+"""The time of a clean handover, from the signal to the last partition led elsewhere, over an append and its read.
 
     SIGTERM --> Revoked, handled --> Leave ---------------------------------> read by others --> they lead all of it
     Drain ----> read by its owner --> Revoked, handled --> Handovers, in turns --> read, each --> others lead all of it
 
-Real processes on one ledger, with no work in flight: their handlers return at once. A handover counts from just before
-the signal, or just before the Drain is appended by this process, to the moment at which another process, by its own
-stamp, holds a lease of the last of the partitions that the one led. In the same run, beside the idle group, a handle of
-another ledger of the same kind appends a record and reads it back, again and again: a handover is made of such steps.
+Real processes share one ledger, with no work in flight: their handlers return immediately. A handover lasts from just
+before the signal, or just before this process appends the Drain, until another process, by its own stamp, holds a lease
+for the last of the partitions that the leaver led. In the same run, next to the idle group, a handle of another ledger
+of the same kind repeatedly appends a record and reads it back, because a handover consists of such steps.
 
     sigterm_over_append_median, drain_over_append_median     the median of each over that of an append and its read
     append_to_read_ms_median, append_to_read_ms_p99
-    moved_by_others                                          partitions that were not the leaver's, and moved anyway
+    moved_by_others                                          partitions of other members that moved anyway
     handover_records_median                                  records that a drain of one member takes
 """
 
@@ -39,7 +39,7 @@ APPENDS_PER_TRIAL = 30
 APPEND = b"an append of about the size of a heartbeat, which says who, when, what it has read, and a digest of that" * 2
 ASKER = "benchmark"
 SPREAD = 0.02
-"""Seconds, at most, between two appends: so that they meet every moment of whatever goes round in a ledger."""
+"""The most seconds between two appends, so that they meet every moment of any cycle in a ledger."""
 
 Led = set[tuple[int, int]]
 """Partitions and terms."""
@@ -104,7 +104,7 @@ def _sigterm(group: ProcessGroup, rng: Random, found: Found) -> None:
     leaver, leads, others = _chosen(group, rng)
     at = leaver.ask_to_leave()
     found.sigterm.append(await_led_elsewhere(group, leaver, leads, at) - at)
-    assert leaver.exit_code() == 0, f"{leaver.life.label} was to leave in good order:\n{leaver.log}"
+    assert leaver.exit_code() == 0, f"{leaver.life.label} did not leave in good order:\n{leaver.log}"
     group.read_notes()
     found.moved_by_others += _moved(others)
     group.start(leaver.life.name)
@@ -124,7 +124,7 @@ def _drain(group: ProcessGroup, ledger: Ledger, rng: Random, found: Found) -> No
 
 
 def _chosen(group: ProcessGroup, rng: Random) -> tuple[MemberProcess, list[int], list[tuple[Life, Led]]]:
-    """The process that leaves, the partitions that it leads, and each other with the terms that it leads under."""
+    """The leaving process, the partitions that it leads, and each other process with its (partition, term) pairs."""
     time.sleep(SPREAD * rng.random())
     group.read_notes()
     running = group.running
@@ -143,13 +143,13 @@ def _moved(others: list[tuple[Life, Led]]) -> int:
 
 
 def _beside(group: ProcessGroup) -> Ledger:
-    """A ledger of the same kind at the same place, which no group uses."""
+    """A ledger of the same kind in the same place, which no group uses."""
     address = f"{group.ledger.removesuffix('.db')}-beside-{uuid4().hex[:8]}"
     return open_ledger(address + (".db" if group.ledger.endswith(".db") else ""), create=True, patience=1.0)
 
 
 def _appends(ledger: Ledger, rng: Random) -> list[float]:
-    """Seconds from an append to when the same handle has read it."""
+    """Seconds from each append until the same handle has read the record."""
     took: list[float] = []
     while patient_read(ledger, 0.0):
         pass

@@ -1,8 +1,8 @@
-"""How many calls it takes: a lease's check, a pump's turn that reads a Beat, and a client's block of work.
+"""The number of calls for a lease's check, for a pump's turn that reads a Beat, and for a client's block of work.
 
-Every call of a function of ours is a hop that a reader has to follow, and a cost that the interpreter has to pay. They
-are counted, not timed: the figures are the same on any machine, but for the threads behind a client, whose median is
-taken. Only public names are used, so that the same file counts on an older commit, too:
+Every call of one of our functions is a hop for the reader and a cost for the interpreter. Calls are counted, not timed,
+so the figures are the same on any machine, except for the threads behind a client, for which the median is used. The
+benchmark uses only public names, so the same file also counts on an older commit:
 
     PYTHONPATH=/path/to/older/checkout python benchmarks/hops.py
 """
@@ -31,13 +31,13 @@ DECODE = ("records.py", "decode")
 
 
 class _Counter:
-    """Counts the calls of our functions on every thread that starts while it counts, and on the caller's."""
+    """Counts calls of our functions on the caller's thread, and on every thread that starts while it counts."""
 
     def __init__(self) -> None:
         self.calls = 0
         self.turns: list[int] = []
         self._inside: dict[int, tuple[FrameType, int, int]] = {}
-        """Thread -> the turn it is in, its calls so far and the records that it decoded."""
+        """Thread -> its current turn, the calls so far, and the records that it decoded."""
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         path, name = frame.f_code.co_filename, frame.f_code.co_name
@@ -79,7 +79,7 @@ def run(options: Sequence[str]) -> dict[str, float | int | str | bool | None]:
 
 def _of_a_member(ledger: str, trials: int) -> tuple[float, int]:
     turns, check = _Counter(), _Counter()
-    with turns.counting():  # The member's threads start here, and count for as long as they live.
+    with turns.counting():  # The member's threads start here, and are counted for as long as they live.
         member = Member(Config(ledger, name="a", lease=LEASE))
     with member, member.leading("role") as lease:
         with check.counting():
@@ -120,7 +120,7 @@ def _until(ready: Callable[[], bool]) -> None:
     give_up_at = time.monotonic() + 60
     while not ready():
         if time.monotonic() > give_up_at:
-            raise TimeoutError("wanted a member that beats and leads, found none within a minute")
+            raise TimeoutError("no member beats and leads within a minute")
         time.sleep(0.05)
 
 

@@ -1,7 +1,7 @@
-"""What `import neli_router` costs a fresh interpreter, beside the start of the interpreter itself.
+"""The cost of `import neli_router` in a fresh interpreter, compared with the start of the interpreter itself.
 
-Every command of a shell script and every task of a scheduler pays this once. The two are started in turn, so that a
-machine which grows busy halfway slows both. Only warm starts count: the first pair writes and loads the caches.
+Every command of a shell script and every task of a scheduler pays this once. The two are started in turn, so a machine
+that becomes busy halfway slows both down. Only warm starts count: the first pair writes and loads the caches.
 """
 
 import argparse

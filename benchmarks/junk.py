@@ -1,20 +1,20 @@
-"""The cost of junk in a ledger: a stranger appends lines that are no records, as fast as the ledger takes them.
+"""The cost of junk in a ledger: a stranger appends lines that are not records, as fast as the ledger accepts them.
 
 members, in real processes     lead, and look at their leases all the time
 another process                appends: half of its lines are noise, half are Beats with a field too many
 
-The run ends when each member has read all of it: when a Beat that it sent after the last line has come back.
+The run ends when each member has read all of it, that is, when a Beat that it sent after the last line has come back.
 
 leases_lost             how often a partition's lease was found lost: 0
-least_rest_share        the least that was left of a lease when it was renewed, over the lease; @L at lease L
-rss_mib_max             the most that one member ever had of the memory; rss_mib_calm is that before the junk
-overlaps                pairs of processes that might act for one partition at once: 0
+least_rest_share        the least remaining time of a lease at its renewal, over the lease; @L at lease L
+rss_mib_max             the most memory of one member; rss_mib_calm is that before the junk
+overlaps                pairs of processes that might act for one partition together: 0
 appended_per_s          lines; the fewest of all leases
-behind_s_max            the longest that a member took, after the last line, to have read all
+behind_s_max            the longest that a member took, after the last line, to read everything
 
-A Beat comes back behind all that was appended before it, and on SQLite it waits for the lock that the stranger holds in
-each append. So a stranger that is faster than a member reads, or that appends a lease's worth in one transaction
-(--batch), costs it the lease. A busy machine shows that sooner: look at what else runs on it.
+A Beat comes back after everything that was appended before it. On SQLite, it also waits for the lock that the stranger
+holds during each append. So a stranger that appends faster than a member reads, or that appends a lease's worth in one
+transaction (--batch), costs the member its lease. This happens sooner on a busy machine: check what else runs on it.
 """
 
 import argparse
@@ -43,13 +43,13 @@ __all__ = ["run"]
 LEASES = (1.0, 2.0)
 LOOKS_PER_LEASE = 100
 FLOOD_MAX = 900.0
-"""Seconds for all of the junk. A ledger that takes longer is no place for this benchmark."""
+"""Seconds for all of the junk. A slower ledger is unsuitable for this benchmark."""
 
 KINDS = 1000
-"""Different lines of junk, so that no ledger that compresses them makes them all one."""
+"""Different lines of junk, so that a ledger with compression cannot merge them into one."""
 
 UNCONFIRMED_MAX = 20_000
-"""Lines on their way at once: enough to keep any ledger busy, and fewer than its queue takes."""
+"""Lines in flight: enough to keep any ledger busy, and fewer than its queue holds."""
 
 PAUSE = 0.005
 
@@ -105,7 +105,7 @@ class Flooded:
                 self._until.pop(process.life.label, None)
             elif isinstance(note, Acts):
                 before = self._until.get(process.life.label, inf)
-                if note.since < before < note.until:  # At the end itself, the worker looked late: nothing is known.
+                if note.since < before < note.until:  # At the end itself, the worker looked late: state unknown.
                     self.rest = min(self.rest, before - note.since)
                 self._until[process.life.label] = note.until
 
@@ -133,7 +133,7 @@ def _flooded(lease: float, there: str, chosen: argparse.Namespace) -> Flooded:
 
 
 def _flood(group: ProcessGroup, found: Flooded, chosen: argparse.Namespace) -> float:
-    """Let the stranger append all; returns when it had."""
+    """Let the stranger append everything; return when it has."""
     command = [sys.executable, "-m", "benchmarks.junk", group.ledger]
     command += [str(number) for number in (chosen.records, chosen.bytes, chosen.batch)]
     began = host_clock()
@@ -141,7 +141,7 @@ def _flood(group: ProcessGroup, found: Flooded, chosen: argparse.Namespace) -> f
         try:
             while stranger.poll() is None:
                 if host_clock() > began + FLOOD_MAX:
-                    raise TimeoutError(f"{chosen.records} lines were to be appended within {FLOOD_MAX:g} s")
+                    raise TimeoutError(f"{chosen.records} lines were not appended within {FLOOD_MAX:g} s")
                 found.listen(group)
                 time.sleep(PAUSE)
         finally:
@@ -154,7 +154,7 @@ def _flood(group: ProcessGroup, found: Flooded, chosen: argparse.Namespace) -> f
 
 
 def _peak(process: MemberProcess) -> int:
-    """The most memory that it ever had, in bytes; 0 where /proc does not tell."""
+    """The peak memory of the process, in bytes; 0 where /proc does not show it."""
     try:
         lines = Path(f"/proc/{process.life.pid}/status").read_text("ascii").splitlines()
     except OSError:
@@ -163,7 +163,7 @@ def _peak(process: MemberProcess) -> int:
 
 
 def _append(address: str, records: int, size: int, batch: int) -> None:
-    """Be the stranger."""
+    """Act as the stranger."""
     random = Random(os.getpid())
     almost = b'{"kind":"beat","by":"m1","v":1,"sent_at":1.0,"at":1,"digest":"0123456789abcdef","more":"%s"}'
     junk = [random.randbytes(size) for _ in range(KINDS // 2)]
@@ -179,7 +179,7 @@ def _append(address: str, records: int, size: int, batch: int) -> None:
                     sent += min(batch, records - sent)
                 else:
                     time.sleep(PAUSE)
-            except LedgerUnavailable:  # A lock that is held, or a server that is slow: again, soon.
+            except LedgerUnavailable:  # A held lock, or a slow server: try again soon.
                 time.sleep(PAUSE)
             confirmed += len(ledger.acknowledged())
     finally:

@@ -1,13 +1,14 @@
-"""How even a Zipf load is on four members before and after they are told a profile of it, and what that moves.
+"""How even a Zipf load is on four members before and after they apply its profile, and what that moves.
 
     keys, each with its part of the load --LoadProfile--> loads --Member.load--> a real group --handovers--> even
 
-For each of some sets of keys, a group of real members on an SQLite ledger joins and settles, is told the profile, and
-again for as long as loads are not even and something moves. A load over mean is that of the busiest member, over the
-mean of all; figures after a change are of owners, not of targets, so every handover has happened.
+For each of several sets of keys, a group of real members on an SQLite ledger joins, settles and applies the profile. It
+applies the profile again as long as loads are uneven and something moves. A load over mean is the busiest member's load
+over the mean of all members. Figures after a change count owners, not targets, so every handover has happened.
 
-`moves_a_change_max` is to be at most what assignment allows for the sake of load. If a slot alone is more than the mean
-of a member, loads cannot be even: `hottest_slot_over_mean` is then above 1, and `hottest_slot` says which it is.
+`moves_a_change_max` must be at most the number of moves that assignment allows to balance load. If a single slot
+exceeds the mean load of a member, loads cannot be even: `hottest_slot_over_mean` is then above 1, and `hottest_slot`
+names the slot.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from neli_router.status.group_view import GroupView
 
 __all__ = ["run"]
 
-EVEN = 1.1  # As the command has it.
+EVEN = 1.1  # The same bound as the command's.
 CHANGES_MAX = 20
 WAIT_MAX = 60.0
 
@@ -89,7 +90,7 @@ def _profile(keys: int, exponent: float, number: int, layout: Layout) -> LoadPro
 
 
 def _group(stack: ExitStack, size: int, layout: Layout) -> list[Member]:
-    """Members that all have joined, and own what they are to own."""
+    """Members that have all joined, and own what they should own."""
     ledger = f"sqlite:{stack.enter_context(tempfile.TemporaryDirectory())}/ledger.db"
     members = [
         stack.enter_context(Member(Config(ledger, name=f"member-{number}", layout=layout, lease=1.0)))
@@ -108,7 +109,7 @@ def _await_handovers(member: Member, size: int) -> None:
 
 
 def _evened_out(member: Member, profile: LoadProfile) -> tuple[list[float], list[int]]:
-    """The busiest member's load over the mean, before and after each change, and what each moved."""
+    """The busiest member's load over the mean, before and after each change, and the moves of each change."""
     balances: list[float] = []
     moves: list[int] = []
     loads = profile.loads()

@@ -1,24 +1,24 @@
-"""What `Router.owner(key)` costs beside the bare `owners[mmh3.hash(key) % S]`, and beside two libraries of hash rings.
+"""The cost of `Router.owner(key)` compared with a bare `owners[mmh3.hash(key) % S]`, and with two hash ring libraries.
 
     members --SQLite ledger--> router --owner(key)--> Owner        a real group, router and Owner, while members beat
     owners, a list of S of the same Owner objects, and nothing around it: the floor
     the same members' names on uhashring's and tooz's rings, which know no members, terms or ledger
 
-Each contender is timed between two runs of the floor, again and again, and a figure is the median of these ratios. So a
-machine that grows busy halfway slows both, and one that is busy for a moment spoils one ratio of many. That is why a
-run is short, a tenth of a millisecond: most of them end before anything else gets the processor. The garbage collector
-is off, because it would count the Owners of the code that happens to be timed.
+Each contender is timed repeatedly between two runs of the floor, and a figure is the median of these ratios. So a
+machine that becomes busy halfway slows both down, and a machine that is busy for a moment spoils one ratio of many. For
+this reason a run takes only a tenth of a millisecond: most runs end before another program gets the processor. The
+garbage collector is off, because it would traverse the Owners during whichever code is being timed.
 
-Where the keys are decides more than anything. In `..._over_floor`, every run takes the next of 100,000 keys in no
-order, which have left the nearest caches since they were last used, as the keys of a program have that does something
-between two look-ups. `owner_over_floor_cached` is the other end: the same 1,000 keys for all, read once before the
-clock starts, so that there is nothing to wait for but the interpreter.
+The location of the keys in memory matters most. In `..._over_floor`, every run takes the next of 100,000 keys in random
+order. They have left the nearest caches since their last use, like the keys of a program that does other work between
+two look-ups. `owner_over_floor_cached` is the other extreme: the same 1,000 keys for all, read once before the clock
+starts, so only the interpreter takes time.
 
-On CPython 3.11, `owner` takes 1.0 to 1.2 times as long as the floor with keys that come from memory, and 1.3 to 1.5
-times (up to 28 ns more) with the few that are cached. Of these 28 ns, 17 are the call, and 5 are a step that cannot be
-spared: without `isascii`, a flag in the header of a text, a lone surrogate would crash mmh3 and with it the process. A
-function with the rows for globals, one with the mask for a constant, or both compiled anew for each table, save at most
-3 ns of the 28, and are not worth their oddity.
+On CPython 3.11, `owner` takes 1.0 to 1.2 times as long as the floor with keys from memory, and 1.3 to 1.5 times as long
+(up to 28 ns more) with the few cached keys. The call takes 17 of these 28 ns, and a necessary check takes 5: without
+`isascii`, which reads a flag in the header of a text, a lone surrogate would crash mmh3 and with it the process. A
+function with the rows as globals, one with the mask as a constant, or both compiled again for each table, would save at
+most 3 of the 28 ns, which is not worth the complication.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from neli_router.router.table import Owner
 
 __all__ = ["run"]
 
-KEYS = 100_000  # Of 20 characters each.
+KEYS = 100_000  # Each of 20 characters.
 KEYS_A_RUN = 1_000
 
 Keys = list[str]
@@ -59,7 +59,7 @@ def run(options: Sequence[str]) -> Figures:
     chosen = parser.parse_args(options)
     names = [f"member-{n}" for n in range(max(1, chosen.members))]
     keys = [f"customer-{n:011d}" for n in range(KEYS)]
-    Random(1).shuffle(keys)  # In the order in which they were made, the processor would fetch them ahead of time.
+    Random(1).shuffle(keys)  # In the order of their creation, the processor would prefetch them.
     runs = cycle([keys[start : start + KEYS_A_RUN] for start in range(0, KEYS, KEYS_A_RUN)])
     with ExitStack() as stack:
         plain = _router(stack, names, Layout(partitions=chosen.partitions))
@@ -101,7 +101,7 @@ def run(options: Sequence[str]) -> Figures:
 
 
 def _router(stack: ExitStack, names: Sequence[str], layout: Layout) -> Router:
-    """A router whose ledger `names` keep writing to, once they all own something."""
+    """A router whose ledger `names` keep writing to, after each of them owns something."""
     ledger = f"sqlite:{stack.enter_context(tempfile.TemporaryDirectory())}/ledger.db"
     for name in names:
         config = Config(ledger, name=name, address=f"{name}.example.org:7000", layout=layout, lease=0.5)
@@ -114,7 +114,7 @@ def _router(stack: ExitStack, names: Sequence[str], layout: Layout) -> Router:
 
 
 def _slots(router: Router) -> list[Owner]:
-    """One Owner a slot: the same objects that the router returns."""
+    """One Owner for each slot: the same objects that the router returns."""
     layout, partitions = router.table.layout, router.table.partitions
     found = [partitions[layout.partition_of_slot(slot)] for slot in range(layout.slots)]
     return [owner for owner in found if owner is not None]
@@ -153,7 +153,7 @@ def _looping_tooz(names: Sequence[str]) -> Loop:
 
     def loop(keys: Keys) -> None:
         for key in keys:
-            ring.get_nodes(key.encode())  # It takes bytes only.
+            ring.get_nodes(key.encode())  # It accepts only bytes.
 
     return loop
 

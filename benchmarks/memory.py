@@ -1,17 +1,17 @@
-"""Whether a member's memory, and the cost of its steps, stay the same over a million heartbeats.
+"""Whether a member's memory and the cost of its steps stay constant over a million heartbeats.
 
-A small group shares one ledger inside this process and goes through its life as fast as it can: the clock is a number
-that jumps to when a member has something to do. All of it is shipped code: pumps, machines, and a ledger that they keep
-short with snapshots. After every few hundred heartbeats a sample is taken of time and memory. The second quarter of the
-samples is compared with the last; the first is warm-up, in which Python's allocator and caches fill.
+A small group shares one ledger inside this process and lives as fast as it can: the clock is a number that jumps to the
+next moment at which a member has something to do. Everything else is shipped code: pumps, machines, and a ledger that
+they keep short with snapshots. Every few hundred heartbeats, time and memory are sampled. The second quarter of the
+samples is compared with the last. The first is warm-up, in which Python's allocator and caches fill.
 
     growth             resident memory, mean of the last quarter over mean of the second
-    blocks_growth      the same of the blocks that Python has allocated: blind to no small leak, and to no platform
-    step_cost_growth   the same of the median time that a turn takes, over that of a fixed piece of work timed beside it
-    records_per_second how many records one core reads, decodes and folds, all else that a turn does included
+    blocks_growth      the same for the blocks that Python has allocated: sees small leaks, on every platform
+    step_cost_growth   the same for the median time of a turn, over that of a fixed piece of work timed with it
+    records_per_second how many records one core reads, decodes and folds, including all other work of a turn
 
-The members run at their usual beat, so a turn finds as many records as there are members. One that has to catch up
-reads a thousand at a time, which is `catch_up_records_per_second`.
+The members run at their usual beat, so a turn finds one record for each member. A member that has to catch up reads a
+thousand at a time: `catch_up_records_per_second`.
 """
 
 import argparse
@@ -44,24 +44,24 @@ from neli_router.protocols.protocol import News, Settings, Stopped
 __all__ = ["run"]
 
 BEATS_PER_SAMPLE = 700
-"""The ledger grows and is cut back with every snapshot, after 5000 records. A sample length that divides this would
-look at the same few points of that wave again and again, and take their slow drift for growth."""
+"""The ledger grows, and every snapshot cuts it back after 5000 records. A sample length that divides this would observe
+the same few points of that wave again and again, and mistake their slow drift for growth."""
 
 QUARTERS = 4
 
 MOMENT = 1e-4
-"""The least time that a round of turns takes on the clock of the group: about as long as in real life."""
+"""The least time that a round of turns takes on the group's clock: about as long as in production."""
 
 YARDSTICK = encode(Beat(by="a member", sent_at=0.0, at=0, digest="0" * 16))
 YARDSTICK_STATE = State(last_beats={"a member": 0})
 YARDSTICK_RECORDS = 500
-"""Takes a tenth of what a sample does: long enough to be timed, short enough to be done each time."""
+"""Takes a tenth of the time of a sample: long enough to be timed, short enough to be repeated each time."""
 
 MEBIBYTE = 2**20
 
 
 class Samples:
-    """The cost of every few hundred heartbeats, and the memory in use after them. Its own grows by no block."""
+    """The cost of every few hundred heartbeats, and the memory in use after them. Allocates no blocks of its own."""
 
     def __init__(self) -> None:
         self.turn_us, self.turn_over_yardstick, self.records_per_second = array("d"), array("d"), array("d")
@@ -118,7 +118,7 @@ def _growth(samples: Sequence[float], typical: Callable[[Sequence[float]], float
 
 
 class Unhurried(Handle):
-    """It never waits for a record: a reader that finds none goes on with a later time instead."""
+    """Never waits for a record: a reader that finds none continues at a later time instead."""
 
     appended = received = 0
 
@@ -133,7 +133,7 @@ class Unhurried(Handle):
 
 
 class Group:
-    """All members, and the time they live in."""
+    """All members, and their clock."""
 
     def __init__(self, handle: Callable[[], Ledger], *, members: int, partitions: int) -> None:
         self.turns = 0
@@ -167,14 +167,14 @@ class Group:
         return ledger.tip() - ledger.start()
 
     def gather(self) -> None:
-        """Turn until all are members."""
+        """Turn until all have joined."""
         while any(pump.machine.phase is not Phase.MEMBER for pump in self._pumps):
             self._round()
 
     def live(self, samples: Samples) -> None:
-        """Turn until enough heartbeats have passed for a sample, and take it."""
+        """Turn until enough heartbeats for a sample have passed, and take it."""
         enough, turns, received = self.beats + BEATS_PER_SAMPLE, self.turns, self.received
-        started = time.process_time()  # The processor's time, since others may use this machine, too.
+        started = time.process_time()  # Processor time, because other programs may use this machine, too.
         while self.beats < enough:
             self._round()
         took = time.process_time() - started
@@ -190,22 +190,22 @@ class Group:
 
 
 def _publish(machine: Induction) -> None:
-    """The part of a member's work after each step that costs anything: it takes the standing that leases ask."""
+    """The only costly part of a member's work after each step: taking the standing that leases ask for."""
     _ = machine.standing
 
 
 def _listen(news: News) -> None:
-    assert not (isinstance(news, Stopped) and news.error), f"the ledger is as sound as any, got {news}"
+    assert not (isinstance(news, Stopped) and news.error), f"the ledger must not fail, got {news}"
 
 
 def _catch_up(handle: Callable[[], Ledger]) -> float:
-    """Records per second for who reads all that is retained."""
+    """Records per second for a reader of everything that is retained."""
     ledger = Unhurried(handle())
     ledger.seek(ledger.start())
     pump = Pump(
         ledger, Observer, clock=float, pause=lambda seconds: None, publish=lambda machine, now: None, tell=_listen
     )
-    ledger.received = 0  # Looking for a snapshot to start with was another matter.
+    ledger.received = 0  # The search for a starting snapshot does not count.
     gc.collect()
     started = time.process_time()
     while not pump.machine.caught_up:
@@ -214,7 +214,7 @@ def _catch_up(handle: Callable[[], Ledger]) -> float:
 
 
 def _yardstick_us() -> float:
-    """How long the same piece of work takes now: a machine that others use, too, is not as fast in every minute."""
+    """The present time of the same piece of work: on a shared machine, speed varies from minute to minute."""
     started = time.process_time()
     for _ in range(YARDSTICK_RECORDS):
         fold(YARDSTICK_STATE, 1, decode(YARDSTICK))
@@ -222,7 +222,7 @@ def _yardstick_us() -> float:
 
 
 def _resident() -> int:
-    """Bytes of this process that are in memory; where only the most there ever were can be told, those."""
+    """Bytes of this process in memory; on platforms that only report the peak, the peak."""
     with suppress(FileNotFoundError):
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS counts it in bytes, unlike Linux.
@@ -230,7 +230,7 @@ def _resident() -> int:
 
 @contextmanager
 def _handles(kind: str) -> Iterator[Callable[[], Ledger]]:
-    """A function that gives one more handle of a fresh ledger."""
+    """A function that returns one more handle of a fresh ledger."""
     with tempfile.TemporaryDirectory(prefix="neli-memory-") as folder:
         made: list[Ledger] = []
         log = MemoryLog()

@@ -1,11 +1,11 @@
-"""How many partitions assignment moves, over the fewest possible, while members come and go.
+"""The number of partitions that assignment moves, over the fewest possible, while members come and go.
 
 A history is a group with 256 to 4096 partitions, 1 to 200 members and weights that are all equal or all random. A
-change is any number of joins, leaves and deaths at once, and every target is taken as reached before the next change.
+change is any number of simultaneous joins, leaves and deaths. Every target counts as reached before the next change.
 
-The fewest moves are reckoned here from counts alone, with nothing that assignment itself uses. Of a member's partitions
-as many can stay as its share rounded down; and one more stays with each member that has one more, as long as its share
-is not whole, up to the number of shares that have to be rounded up.
+The fewest moves are calculated here from counts alone, without any code of assignment itself. A member can keep as many
+partitions as its share rounded down. A member that has one more can keep that one, too, if its share is not whole, up
+to the number of shares that have to be rounded up.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from neli_router.protocols.induction.assignment import Candidate, assign
 __all__ = ["run"]
 
 CHANGES_PER_HISTORY = 20
-"""Enough to be far from how a group began; few enough that many kinds of groups are seen."""
+"""Enough to get far from a group's beginning; few enough that many kinds of groups are seen."""
 
 MEMBERS_MAX = 200
 PARTITIONS = (256, 512, 1024, 2048, 4096)
@@ -33,7 +33,7 @@ TIMED_CALLS = 60
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The members after it, who owned what before it, and who is to own what after it."""
+    """The members after the change, the owners before it, and the target owners after it."""
 
     members: list[Candidate]
     before: tuple[str | None, ...]
@@ -92,7 +92,7 @@ def _changes(rng: random.Random, count: int) -> Iterator[Change]:
 
 
 def _newcomers(rng: random.Random, count: int, weight_max: int, number: int) -> list[Candidate]:
-    """Members that were never there before: one that comes back is a newcomer, too."""
+    """Members that never existed before: a returning member is a newcomer, too."""
     names = [f"{number}.{position}" for position in range(count)]
     return [Candidate(name, name, rng.randint(1, weight_max), "") for name in names]
 
@@ -116,7 +116,7 @@ def _spread(weights: Mapping[str, int], counts: Mapping[str | None, int]) -> Fra
 
 
 def _assign_ms_median(rng: random.Random, partitions: int, loads: Mapping[int, float]) -> float:
-    """One call, as most calls are: one of 200 members died, or one more joined."""
+    """One call of the usual kind: one of 200 members died, or one more joined."""
     all_members = _newcomers(rng, MEMBERS_MAX, WEIGHT_MAX, 0)
     took: list[float] = []
     owners = assign(all_members, (None,) * partitions)

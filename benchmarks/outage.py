@@ -1,8 +1,8 @@
-"""A ledger that is away for three leases, under eight members: who is expired, what moves, how soon all lead again.
+"""An outage of the ledger for three leases, under eight members: expiries, moves, and the time until all lead again.
 
     seeds --> simulated groups at rest --> outage --> expired, terms_changed, moves, reconnected_within_leases_max
 
-Virtual time, so the figures are the protocol's own and the same on every machine.
+The benchmark runs in virtual time, so the figures are the protocol's own, and the same on every machine.
 """
 
 from argparse import ArgumentParser

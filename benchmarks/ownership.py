@@ -1,14 +1,14 @@
-"""What `Router.from_redis(...).owner(key)` costs beside a ledger's router, and how soon it sees a change.
+"""The cost of `Router.from_redis(...).owner(key)` compared with a ledger's router, and how soon it sees a change.
 
     a member --SQLite ledger--> router of the ledger --owner(key)--.
        '-----publishes--> Redis --> router of the store --owner(key)--'--> the same keys, timed in turns
-    a claim --SAY--> Redis --message--> router's thread --> owner(key) says so: the clock runs for all of that
-    a table of --partitions --READ, one round trip--> a router that was just made has its first table
+    a claim --SAY--> Redis --message--> router's thread --> owner(key) returns it: the clock covers all of this
+    a table of --partitions --READ, one round trip--> a new router has its first table
 
-The Redis is one of Debian's own, started for the run on loopback, unless --url names another. Each ratio is that of a
-run between two runs of the other router, as in `lookup`. A change is timed from before it is published until a thread
-that does nothing but look up finds the new owner; the thread that follows shares the interpreter with it, so the figure
-counts what a busy program would wait for. A load is timed from before the router is made, its connections included.
+The Redis is Debian's own, started for the run on loopback, unless --url names another one. Each ratio compares a run
+with two runs of the other router around it, as in `lookup`. A change is timed from before it is published until a
+thread that only looks up owners finds the new owner. The following thread shares the interpreter with it, so the figure
+is what a busy program would wait for. A load is timed from before the router is created, and includes its connections.
 """
 
 import argparse
@@ -42,7 +42,7 @@ Loop = Callable[[list[str]], object]
 
 def run(options: Sequence[str]) -> Figures:
     parser = argparse.ArgumentParser(prog="python -m benchmarks ownership", description=__doc__)
-    parser.add_argument("--url", help="redis://... or rediss://... of a group in a Redis that is there")
+    parser.add_argument("--url", help="redis://... or rediss://... of a group in a running Redis")
     parser.add_argument("--rounds", type=int, default=301, help="ratios to take the median of")
     parser.add_argument("--changes", type=int, default=1000, help="changes to time")
     parser.add_argument("--loads", type=int, default=21, help="loads to take the median of")
@@ -74,14 +74,14 @@ def _redis() -> Iterator[str]:
     from tests.support.servers.redis import Redis, missing  # noqa: PLC0415 - only who has no Redis of its own needs it.
 
     if why := missing():
-        raise SystemExit(f"a Redis was wanted, but {why}; or name one with --url")
+        raise SystemExit(f"this benchmark needs a Redis, but {why}; or name one with --url")
     with Redis.started() as redis:
         yield redis.url("benchmark")
 
 
 def _owner_over_ledger_router(url: str, rounds: int) -> float:
     keys = [f"customer-{n:011d}" for n in range(KEYS)]
-    Random(1).shuffle(keys)  # In the order in which they were made, the processor would fetch them ahead of time.
+    Random(1).shuffle(keys)  # In the order of their creation, the processor would prefetch them.
     runs = cycle([keys[start : start + KEYS_A_RUN] for start in range(0, KEYS, KEYS_A_RUN)])
     with ExitStack() as stack:
         ledger = f"sqlite:{stack.enter_context(tempfile.TemporaryDirectory())}/ledger.db"
@@ -104,7 +104,7 @@ def _owner_over_ledger_router(url: str, rounds: int) -> float:
 
 
 def _changes(url: str, count: int) -> list[float]:
-    """Milliseconds from before a change is published until a look-up says so."""
+    """Milliseconds from before a change is published until a look-up returns it."""
     layout, took = Layout(), []
     with closing(_store(url)) as owners, ExitStack() as stack:
         owners.publish(layout, _claim("0", dict.fromkeys(range(layout.partitions), 1)))
@@ -119,13 +119,13 @@ def _changes(url: str, count: int) -> list[float]:
             while owner(key).term != term:
                 if time.perf_counter() > started + CHANGE_MAX:
                     raise RuntimeError(f"change {change} was not seen within {CHANGE_MAX} s")
-                time.sleep(0)  # A look-up that never lets go of the interpreter would time its switch interval.
+                time.sleep(0)  # A look-up that never releases the interpreter would measure its switch interval.
             took.append((time.perf_counter() - started) * 1000)
     return took
 
 
 def _loads(url: str, count: int, partitions: int, members: int) -> list[float]:
-    """Milliseconds from before a router is made until it has the whole table."""
+    """Milliseconds from before a router is created until it has the whole table."""
     layout, took = Layout(slots=max(16384, partitions), partitions=partitions), []
     with closing(_store(url)) as owners:
         for number in range(members):
@@ -173,5 +173,5 @@ def _until(holds: Callable[[], bool]) -> None:
     give_up_at = time.monotonic() + CHANGE_MAX
     while not holds():
         if time.monotonic() > give_up_at:
-            raise RuntimeError("the group did not come about")
+            raise RuntimeError("the group did not form")
         time.sleep(0.01)

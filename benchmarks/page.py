@@ -1,17 +1,18 @@
-"""How soon the status page is there, and how soon it shows that a killed member's partitions are another one's.
+"""How soon the status page opens, and how soon it shows that another member leads a killed member's partitions.
 
     opens    a stand-in for the agent (4096 partitions, 200 members) --GET / ... events--> Chromium: all of it drawn
     follows  kill -9 of a member --> a survivor's record in the ledger --> an agent --event--> Chromium: it is shown
                                      |<------------------------- follows_ms ----------------->|
 
-Shown means: in the browser, at the beginning of a frame, the document says so, in the labels of the cells and in the
-rows of the members. A script that looks at each frame stamps the wall clock, which the processes of a host share. The
-record is stamped in this process, by a member of the same group, when it reads it, some milliseconds after the append.
+Shown means that, at the beginning of a frame in the browser, the document contains it in the labels of the cells and in
+the rows of the members. A script checks each frame and stamps the wall clock, which all processes of a host share. The
+record is stamped in this process by a member of the same group, when the member reads it, some milliseconds after the
+append.
 
     opens_ms            from the start of the navigation until all is shown, the median; opens_ms_max the slowest
     follows_ms          from that record until the page of a real agent shows it, the median; follows_ms_max the slowest
-    killed_ms           the same from just before the kill; the members are witnesses, so no lease is waited for
-    follows_large_ms    from the stand-in's telling of a takeover until it is shown among 4096 partitions
+    killed_ms           the same from just before the kill; the members are witnesses, so no lease has to run out
+    follows_large_ms    from the stand-in's event of a takeover until it is shown among 4096 partitions
 
 The bounds: opens_ms under 2000, follows_ms under 300. It needs Debian's chromium and chromium-driver.
 """
@@ -84,11 +85,12 @@ const look = () => {
 };
 requestAnimationFrame(look);
 """
-"""Notes, for each frame, how many cells are owned, and by how many of how many members; and since when who is gone."""
+"""For each frame, notes how many cells are owned, the number of their owners among all members, and since when a
+departed member is gone."""
 
 
 class Hearer:
-    """A tap that notes when each record was read that ends another member, on the wall clock."""
+    """A tap that notes on the wall clock when each record that ends another member was read."""
 
     def __init__(self) -> None:
         self.ended_at: list[float] = []
@@ -143,7 +145,7 @@ def _open(driver: webdriver.Chrome, address: str, view: StatusView) -> float:
 
 
 def _tell(driver: webdriver.Chrome, agent: StandIn, dead: int) -> float:
-    """A takeover in the large group."""
+    """Publish a takeover in the large group."""
     name = agent.view.members[dead].name
     _await_gone(driver, name)
     view = after_takeover(agent.view, dead, 0)
@@ -153,7 +155,7 @@ def _tell(driver: webdriver.Chrome, agent: StandIn, dead: int) -> float:
 
 
 def _kill(driver: webdriver.Chrome, folder: str, kills: int) -> tuple[list[float], list[float]]:
-    """From each such record, and from each kill, until it was shown."""
+    """The times from each such record, and from each kill, until it was shown."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     hearer = Hearer()
@@ -164,7 +166,7 @@ def _kill(driver: webdriver.Chrome, folder: str, kills: int) -> tuple[list[float
         for number in range(kills):
             name = f"victim-{number}"
             with _process(VICTIM, folder, name) as victim:
-                _await(lambda: _shares(member.state, name))  # noqa: B023 - it is called at once.
+                _await(lambda: _shares(member.state, name))  # noqa: B023 - it is called immediately.
                 _await_gone(driver, name)
                 before, killed_at = len(hearer.ended_at), time.time() * 1000
                 victim.kill()
@@ -178,7 +180,7 @@ def _kill(driver: webdriver.Chrome, folder: str, kills: int) -> tuple[list[float
 
 
 def _shares(state: State, name: str) -> bool:
-    """Whether `name` owns its share, and nothing is being handed over: that would be news of its own."""
+    """Whether `name` owns its share, and no handover is under way, which would be news of its own."""
     holder = state.holder(name)
     return holder is not None and holder.incarnation in state.owners and state.owners == state.targets
 
@@ -205,7 +207,7 @@ def _await(holds: Callable[[], object]) -> None:
     give_up_at, pause = time.monotonic() + PATIENCE, threading.Event()
     while not holds():
         if time.monotonic() > give_up_at:
-            raise TimeoutError(f"the page did not show within {PATIENCE:g} s what it was to show")
+            raise TimeoutError(f"the page did not show the expected state within {PATIENCE:g} s")
         pause.wait(0.01)
 
 

@@ -1,11 +1,11 @@
 """Exactly once on Spark: 1,000,000 ticks through three hosts' jobs, which are killed, stopped, and killed in a commit.
 
-The play is that of `tests/spark/test_exactly_once.py`: one driver is killed -9 the moment after its commit was made,
-one host is stopped just before its commit for longer than a lease and woken up, and one host is killed in mid-run. Each
-tick is then looked for by its sequence number, and every bar is compared with one that other code made.
+The scenario is that of `tests/spark/test_exactly_once.py`. One driver is killed -9 right after its commit; one host is
+stopped just before its commit for longer than a lease, and then woken up; and one host is killed in mid-run.
+Afterwards, each tick is looked up by its sequence number, and every bar is compared with one that other code computed.
 
-`zombie_refusals` counts the partitions in which the fence refused the woken one. `takeover_s_*` is the time from the
-act until others had landed rows in all partitions of that host: a lease, and the steps that are under way then.
+`zombie_refusals` counts the partitions in which the fence refused the woken host. `takeover_s_*` is the time from the
+fault until others had written rows to all partitions of that host: a lease, and the steps that are then under way.
 """
 
 import argparse

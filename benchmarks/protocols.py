@@ -1,39 +1,39 @@
-"""How soon `induction`, `neli`, `fast-neli` and a real goNELI take over, on one Kafka; and electors, without one.
+"""Takeover times of `induction`, `neli`, `fast-neli` and a real goNELI on one Kafka; and of electors, without one.
 
-    one broker, and a group of three processes for each row, all of them at once:
+    one broker, and a group of three processes for each row, all at the same time:
 
     at rest: messages are counted --> one that leads partition 0 is killed -9 --> at rest --> it is started again -.
                                                                                                                    |
      .-- at rest <-- one that leads partition 0 leaves in good order <-- at rest <---------------------------------'
      '--> it is started again --> at rest ...
 
-Each fault comes to all groups at the same random moment, so noise falls on all alike. A group is at rest when as many
-have joined as live, all partitions are led in even shares, and nothing has changed for a second. goNELI leads partition
-0 and no other, so it stands beside groups of one partition; those of eight tell what more of them cost.
+Each fault hits all groups at the same random moment, so noise affects all alike. A group is at rest when all living
+members have joined, all partitions are led in even shares, and nothing has changed for a second. goNELI leads only
+partition 0, so it is compared with groups of one partition; groups of eight show the cost of more partitions.
 
-Everything is at its default: `induction` has a lease of 1 s; `neli`, exclusive, T = 3 s and a session of 6 s;
-`fast-neli`, as goNELI, a heartbeat timeout of 5 s and a session of 15 s. `fast-neli-eager` shares partitions out as
-goNELI does, by range or roundrobin; the others that borrow a group, by cooperative-sticky. With `--shortest`, each has
+All settings are defaults: `induction` has a lease of 1 s; `neli`, exclusive, has T = 3 s and a session of 6 s;
+`fast-neli`, like goNELI, has a heartbeat timeout of 5 s and a session of 15 s. `fast-neli-eager` shares out partitions
+like goNELI, by range or roundrobin; the others that borrow a group use cooperative-sticky. With `--shortest`, each has
 the shortest times that are safe with the broker's own settings, which allow no session under 6 s: `_protocols/side.py`.
-The broker is the same for all, with its own settings but for `group.initial.rebalance.delay.ms`, which is 0.
+All share one broker with its default settings, except that `group.initial.rebalance.delay.ms` is 0.
 
-Each figure has @PROTOCOL,PARTITIONS behind it. All times are by the host's one clock.
+Each figure's name ends with @PROTOCOL,PARTITIONS. All times are on the host's one clock.
 
-    takeover_ms_median, _max    from kill -9 until another acts for the last of the partitions that the dead one led
+    takeover_ms_median, _max    from kill -9 until another acts for the last of the dead member's partitions
     takeover_over_induction     the median over that of `induction` with as many partitions, of the same run
     handover_ms_median, _max    the same from SIGTERM, or from the end of goNELI's input; handover_over_induction
-    leaderless_ms_median, _max  of a handover, the longest time in which none led one of the partitions
+    leaderless_ms_median, _max  during a handover, the longest time that one of the partitions had no leader
     taken_from_others           tenures of members not involved that ended in a change, beyond even shares: see
                                 `_protocols/schedule.py`. At a kill, a stop, a start: taken_at_kill, _stop, _start.
                                 A tenure that a busy machine ended is among them
-    overlaps                    pairs that led one partition at once, by the referee of `neli_router/lab/processes`
+    overlaps                    pairs that led one partition together, by the referee of `neli_router/lab/processes`
     messages_per_second         appended to the group's topic at rest, by its end offsets; messages_over_induction
     bytes_per_second            their keys and values, without Kafka's own frames around them
     commits_per_second          appended for the group, at rest, to the broker's own topic of commits
 
-The electors, `term`, `priority` and `gossip`, need no broker, and are measured first; with `--electors` nothing else
-is, and with `--sides` they are left out. `term` has its random wait, and `priority` is `term` with the other policy.
-Each figure has @PROTOCOL,SIZE behind it. Real processes on loopback, at heartbeats and gossip intervals of 50 ms
+The electors, `term`, `priority` and `gossip`, need no broker and are measured first. `--electors` measures only them,
+and `--sides` leaves them out. `term` has its random wait, and `priority` is `term` with the other policy. Each figure's
+name ends with @PROTOCOL,SIZE. They are real processes on loopback, with heartbeats and gossip intervals of 50 ms
 (`_protocols/electors.py`):
 
     takeover_ms_, handover_ms_, leaderless_ms_, overlaps    as above
@@ -41,9 +41,9 @@ Each figure has @PROTOCOL,SIZE behind it. Real processes on loopback, at heartbe
                                 heartbeats, and P of `gossip`
     takeover_over_term          the median over that of `term` with as many members, of the same run
     messages_per_second         datagrams of all members of the group at rest
-    expected_by_text_ms         what the protocol's own text expects of a takeover, in these times
+    expected_by_text_ms         the takeover time that the protocol's own text expects, with these settings
 
-And in the simulator, in virtual time, for groups of up to 101 (`_protocols/simulated.py`).
+They also run in the simulator, in virtual time, in groups of up to 101 (`_protocols/simulated.py`).
 
 The default takes about twenty minutes, `--electors` ten, `--quick` four and `--electors --quick` two.
 """

@@ -1,25 +1,25 @@
-"""How soon `neli run` has killed its command once the role is lost, and how soon that runs elsewhere after a kill.
+"""How soon `neli run` kills its command once the role is lost, and how soon the command runs elsewhere after a kill.
 
     two hosts: each an agent and `neli run --role nightly --keep -- COMMAND`, in real processes on one SQLite ledger
     COMMAND: a dozen processes, two of which leave its group; all ignore SIGTERM, and all hold one lock of the kernel
 
-A process that gets the lock knows that all of them are gone, however deep they hid. The agent's own log says when its
-member was fenced, or was to hand over, by the same clock.
+A process that gets the lock knows that all of them are gone, however deeply they hid. The agent's own log shows, on the
+same clock, when its member was fenced or asked to hand over.
 
-    gone_ms_max          from the end of its time until the last process is gone; negative if that was before, as it
-                         should be: killing begins a margin earlier
-    gone_ms_max@cut      the ledger takes no more records, so the lease runs out, and the log says Fenced
-    gone_ms_max@overdue  the role was to go elsewhere, and the command did not end within the drain timeout
+    gone_ms_max          from the end of its time until the last process is gone; negative if it was gone before,
+                         as it should be: killing begins a margin earlier
+    gone_ms_max@cut      the ledger accepts no records, so the lease runs out, and the log says Fenced
+    gone_ms_max@overdue  the role had to go elsewhere, and the command did not end within the drain timeout
     elsewhere_leases_p95 from kill -9 of the agent and of `neli run` until COMMAND has begun on the other host, over
                          the lease
-    overlaps             how often COMMAND began while a process of it was left anywhere
+    overlaps             how often COMMAND began while one of its processes was left anywhere
 
     last_act_before_successor_ms_min  from the last act of a command of nested sessions until another member may act,
                          the least of all trials: above 0 in every one (see `_last_act`). Nesting, lease and fault vary
-    late_acts            how many of the trials were not
+    late_acts            how many of the trials were not above 0
 
-`--part` chooses one of the two, and `--nesting`, `--act-lease` and `--fault` some of the second. Each trial of it takes
-about two seconds: five minutes with 20 trials of one lease and one fault. `--quick` takes two minutes.
+`--part` chooses one of the two parts. `--nesting`, `--act-lease` and `--fault` restrict the second part. Each of its
+trials takes about two seconds: five minutes with 20 trials of one lease and one fault. `--quick` takes two minutes.
 """
 
 import argparse
@@ -66,7 +66,7 @@ while :; do sleep 1; done
 
 
 class Host:
-    """One host's processes: the agent, and `neli run` if it is to run COMMAND."""
+    """One host's processes: the agent, and `neli run` if this host should run COMMAND."""
 
     def __init__(self, folder: Path, name: str, lease: float) -> None:
         self._folder, self.name, self._lease = folder, name, lease
@@ -81,7 +81,7 @@ class Host:
         self._agent = self._neli("agent", *group, *layout, *rest)
 
     def start_run(self) -> None:
-        _until(self._answers, f"an answer of {self.name}")  # `neli run` takes an agent that never answered for none.
+        _until(self._answers, f"an answer of {self.name}")  # `neli run` treats an agent that never answered as absent.
         options = ("--role", f"{ROLE}", "--keep", "--grace", f"{PATIENCE}", "--agent", self.socket)
         self._run = self._neli("run", *options, "--", "bash", "-c", COMMAND)
 
@@ -93,7 +93,7 @@ class Host:
             return False
 
     def kill(self) -> float:
-        """The agent and `neli run`, at once; when that was."""
+        """Kill the agent and `neli run` together; return the time of the kill."""
         processes = [process for process in (self._agent, self._run) if process is not None]
         killed_at = time.time()
         for process in processes:
@@ -104,7 +104,7 @@ class Host:
         return killed_at
 
     def noted_since(self, event: str, when: float) -> float | None:
-        """When the agent noted `event` in its log."""
+        """When the agent logged `event`."""
         for line in self._log.read_text().splitlines():
             noted = json.loads(line) if line.startswith("{") else {}
             if noted.get("event") == event:
@@ -169,13 +169,13 @@ def _gone_and_elsewhere(lease: float, trials: int) -> Figures:
 
 
 def _cut(folder: Path, hosts: Sequence[Host], lease: float) -> float:
-    """No member can write for more than a lease; seconds from Fenced until the command is gone."""
+    """Block all members' writes for more than a lease; return seconds from Fenced until the command is gone."""
     _settle(folder, hosts, hosts[0])
     started_at, count = time.time(), _count(folder / "begun")
     writer = sqlite3.connect(folder / "ledger.db", isolation_level=None, timeout=PATIENCE)
     try:
         writer.execute("BEGIN IMMEDIATE")
-        cut_at = time.time()  # Not from before it: on a busy machine, others may have written until then.
+        cut_at = time.time()  # Not an earlier time: on a busy machine, others may have written until then.
         gone_at = _await_gone(folder)
         time.sleep(max(0.0, cut_at + 1.2 * lease - time.time()))
         writer.execute("ROLLBACK")
@@ -187,7 +187,7 @@ def _cut(folder: Path, hosts: Sequence[Host], lease: float) -> float:
 
 
 def _overdue(folder: Path, hosts: Sequence[Host]) -> float:
-    """The role is to go to a host that runs nothing; seconds from the drain timeout until the command is gone."""
+    """Move the role to a host that runs nothing; return seconds from the drain timeout until the command is gone."""
     _settle(folder, hosts, hosts[0])
     started_at, count = time.time(), _count(folder / "begun")
     with Client(hosts[1].socket) as client:
@@ -201,7 +201,7 @@ def _overdue(folder: Path, hosts: Sequence[Host]) -> float:
 
 
 def _elsewhere(folder: Path, hosts: Sequence[Host]) -> float:
-    """Seconds from the kill of the host that runs the command until the other one does."""
+    """Kill the host that runs the command; return seconds until the other host runs it."""
     name = _settle(folder, hosts)
     victim = next(host for host in hosts if host.name == name)
     count = _count(folder / "begun")
@@ -214,7 +214,7 @@ def _elsewhere(folder: Path, hosts: Sequence[Host]) -> float:
 
 
 def _settle(folder: Path, hosts: Sequence[Host], at: Host | None = None) -> str:
-    """Wait until all are members, nothing is on its way, and the command runs: `at` a host, or where it does."""
+    """Wait until all have joined, no move is under way, and the command runs: `at` a host, or anywhere."""
 
     def is_settled() -> bool:
         try:

@@ -1,22 +1,23 @@
-"""How many members a consumer group expels wrongly while it gathers, and at rest, by its session and its size.
+"""How many members a consumer group expels wrongly, while gathering and at rest, by session and size.
 
-    members, started at once --> each has a share, and nothing changed for two sessions --> left alone --> close
+    members, started together --> each has a share, nothing changed for two sessions --> left alone --> close
     |<--------------- gathering: settled_ms, expelled ------------->|<-- expelled_at_rest -->|
 
-The consumers are librdkafka's own, on the classic protocol, one a thread of this process; nothing of ours but the few
-settings that matter. All live and none is slow, so each that the broker expels, by its log, was expelled wrongly.
+The consumers are librdkafka's own, on the classic protocol, each on its own thread of this process. Nothing is ours but
+the few settings that matter. All of them are alive and none is slow, so every expulsion in the broker's log is a wrong
+one.
 
-librdkafka sends heartbeats when its main thread wakes. `--awake` says by what it does: `commit` is the timer of
-automatic commits, which is what our driver has; `statistics` that of statistics, both twenty times a session; `nothing`
-leaves it to itself. It asks to join at most once a second, and is silent until then: so a member that must join twice
-within a second is expelled if its session is shorter. The more members start, the more often one must.
+librdkafka sends heartbeats when its main thread wakes. `--awake` chooses what wakes it: `commit` is the timer of
+automatic commits, which our driver uses; `statistics` is the timer of statistics; both fire twenty times a session;
+`nothing` adds no timer. librdkafka asks to join at most once a second, and is silent until then. So a member that must
+join twice within a second is expelled if its session is shorter. The more members start, the more often this happens.
 
-    expelled@S,N,A                  in all trials, of N members with a session of S seconds, kept awake by A
+    expelled@S,N,A                  in all trials, for N members with a session of S seconds, kept awake by A
     settled@S,N,A                   how many trials settled within half a minute
     settled_ms_median@S,N,A, _max   how long these took
 
-The broker accepts all of these sessions here, which takes `group.min.session.timeout.ms=100`: by default, none under 6
-seconds. It takes about ten minutes, `--quick` two.
+Here the broker accepts all of these sessions, because of `group.min.session.timeout.ms=100`; by default it accepts none
+under 6 seconds. The benchmark takes about ten minutes, `--quick` two.
 """
 
 import argparse
@@ -44,18 +45,18 @@ STRATEGIES = (COOPERATIVE, "range", "roundrobin")
 
 HEARTBEATS_PER_SESSION = 10
 WAKES_PER_SESSION = 20
-"""As in our driver."""
+"""The same as in our driver."""
 
 PARTITIONS = 8
 SETTLE_MAX = 30.0
 POLL = 0.05
 ASK_MAX = 30.0
 EXPELLED = "has failed, removing it from the group"
-"""In the broker's log, with the group's name before it."""
+"""In the broker's log, after the group's name."""
 
 
 class Sharing:
-    """One consumer on a thread of its own: what it has, and when that changed last."""
+    """One consumer on a thread of its own: its partitions, and when they last changed."""
 
     def __init__(self, topic: str, settings: dict[str, object]) -> None:
         self.has: set[int] = set()
@@ -89,7 +90,7 @@ class Sharing:
 
 
 class Broker:
-    """A broker that accepts short sessions, and says whom it expelled."""
+    """A broker that accepts short sessions, and reports the members that it expelled."""
 
     def __init__(self, kafka: Kafka) -> None:
         self._bootstrap, self._log = kafka.bootstrap, kafka.nodes[0].folder / "log"
@@ -101,7 +102,7 @@ class Broker:
 
     @contextmanager
     def group(self, members: int, session: float, awake: str, strategy: str) -> Iterator[tuple[str, list[Sharing]]]:
-        """Members that all start at once; the group's name first."""
+        """Members that all start together; the group's name first."""
         group = f"sessions-{uuid4().hex}"
         self._admin.create_topics([NewTopic(group, PARTITIONS, 1)])[group].result(ASK_MAX)
         settings: dict[str, object] = {
@@ -170,7 +171,7 @@ def run(options: Sequence[str]) -> Figures:
 def _trial(
     broker: Broker, session: float, members: int, awake: str, strategy: str, seconds: float
 ) -> tuple[float | None, int, int]:
-    """Seconds until it settled, or None; how many were expelled until then; and how many while it was left alone."""
+    """Seconds until it settled, or None; the number expelled until then; and the number while it was left alone."""
     began = time.monotonic()
     with broker.group(members, session, awake, strategy) as (group, sharing):
         while True:

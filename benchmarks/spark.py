@@ -1,12 +1,13 @@
-"""What the slot of every key costs in Spark beside its own `hash` and beside UDFs in Python, and whether it is mmh3's.
+"""The cost of every key's slot in Spark, compared with `hash` and Python UDFs, and whether it equals mmh3's.
 
     cached keys --hash / with_slot / Arrow UDF / UDF--> noop sink     local[2], in turn, each between two runs of `hash`
     random texts, random bytes, edges --with_slot--= mmh3, one by one, or the benchmark fails
 
-A ratio is the median of those of the rounds, so a machine that grows busy halfway slows both sides. `slot_over_fhash`
-has keys of 20 characters, as the other benchmarks do. That is a multiple of 4, so nothing but the hash is worked out.
-Another key is copied to get zeros behind it, and they are taken out of its hash again: `slot_over_fhash_21` has one
-character more, and `slot_over_fhash_random` has keys of 0 to 63. The UDFs are held against the first.
+A ratio is the median of the rounds' ratios, so a machine that becomes busy halfway slows both sides down.
+`slot_over_fhash` has keys of 20 characters, like the other benchmarks. The length is a multiple of 4, so only the hash
+is computed. A key of any other length is copied to append zeros, which are then removed from its hash:
+`slot_over_fhash_21` has one character more, and `slot_over_fhash_random` has keys of 0 to 63. The UDFs are compared
+with the first.
 
 `owned` reads an eighth of a table's partitions: the figures are Spark's own counts of files. The time of a commit comes
 from the benchmark `fenced_table`.
@@ -34,7 +35,7 @@ __all__ = ["run"]
 
 LAYOUT = Layout()
 WHOLE = Layout(slots=SLOTS_MAX)
-"""The slot is then the hash itself, all 32 bits of it."""
+"""The slot is then the hash itself, with all 32 bits."""
 
 TAGGED = Layout(tags=True)
 
@@ -42,15 +43,15 @@ LENGTH_MAX = 64
 BATCH = 50_000
 
 WARMING = 15
-"""Runs of each until Java has compiled both: what they do with the keys, and Spark's planning, too. That begins
-with four hundredths of a second more for our columns than for one `hash`, and comes down to one."""
+"""Runs of each until Java has compiled both the work on keys and Spark's planning. Planning takes four hundredths of a
+second longer for our columns than for one `hash` at first, and one hundredth in the end."""
 
 KEYS = {
     "": "concat('customer-', lpad(CAST(id AS STRING), 11, '0'))",
     "_21": "concat('customers-', lpad(CAST(id AS STRING), 11, '0'))",
     "_random": "left(sha2(CAST(id AS STRING), 512), CAST(conv(left(md5(CAST(id AS STRING)), 4), 16, 10) AS INT) & 63)",
 }
-"""Suffix of a figure -> how its keys are made of the numbers from 0."""
+"""Suffix of a figure -> how its keys are made from the numbers 0, 1, 2 ..."""
 
 
 def run(options: Sequence[str]) -> Figures:
@@ -62,7 +63,7 @@ def run(options: Sequence[str]) -> Figures:
     settings = {"spark.driver.memory": "3g", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
     with session("benchmark", master="local[2]", settings=settings) as spark:
         mismatches = _mismatches(spark, chosen.random)
-        assert mismatches == 0, f"{mismatches} keys have another hash than in mmh3"
+        assert mismatches == 0, f"{mismatches} keys hash differently in mmh3"
         figures: Figures = {"mismatches": mismatches, "random_keys": chosen.random // 2 * 2}
         for suffix, made in KEYS.items():
             figures |= _costs(spark, made, suffix, chosen.keys, chosen.rounds)
@@ -94,7 +95,7 @@ def _costs(spark: SparkSession, made: str, suffix: str, count: int, rounds: int)
     for df in (hashed, native) * WARMING:
         _seconds(df)
     for df in rivals.values():
-        _seconds(df)  # Until their Python workers are up.
+        _seconds(df)  # Until their Python workers have started.
     over_hash = [2 * took / (before + after) for before, took, after in _triples(hashed, native, rounds)]
     figures: Figures = {f"slot_over_fhash{suffix}": median(over_hash)}
     for name, rival in rivals.items():
@@ -143,7 +144,7 @@ EDGES: Sequence[str] = (
     *("a" * 65_537, "b" * 1_000_001),
 )
 WIDTHS = (range(0x80), range(0x80, 0x800), range(0x800, 0xD800), range(0xE000, 0x10000), range(0x10000, 0x110000))
-"""Characters of one, two, three, three and four bytes; surrogates, in the hole between them, are no text."""
+"""Characters of one, two, three, three and four bytes. Surrogates, in the gap between them, are not text."""
 
 
 def _mismatches(spark: SparkSession, count: int) -> int:
@@ -165,14 +166,14 @@ def _mismatches(spark: SparkSession, count: int) -> int:
 
 
 def _differing(spark: SparkSession, keys: Sequence[Key]) -> int:
-    """How many of `keys`, all text or all bytes, have another hash in Spark, or another slot in a layout with tags."""
+    """How many of `keys`, all text or all bytes, hash differently in Spark, or get another slot with tags."""
     df = spark.createDataFrame(
         pa.table({"key": pa.array(keys, pa.string() if isinstance(keys[0], str) else pa.binary())})
     )
     both = (
         df.transform(with_slot, "key", WHOLE, name="hash").transform(with_slot, "key", TAGGED, name="tagged").toArrow()
     )
-    assert both["key"].to_pylist() == list(keys), "Spark has other keys than it was given"
+    assert both["key"].to_pylist() == list(keys), "Spark changed the keys"
     expected = ((mmh3.hash(utf8(key), signed=False), TAGGED.slot(key)) for key in keys)
     found = zip(both["hash"].to_pylist(), both["tagged"].to_pylist(), strict=True)
     return sum(one != other for one, other in zip(expected, found, strict=True))
@@ -182,7 +183,7 @@ def _differing(spark: SparkSession, keys: Sequence[Key]) -> int:
 
 
 def _pruned(spark: SparkSession) -> Figures:
-    """The files that an owner of an eighth of the partitions reads, of all that the table has."""
+    """The files that an owner of an eighth of the partitions reads, out of all files of the table."""
     mine = range(LAYOUT.partitions // 8)
     with tempfile.TemporaryDirectory() as folder:
         rows = spark.range(100_000).selectExpr(f"{KEYS['']} AS key", "id")
@@ -190,7 +191,7 @@ def _pruned(spark: SparkSession) -> Figures:
         table = spark.read.parquet(f"{folder}/rows")
         told = files_read(table, mine)
         read = _files_that_spark_read(owned(table, "key", mine, LAYOUT))
-        assert (read, told.total) == (told.read, LAYOUT.partitions), f"Spark read {read} files, and we said {told}"
+        assert (read, told.total) == (told.read, LAYOUT.partitions), f"Spark read {read} files, we reported {told}"
     return {"owned_files_read": read, "owned_files_total": told.total, "owned_over_all": read / told.total}
 
 

@@ -3,12 +3,13 @@
     ledger --new records--> archive --fold--> audit --> tables of tenures, moves and takeovers, and a report
                             grows with each run
 
-Members trim their ledger, so its history is kept by those who copy it in time. On several installations with this Dag,
-the one that leads the role copies, and the others skip. Should two copy at once after all, because one of them was
-stopped and did not know that it was deposed, the archive has some records twice, and the audit takes each once.
+Members trim their ledger, so its history survives only if it is copied in time. On several installations with this Dag,
+the installation that leads the role copies, and the others skip. Two may still copy at the same time, if one of them
+was stopped and does not know that it was deposed. Then the archive has some records twice, and the audit counts each
+once.
 
-An hour that no installation does is made up for by the next one: a run copies all that the archive lacks. The task
-fails if the group has broken a promise; the report says which.
+If no installation runs in an hour, the next run catches up: a run copies all that the archive lacks. The task fails if
+the group has broken a promise; the report says which.
 """
 
 from datetime import UTC, datetime
@@ -27,11 +28,11 @@ with DAG(
     schedule="@hourly",
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
-    is_paused_upon_creation=True,  # It takes a Spark job each hour: unpause it to try it.
+    is_paused_upon_creation=True,  # It runs a Spark job each hour: unpause it to try it.
     params={
-        # As the agent's. One with a password does not belong here, where all who see the Dag can read it.
+        # The agent's ledger. An address with a password does not belong here: all who see the Dag can read it.
         "ledger": f"sqlite://{gettempdir()}/jobs.db",
-        "folder": str(Path(gettempdir()) / "neli-audit"),  # In production, one that all hosts see.
+        "folder": str(Path(gettempdir()) / "neli-audit"),  # In production, a folder that all hosts see.
     },
 ):
     LeaderSparkSubmitOperator(

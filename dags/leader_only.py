@@ -1,10 +1,10 @@
-"""Leader only: on each of several installations of Airflow this Dag has its runs, and one of them does the work.
+"""Leader only: this Dag runs on each of several installations of Airflow, and one of them does the work.
 
     run --gate--led here-------> report, under the lease of the role; a term for what it writes
           '-----led elsewhere--> skipped, in the triggerer: no worker was used
 
-The gate looks once. The role may move before `report` starts, or while it works; so `report` takes the lease itself,
-and ends as soon as the lease is lost. Airflow then tries it again, where the role may be led by now: here, or not at
+The gate looks once. The role may move before `report` starts, or while it works. So `report` takes the lease itself,
+and ends as soon as the lease is lost. Airflow then retries it, and by then the role may be led here again, or not at
 all.
 """
 
@@ -23,7 +23,7 @@ with DAG("leader_only", schedule="@hourly", start_date=datetime(2026, 1, 1, tzin
 
     @task.leader(role=ROLE, retries=3, retry_policy=LeadershipRetryPolicy())
     def report(lease: Any = None) -> int:
-        lease.check()  # As often as you like. What is written at the end bears the term: see docs/fencing.md.
+        lease.check()  # As often as you like. Put the term into what you write at the end: see docs/fencing.md.
         return int(lease.term)
 
     gate >> report()

@@ -1,9 +1,9 @@
-"""On leadership change: a run of this Dag for each new leader of a role, told by push. It polls nothing.
+"""On leadership change: a run of this Dag for each new leader of a role, triggered by push, without polling.
 
     agent --push--> OwnershipTrigger, in the triggerer --event, with a payload--> asset --> run
 
-A triggerer that is killed at the wrong moment may tell of a change twice, under the same term. A leader never has a
-lower term than the one before it. So a task that must act once for each leader keeps the highest term that it has seen.
+A triggerer that is killed at the wrong moment may report a change twice, under the same term. A leader never has a
+lower term than its predecessor. So a task that must act once for each leader stores the highest term that it has seen.
 """
 
 import logging

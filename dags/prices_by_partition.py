@@ -10,10 +10,10 @@
        v
     prices_are_published ---- one run
 
-Trigger `ticks_arrive` by hand. In production, those who write ticks send the events, by Airflow's API.
+Trigger `ticks_arrive` by hand. In production, the writers of ticks send the events through Airflow's API.
 
-The layout is that of the group: a group with another one is refused when the task starts. There must be an instrument
-for each partition, or the last run waits for ever.
+The layout must be the group's: the task refuses a group with a different layout when it starts. There must be an
+instrument for each partition, or the last run waits forever.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ from airflow_provider.retries import LeadershipRetryPolicy
 from neli_router.core.keyspace import Layout
 
 LAYOUT = Layout(partitions=8)
-"""As `neli agent --layout-partitions 8` founds a group."""
+"""The layout of a group that `neli agent --layout-partitions 8` founds."""
 
 INSTRUMENTS = [f"PAIR{number:02}" for number in range(100)]
 
@@ -44,7 +44,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 ticks, prices = Asset("ticks"), Asset("prices")
 
 by_slot: Any = SlotPartitionMapper(LAYOUT)
-"""Any: Airflow types schedules by the classes of its own mappers for Dags, and no mapper of others extends those."""
+"""Any: Airflow types schedules by the classes of its own mappers for Dags, which third-party mappers do not extend."""
 
 all_partitions: Any = AllPartitions(LAYOUT)
 

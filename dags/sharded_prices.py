@@ -1,4 +1,4 @@
-"""Sharded prices: the partitions of this host in shards, and a Spark job for each, which ends when its shard is lost.
+"""Sharded prices: this host's partitions in shards, and a Spark job for each shard, which ends when the shard is lost.
 
     market -------------- ticks to try it on, if there are none yet
        |
@@ -8,11 +8,11 @@
        |
     one fenced table, of all shards and all hosts
 
-Each installation runs this Dag for its own partitions. A job holds those of its shard together. When one of them is
-lost, all of the job is ended, and it is tried again with those that are left; the new owner's runs have the others. The
-table knows how far each partition has come, so each tick lands once, on whichever host.
+Each installation runs this Dag for its own partitions. A job holds all partitions of its shard together. When one of
+them is lost, the whole job ends, and is retried with the partitions that are left; the new owner's runs have the
+others. The table knows how far each partition has come, so each tick lands once, on whichever host.
 
-Each job is a Java of its own: have as many shards as the host has memory for.
+Each job is a Java process of its own: use as many shards as the host has memory for.
 """
 
 from datetime import UTC, datetime
@@ -35,13 +35,13 @@ with DAG(
     schedule="@hourly",
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
-    is_paused_upon_creation=True,  # It takes the cores and the memory of two Spark jobs: unpause it to try it.
-    params={"folder": str(Path(gettempdir()) / "neli-prices")},  # In production, one that all hosts see.
+    is_paused_upon_creation=True,  # It needs the cores and the memory of two Spark jobs: unpause it to try it.
+    params={"folder": str(Path(gettempdir()) / "neli-prices")},  # In production, a folder that all hosts see.
 ):
 
     @task
     def market(params: dict[str, Any] | None = None) -> None:
-        # Within the task: they take a second to import, and Airflow reads this file again and again.
+        # Inside the task: these imports take a second, and Airflow reads this file again and again.
         from neli_router.lab.pipeline.feeds import TickFolder  # noqa: PLC0415
         from neli_router.lab.pipeline.ticks import Market  # noqa: PLC0415
 
@@ -56,8 +56,8 @@ with DAG(
         owned = owned_partitions()
         return [shard for number in range(SHARDS) if (shard := owned[number::SHARDS])]
 
-    # The job ends when it has landed what is there now, or when a partition shall move. Where the host leads none of
-    # them any more, it is skipped.
+    # The job ends when it has landed what is there now, or when a partition must move. If the host no longer leads any
+    # of the partitions, the job is skipped.
     prices = LeaderSparkSubmitOperator.partial(
         task_id="prices",
         application=str(JOB),

@@ -1,9 +1,9 @@
-"""NELI Router: who works on which key, decided by one shared ledger.
+"""NELI Router: one shared ledger decides who works on which key.
 
     key --> slot --> partition --> owner (member, address, term)
 
-Everything a program needs is imported from here; the modules beneath may change between releases. The
-import is light: no driver, no web framework and no command line comes with it.
+Import everything you need from here; the modules below may change between releases. The import is light:
+it loads no driver, no web framework and no command line.
 """
 
 from typing import TYPE_CHECKING
@@ -109,7 +109,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Asyncio costs a third of the import, and most programs that take a lease do not use it.
+    # Asyncio would take a third of the import time, and most programs that take a lease do not use it.
     match name:
         case "AsyncGroups":
             from neli_router.router.async_groups import AsyncGroups  # noqa: PLC0415 - see above.
@@ -124,7 +124,7 @@ def __getattr__(name: str) -> object:
 
             return AsyncRouter
         case "Groups" | "Leader" | "SharedHost" | "by_host" | "by_zone":
-            from neli_router.router.groups import (  # noqa: PLC0415 - few ask several groups.
+            from neli_router.router.groups import (  # noqa: PLC0415 - few programs query several groups.
                 Groups,
                 Leader,
                 SharedHost,

@@ -2,39 +2,39 @@
 
     NeliError
     |-- ConfigError         the configuration contradicts itself; lists every problem (also a ValueError)
-    |-- BadKey              a key that is neither str nor bytes, or a role that is no role (also a TypeError)
+    |-- BadKey              a key that is neither str nor bytes, or an invalid role (also a TypeError)
     |-- GroupMismatch       the ledger belongs to a group with other settings or another fold version
     |-- LedgerError
-    |   |-- LedgerUnavailable   cannot read or append now; may heal by itself
+    |   |-- LedgerUnavailable   cannot read or append now; may recover on its own
     |   |-- LedgerTrimmed       the record asked for is no longer retained: start again from a snapshot
-    |   |-- LedgerUnusable      will not heal by itself: missing, read-only, corrupt, not ours
+    |   |-- LedgerUnusable      will not recover on its own: missing, read-only, corrupt, not ours
     |   |-- LedgerRewound       the ledger lost records that had already been read
-    |   '-- RecordTooLong       the ledger takes no record of that length; it takes all others
-    |-- Diverged            this member's table is not the one that most members computed
+    |   '-- RecordTooLong       the ledger refuses a record of that length, but accepts all others
+    |-- Diverged            this member's table differs from what most members computed
     |-- Replaced            a newer process joined under this member's name
-    |-- Miscertified        a witness certified this member's death, and it lives
+    |-- Miscertified        a witness certified this member's death, but it is alive
     |-- NameTaken           a living member has this newcomer's name
     |-- PeersUnusable       the place among the peers cannot be taken or held: its address, its key or its memory
-    |-- HandlerFailed       the program's handler of events raised; the cause is its error
+    |-- HandlerFailed       the program's event handler raised; the cause is its error
     |-- LeaseLost           the work was guarded by a lease that no longer holds
     |-- LookupFailed
-    |   |-- NoOwner             the group is known, and no member owns the key now
+    |   |-- NoOwner             the group is known, but no member owns the key now
     |   |-- StaleTable          the table is older than `max_age`, or there is none yet
     |   '-- Forked              this process is a fork: reopen before use
-    |-- NotLeading          waited for leadership in vain
+    |-- NotLeading          timed out waiting for leadership
     |-- NoAgent             no agent answered at its address
     |-- Closed              used after `close()`
     |-- Unsupported         this platform cannot keep the promises
-    |-- MissingExtra        a package that an extra brings is not installed (also a ModuleNotFoundError)
+    |-- MissingExtra        a package that comes with an extra is not installed (also a ModuleNotFoundError)
     |-- fence.Refused       a higher fencing term was admitted: a newer owner writes there
-    |-- fence.FenceMisused  the fence was given no term or no transaction (also a TypeError)
+    |-- fence.FenceMisused  the fence was called without a term or a transaction (also a TypeError)
     |-- fence.BatchGap      a batch of a fenced table does not begin where the last one ended
     |-- fence.TableMismatch a table, or rows for it, with another format, layout or schema
-    |-- fence.TableUnavailable  the table could not be written now; repeating the batch is right
+    |-- fence.TableUnavailable  the table could not be written now; repeat the batch
     '-- spark.SparkUnusable Spark cannot be started here: no Java, an old one, or a PySpark that was overwritten
 
-A message says what was wanted, what was found and what to do; the three parts stay as attributes. It is one line of
-text whatever the names and addresses in it are: what a terminal or a log would obey is shown as an escape.
+A message says what was wanted, what was found and what to do; the three parts are also attributes. It is always one
+line of text, whatever names and addresses it contains: control characters are shown as escapes.
 """
 
 from collections.abc import Sequence
@@ -74,26 +74,26 @@ __all__ = [
 
 
 def plain(text: str) -> str:
-    """`text` on one line, with an escape for each character that is no text, or that turns the direction of writing."""
+    """`text` on one line, with an escape for each unprintable character and each that changes the writing direction."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 class NeliError(Exception):
-    """The base of all. `wanted`, `found` and `remedy` are the parts of the message."""
+    """The base class of all errors. `wanted`, `found` and `remedy` are the parts of the message."""
 
     def __init__(self, wanted: str, found: str, remedy: str) -> None:
         self.wanted, self.found, self.remedy = plain(wanted), plain(found), plain(remedy)
         super().__init__(f"{self.wanted}, but {self.found}: {self.remedy}")
 
     def __reduce__(self) -> tuple[type["NeliError"], tuple[str, str, str]]:
-        # The default would call __init__ with the one composed message, and fail to unpickle.
+        # The default would call __init__ with the composed message alone, and unpickling would fail.
         return type(self), (self.wanted, self.found, self.remedy)
 
 
 class ConfigError(NeliError, ValueError):
-    """The configuration contradicts itself. `problems` names every contradiction, not just the first."""
+    """The configuration contradicts itself. `problems` lists every contradiction, not just the first."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(map(plain, problems))
@@ -109,7 +109,7 @@ class BadKey(NeliError, TypeError):
 
 
 class GroupMismatch(NeliError):
-    """The ledger was made with another layout, lease, guarantee or fold version than this program has."""
+    """The ledger was created with a different layout, lease, guarantee or fold version than this program has."""
 
 
 class LedgerError(NeliError):
@@ -117,51 +117,51 @@ class LedgerError(NeliError):
 
 
 class LedgerUnavailable(LedgerError):
-    """The ledger can neither be read nor appended to at this moment; trying again is right."""
+    """The ledger cannot be read or appended to at the moment; try again."""
 
 
 class LedgerTrimmed(LedgerError):
-    """The reader's position is below the first record retained: only a snapshot can bring it back."""
+    """The reader's position is before the first record retained; it can only continue from a snapshot."""
 
 
 class LedgerUnusable(LedgerError):
-    """The ledger is missing, read-only, corrupt or something else altogether; trying again will not help."""
+    """The ledger is missing, read-only, corrupt or not a ledger at all; trying again will not help."""
 
 
 class LedgerMissing(LedgerUnusable):
-    """There is no ledger there, and the caller did not want one made."""
+    """The ledger does not exist, and the caller did not ask to create it."""
 
 
 class LedgerRewound(LedgerError):
-    """Records that had been read are gone or were replaced. Nothing leads on such a ledger."""
+    """Records that were already read are gone or were replaced. No member leads on such a ledger."""
 
 
 class RecordTooLong(LedgerError):
-    """The ledger does not take a record of that length, and took or will take all others that were appended."""
+    """The ledger refused a record of that length. It took, or will take, all other records that were appended."""
 
 
 class Diverged(NeliError):
-    """Most members computed another state from the same records, or no majority agrees on any."""
+    """Most members computed a different state from the same records, or no majority agrees on one."""
 
 
 class Replaced(NeliError):
-    """A newer process joined under the same name. The newer wins; this one does not come back to fight."""
+    """A newer process joined under the same name. The newer process wins; the older one does not rejoin."""
 
 
 class Miscertified(NeliError):
-    """A witness certified that this member's process has ended, and it lives: others lead what it led."""
+    """A witness certified that this member's process has ended, but it is alive: others now lead what it led."""
 
 
 class NameTaken(NeliError):
-    """A member that lives has the name of this newcomer, which was not told to replace it."""
+    """A living member has the name of this newcomer, and the newcomer was not configured to replace it."""
 
 
 class PeersUnusable(NeliError):
-    """This member cannot take its place among its peers, or not keep it: the address, the key or the memory fails."""
+    """This member cannot take or keep its place among its peers: the address, the key or the memory fails."""
 
 
 class HandlerFailed(NeliError):
-    """The program's handler of events raised, so the member left. `__cause__` is its error."""
+    """The program's event handler raised, so the member left. `__cause__` is its error."""
 
 
 class LeaseLost(NeliError):
@@ -169,27 +169,27 @@ class LeaseLost(NeliError):
 
 
 class LookupFailed(NeliError, LookupError):
-    """No owner could be named for a key."""
+    """No owner could be found for a key."""
 
 
 class NoOwner(LookupFailed):
-    """The group is known, and no member owns the partition now."""
+    """The group is known, but no member owns the partition now."""
 
 
 class StaleTable(LookupFailed):
-    """There is no table yet, or it is older than `max_age`: an error, not a guess."""
+    """The table is missing, or older than `max_age`: an error, not a guess."""
 
 
 class Forked(LookupFailed):
-    """This process was forked from the one that opened the router or the member."""
+    """This process was forked from the process that opened the router or the member."""
 
 
 class NotLeading(NeliError, TimeoutError):
-    """Leadership did not come in the time allowed."""
+    """The member did not become leader in the time allowed."""
 
 
 class NoAgent(NeliError):
-    """No agent answered at the address: none listens, this user may not connect, or it hangs."""
+    """No agent answered at the address: none listens, this user may not connect, or the agent hangs."""
 
 
 class Closed(NeliError):
@@ -201,21 +201,21 @@ class Unsupported(NeliError):
 
 
 class BeyondProtocol(NeliError):
-    """The group's protocol does not know this, or cannot do it; another can."""
+    """The group's protocol does not offer this, or cannot do it; another protocol can."""
 
 
 class MissingExtra(NeliError, ModuleNotFoundError):
-    """A package is not installed that only some programs need, so that an extra brings it. `name` is the package's."""
+    """A package that only some programs need, and so comes with an extra, is not installed. `name` is the package."""
 
     @classmethod
     def of(cls, package: str, purpose: str, extra: str) -> "MissingExtra":
-        """`package` was wanted, `purpose`, and `extra` brings it."""
+        """The error for a missing `package`, wanted for `purpose`, that comes with `extra`."""
         error = cls(f"{package} was wanted, {purpose}", "it is not installed", how_to_install(extra))
         error.name = package
         return error
 
 
 def how_to_install(extra: str) -> str:
-    """The remedy when a package is missing that only `extra` needs. Every message about an extra takes it from here."""
-    # There is no release on an index yet, so no message may send people to one.
+    """The remedy for a missing package that only `extra` needs. Every message about an extra uses this text."""
+    # The project is not on a package index yet, so no message may send people to one.
     return f"install the extra {extra!r}: pip install '.[{extra}]' in a clone of the project"

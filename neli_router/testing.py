@@ -1,9 +1,9 @@
-"""For the tests of your own code: a group in memory, in one process and one thread, with a clock that the test turns.
+"""For testing your own code: a group in memory, in one process and one thread, with a clock that the test controls.
 
     test --advance, settle, any call that waits--> clock --> members take turns, handlers run --> the test goes on
                                                      ^------- nothing else moves it ------'
 
-    host --boots--> Member, whose runtime it is: it keeps the member's loops, and the group turns them
+    host --boots--> Member, and is its runtime: it keeps the member's loops, and the group turns them
       '---holds---> connection, which can be cut ---> the group's one log
 
     >>> from neli_router import testing
@@ -18,9 +18,9 @@
     before: a True
     after: b False
 
-With `protocol="term"` or `"gossip"`, the members that `group` names are the peers, and elect among themselves: over a
-network in memory, without loss. Each has a disk that outlives a kill. `cut` takes one from all others, and the group's
-router shows what its members lead, as one does that reads a store of owners. The rest is the same:
+With `protocol="term"` or `"gossip"`, the members named in `group` are the peers, and elect leaders among themselves
+over a lossless network in memory. Each has a disk that survives a kill. `cut` separates one from all others. The
+group's router shows what its members lead, like a router backed by an owner store. The rest is the same:
 
     >>> with testing.group("a", "b", "c", protocol="term", partitions=6) as group:
     ...     group.settle()
@@ -30,12 +30,12 @@ router shows what its members lead, as one does that reads a store of owners. Th
     ...     print(len(lost), "taken over:", lost.keys() <= group["b"].led.keys() | group["c"].led.keys())
     2 taken over: True
 
-The members are real ones, with the protocol, barrier and leases that you ship; only their threads are missing. The work
-of a thread is done when the clock is turned, member after member, always in the same order: so a test that passes once
-passes always. No test waits for real time, and a lease of an hour is over in a moment.
+The members are real: they run the protocol, barrier and leases that you ship; only their threads are missing. The work
+of their threads is done when the clock is turned, member by member, always in the same order, so a test that passes
+once always passes. No test waits for real time, and a lease of an hour is over in a moment.
 
-Handlers run in the test's thread. One that takes time calls `advance` itself. If one raises, its member leaves because
-of it, and the call that turned the clock raises the error. Not to be shared between threads.
+Handlers run in the test's thread. A handler that takes time calls `advance` itself. If a handler raises, its member
+leaves, and the call that turned the clock raises the error. Do not share a group between threads.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,37 +73,37 @@ from neli_router.router.table import Table
 __all__ = ["Group", "group"]
 
 STEP_MIN = 1e-4
-"""The least that the clock is moved by, so that a deadline which is already past cannot hold it up."""
+"""The smallest step of the clock, so that a deadline which has already passed cannot stop it."""
 
 ROUNDS_MAX = 10_000
-"""Rounds of turns at one moment. No protocol takes more than a handful; a handler that never rests would take all."""
+"""Rounds of turns at one moment. No protocol needs more than a handful; a handler that never rests would use all."""
 
 SETTLE_LEASES = 30
 """For how many leases, beyond the drain timeout, a group may take to settle. It takes four or five."""
 
 CALM_LEASES = 5
-"""For how many leases no leader may change among peers until that seems settled. A peer that is preferred is given its
+"""After how many leases without a change of leader a group of peers counts as settled. A preferred peer gets its
 partitions back after three or four."""
 
 PATIENCE_LEASES = 100
-"""For how many leases, beyond the drain timeout, a call without a timeout waits before it is said to wait in vain."""
+"""For how many leases, beyond the drain timeout, a call without a timeout waits before it fails."""
 
 FIRST_PORT = 7801
-"""Of the peers' addresses, at which nobody listens."""
+"""The first port of the peers' addresses. Nothing listens there."""
 
 BASE = 1_700_000_000_000_000
-"""The wall clock at the start, in microseconds; only terms show it."""
+"""The wall clock at the start, in microseconds; visible only in terms."""
 
 
 class Group:
-    """Members by name, as in `group["a"]`, and what may happen to them. Made by `group`."""
+    """Members by name, as in `group["a"]`, and the faults that a test can inject. Created by `group`."""
 
     def __init__(self, names: Sequence[str], *, seed: int, options: Mapping[str, Any]) -> None:
         sizes = {name: options[name] for name in Layout.__struct_fields__ if name in options}
         rest = {name: value for name, value in options.items() if name not in sizes}
         protocol = rest.get("protocol")
         if protocol in BORROWED:
-            # Before Config asks for an address in Kafka, which would not help here.
+            # Checked before Config asks for a Kafka address, which would not help here.
             raise BeyondProtocol(
                 "a group in memory was wanted",
                 f"the protocol {protocol!r} needs a broker that shares partitions out",
@@ -114,20 +114,20 @@ class Group:
         ledger = f"peers://{','.join(self._places.values())}/test" if elects else "memory://test"
         self.config = Config.of({"ledger": ledger, **({"layout": Layout(**sizes)} if sizes else {}), **rest})
         self.network = MemoryNetwork(len(self._places))
-        """Between the peers of `term` and `gossip`."""
+        """Connects the peers of `term` and `gossip`."""
         self.now = 0.0
         """Seconds since the group was made."""
         self.log = MemoryLog()
         """The ledger's records, for a ledger of your own."""
         self.told: dict[str, list[Event]] = {}
-        """The events that the members' programs were told, by name; a restart goes on in the same list."""
+        """The events that each member's program received, by name; a restart appends to the same list."""
         self.random = Random(seed)
-        """The source of every incarnation, so that the same seed gives the same run."""
+        """The source of all incarnations, so that the same seed gives the same run."""
         self._hosts: dict[str, _Host] = {}
         self.raised: list[BaseException] = []
-        """Errors of handlers that no call has raised yet."""
+        """Errors raised by handlers and not yet re-raised by a call."""
         self.outage = False
-        """While it is set, no member can reach the ledger, or any peer."""
+        """While this is set, no member can reach the ledger or any peer."""
         self._turning = 0
         self._shown: tuple[dict[str, Card], dict[int, Holding]] = {}, {}
         self._shown_at, self._changed_at = 0, 0.0
@@ -137,7 +137,7 @@ class Group:
             self.config.public_ledger, max_age=None, clock=lambda: self.now, watched=False, tell=lambda _: None
         )
         self.router = Router(feed, wait=False)
-        """A router outside of all members, as their clients have one."""
+        """A router outside all members, like a client's."""
         self._reader = Pump(
             _Connection(self.log, lambda: False),
             Observer,
@@ -155,9 +155,9 @@ class Group:
         return self._host(name).member
 
     def join(self, name: str, /, *, on_event: Handler | None = None, **options: Any) -> Member:
-        """One more member, with options of its own. Returns it when it was started; `settle` lets it be admitted.
+        """Add a member, with options of its own, and return it once started; `settle` lets the group admit it.
 
-        With the option `name`, it has the name of another one in the group, and is `name` here only.
+        The option `name` gives it another name within the group; the argument `name` then applies only here.
         """
         if name in self._hosts and not self[name].closed:
             raise ValueError(f"member {name!r} is in this group already: kill it, restart it, or choose another name")
@@ -169,36 +169,36 @@ class Group:
         return host.member
 
     def kill(self, name: str) -> None:
-        """The process dies: nothing of it runs again, and its object is void."""
+        """The process dies: none of its code runs again, and the Member object is void."""
         self._host(name).kill()
 
     def restart(self, name: str) -> Member:
-        """Kill it if it still lives, and start another process under the same name."""
+        """Kill the member if it is still alive, and start another process under the same name."""
         host = self._host(name)
         host.kill()
         host.boot()
         return host.member
 
     def pause(self, name: str) -> None:
-        """The process stands still, as after SIGSTOP, and time goes on without it."""
+        """The process stands still, as after SIGSTOP, while time goes on without it."""
         self._host(name).paused = True
 
     def resume(self, name: str) -> None:
-        """It goes on, and learns in its next turn what it missed."""
+        """The process continues, and learns in its next turn what it missed."""
         self._host(name).paused = False
 
     def cut(self, name: str) -> None:
-        """It can no longer reach the ledger, or its peers."""
+        """The member can no longer reach the ledger or its peers."""
         self._host(name).is_cut = True
 
     def heal(self, name: str) -> None:
-        """It can reach them again."""
+        """The member can reach the ledger and its peers again."""
         self._host(name).is_cut = False
 
     # Time
 
     def advance(self, seconds: float) -> None:
-        """Turn the clock by `seconds`, stopping wherever a member has something to do."""
+        """Turn the clock by `seconds`, stopping whenever a member has something to do."""
         end = self.now + seconds
         self._rest()
         while self.now < end:
@@ -206,20 +206,20 @@ class Group:
             self._rest()
 
     def settle(self) -> None:
-        """Turn the clock until every living member leads what it should. Raises AssertionError if that never comes."""
+        """Turn the clock until every living member leads what it should. Raises AssertionError if it never does."""
         limit = SETTLE_LEASES * self.config.lease + self.config.drain_timeout
         if not self.wait(self._is_settled, limit):
             raise AssertionError(f"the group did not settle within {limit:g} s: {self._spelled()}")
 
     def wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
-        """Turn the clock until `ready()`, by at most `timeout` seconds; whether it came true."""
+        """Turn the clock until `ready()`, by at most `timeout` seconds; return whether it became true."""
         patience = PATIENCE_LEASES * self.config.lease + self.config.drain_timeout if timeout is None else timeout
         give_up_at = self.now + patience
         self._rest()
         while not ready():
             if self.now >= give_up_at:
                 if timeout is None:
-                    raise AssertionError(f"waited in vain for {patience:g} s: {self._spelled()}")
+                    raise AssertionError(f"gave up waiting after {patience:g} s: {self._spelled()}")
                 return False
             self._move(give_up_at)
             self._rest()
@@ -228,7 +228,7 @@ class Group:
     # Questions
 
     def owner(self, role: Role) -> str | None:
-        """The name of the member that a router would send a key, or a role, to now; None if it would find none."""
+        """The name of the member that a router would now send a key or role to; None if it would find no owner."""
         self._rest()
         try:
             return self.router.owner_of_role(role).name
@@ -243,23 +243,23 @@ class Group:
         return self._hosts[name]
 
     def _place(self, name: str) -> int | None:
-        """Its place in the list of peers; None where no list is."""
+        """The member's place in the list of peers; None if the group has no such list."""
         if not self._places:
             return None
         if name not in self._places:
             raise ValueError(
-                f"member {name!r} is none of the peers: there is {', '.join(self._places)}. Name all at first"
+                f"member {name!r} is not one of the peers: {', '.join(self._places)}. Name all peers in `group`"
             )
         return list(self._places).index(name)
 
     def _move(self, limit: float) -> None:
-        """Turn the clock to when a member next has something to do, at most to `limit`."""
+        """Turn the clock to the next time that a member has something to do, at most to `limit`."""
         loops = [loop for host in self._hosts.values() if not host.paused for loop in host.loops]
         upcoming = min((loop.deadline for loop in loops), default=inf)
         self.now = min(max(upcoming, self.now + STEP_MIN), limit)
 
     def _rest(self) -> None:
-        """Let every member do what can be done at this moment."""
+        """Let every member do all that it can do at this moment."""
         for _ in range(ROUNDS_MAX):
             if not self._round():
                 break
@@ -274,7 +274,7 @@ class Group:
         tip, busy = self.log.tip, False
         for host in list(self._hosts.values()):
             for loop in list(host.loops):
-                # A handler may have turned the clock meanwhile, and killed or paused the next host.
+                # In the meantime a handler may have turned the clock, and killed or paused the next host.
                 if loop in host.loops and not host.paused:
                     busy |= self._turn(loop)
         if self._places:
@@ -291,7 +291,7 @@ class Group:
             self._turning -= 1
 
     def _show_owners(self) -> None:
-        """What each member leads, as it would tell a store of owners."""
+        """Show what each member leads, as it would publish it to an owner store."""
         members = [host.member for host in self._hosts.values() if host.loops and not host.paused]
         holders = {it.incarnation: Card(str(it.name), "") for it in members}
         holdings = {i: Holding(term, it.incarnation) for it in members for i, term in it.led.items()}
@@ -303,7 +303,7 @@ class Group:
         self._feed.publish(Reading(self._table, self._shown_at, self.now))
 
     def _is_elected(self) -> bool:
-        """Whether members that are up lead everything, and none came to lead for so long that none is to come."""
+        """Whether members that are up lead everything, and no leader has changed for long enough that none will."""
         led = sum(len(host.member.led) for host in self._hosts.values() if host.is_up)
         is_calm = self.now >= self._changed_at + CALM_LEASES * self.config.lease
         return is_calm and led == self.config.layout.partitions
@@ -323,11 +323,11 @@ class Group:
         )
 
     def _spelled(self) -> str:
-        """Which members lead how much, for a test that fails."""
+        """Which members lead how much, for the message of a failed test."""
         return ", ".join(f"{name} {host.spelled()}" for name, host in self._hosts.items()) or "it has no member"
 
     def close(self) -> None:
-        """End it all. Called by `group`."""
+        """End the whole group. Called by `group`."""
         for host in self._hosts.values():
             host.kill()
         self.router.close()
@@ -335,9 +335,10 @@ class Group:
 
 @contextmanager
 def group(*names: str, on_event: Mapping[str, Handler] | None = None, seed: int = 0, **options: Any) -> Iterator[Group]:
-    """A group with these members, each started and none admitted yet: see `settle`.
+    """A group with these members, all started and not yet admitted: see `settle`.
 
-    `options` are those of `Config`, and of its layout: partitions, slots, tags. `on_event` has handlers by member.
+    `options` are the options of `Config` and of its layout: partitions, slots, tags. `on_event` maps members to
+    handlers.
     """
     made = Group(names, seed=seed, options=options)
     try:
@@ -349,7 +350,7 @@ def group(*names: str, on_event: Mapping[str, Handler] | None = None, seed: int 
 
 
 class _Connection(MemoryLedger):
-    """A member's connection to the ledger: it can be cut, and reading never waits for real time."""
+    """A member's connection to the ledger: a test can cut it, and reading never waits for real time."""
 
     address = "memory://test"
 
@@ -367,7 +368,7 @@ class _Connection(MemoryLedger):
 
 
 class _Host:
-    """The machine that one member runs on, which is also its runtime."""
+    """The machine that one member runs on, and the member's runtime."""
 
     is_turned = True
 
@@ -402,7 +403,7 @@ class _Host:
 
     @property
     def has_mail(self) -> bool:
-        """Whether there is something to take, and somebody who does."""
+        """Whether there is mail waiting and a running member to take it."""
         return bool(self.loops) and not self.paused and self._link is not None and self._link.has_mail
 
     def spelled(self) -> str:
@@ -437,7 +438,7 @@ class _Host:
         ledger: Ledger,
         tell: Callable[[Notice], None],
     ) -> Witness:
-        return NO_WITNESS  # All members are of one process, and `kill` only stops turning them.
+        return NO_WITNESS  # All members are in one process, and `kill` only stops turning them.
 
     def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
         raise AssertionError("a group in memory refuses such a protocol")
@@ -449,14 +450,14 @@ class _Host:
 
     def ledger(self, config: Config) -> Ledger:
         connection = _Connection(self._group.log, lambda: self.is_cut or self._group.outage)
-        connection.start()  # Opening a ledger that is away raises.
+        connection.start()  # Raises if the ledger is unreachable.
         return connection
 
     def start(self, loop: Loop) -> None:
         self.loops.append(loop)
 
     def pause(self, seconds: float) -> None:
-        """Nothing: the clock stands still, and the next turn is the next try."""
+        """Does nothing: the clock stands still, and the next turn is the next try."""
 
     def wait(self, changed: Condition, ready: Callable[[], bool], timeout: float | None) -> bool:
         return self._group.wait(ready, timeout)

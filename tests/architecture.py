@@ -1,14 +1,14 @@
-"""The plan of the house: which room may import which, and how a module must look.
+"""The plan of the house: which room may import which other, and how a module must look.
 
     lab -> commands -> spark -> agent -> status -> member -> router
         -> hosts -> fence -> config -> drivers -> protocols -> core
 
-Arrows point from the module that imports to what it imports, and only along this line. CONTRIBUTING.md shows those
-that there are. The product never imports the laboratory. A module that has no room here yet fails the test: give it one
-in PLAN, by asking what it may know. A room whose modules do not exist yet does no harm.
+Arrows point from the importing module to the imported one, and only along this line. CONTRIBUTING.md shows the actual
+arrows. The product never imports the laboratory. A module without a room here fails the test: give it a room in PLAN,
+by asking what it may know. A room whose modules do not exist yet does no harm.
 
-Everything is read from source text and nothing is imported, so that a module which cannot be imported on this machine
-is still held to the plan, and so that tests can feed in a text that breaks it.
+Everything is read from source text, and nothing is imported. So a module that cannot be imported on this machine must
+still follow the plan, and tests can feed in a text that breaks it.
 """
 
 import ast
@@ -38,32 +38,32 @@ __all__ = [
 PROJECT = "neli_router"
 
 PROVIDER = "airflow_provider"
-"""The annex: it stands on the house, and nothing in the house knows of it."""
+"""The annex: it is built on the house, and nothing in the house knows about it."""
 
 BASE = ("errors", "core.closing", "core.keyspace", "protocols.belief", "protocols.protocol")
 GROUND = ("errors", "core", "protocols.belief", "protocols.protocol")
-"""What every room may know if it is not pure."""
+"""Packages that every room may know if it is not pure."""
 PURE_PACKAGES = frozenset({"mmh3", "msgspec", "sortedcontainers"})
 PURE_STANDARD = frozenset(
     {"__future__", "abc", "base64", "binascii", "bisect", "collections", "contextlib", "copy", "dataclasses"}
     | {"decimal", "enum", "fractions", "functools", "hashlib", "heapq", "itertools", "json", "math", "operator"}
     | {"random", "re", "statistics", "string", "struct", "textwrap", "types", "typing", "unicodedata", "zlib"}
 )
-"""A list of what is allowed, because a list of what is not would miss the next way to read a clock."""
+"""A list of what is allowed, because a list of forbidden names would miss the next way to read a clock."""
 IMPURE_BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "hash", "id", "input", "open", "print"})
-"""I/O and doors to it; and `hash` and `id`, which differ from one process to the next."""
+"""I/O and the ways to reach it; also `hash` and `id`, which differ between processes."""
 
 OPTIONAL = (
     *("agent.server.server", "drivers.consumer_groups.kafka.subscription", "drivers.ledgers.kafka.ledger"),
     *("drivers.ledgers.redis.ledger", "drivers.owners.redis", "fence.delta", "lab.local_airflow", "lab.pipeline"),
     *("router.columns", "spark"),
 )
-"""Modules that need a package which a user may not have. They are imported inside functions only."""
+"""Modules that need a package which a user may not have. They may only be imported inside functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Some modules, by dotted names below the project that cover all beneath them, and what those may import."""
+    """Some modules, given by dotted names that include everything below them, and what they may import."""
 
     modules: tuple[str, ...]
     imports: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ router.loads: GROUND router | msgspec polars
 # Footings name the protocols; the rest speaks `protocol.py`.
 member: GROUND config drivers hosts member protocols router | msgspec structlog
 status: GROUND drivers protocols status | deltalake msgspec pyarrow
-# What an agent and its clients say to each other. The clients know no member, and the server no client.
+# The messages between an agent and its clients. The clients know no member, and the server no client.
 agent: errors agent.client
 agent.wire: BASE | msgspec
 agent.client: GROUND agent.client agent.wire config member.cancellation member.leases | httpx msgspec
@@ -139,7 +139,7 @@ airflow_provider.airflow_version: errors
 # It changes Airflow's metadata database, inside the scheduler.
 airflow_provider.switch: GROUND agent config router | airflow airflow_provider sqlalchemy
 airflow_provider.get_provider_info: | airflow_provider
-# The door. It stands aside of the arrows: whoever imports any module has passed through it.
+# The door. It is outside the arrows: importing any module passes through it.
 __init__: GROUND config drivers.ledgers.base member router
 """
 """All other modules: after the colon what they may import of ours, after the bar other packages."""
@@ -174,7 +174,7 @@ def sources(root: Path) -> dict[str, str]:
 
 
 def misfits(texts: Mapping[str, str]) -> list[str]:
-    """A sentence for each import, and in pure modules each name, that the plan does not allow."""
+    """A sentence for each import that the plan does not allow, and in pure modules for each such name."""
     found: list[str] = []
     for module, text in texts.items():
         room = _room_of(module)
@@ -198,10 +198,10 @@ def cycles(texts: Mapping[str, str]) -> list[str]:
 
 
 def circles(texts: Mapping[str, str]) -> list[str]:
-    """Each ring of neighbours: of the modules and folders that lie side by side in one folder.
+    """Each ring of neighbours: modules and folders that are side by side in one folder.
 
-    A folder counts as one thing, with all that lies beneath it. So two folders can form a circle although none of their
-    modules does. A folder's `__init__` is its door and stands outside: it offers names that lie beneath it.
+    A folder counts as one thing, with everything below it. So two folders can form a circle although none of their
+    modules do. A folder's `__init__` is its door and does not belong to it: it offers names from below.
     """
     arrows = {module: targets for module, targets in _arrows(texts).items() if not _is_door(module, texts)}
     folders = {""} | {module.rpartition(".")[0] for module in texts}
@@ -218,7 +218,7 @@ def circles(texts: Mapping[str, str]) -> list[str]:
 
 
 def namesakes(texts: Mapping[str, str]) -> dict[str, list[str]]:
-    """Each name that classes of several modules have, with the modules."""
+    """Each class name that occurs in several modules, with the modules."""
     homes: dict[str, list[str]] = {}
     for module, text in texts.items():
         for node in _parsed(text).body:
@@ -228,7 +228,7 @@ def namesakes(texts: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def arrows_between_rooms(texts: Mapping[str, str]) -> dict[str, list[str]]:
-    """Room -> the rooms that it imports: the modules and folders at the top, without those that all stand on."""
+    """Room -> the rooms that it imports: the modules and folders at the top, without the ground that all rooms use."""
     rooms = {_child("", module) for module in texts} - {"__init__", "core", "errors"}
     found: dict[str, set[str]] = {room: set() for room in rooms}
     for module, targets in _arrows(texts).items():
@@ -266,13 +266,13 @@ def _is_door(module: str, texts: Mapping[str, str]) -> bool:
 
 
 def _child(folder: str, module: str) -> str:
-    """The module or folder directly below `folder` in which `module` lies; empty if it lies elsewhere."""
+    """The module or folder directly below `folder` that contains `module`; empty if it is elsewhere."""
     inside = module if not folder else module.removeprefix(f"{folder}.") if module.startswith(f"{folder}.") else ""
     return inside.partition(".")[0]
 
 
 def unoffered(texts: Mapping[str, str]) -> list[str]:
-    """Each name that one module takes from another although it is not in the other's `__all__`."""
+    """Each name that one module takes from another although the other's `__all__` does not list it."""
     offers = {module: _names(_parsed(text))[1] or set() for module, text in texts.items()}
     return [
         f"{_path(module)}:{node.lineno} takes {alias.name} from {node.module}, which does not list it in `__all__`"
@@ -286,14 +286,14 @@ def unoffered(texts: Mapping[str, str]) -> list[str]:
 
 
 def shape(module: str, text: str) -> list[str]:
-    """What the module lacks of an essay, and of an `__all__` that lists every public class and function.
+    """The module's lack of an essay, or of an `__all__` that lists every public class and function.
 
-    Constants and names of types may stay off the list while no other module takes them (see `unoffered`). Names that
-    are listed and are not there are found by ruff (F822).
+    Constants and names of types may stay off the list while no other module takes them (see `unoffered`). Ruff finds
+    names that are listed but do not exist (F822).
     """
     tree = _parsed(text)
     if not tree.body or (len(tree.body) == 1 and ast.get_docstring(tree)):
-        return []  # The mark of a package; that of a room says what the room is.
+        return []  # It marks a package; a room's `__init__` says what the room is.
     lacks = []
     if "\n\n" not in (ast.get_docstring(tree) or ""):
         lacks.append(f"{_path(module)} opens without an essay: say what it is for, then how it works")
@@ -330,7 +330,7 @@ def _parsed(text: str) -> ast.Module:
 
 @cache
 def _statements(text: str) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
-    """Each import, and whether it waits inside a function."""
+    """Each import, and whether it is inside a function."""
     found: list[tuple[ast.Import | ast.ImportFrom, bool]] = []
 
     def walk(node: ast.AST, *, lazy: bool) -> None:
@@ -345,7 +345,7 @@ def _statements(text: str) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
 
 
 def _imports(text: str, texts: Mapping[str, str]) -> Iterator[tuple[str, int, bool]]:
-    """Each import's full target, its line, and whether it waits inside a function."""
+    """Each import's full target, its line, and whether it is inside a function."""
     for node, lazy in _statements(text):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -355,7 +355,7 @@ def _imports(text: str, texts: Mapping[str, str]) -> Iterator[tuple[str, int, bo
             base = node.module or ""
             targets = {f"{base}.{alias.name}" for alias in node.names}
             modules = {target for target in targets if _named(target) in texts}
-            # `from package import module` means the module; any other name is the business of the package.
+            # `from package import module` means the module; any other name belongs to the package.
             for target in sorted(modules | ({base} if targets - modules else set())):
                 yield target, node.lineno, lazy
 

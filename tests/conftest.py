@@ -1,11 +1,11 @@
-"""What all tests share: a home of their own, transcripts that can be rewritten, and the servers, each started once.
+"""Shared by all tests: a home of their own, transcripts that can be rewritten, and the servers, each started once.
 
-Each test has its own HOME and XDG folders, and no NELI_* variable of the person who runs it. So it neither reads a
-`neli.toml` nor meets an agent of this machine, and it leaves nothing behind. What a session shares, such as an agent of
-a whole module, lives in the session's home.
+Each test has its own HOME and XDG folders, and no NELI_* variables from the person who runs it. So it neither reads a
+`neli.toml` nor meets an agent of this machine, and it leaves nothing behind. Things shared in a session, such as the
+agent of a whole module, live in the session's home.
 
-A test that needs a server says so by a fixture and a marker. Where the machine cannot have one, the test is skipped and
-says why; with CI=true that is a failure.
+A test that needs a server requests it with a fixture and a marker. If the machine cannot run the server, the test is
+skipped and says why; with CI=true that is a failure.
 """
 
 import os
@@ -31,19 +31,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite",
         action="store_true",
-        help="write the answers of every transcript anew; commit a difference only if you can explain it",
+        help="rewrite the answers in every transcript; commit a difference only if you can explain it",
     )
 
 
 _session = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
-"""Near the root of all folders, because the path of a Unix socket has no room for more than a hundred letters."""
+"""Near the root folder, because the path of a Unix socket has room for only about a hundred letters."""
 
 _homes = count()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_session] = tempfile.TemporaryDirectory(prefix="neli-tests-", ignore_cleanup_errors=True)
-    # Go keeps what `make fetch` brought in the home of the person who ran it.
+    # Go keeps the downloads of `make fetch` in the home of the person who ran it.
     os.environ.setdefault("GOPATH", str(Path.home() / "go"))
     os.environ.setdefault("GOCACHE", str(Path.home() / ".cache" / "go-build"))
     for name in [name for name in os.environ if name.startswith("NELI_") and not name.startswith("NELI_TEST_")]:
@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that may take longest: the last of them would leave all other workers idle."""
+    """Begin with the files that may take longest: if one of them came last, all other workers would be idle."""
     longest = dict[Path, float]()
     for item in items:
         timeout = item.get_closest_marker("timeout")
@@ -66,7 +66,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _home(config: pytest.Config) -> dict[str, str]:
-    """The variables of a new home."""
+    """The environment variables for a new home."""
     home = Path(config.stash[_session].name) / str(next(_homes))
     folders = {"XDG_RUNTIME_DIR": "run", "XDG_STATE_HOME": "state", "XDG_CONFIG_HOME": "config"}
     for folder in folders.values():
@@ -82,7 +82,7 @@ def _own_home(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture(scope="session", autouse=True)
 def _spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A Spark that is killed leaves blocks and artifacts behind: in a folder that goes with those of the tests."""
+    """A killed Spark leaves blocks and artifacts behind: in a folder that is removed with those of the tests."""
     folder = str(tmp_path_factory.mktemp("java"))
     options = f"{for_spark()} -Djava.io.tmpdir={folder}"
     with pytest.MonkeyPatch.context() as patched:
@@ -105,7 +105,7 @@ def kafka() -> Iterator[str]:
 
 @pytest.fixture
 def new_topic(kafka: str) -> Callable[[int], str]:
-    """Makes a topic with so many partitions; its address, as kafka://HOST:PORT/TOPIC."""
+    """Creates a topic with the given number of partitions; returns its address, as kafka://HOST:PORT/TOPIC."""
     from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415 - most tests do without Kafka.
 
     def make(partitions: int) -> str:
@@ -119,7 +119,7 @@ def new_topic(kafka: str) -> Callable[[int], str]:
 
 @pytest.fixture(scope="session")
 def redis() -> Iterator[str]:
-    """The address of a Redis that all tests share, with nothing behind the port: redis://HOST:PORT."""
+    """The address of a Redis that all tests share, with nothing after the port: redis://HOST:PORT."""
     if there := os.environ.get("NELI_TEST_REDIS"):
         yield there
         return
@@ -130,7 +130,7 @@ def redis() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
-    """A Spark that all tests of a worker share: local, with two cores. It needs no Java of this machine."""
+    """A Spark that all tests of a worker share: local, with two cores. It does not need this machine's Java."""
     from neli_router.spark import session  # noqa: PLC0415 - most tests do without Spark.
 
     settings = {
@@ -144,7 +144,7 @@ def spark() -> Iterator["SparkSession"]:
 
 
 def require(why_not: str) -> None:
-    """Skip the test if there is a reason, or fail it where every server must be had."""
+    """Skip the test if there is a reason, or fail it where every server must be available."""
     if why_not and os.environ.get("CI") == "true":
         pytest.fail(f"a server was wanted, but {why_not}")
     if why_not:
@@ -153,10 +153,10 @@ def require(why_not: str) -> None:
 
 @pytest.fixture(name="as_root")
 def _as_root() -> Iterator[Path]:
-    """A program that becomes root, whoever starts it, and does as its arguments say: for others to start, too."""
+    """A program that becomes root, no matter which user starts it, and runs its arguments; any user may start it."""
     setpriv = shutil.which("setpriv")
     require("only root can make a program that becomes root" if os.getuid() else "")
-    require("" if setpriv else "there is no setpriv, of util-linux")
+    require("" if setpriv else "setpriv, a part of util-linux, is missing")
     assert setpriv is not None
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # Pytest's own folders are closed to other users.
         Path(folder).chmod(0o755)

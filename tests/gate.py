@@ -1,24 +1,24 @@
-"""The gate: every test that this machine can run, so that no core is ever idle, and one table at the end.
+"""The gate: every test that this machine can run, scheduled so that no core is ever idle, and one table at the end.
 
-    fetch      brings what tests start and `make test` has not brought: an archive of Spark's classes
+    fetch      prepares what tests need and `make test` does not fetch: an archive of Spark's classes
     sample     some proofs, repeated and compared with tests/proofs.lock
     core       needs no server, no browser and no other process: mostly waits
     servers    real processes, Kafka, Redis, PostgreSQL, a browser
-    spark      all that starts Spark: each worker has one JVM for all its tests
-    airflow    all that imports Airflow, or starts installations of it
+    spark      all tests that start Spark: each worker has one JVM for all its tests
+    airflow    all tests that import Airflow, or start installations of it
 
     core -----------------.
     fetch ----> airflow --'--> servers ------>
-       '------> spark ------------------->         niced: a lease that is lost for want of a core is work done twice
+       '------> spark ------------------->         niced: a lease lost for lack of a core means work done twice
     sample ------------->                          niced, too
 
-A stage begins when those before it have ended. Its output is printed when it has ended itself; until then, a line every
-SAY_EVERY seconds says how far each stage is. `python -m tests.gate core` runs only the core; any option after the names
-goes to every pytest. Every test belongs to exactly one stage, by its markers and folder. The exit code is 0 if every
-stage ended with 0.
+A stage begins when the stages before it have ended. Its output is printed when it ends; until then, a line every
+SAY_EVERY seconds shows the progress of each stage. `python -m tests.gate core` runs only the core; any options after
+the names go to every pytest. Every test belongs to exactly one stage, by its markers and folder. The exit code is 0 if
+every stage ended with 0.
 
-Each worker starts each server that its tests ask for once. The tests of one file share a worker, so that what they
-share is made once.
+Each worker starts each server that its tests request only once. The tests of one file share a worker, so that their
+shared fixtures are created only once.
 """
 
 import os
@@ -44,43 +44,43 @@ __all__ = ["STAGES", "Stage", "main"]
 SERVERS = "process or kafka or redis or browser or postgresql"
 
 WITHOUT_AIRFLOW = ("--ignore=tests/provider",)
-"""For the other stages: a test that a marker leaves out is imported all the same, and with it Airflow, for seconds."""
+"""For the other stages: a test deselected by a marker is still imported, and with it Airflow, which takes seconds."""
 
 WITHOUT_SPARK = (*WITHOUT_AIRFLOW, "--ignore=tests/spark")
 
 BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
-"""In the order of `conftest.py`: by default xdist begins with the files that have the most tests, and the few that take
-longest would come last."""
+"""Keeps the order of `conftest.py`: by default, xdist begins with the files that have the most tests, and the few slow
+files would come last."""
 
 CORES = os.cpu_count() or 1
 
 STAGE_MAX = 3600.0
-"""Seconds. Each test has its own bound; this one is for what happens between them."""
+"""Seconds. Each test has its own limit; this one covers everything between tests."""
 
 BEHIND = 5
-"""How nice the stages are that compute most. Airflow and the servers wait in real time, and go first."""
+"""The niceness of the stages that compute most. Airflow and the servers wait in real time, so they go first."""
 
 SAY_EVERY = 30.0
 
 PROGRESS = re.compile(r"^([.sxXFE]+) +\[ *(\d+)%\]$", re.MULTILINE)
-"""A line of `pytest -q`."""
+"""A progress line of `pytest -q`."""
 
 GRACE = 10.0
-"""Seconds that a stage has for what it started to end: when it is stopped, and when it has ended."""
+"""Seconds that processes started by a stage have to end, once the stage is stopped or has ended."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of all tests, and how it is run."""
+    """A part of the tests, and how to run it."""
 
     name: str
     tests: tuple[str, ...] = ()
-    """Options of pytest; none for a stage that has another command."""
+    """Options for pytest; empty for a stage with another command."""
     workers: int = 0
     other: tuple[str, ...] = ()
     niced: int = 0
     after: tuple[str, ...] = ()
-    """The stages that must have ended before."""
+    """The stages that must end before this one begins."""
 
     def command(self, report: Path, options: Sequence[str]) -> list[str]:
         if self.other:
@@ -99,7 +99,7 @@ STAGES = (
     ),
     Stage(
         "spark",
-        # Programs that start Spark wait for cores more than others do.
+        # Programs that start Spark wait for cores more than other programs do.
         ("tests/spark", "tests/test_docs.py", "-m", "spark or not airflow", *BY_FILE, "--timeout=1200"),
         workers=CORES,
         niced=BEHIND,
@@ -118,12 +118,12 @@ STAGES = (
         after=("core", "airflow"),
     ),
 )
-"""Most of these tests wait more than they compute, so there are more workers than cores. With still more, they would
-wait for a core instead."""
+"""Most of these tests wait more than they compute, so there are more workers than cores. With even more workers, they
+would wait for a core instead."""
 
 
 class Run:
-    """One stage under way, which puts itself into `ended` at its end."""
+    """One running stage, which puts itself into `ended` when it ends."""
 
     def __init__(
         self, stage: Stage, folder: Path, options: Sequence[str], ended: SimpleQueue["Run"], *, alone: bool
@@ -132,13 +132,13 @@ class Run:
         self._report, self._said = folder / f"{stage.name}.xml", folder / f"{stage.name}.log"
         self.code: int | None = None
         self.seconds = self.processor = 0.0
-        """How long it took, and how long processors worked for it and for all that it started."""
-        # A gate that is killed takes its stages with it, and they take their workers and servers.
+        """How long it took, and how much processor time it and everything that it started used."""
+        # A killed gate takes its stages with it, and they take their workers and servers.
         command = leashed(
             [sys.executable, "-m", "tests.gate", "--reap", str(stage.niced), *stage.command(self._report, options)]
         )
         with self._said.open("wb") as said:
-            # In a session of its own, so that it can be ended with all that it started.
+            # In a session of its own, so that it can be ended together with everything that it started.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -152,7 +152,7 @@ class Run:
         return time.monotonic() - self._began_at
 
     def progress(self) -> str:
-        """How far it is, by what it has said."""
+        """Its progress, according to its output."""
         said = self._said.read_text(encoding="utf-8", errors="replace")
         lines: list[tuple[str, str]] = PROGRESS.findall(said)
         if not lines:
@@ -161,12 +161,12 @@ class Run:
         return f"{self.stage.name} {lines[-1][1]} %" + (f" ({failed} failed)" if failed else "")
 
     def show(self) -> None:
-        """All that it said."""
+        """Its whole output."""
         sys.stdout.write(self._said.read_text(encoding="utf-8", errors="replace"))
         sys.stdout.flush()
 
     def end(self) -> None:
-        """Stop it, if it still runs, with all that it started."""
+        """Stop it, if it is still running, together with everything that it started."""
         for how in (signal.SIGINT, signal.SIGKILL):
             with suppress(ProcessLookupError):
                 if self.code is None:
@@ -176,7 +176,7 @@ class Run:
                 time.sleep(0.1)
 
     def _await_end(self, ended: SimpleQueue["Run"]) -> None:
-        # The kernel's account of a process goes with the wait for it, and `subprocess` asks for none.
+        # The kernel reports a process's usage only to a wait for it, and `subprocess` does not ask for that.
         _, status, used = os.wait4(self._process.pid, 0)
         self.seconds = time.monotonic() - self._began_at
         self.processor = used.ru_utime + used.ru_stime
@@ -184,7 +184,7 @@ class Run:
         ended.put(self)
 
     def counts(self) -> tuple[int, int, int]:
-        """How many passed, failed and were skipped, by pytest's own report."""
+        """How many tests passed, failed and were skipped, according to pytest's own report."""
         if not self._report.exists():
             return (0, 0, 0)
         total = [0, 0, 0]
@@ -199,19 +199,19 @@ class Run:
 
 
 def reap(niced: int, command: Sequence[str]) -> int:
-    """Run it, niced, as the parent of all that loses its own, and return its exit code.
+    """Run it, niced, as the new parent of all orphans, and return its exit code.
 
-    Without that, the time of a Java whose Python was killed would be missing, and a server that never ends would be
+    Otherwise, the time of a Java whose Python was killed would be missing, and a server that never ends would be
     overlooked.
     """
     os.nice(niced)
-    # Linux shares its cores out to sessions first, and looks at niceness only within one: so the session is niced, too.
-    # Other systems do not have this file.
+    # Linux first divides its cores among sessions, and considers niceness only within one: so the session is niced,
+    # too. Other systems do not have this file.
     with suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(niced), encoding="ascii")
     become_subreaper()
     process = subprocess.Popen(leashed(command))
-    # SIGINT goes to the whole group, and the command answers it. Only now: a command would inherit that it is ignored.
+    # SIGINT goes to the whole group, and the command handles it. Only now: a command would inherit the ignored signal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while process.returncode is None:
         pid, status = os.wait()
@@ -228,7 +228,7 @@ def reap(niced: int, command: Sequence[str]) -> int:
 
 
 def orphans() -> dict[int, str]:
-    """The children of this process that live, with their commands; the others are reaped."""
+    """The living children of this process, with their commands; the others are reaped."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -243,7 +243,7 @@ def say(line: str) -> None:
 
 
 def run(names: Sequence[str], options: Sequence[str]) -> list[Run]:
-    """Run the stages of these names, all if there are none; `options` are for every pytest."""
+    """Run the stages with these names, or all if there are none; `options` go to every pytest."""
     waiting = [stage for stage in STAGES if stage.name in names or not names]
     alone = len(waiting) == 1
     under_way: list[Run] = []
@@ -293,8 +293,8 @@ def main(arguments: Sequence[str]) -> int:
     known = [stage.name for stage in STAGES]
     if unknown := [name for name in names if name not in known]:
         sys.exit(f"unknown stage {', '.join(unknown)}; known stages: {', '.join(known)}")
-    # An end that is asked for is one like any other: no stage may stay behind. A shell script that starts this in its
-    # background has it ignore SIGINT.
+    # A requested end is like any other: no stage may stay behind. A shell script that starts this in the background
+    # makes it ignore SIGINT.
     for end in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(end, signal.default_int_handler)
     began_at = time.monotonic()

@@ -30,12 +30,12 @@ SHARED_NAMES: dict[str, str] = {
     "Broken": "a ledger, or a broker's topic, cannot be used any more: to machines of different rooms",
     "Lost": "the broker took partitions, to a member; a program lost terms, in the notes of a process",
 }
-"""Class names that stand for two things all the same, each with the reason."""
+"""Class names that are deliberately used for two things, each with the reason."""
 
 KNOW_INDUCTION = (
     *("drivers.ledgers.pump", "lab.", "member.", "protocols.induction", "router.ledger_reader", "status.", "testing"),
 )
-"""Everybody else speaks protocol.py, so that other protocols fit."""
+"""All other modules use the terms of protocol.py, so that other protocols fit."""
 
 
 def shapes(house: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The command line: what is printed, and how it ends."""
+"""The command line: its output, and how it ends."""
 
 import shutil
 import subprocess
@@ -24,7 +24,7 @@ def run(*arguments: str) -> tuple[int, str]:
         (("agent",), ["neli and fast-neli need it"]),
         (("doctor",), ["In a group without a broker it checks the names of the peers"]),
         (("members",), ["it prints what `neli peers` prints"]),
-        (("events",), ["What operators wished is not written down there"]),
+        (("events",), ["Such a group does not record what operators wished"]),
         (("undrain",), ["its peers give partitions back within some seconds"]),
     ],
 )

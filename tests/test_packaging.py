@@ -1,4 +1,4 @@
-"""What a user gets: a light import, a wheel with the package alone, and requirements that are pinned and complete."""
+"""The package as users get it: a light import, a wheel with only the package, and pinned, complete requirements."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ import neli_router
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OPTIONAL = {"airflow", "click", "confluent_kafka", "fastavro", "pyspark", "redis", "rich", "starlette", "uvicorn"}
-"""Packages for one purpose (a driver, a page, a terminal), which an import of the library must not pay for."""
+"""Packages for one purpose (a driver, a page, a terminal), which importing the library must not load."""
 
 PINNED = re.compile(r"^(?P<name>[a-z0-9-]+)==(?P<version>[^ ;]+)", re.MULTILINE)
 
@@ -31,7 +31,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> ZipFile:
 
 
 def pins(name: str) -> dict[str, str]:
-    """The packages in a file of requirements, with their versions."""
+    """The packages in a requirements file, with their versions."""
     text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
     return {match["name"]: match["version"] for match in PINNED.finditer(text)}
 

@@ -1,4 +1,4 @@
-"""Names are text: nothing that a terminal or a log would obey comes out of an error or a log line."""
+"""Names are plain text: no error or log line contains control characters for a terminal or a log."""
 
 import pickle
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def test_neither_an_error_nor_a_line_of_the_log_holds_a_command(command: str, ca
 
 @pytest.fixture
 def lines() -> Iterator[list[str]]:
-    """The lines of a program that configured structlog its own way."""
+    """The log lines of a program that configured structlog in its own way."""
     written: list[str] = []
 
     class Writer:
@@ -71,7 +71,7 @@ def test_nor_does_one_of_a_structlog_that_the_program_configured(command: str, l
 
 
 def test_a_program_may_make_its_loggers_by_a_function(lines: list[str]) -> None:
-    """Airflow does."""
+    """Airflow does this."""
 
     def make(*given: Any, **named: Any) -> structlog.BoundLogger:
         return structlog.BoundLogger(*given, **named)
@@ -82,7 +82,7 @@ def test_a_program_may_make_its_loggers_by_a_function(lines: list[str]) -> None:
 
 
 def test_a_structlog_that_the_program_configured_is_still_its_own(lines: list[str]) -> None:
-    """Processors of the program, and those of a test that captures its logs, see every line."""
+    """The program's processors, and those of a test that captures its logs, see every line."""
     with structlog.testing.capture_logs() as captured:
         logger().warning("member.suspected", name="a\n")
     assert [{"event": "member.suspected", "name": "a\\n", "log_level": "warning"}] == captured

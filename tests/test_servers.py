@@ -1,4 +1,4 @@
-"""The servers that `make redis` and its like start end with the program that started them."""
+"""Servers started by `make redis` and similar commands end with the program that started them."""
 
 import re
 import signal
@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_server_goes_with_the_program_that_started_it(number: signal.Signals) -> None:
     require(missing())
-    before = signal.signal(number, signal.SIG_IGN)  # As a shell does for what it starts in the background.
+    before = signal.signal(number, signal.SIG_IGN)  # Like a shell does for background programs.
     try:
         program = subprocess.Popen(
             [sys.executable, "-m", "tests.support.servers.redis"],

@@ -1,4 +1,4 @@
-"""The group in memory that users test with: on a ledger, and where its members elect among themselves."""
+"""The group in memory that users test with: on a ledger, and with members that elect among themselves."""
 
 import doctest
 import logging
@@ -21,7 +21,7 @@ all_protocols = pytest.mark.parametrize("protocol", ["induction", "term", "gossi
 
 @contextmanager
 def settled(protocol: str, **options: Any) -> Iterator[tuple[Group, str]]:
-    """A group of three, and the one of them that leads partition 0."""
+    """A group of three, and the member that leads partition 0."""
     with testing.group(*NAMES, protocol=protocol, partitions=PARTITIONS, **options) as group:
         group.settle()
         leader = group.owner(0)
@@ -67,7 +67,7 @@ def test_waiting_turns_the_clock_and_without_effect_ends_with_an_error() -> None
         mine = next(iter(group["a"].led))
         with pytest.raises(NotLeading, match="a owns it under term"), group["b"].leading(mine, timeout=5.0):
             pass
-        with pytest.raises(AssertionError, match="waited in vain"), group["b"].leading(mine):
+        with pytest.raises(AssertionError, match="gave up waiting"), group["b"].leading(mine):
             pass
 
 
@@ -137,7 +137,7 @@ def test_what_a_group_cannot_have_is_refused() -> None:
         assert {0, 1} == set(group["a"].led)
 
 
-# By any protocol, or only among peers
+# With any protocol, or only among peers
 
 
 @elected
@@ -148,7 +148,7 @@ def test_a_group_settles_and_all_its_routers_show_what_members_lead(protocol: st
         assert ([2, 2, 2] if protocol == "term" else [0, 0, PARTITIONS]) == shares
         assert set(NAMES) == {peer.name for peer in group.router.members}
         expected = [*zip(owners(group), terms(group), strict=True)]
-        group.advance(1.0)  # Members look at what they believe a few times a second.
+        group.advance(1.0)  # Members take stock of what they believe a few times a second.
         for name in NAMES:
             router = group[name].router
             assert expected == [(owner.name, owner.term) for owner in map(router.owner_of_role, range(PARTITIONS))]
@@ -216,7 +216,7 @@ def test_a_member_that_is_cut_off_is_fenced_before_another_leads(protocol: str) 
         assert Fenced is kinds(group, leader)[-1]
         group.heal(leader)
         group.settle()
-        with pytest.raises(LeaseLost):  # Also if the same member leads again.
+        with pytest.raises(LeaseLost):  # Even if the same member leads again.
             lease.check()
 
 
@@ -228,7 +228,7 @@ def test_a_paused_member_finds_its_lease_over_when_it_goes_on(protocol: str) -> 
         group.pause(leader)
         group.settle()
         assert (False, True) == (lease.holds(), group.owner(0) not in (None, leader))
-        assert Fenced not in kinds(group, leader)  # It has read nothing yet.
+        assert Fenced not in kinds(group, leader)  # It has not read anything yet.
         group.resume(leader)
         group.advance(0.0)
         assert Fenced is kinds(group, leader)[-1]
@@ -252,7 +252,7 @@ def test_a_member_that_closes_gives_everything_to_the_others_without_a_fence(pro
 
 
 def test_who_is_none_of_the_peers_and_what_needs_a_broker_is_refused() -> None:
-    with testing.group(*NAMES, protocol="term") as group, pytest.raises(ValueError, match="none of the peers"):
+    with testing.group(*NAMES, protocol="term") as group, pytest.raises(ValueError, match="not one of the peers"):
         group.join("d")
     with pytest.raises(BeyondProtocol, match="needs a broker"), testing.group("a", protocol="neli"):
         pass

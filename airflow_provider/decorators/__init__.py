@@ -1,6 +1,6 @@
-"""Decorators: functions that become tasks which run under a lease.
+"""Decorators: functions that become tasks under a lease.
 
-Each stands on the version of Airflow that is checked here, before any class of Airflow is named.
+Each depends on the version of Airflow that is checked here, before any class of Airflow is named.
 """
 
 from airflow_provider.airflow_version import require_airflow

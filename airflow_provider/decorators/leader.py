@@ -1,9 +1,9 @@
-"""@task.leader: a function that runs as a task only where its role is led, and only for as long.
+"""@task.leader: a function that runs as a task only where its role is led, and only while it is.
 
     @task.leader(role="nightly", when_not_leading="wait", retries=3, retry_policy=LeadershipRetryPolicy())
     def report(lease):
         rows = read()
-        if lease.revoked:                       another member shall have the role: finish soon
+        if lease.revoked:                       another member is to take the role: finish soon
             ...
         write(rows, term=lease.term)            the fence refuses it if another member leads by then
 
@@ -11,9 +11,9 @@
        ^                                              '-- the lease is lost: stopped at that line, LeadershipLost
        '------ retried where the role is led
 
-A function that is a coroutine is cancelled at the loss, as asyncio does it; its lease is asked without waiting, and
-`await asyncio.to_thread(lease.revoked.wait)` waits. All else is as with `@task`: arguments from tasks upstream,
-`.expand` over many, the value returned as XCom. A task that lost its lease returns nothing.
+A coroutine function is cancelled when the lease is lost, by asyncio's own means. Its lease answers without waiting; to
+wait, use `await asyncio.to_thread(lease.revoked.wait)`. Everything else works as with `@task`: arguments from upstream
+tasks, `.expand` over many, the return value as XCom. A task that lost its lease returns nothing.
 """
 
 import inspect
@@ -35,7 +35,7 @@ class LeaderDecoratedOperator(LeaderOperator, DecoratedOperator, PythonOperator)
     """The operator behind `@task.leader`."""
 
     template_fields: Sequence[str] = ("templates_dict", "op_args", "op_kwargs", *LeaderOperator.template_fields)
-    template_fields_renderers = {"templates_dict": "json", "op_args": "py", "op_kwargs": "py"}  # noqa: RUF012 - as Airflow's own.
+    template_fields_renderers = {"templates_dict": "json", "op_args": "py", "op_kwargs": "py"}  # noqa: RUF012 - like Airflow's own.
     custom_operator_name = "@task.leader"
 
     def __init__(
@@ -52,7 +52,7 @@ class LeaderDecoratedOperator(LeaderOperator, DecoratedOperator, PythonOperator)
                 f"the argument {LEASE_KEY!r} was wanted from the task itself, but the Dag gives it: leave it out of "
                 "the call, or choose another name for it"
             )
-        # Airflow binds the arguments at each parse, and knows of no lease yet.
+        # Airflow binds the arguments at each parse, before any lease exists.
         bound = {**given, LEASE_KEY: None} if LEASE_KEY in inspect.signature(python_callable).parameters else given
         super().__init__(
             kwargs_to_upstream={"python_callable": python_callable, "op_args": op_args, "op_kwargs": given},
@@ -71,10 +71,10 @@ class LeaderDecoratedOperator(LeaderOperator, DecoratedOperator, PythonOperator)
 def leader_task(
     python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
 ) -> "TaskDecorator":
-    """Make a task of a function, as `@task.leader`.
+    """Turn a function into a task, as `@task.leader`.
 
-    The arguments are those of LeaderOperator and of any operator; with `multiple_outputs`, a dict that it returns
-    becomes an XCom for each key.
+    It takes the arguments of LeaderOperator and of any operator; with `multiple_outputs`, a returned dict becomes one
+    XCom for each key.
     """
     return task_decorator_factory(
         python_callable=python_callable,

@@ -1,4 +1,4 @@
-"""@task.leader_pyspark: a function with a Spark session, which runs only where its role is led, and only for as long.
+"""@task.leader_pyspark: a function with a Spark session that runs only where its role is led, and only while it is.
 
     @task.leader_pyspark(role="nightly", conn_id="spark_default", config_kwargs={"spark.driver.memory": "2g"})
     def report(spark, lease):
@@ -6,12 +6,13 @@
         append_rows(rows, table, {lease.partition: lease.term}, batch)     the fence refuses it if another member leads
 
     lease held --> Spark starts, in the task's process --> the function, under `guarded`
-                                                             '-- lease lost: its Spark jobs are cancelled, the line that
-                                                                 it is at is broken off, and Java is ended at once
+                                                             '-- lease lost: its Spark jobs are cancelled, its current
+                                                                 line is interrupted, and Java is ended immediately
 
-It is `@task.leader` and Airflow's `@task.pyspark` in one. The driver is the task's own process here, so its end is the
-end of Java and of Spark's workers, however it comes: Java ends with the pipe to its parent. A job that shall run in a
-process of its own, or on a cluster, is for LeaderSparkSubmitOperator. The session has the same settings `spark.neli.*`.
+It combines `@task.leader` with Airflow's `@task.pyspark`. The driver is the task's own process here, so when that
+process ends, Java and Spark's workers end with it, whatever the cause: Java ends when the pipe to its parent closes. To
+run a job in a process of its own, or on a cluster, use LeaderSparkSubmitOperator. The session has the same settings
+`spark.neli.*`.
 """
 
 import functools
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["LeaderPySparkDecoratedOperator", "leader_pyspark_task"]
 
 
-class LeaderPySparkDecoratedOperator(LeaderDecoratedOperator, PySparkOperator):  # type: ignore[misc]  # As Airflow's own.
+class LeaderPySparkDecoratedOperator(LeaderDecoratedOperator, PySparkOperator):  # type: ignore[misc]  # Like Airflow's own.
     """The operator behind `@task.leader_pyspark`."""
 
     template_fields: Sequence[str] = (*LeaderDecoratedOperator.template_fields, "conn_id", "config_kwargs")
@@ -47,8 +48,8 @@ class LeaderPySparkDecoratedOperator(LeaderDecoratedOperator, PySparkOperator): 
         config_kwargs: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
-        # Airflow binds the arguments at each parse, when there is no session and no lease yet. Those two are keywords:
-        # a parameter without a default may come after them.
+        # Airflow binds the arguments at each parse, when the session and the lease do not exist yet. Those two are
+        # keywords: a parameter without a default may come after them.
         signature = inspect.signature(python_callable)
         parameters = [
             one.replace(kind=one.KEYWORD_ONLY, default=None) if one.name in (*SPARK_CONTEXT_KEYS, LEASE_KEY) else one
@@ -59,7 +60,7 @@ class LeaderPySparkDecoratedOperator(LeaderDecoratedOperator, PySparkOperator): 
         super().__init__(python_callable=python_callable, conn_id=conn_id, config_kwargs=config_kwargs, **kwargs)
 
     def execute_callable(self) -> Any:
-        from neli_router.spark.runtime import require_pyspark  # noqa: PLC0415 - a parser of Dags needs no Spark.
+        from neli_router.spark.runtime import require_pyspark  # noqa: PLC0415 - parsing Dags needs no Spark.
 
         require_pyspark()
         from neli_router.spark.guard import guarded  # noqa: PLC0415 - it imports PySpark, which may be overwritten.
@@ -72,7 +73,7 @@ class LeaderPySparkDecoratedOperator(LeaderDecoratedOperator, PySparkOperator): 
         def under_guard(*args: Any, spark: Any, **kwargs: Any) -> Any:
             given = {**kwargs, "spark": spark} if "spark" in inspect.signature(work).parameters else kwargs
             try:
-                with guarded(spark, right, end_within=None):  # The block of the lease ends a process that goes on.
+                with guarded(spark, right, end_within=None):  # The lease's own block ends a process that goes on.
                     return work(*args, **given)
             except BaseException as error:
                 if not right.holds():
@@ -86,23 +87,23 @@ class LeaderPySparkDecoratedOperator(LeaderDecoratedOperator, PySparkOperator): 
             return super().execute_callable()
         except Exception:
             if lost:
-                raise lost[0] from None  # And not that a session without Java cannot be stopped.
+                raise lost[0] from None  # Not the error that a session without Java cannot be stopped.
             raise
         finally:
             self.python_callable = work
 
     def on_kill(self) -> None:
-        """All that the function asks of Spark fails from here on."""
+        """Make every later call of the function to Spark fail."""
         _end_java()
 
 
 def leader_pyspark_task(
     python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
 ) -> "TaskDecorator":
-    """Make a task of a function, as `@task.leader_pyspark`.
+    """Turn a function into a task, as `@task.leader_pyspark`.
 
-    `conn_id` names a Spark connection, by default a local Spark; `config_kwargs` are settings of Spark. All else is as
-    with `@task.leader`. The function gets `spark` and `lease` if it takes them.
+    `conn_id` names a Spark connection, by default a local Spark; `config_kwargs` are Spark settings. Everything else
+    works as with `@task.leader`. The function gets `spark` and `lease` if it takes them.
     """
     return task_decorator_factory(
         python_callable=python_callable,
@@ -113,17 +114,17 @@ def leader_pyspark_task(
 
 
 def _end_java() -> None:
-    """End the Java of this process, with Spark's Python workers, and let the next session start another."""
+    """End the Java of this process, with Spark's Python workers, and let the next session start a new one."""
     from pyspark import SparkContext  # noqa: PLC0415 - as above.
     from pyspark.sql import SparkSession  # noqa: PLC0415 - as above.
 
     spark: Any = SparkContext
-    java = getattr(spark._gateway, "proc", None)  # noqa: SLF001 - PySpark has no other way to it.
+    java = getattr(spark._gateway, "proc", None)  # noqa: SLF001 - PySpark offers no other way.
     if java is None:
-        return  # None was started, or Spark is elsewhere.
+        return  # No Java was started, or Spark runs elsewhere.
     java.kill()
     java.wait()
-    if java.stdin is not None:  # By which PySpark tells its Java to end. Open, Python warns of it at some later moment.
+    if java.stdin is not None:  # Closing it ends Java. If it stays open, Python warns about it later.
         java.stdin.close()
     spark._gateway = spark._jvm = spark._active_spark_context = None  # noqa: SLF001 - as above.
     session: Any = SparkSession

@@ -1,6 +1,6 @@
 """Hooks: what tasks, sensors, triggers and the page ask.
 
-Each stands on the version of Airflow that is checked here, before any class of Airflow is named.
+Each depends on the version of Airflow that is checked here, before any class of Airflow is named.
 """
 
 from airflow_provider.airflow_version import require_airflow

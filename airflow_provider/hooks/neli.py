@@ -1,24 +1,24 @@
-"""NeliHook: asks the agent of this host, or a ledger, who owns what. All of this provider asks through it.
+"""NeliHook: asks this host's agent, or a ledger, who owns what. The whole provider asks through it.
 
     connection `neli` --address, host and port, or nothing--> an agent:  Client, AsyncClient    leases, shares, push
                       --address: sqlite, kafka, redis-------> a ledger:  Router, AsyncRouter    questions and push
-                      --ownership: redis--------------------> what owners tell in Redis: as a ledger
+                      --ownership: redis--------------------> what owners publish in Redis: like a ledger
 
     with NeliHook() as hook:
         hook.owner("EURUSD").name                    one request; under a millisecond on a Unix socket
-        with hook.leading("nightly") as lease:       waits until this host leads, and holds the role
+        with hook.leading("nightly") as lease:       waits until this host leads the role, and holds it
             work(term=lease.term)
 
-    async with NeliHook() as hook:                   the same names with an `a`: nothing that waits holds up the loop
+    async with NeliHook() as hook:                   the same names with an `a`: no call blocks the loop
         async for news in hook.changes(): ...
 
-An agent is a member, so it knows what *this host* leads. A ledger is only read: it says who owns what, and no lease
-comes from it. The methods that need an agent say so when the connection names a ledger.
+An agent is a member, so it knows what *this host* leads. A ledger is only read: it says who owns what, and grants no
+leases. The methods that need an agent say so when the connection names a ledger.
 
-The connection is looked up once, when it is first needed: in the constructor it would be asked for at each parse of a
-Dag. In an event loop it is looked up by Airflow's async call, because the other one waits for a thread that may wait
-for the loop. Secrets stay in the connection: a password is the agent's token, or that of the ledger, and stands in no
-error, no log and no `repr`.
+The connection is looked up once, when it is first needed: the constructor would ask for it at each parse of a Dag. In
+an event loop it is looked up through Airflow's async call, because the other call waits for a thread that may wait for
+the loop. Secrets stay in the connection: a password is the token of the agent, or the ledger's password, and no error,
+no log and no `repr` contains it.
 """
 
 import asyncio
@@ -57,17 +57,18 @@ CONNECTION_ID = "neli_default"
 CONNECTION_TYPE = "neli"
 
 WAIT_MAX = 60.0
-"""Seconds of one request that waits to lead. Longer asks less often; an agent that hangs is noticed after as long."""
+"""Seconds of one request that waits to lead. A longer wait asks less often, but takes as long to notice an agent that
+hangs."""
 
 OPTIONS = ("address", "ownership")
 
-Expected = Literal["anybody", "here"] | str  # noqa: PYI051 - the two words mean more than a name does.
-"""Which leader is waited for: any, this host, or the member with this name."""
+Expected = Literal["anybody", "here"] | str  # noqa: PYI051 - the two words mean more than a name.
+"""Which leader to wait for: any, this host, or the member with this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where a connection leads: to an agent unless one of the other two is given. Holds secrets, so it has no repr."""
+    """The target of a connection: an agent, unless one of the other two is given. Holds secrets, so it has no repr."""
 
     agent: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
@@ -87,10 +88,10 @@ class _Target:
 class NeliHook(BaseHook):
     """Asks who owns a key, who leads a role, and what this host leads.
 
-    `neli_conn_id` names a connection of the type `neli`; `timeout` is in seconds, for each answer of an agent. One hook
-    may be shared between threads; its async methods belong to one event loop. Errors are those of NELI Router: NoAgent
-    if no agent answers, NoOwner if there is no owner, NotLeading if leadership did not come in time. A connection that
-    is not there raises AirflowNotFoundException.
+    `neli_conn_id` names a connection of the type `neli`; `timeout` is in seconds, for each answer of an agent. Threads
+    may share a hook; its async methods belong to one event loop. Errors are those of NELI Router: NoAgent if no agent
+    answers, NoOwner if the partition has no owner, NotLeading if leadership did not come in time. A missing connection
+    raises AirflowNotFoundException.
     """
 
     conn_name_attr = "neli_conn_id"
@@ -109,7 +110,7 @@ class NeliHook(BaseHook):
     # The target
 
     def get_conn(self) -> Client | Router:
-        """The client of the agent, or a router of the ledger. Made once; `close` closes it."""
+        """The agent's client, or a router of the ledger. Made once; `close` closes it."""
         if self._target is None:
             try:
                 self._target = _target_of(self.get_connection(self.neli_conn_id))
@@ -124,7 +125,7 @@ class NeliHook(BaseHook):
         return self._client
 
     async def aget_conn(self) -> AsyncClient | AsyncRouter:
-        """As `get_conn`, for the running event loop. Made once; `aclose` closes it."""
+        """Like `get_conn`, for the running event loop. Made once; `aclose` closes it."""
         target = await self._atarget()
         if not target.is_agent:
             router = AsyncRouter(await asyncio.to_thread(self._opened, target))  # Opening may wait for a driver.
@@ -133,14 +134,14 @@ class NeliHook(BaseHook):
         return self._aclient_of(target)
 
     def close(self) -> None:
-        """Close what was opened. Twice is fine."""
+        """Close what was opened. Closing twice is fine."""
         if self._client is not None:
             self._client.close()
         if self._router is not None:
             self._router.close()
 
     async def aclose(self) -> None:
-        """Close all that was opened, by the other form of the methods, too. Twice is fine."""
+        """Close all that was opened, also by the synchronous methods. Closing twice is fine."""
         if self._async_client is not None:
             await self._async_client.close()
         await asyncio.to_thread(self.close)
@@ -165,13 +166,13 @@ class NeliHook(BaseHook):
         return conn.owner(key) if isinstance(conn, Client) else _named(_of_keys(conn, [key])[0])
 
     def owner_of_role(self, role: Role) -> OwnerView:
-        """The member that leads `role`: a number, or a name. Raises as `owner` does."""
+        """The member that leads `role`, a number or a name. Raises the errors of `owner`."""
         conn = self.get_conn()
         return conn.owner_of_role(role) if isinstance(conn, Client) else _named(_of_role(conn, role))
 
     def owners(self, keys: Iterable[Key]) -> list[OwnerView]:
-        """The owner of each of `keys`, in their order. A key without an owner gets a view without a `name`, with the
-        reason."""
+        """The owner of each of `keys`, in their order. A key without an owner gets a view that has no `name` and gives
+        the reason."""
         conn = self.get_conn()
         return conn.owners(keys) if isinstance(conn, Client) else _of_keys(conn, keys)
 
@@ -200,31 +201,32 @@ class NeliHook(BaseHook):
             return checked((await conn.table()).layout, wanted)
         return checked(self._opened().feed.layout, wanted)
 
-    # This host. A ledger does not know which one that is.
+    # This host: a ledger does not know which member is this host's.
 
     def member(self) -> str:
         """The name of this host's member."""
         return self._agent("the name of this host's member").call(calls.lease(0)).member
 
     def leads(self, role: Role, *, within: float = 0.0) -> bool:
-        """Whether this host leads `role` now, or comes to `within` so many seconds, at most 3600. It holds nothing."""
+        """Whether this host leads `role` now, or begins to `within` that many seconds (at most 3600). Holds nothing."""
         return self.lease(role, within=within) is not None
 
     def led(self) -> list[int]:
-        """The partitions that this host leads now, in order. It holds nothing."""
+        """The partitions that this host leads now, in order. Holds nothing."""
         agent = self._agent("the list of what this host leads")
         return sorted(agent.call(calls.share(range(self.layout().partitions))).terms)
 
     def lease(self, role: Role, *, within: float = 0.0) -> AgentLease | None:
-        """The lease of `role`, if this host leads it: now, or `within` so many seconds. It is not renewed."""
+        """The lease of `role`, if this host leads it now or `within` that many seconds. It is not renewed."""
         return self._agent("a lease").lease(role, within=within)
 
     def leading(self, role: Role, *, timeout: float | None = None) -> LeadingBlock[AgentLease]:
-        """`with` it: a block of work for `role`, which waits until this host leads it, and holds it until the end."""
+        """A block of work for `role`: `with` waits until this host leads it, and holds it until the end of the
+        block."""
         return self._agent("a lease").leading(role, timeout=timeout)
 
     def share(self, partitions: Iterable[int] | None = None, *, timeout: float | None = None) -> LeadingBlock[Share]:
-        """`with` it: a block of work for all partitions that this host leads, or those of them in `partitions`."""
+        """A block of work for all partitions that this host leads, or for those of `partitions` that it leads."""
         return self._agent("a share").share(partitions, timeout=timeout)
 
     async def amember(self) -> str:
@@ -241,8 +243,8 @@ class NeliHook(BaseHook):
         return await (await self._aagent("a lease")).lease(role, within=within)
 
     @asynccontextmanager
-    async def aleading(self, role: Role, *, timeout: float | None = None) -> AsyncIterator[AsyncAgentLease]:  # noqa: ASYNC109 - the same name as in `leading`.
-        """`async with` it: a block of work, which is cancelled when its lease is lost and then raises LeaseLost."""
+    async def aleading(self, role: Role, *, timeout: float | None = None) -> AsyncIterator[AsyncAgentLease]:  # noqa: ASYNC109 - same name as in `leading`.
+        """A block of work, for `async with`: cancelled when its lease is lost, and then raises LeaseLost."""
         async with (await self._aagent("a lease")).leading(role, timeout=timeout) as lease:
             yield lease
 
@@ -251,9 +253,9 @@ class NeliHook(BaseHook):
         self,
         partitions: Iterable[int] | None = None,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - the same name as in `share`.
+        timeout: float | None = None,  # noqa: ASYNC109 - same name as in `share`.
     ) -> AsyncIterator[AsyncShare]:
-        """`async with` it: a block of work, which is cancelled when one of its partitions is lost."""
+        """A block of work, for `async with`: cancelled when one of its partitions is lost."""
         async with (await self._aagent("a share")).share(partitions, timeout=timeout) as share:
             yield share
 
@@ -262,10 +264,10 @@ class NeliHook(BaseHook):
     def wait_for_leader(self, role: Role, *, expect: Expected = "anybody", timeout: float | None = None) -> OwnerView:
         """The leader of `role`, once it is the expected one. Raises NotLeading after `timeout` seconds.
 
-        For `here`, this host's member must be able to act, which comes after the table names it. An agent or a ledger
-        that cannot be asked meanwhile raises why.
+        For `here`, this host's member must be able to act, which happens some time after the table names it. If the
+        agent or the ledger cannot be asked meanwhile, raises the reason.
         """
-        self.get_conn()  # The connection is looked up here: a loop of our own must not wait for Airflow's.
+        self.get_conn()  # Look the connection up here: our own loop must not wait for Airflow's.
 
         async def wait() -> OwnerView:
             async with NeliHook(self.neli_conn_id, timeout=self._timeout) as hook:
@@ -279,7 +281,7 @@ class NeliHook(BaseHook):
         role: Role,
         *,
         expect: Expected = "anybody",
-        timeout: float | None = None,  # noqa: ASYNC109 - the same name as in `wait_for_leader`.
+        timeout: float | None = None,  # noqa: ASYNC109 - same name as in `wait_for_leader`.
     ) -> OwnerView:
         limit, seen = asyncio.timeout(timeout), "this host does not lead it"
         try:
@@ -309,10 +311,10 @@ class NeliHook(BaseHook):
         )
 
     async def changes(self) -> AsyncGenerator[Batch | Away, None]:
-        """All owners that are known, in one batch, and then what changes, for ever.
+        """All known owners in one batch, and then the changes. Never ends.
 
-        It asks again by itself when the agent or the ledger is away. It tells so once by an Away, and the next batch
-        has all owners again. Raises only what waiting does not mend: a connection that is wrong.
+        If the agent or the ledger is away, it asks again on its own. It yields an outage once, as an Away, and the next
+        batch contains all owners again. Raises only what waiting cannot fix: a connection that is wrong.
         """
         target = await self._atarget()
         if target.is_agent:
@@ -323,7 +325,7 @@ class NeliHook(BaseHook):
             async for news in follow:
                 yield news
 
-    # The button in Airflow's form of connections
+    # The test button in Airflow's connection form
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the connection works, and what answers."""
@@ -332,12 +334,12 @@ class NeliHook(BaseHook):
                 conn = self.get_conn()
                 if isinstance(conn, Router):
                     return True, _described_ledger(conn)
-                conn.lease(0)  # The status can be read without a token, and this cannot.
+                conn.lease(0)  # The status can be read without a token, a lease cannot.
                 return True, _described(conn.status())
         except (NeliError, AirflowException) as error:
             return False, str(error)
 
-    # How
+    # Internals
 
     def _agent(self, wanted: str) -> Client:
         conn = self.get_conn()
@@ -390,7 +392,7 @@ def _missing(conn_id: str) -> AirflowNotFoundException:
 
 
 def _target_of(connection: Connection) -> _Target:
-    """Where `connection` leads. Raises AirflowException for another type, ConfigError for what makes no sense."""
+    """The target of `connection`. Raises AirflowException for another type, ConfigError for invalid settings."""
     conn_id = connection.conn_id
     if connection.conn_type != CONNECTION_TYPE:
         raise AirflowException(
@@ -418,14 +420,14 @@ def _target_of(connection: Connection) -> _Target:
 
 
 def _extra_of(connection: Connection) -> tuple[list[str], list[str]]:
-    """The values of OPTIONS, and a sentence for each thing that is wrong in the extra."""
+    """The values of OPTIONS, and a sentence for each problem in the extra."""
     try:
-        # Not `extra_dejson`, which talks to Airflow's supervisor again, and from an event loop may not.
+        # Not `extra_dejson`, which talks to Airflow's supervisor again and may not be called from an event loop.
         extra: Any = json.loads(connection.extra or "{}")
     except ValueError:
         extra = None
     if not isinstance(extra, dict):
-        return ["", ""], ['its extra is no JSON of the form {"address": "unix:/run/neli/agent.sock"}']
+        return ["", ""], ['its extra is not JSON of the form {"address": "unix:/run/neli/agent.sock"}']
     values = [extra.get(name) or "" for name in OPTIONS]
     problems = [
         f"its extra has {name!r:.40}, which it has no use for: there is {', '.join(OPTIONS)}"
@@ -448,7 +450,7 @@ def _with_password(address: str, connection: Connection) -> str:
     return f"{scheme}://{quote(connection.login or '', safe='')}:{quote(connection.password, safe='')}@{rest}"
 
 
-# A ledger's answers, in the words of an agent
+# A ledger's answers, in the form of an agent's
 
 
 def _of_keys(router: Router, keys: Iterable[Key]) -> list[OwnerView]:
@@ -471,7 +473,7 @@ def _layout_of(router: Router) -> Layout:
 
 
 def _believed(router: Router) -> Table | NoTable:
-    """The table, or the certainty that no member is alive. Raises why neither can be believed."""
+    """The table, or the certainty that no member is alive. Raises the reason if neither can be believed."""
     view = router.feed.view
     if isinstance(view, NoTable) and view.plight not in NO_MEMBER:
         raise view.explain("the owner of a key or a role was wanted")
@@ -485,7 +487,7 @@ def _named(view: OwnerView) -> OwnerView:
 
 
 def checked(layout: Layout | None, wanted: Layout | None) -> Layout:
-    """The layout of a group, which is there and as wanted. Raises NoOwner, or GroupMismatch."""
+    """The layout of a group. Raises NoOwner if there is none, and GroupMismatch if it is not the wanted one."""
     if layout is None:
         raise NoOwner("the layout of the group was wanted", "no member ever joined it", "start a member")
     if wanted is not None and wanted != layout:

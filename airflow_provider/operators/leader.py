@@ -1,4 +1,4 @@
-"""LeaderOperator: the base of operators whose work runs only where a role is led, and under its lease.
+"""LeaderOperator: the base of operators whose work runs only where a role is led, under its lease.
 
     execute --led here--> the lease is held: context["lease"], and then the operator's own execute
        |                     '-- lost meanwhile --> LeadershipLost
@@ -7,17 +7,18 @@
                            wait         deferred: LeaderTrigger waits without a worker; `resume` asks again
                            reschedule   the worker is free for `poke_interval`, then the task asks again
 
-The role may be lost between the trigger's word and the start on a worker, so the task always asks for itself, and waits
-again if it must. `timeout` counts from the first time that it waited.
+The role may be lost between the trigger's event and the start on a worker, so the task always asks again itself, and
+waits again if it must. `timeout` counts from the first time that the task waited.
 
 **Which role.** `role` is a number or a name; `key` is any text, and stands for the partition that it belongs to. With
-neither, it is the run's `partition_key`, read as a role. A text of digits is a number, as on the command line: a field
-of a template is always text.
+neither, the role is the run's `partition_key`. A text of digits is a number, just like on the command line: a templated
+field is always text.
 
-**The agent is away.** Nobody can say then who leads. A task that would wait waits for the agent, too; others fail, with
-the reason, because a task skipped for want of an answer is work that perhaps no host does. `when_away` chooses.
+**The agent is away.** Then it is unknown who leads. A task that would wait for the role waits for the agent, too. Other
+tasks fail, with the reason: if a task were skipped just because no agent answered, perhaps no host would do its work.
+`when_away` chooses.
 
-Derive from it as the first base, `class MyOperator(LeaderOperator, TheirOperator)`, and the lease is held around
+Derive from it as the first base, `class MyOperator(LeaderOperator, TheirOperator)`, and it holds the lease around
 `TheirOperator.execute`.
 """
 
@@ -46,27 +47,27 @@ if TYPE_CHECKING:
 __all__ = ["LEASE_KEY", "TERM_KEY", "LeaderOperator", "WhenNotLeading", "role_here"]
 
 LEASE_KEY = "lease"
-"""Where the lease is in the context, while the task works under it and in the callbacks of its end."""
+"""The key of the lease in the context, while the task works under it and in the callbacks of its end."""
 
 TERM_KEY = "neli_term"
-"""The XCom with the lease's term, for tasks downstream and their templates, if `push_term` asks for it."""
+"""The XCom with the lease's term, for downstream tasks and their templates, if `push_term` asks for it."""
 
 WhenNotLeading = Literal["skip", "fail", "wait", "reschedule"]
 
 
 class LeaderOperator(BaseOperator):
-    """Runs the operator beside it under the lease of a role.
+    """Runs the operator that it is combined with under the lease of a role.
 
     :param role: the role, a number or a name; the run's `partition_key` unless a role or a key is given (templated)
     :param key: a key, in place of a role: its partition's owner runs the task (templated)
     :param neli_conn_id: the connection to this host's agent (templated)
     :param when_not_leading: `skip`, `fail`, `wait` (deferred, without a worker) or `reschedule`
-    :param when_away: `fail` or `wait`, if the agent cannot be asked; by default as the task does when it does not lead
-    :param timeout: seconds to wait at most, after which the task fails; None for ever
-    :param poke_interval: seconds between two questions of a task that is rescheduled
-    :param push_term: whether to push the term of the lease as the XCom `neli_term` before the work begins; it costs a
-        question to Airflow's server, several times what taking the lease does
-    :param end_within: seconds from the lease's loss until the process of a task that goes on is ended; None for never
+    :param when_away: `fail` or `wait` if the agent cannot be asked; by default like when another host leads
+    :param timeout: maximum seconds to wait, after which the task fails; None waits forever
+    :param poke_interval: seconds between two questions of a rescheduled task
+    :param push_term: whether to push the lease's term as the XCom `neli_term` before the work begins; it costs a
+        request to Airflow's server, which takes several times as long as taking the lease
+    :param end_within: seconds from the lease's loss until the process of a task that goes on is ended; None means never
     """
 
     template_fields: "Sequence[str]" = ("role", "key", "neli_conn_id")
@@ -98,10 +99,10 @@ class LeaderOperator(BaseOperator):
         self.end_within = end_within
 
     _give_up_at: float | None = None
-    """When to wait no longer, on the wall clock: a task that waits goes from one host to another."""
+    """When to stop waiting, by the wall clock: a waiting task moves from one host to another."""
 
     def holding(self, hook: NeliHook, context: "Context") -> "HeldBlock[Any]":
-        """The block that `execute` of the operator runs in."""
+        """The block that the operator's `execute` runs in."""
         return holding(hook, role_here(hook, self.role, self.key, context), end_within=self.end_within)
 
     def execute(self, context: "Context") -> Any:
@@ -124,7 +125,7 @@ class LeaderOperator(BaseOperator):
                 return super().execute(context)
 
     def resume(self, context: "Context", event: Any = None, give_up_at: float | None = None) -> Any:
-        """The trigger has fired: this host led the role a moment ago, or there is no use in waiting."""
+        """The trigger has fired: either this host led the role a moment ago, or waiting is useless."""
         if event is not None and event["outcome"] != "success":
             raise AirflowException(event["why"])
         self._give_up_at = give_up_at
@@ -143,10 +144,10 @@ class LeaderOperator(BaseOperator):
     # Not leading
 
     def _put_off(self, context: "Context", error: NeliError) -> NoReturn:
-        """Leave the worker as the task says, `error` being the reason."""
+        """Leave the worker in the way that the task chose; `error` is the reason."""
         way = self.when_not_leading
         if isinstance(error, NoAgent) and way in {"skip", "fail"}:
-            way = "reschedule"  # Nothing is decided before the agent answers.
+            way = "reschedule"  # Nothing can be decided until the agent answers.
         if way == "skip":
             raise AirflowSkipException(str(error)) from error
         if way == "fail":
@@ -198,9 +199,9 @@ class LeaderOperator(BaseOperator):
 
 
 def role_here(hook: NeliHook, role: int | str | None, key: str | None, context: "Context") -> Role:
-    """The role that a task means, as leases take it. Raises GroupMismatch if its run was made by another layout."""
+    """The role of a task, as leases take it. Raises GroupMismatch if its run was made with another layout."""
     if (layout := layout_of_run(context.get("dag"))) is not None:
-        hook.layout(wanted=layout)  # Another one would give the partition of this run to the wrong host.
+        hook.layout(wanted=layout)  # Another layout would give this run's partition to the wrong host.
     asked, key = asked_role(role, key, partition_key=context.get("partition_key"))
     if asked is not None:
         return asked
@@ -210,4 +211,4 @@ def role_here(hook: NeliHook, role: int | str | None, key: str | None, context: 
 
 def _as_dict(context: "Context") -> dict[str, Any]:
     space: Any = context
-    return space  # type: ignore[no-any-return]  # A TypedDict, to which our own key is to be added.
+    return space  # type: ignore[no-any-return]  # A TypedDict; our own key is added to it.

@@ -2,15 +2,16 @@
 
     run --> LeaderGate, in the triggerer --this host leads-------> success: the tasks below run
                                          |--another one leads----> skipped, and all below with it: no worker was used
-                                         |--nobody leads yet-----> waits, at most `timeout`
+                                         |--no member leads yet--> waits, at most `timeout`
                                          '--the agent is away ---> waits, at most `timeout`, or fails
 
-Where the same Dag runs on several installations, each makes a run for each interval, and the gate ends it in all but
-one. A gate decides once. If the leader dies after the others skipped, the interval is done by nobody: a Dag whose every
-interval must be done begins with a LeaderSensor, which goes on waiting, and writes through a fence.
+Where the same Dag runs on several installations, each installation makes a run for each interval, and the gate ends the
+run in all but one. A gate decides once. If the leader dies after the others skipped, no installation does that
+interval. So a Dag that must do every interval begins with a LeaderSensor, which goes on waiting, and writes through a
+fence.
 
-LeaderShortCircuitOperator asks once, on a worker, wherever it stands in a Dag: before the tasks that are only for the
-leader. None of the gates holds the role, so the tasks behind them may run when it is lost: `@task.leader` holds it.
+LeaderShortCircuitOperator asks once, on a worker, at any place in a Dag: put it before the tasks that are only for the
+leader. None of the gates holds the role, so the tasks behind them may run after it is lost: `@task.leader` holds it.
 """
 
 from datetime import timedelta
@@ -29,16 +30,16 @@ if TYPE_CHECKING:
 __all__ = ["LeaderGate", "LeaderShortCircuitOperator"]
 
 GATE_TIMEOUT = timedelta(minutes=5)
-"""For how long a gate waits for a leader, or for an agent that is away. A takeover takes a few seconds at most; a run
-that waits for longer should be seen."""
+"""How long a gate waits for a leader, or for an agent that is away. A takeover takes a few seconds at most; a run that
+waits longer should be noticed."""
 
 
 class LeaderGate(WaitingSensor):
-    """Lets the run go on where `role` is led by this host, and skips the tasks below elsewhere, without a worker.
+    """Lets the run go on where this host leads `role`, and skips the tasks below elsewhere, without a worker.
 
-    Tasks below with the trigger rule `all_success`, the default, are skipped with it; rules such as `none_failed` run
-    after a skipped task, and so does what is not below the gate. `when_not_leading="fail"` fails the run instead.
-    Mapped, it takes a worker to begin with. The other arguments are those of LeaderSensor.
+    Tasks below it with the trigger rule `all_success`, the default, are skipped with it. Tasks with rules such as
+    `none_failed` run after a skipped task, and so do tasks that are not below the gate. `when_not_leading="fail"` fails
+    the run instead. If it is mapped, it needs a worker to begin with. The other arguments are those of LeaderSensor.
     """
 
     def __init__(
@@ -55,9 +56,9 @@ class LeaderGate(WaitingSensor):
 
 
 class LeaderShortCircuitOperator(ShortCircuitOperator):
-    """Skips all tasks below it unless this host leads the role now. Its XCom says under which term, or is false.
+    """Skips all tasks below it unless this host leads the role now. Its XCom holds the term, or is false.
 
-    An agent that is away is an error, which is retried as the task says: nobody knows then who leads.
+    If the agent is away, the task fails, because it is unknown who leads; it is retried as configured.
 
     :param role: the role, a number or a name; the run's `partition_key` unless a role or a key is given (templated)
     :param key: a key, in place of a role: its partition's owner goes on (templated)
@@ -86,7 +87,7 @@ class LeaderShortCircuitOperator(ShortCircuitOperator):
 
 
 def _leader(operator: LeaderShortCircuitOperator, context: "Context") -> dict[str, Any] | bool:
-    """The lease of this host, in a form for XCom; False if it has none."""
+    """This host's lease, in a form for XCom; False if it has none."""
     with NeliHook(operator.neli_conn_id) as hook:
         lease = hook.lease(role_here(hook, operator.role, operator.key, context))
     return lease is not None and {"member": lease.member, "partition": lease.partition, "term": lease.term}

@@ -1,4 +1,4 @@
-"""LeaderSparkSubmitOperator: a Spark job that runs only where its role is led, and of which nothing outlives the lease.
+"""LeaderSparkSubmitOperator: a Spark job that runs only where its role is led, and that never outlives the lease.
 
     task --lease, or share--> agent of this host
       |  '--each renewal: until when--> warden --> spark-submit --> driver, pyspark.daemon, workers
@@ -6,32 +6,31 @@
       |   Spark settings: layout, partitions, terms                   '--NELI_AGENT, NELI_TOKEN--> the same agent
       '-- lease lost, killed, cleared, timed out --> all of the job is ended --> LeadershipLost, or the task's own error
 
-What the job is told, in Spark's configuration and in the driver's environment:
+The job gets these values in Spark's configuration and in the driver's environment:
 
     spark.neli.layout       {"slots":16384,"partitions":8,"tags":false}    Layout(**json.loads(...))
-    spark.neli.partitions   3,5                                            what this host leads, and the task holds
+    spark.neli.partitions   3,5                                            what this host leads and the task holds
     spark.neli.terms        {"3":7,"5":9}                                  partition -> term, for fences
-    spark.neli.term         7                                              of a task for one role
+    spark.neli.term         7                                              for a task with one role
     spark.neli.member       host-1
-    NELI_AGENT, NELI_TOKEN                                                 where `Client()` finds the agent by itself
+    NELI_AGENT, NELI_TOKEN                                                 how `Client()` finds the agent on its own
 
-A job that opens its own `client.share()` needs no change. One that does not reads the terms, and gives them to what it
+A job that opens its own `client.share()` needs no change. Any other job reads the terms, and passes them to what it
 writes to. The token is never on a command line, where all users of the host could read it.
 
-**Its end.** Airflow's operator kills the JVM and leaves the Python driver behind. Here a warden stands between, and
-ends all of it within a moment (see `airflow_provider.warden`): when the task is killed or cleared, when its process is
-gone in any way, and when the lease is over, even if the task's process is stopped and hears of nothing. Until all of it
-is gone, the warden holds the role, so no other host begins before that. A job on a
-cluster that was submitted with `deploy_mode="cluster"` is no child of this host: it is killed by Spark's own means, and
-its terms keep out what it writes until then. The agent of its driver's host is another one, so neither NELI_AGENT nor
-NELI_TOKEN goes there.
+**Its end.** Airflow's operator kills the JVM and leaves the Python driver behind. Here a warden stands in between, and
+ends the whole job within a moment (see `airflow_provider.warden`): when the task is killed or cleared, when its process
+disappears in any way, and when the lease is over, even if the task's process is stopped and notices nothing. The warden
+holds the role until the whole job is gone, so no other host begins before that. A job that was submitted to a cluster
+with `deploy_mode="cluster"` is not a child of this host: Spark's own means kill it, and its terms keep out what it
+writes until then. Its driver's host has a different agent, so neither NELI_AGENT nor NELI_TOKEN goes there.
 
-**A retry** may find such a job of the cluster still running, because the worker crashed. Airflow's operator goes on
-with it. This one does so only under the same terms. Under others the job is one of a deposed owner: it is killed, and
-submitted anew.
+**A retry** may find such a cluster job still running, because the worker crashed. Airflow's operator goes on with it.
+This operator does so only under the same terms. Under other terms the job belongs to a deposed owner: it is killed, and
+submitted again.
 
-**Before anything runs**, it refuses a Spark connection that is not there, which Airflow's operator takes for YARN, and
-a PySpark that pyspark-client was installed over.
+**Before anything runs**, the operator refuses a missing Spark connection, which Airflow's operator would take for YARN,
+and a PySpark that was overwritten by installing pyspark-client.
 """
 
 import os
@@ -70,14 +69,14 @@ if TYPE_CHECKING:
 __all__ = ["LeaderSparkSubmitHook", "LeaderSparkSubmitOperator", "right_of", "settings_of"]
 
 END_MAX = 10.0
-"""Seconds that a task waits until all of its job is gone. It takes a fraction of one; a process that waits for a broken
-disk cannot be ended at all, and the task goes on then, and says so."""
+"""Seconds that a task waits until its whole job is gone. That takes a fraction of a second; a process that waits for a
+broken disk cannot be ended at all, and then the task logs that and goes on."""
 
 TERMS_KEY = "neli_terms"
-"""The terms under which the job that is remembered in the task's store was submitted."""
+"""The terms under which the job was submitted that the task's store remembers."""
 
 TERMS_MAX = 100_000
-"""Bytes of one setting. Linux takes 131,072 for one argument of a command."""
+"""Maximum bytes of one setting. Linux takes 131,072 for one argument of a command."""
 
 
 class LeaderSparkSubmitHook(SparkSubmitHook):
@@ -87,30 +86,31 @@ class LeaderSparkSubmitHook(SparkSubmitHook):
     _right: AgentLease | Share
     _environment: Mapping[str, str]
     _line: socket.socket
-    """To the warden."""
+    """The socket to the warden."""
     _shared: object
-    """The stream whose connection the warden has."""
+    """The stream whose connection was passed to the warden."""
     _telling: threading.Lock
-    """The client's thread tells of renewals, and this one closes what it writes to."""
+    """The client's thread reports renewals, and this thread closes the socket that they are written to."""
 
     def begin(self, held: HeldBlock[Any], right: AgentLease | Share, environment: Mapping[str, str]) -> None:
-        """`environment` is for the process of spark-submit: not for the command line, which all users of a host see."""
+        """`environment` is for the process of spark-submit. It is not on the command line, which all users of a host
+        see."""
         self._held, self._right, self._environment = held, right, environment
         self._shared, self._telling = None, threading.Lock()
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         self._line, its_input = socket.socketpair()
-        # The client's thread, which hears of all leases, must not wait for a warden.
+        # The client's thread, which handles all leases, must not wait for a warden.
         self._line.settimeout(0)
         forget = self._right.on_news(self._tell)
         try:
-            # Before there is a warden: it begins with the connection, even if this process is killed meanwhile.
+            # Before the warden exists: it begins with the connection, even if this process is killed meanwhile.
             self._tell()
             with its_input:
                 return super().submit(application, stdin=its_input, **kwargs)
         finally:
-            # Whatever ended it: an exception of the lease, of a timeout, or none. An error within the start of the
-            # process closes its input, and the warden then ends all.
+            # Whatever ended it: an exception of the lease or of a timeout, or none. If starting the process fails, its
+            # input is closed, and the warden then ends everything.
             forget()
             try:
                 self._end()
@@ -119,17 +119,17 @@ class LeaderSparkSubmitHook(SparkSubmitHook):
                     self._line.close()
 
     def on_kill(self) -> None:
-        """As Airflow's, but the warden is let go."""
+        """Like Airflow's, but lets the warden go."""
         if (process := self._submit_sp) is not None:
             process.kill = self._let_go
         super().on_kill()
 
     def kill_former(self, submitted: str) -> None:
-        """Kill the job of a cluster that an earlier try submitted. The fence keeps it out if that fails."""
-        self.log.warning("The job %s was submitted under other terms: it is killed, and submitted anew", submitted)
+        """Kill the cluster job of an earlier attempt. If that fails, the fence keeps it out."""
+        self.log.warning("The job %s was submitted under other terms: it is killed and submitted again", submitted)
         self._driver_id = self._yarn_application_id = submitted
         self._kubernetes_driver_pod = submitted.rpartition(":")[2]
-        self._post_submit_commands = []  # Those are for the end of the new one.
+        self._post_submit_commands = []  # They are for the end of the new job.
         try:
             self.on_kill()
         except Exception as error:  # noqa: BLE001 - a cluster that does not answer must not keep the new owner waiting.
@@ -144,29 +144,30 @@ class LeaderSparkSubmitHook(SparkSubmitHook):
         return host_clock() + self._right.remaining()
 
     def _tell(self) -> None:
-        """Say to the warden when the lease ends: at once, if it is lost. And share the agent's connection with it."""
-        with self._telling, suppress(OSError):  # It has ended, or is stopped and reads nothing.
+        """Send the warden the end of the lease: now, if it is lost. Also share the agent's connection with it."""
+        with self._telling, suppress(OSError):  # The warden has ended, or is stopped and reads nothing.
             text = f"{self._until()!r}\n".encode()
             if (stream := self._held.stream) is not self._shared and stream is not None:
-                with suppress(OSError):  # That connection has just broken, and there will be another.
+                with suppress(OSError):  # That connection has just broken; a new one will follow.
                     socket.send_fds(self._line, [text], [stream.fileno()])
                     self._shared = stream
                     return
             self._line.send(text)
 
     def _let_go(self) -> None:
-        """Let the warden end the job. If it were killed while its guardian is stopped, the job would live on."""
+        """Let the warden end the job. If the warden were killed while its guardian is stopped, the job would live
+        on."""
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_WR)
 
     def _end(self) -> None:
-        """End all of the job that is there, and wait until it is gone."""
+        """End whatever is left of the job, and wait until it is gone."""
         process = self._submit_sp
         if process is None:
             return
         self._let_go()
         if not (gone := _has_ended(process.stdout, END_MAX / 2)):
-            process.send_signal(signal.SIGKILL)  # It is stopped, perhaps. Its guardian then sees it end.
+            process.send_signal(signal.SIGKILL)  # The warden may be stopped. Its guardian then sees it end.
             gone = _has_ended(process.stdout, END_MAX / 2)
         if not gone:
             self.log.error("The job was killed, and some of it is still there after %g s", END_MAX)
@@ -178,7 +179,7 @@ class _SparkSubmission(SparkSubmitOperator):
     """The part that runs under the lease: `context["lease"]`."""
 
     asked: NeliHook
-    """The hook that the lease is of."""
+    """The hook that gave the lease."""
     held: HeldBlock[Any]
 
     def execute(self, context: "Context") -> None:
@@ -196,12 +197,12 @@ class _SparkSubmission(SparkSubmitOperator):
                 raise
             raise LeadershipLost(
                 "the job was to end under its lease",
-                "it ended because it had lost it, or shall hand over; its output says what",
+                "it ended because it had lost it, or was to hand over; its output says which",
                 "run it again where the role is led",
             ) from error
 
     def execute_resumable(self, context: "Context") -> Any:
-        """As Airflow's, but a job of other terms is killed, and forgotten."""
+        """Like Airflow's, but kills and forgets a job of other terms."""
         store = context.get("task_state_store") if self.durable else None
         if store is None:
             return super().execute_resumable(context)
@@ -211,24 +212,24 @@ class _SparkSubmission(SparkSubmitOperator):
                 self._get_hook().kill_former(str(submitted))
                 store.delete(self.external_id_key)
                 store.delete(self._K8S_DRIVER_STATUS_KEY)
-            # Last: a crash before it finds the other terms again.
+            # Last: if it crashes before, the next attempt finds the other terms again.
             store.set(TERMS_KEY, terms)
         return super().execute_resumable(context)
 
     def _get_hook(self) -> LeaderSparkSubmitHook:
         hook: Any = super()._get_hook()
-        # Of Airflow's hook, as its operator makes it: the three dozen arguments are not ours to repeat.
+        # From Airflow's hook, as its operator makes it: we do not repeat its three dozen arguments.
         hook.__class__ = LeaderSparkSubmitHook
         made: LeaderSparkSubmitHook = hook
         return made
 
     def _environment(self, hook: LeaderSparkSubmitHook) -> dict[str, str]:
-        """For the process of spark-submit, below what the task's `env_vars` say."""
-        from neli_router.spark.runtime import java_home  # noqa: PLC0415 - of Spark, which a parser of Dags needs not.
+        """The environment of spark-submit's process, overridden by the task's `env_vars`."""
+        from neli_router.spark.runtime import java_home  # noqa: PLC0415 - parsing Dags needs no Spark.
 
         told = {}
-        # A standalone cluster hands the environment of spark-submit on to the driver, on another agent's host.
-        if hook._connection["deploy_mode"] != "cluster":  # noqa: SLF001 - the provider has no other word for it.
+        # A standalone cluster passes spark-submit's environment on to the driver, on the host of another agent.
+        if hook._connection["deploy_mode"] != "cluster":  # noqa: SLF001 - the provider has no public name.
             client = self.asked.get_conn()
             assert isinstance(client, Client), "only an agent gives leases"
             told["NELI_AGENT"] = str(client.address)
@@ -237,14 +238,14 @@ class _SparkSubmission(SparkSubmitOperator):
         if _is_of_this_python(self._program()):
             told["PYSPARK_DRIVER_PYTHON"] = os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable)
             if (found := find_spec("pyspark")) is not None and found.origin is not None:
-                # `spark-submit` would ask that Python for it, and takes no path with a space.
+                # `spark-submit` would ask that Python for it, and accepts no path with a space.
                 told["SPARK_HOME"] = str(Path(found.origin).parent)
             if home := java_home({**os.environ, **(self.env_vars or {})}):
                 told["JAVA_HOME"] = home
         return told
 
     def _program(self) -> str | None:
-        """The spark-submit that will run, of the task or of its connection."""
+        """The spark-submit that will run: the task's, or its connection's."""
         named = self._spark_binary or BaseHook.get_connection(self._conn_id).extra_dejson.get("spark-binary")
         return shutil.which(named or "spark-submit")
 
@@ -253,10 +254,10 @@ class LeaderSparkSubmitOperator(LeaderOperator, _SparkSubmission):
     """Submits a Spark job where `role` is led, and ends all of it when the lease is lost.
 
     :param partitions: in place of a role: hold all partitions that this host leads ("led"), or those of a list that it
-        leads, and lose them together (templated). Nothing is deferred then: `wait` is `reschedule`
+        leads, and lose them together (templated). Nothing is deferred then: `wait` acts like `reschedule`
 
-    The other arguments are those of LeaderOperator and of Airflow's SparkSubmitOperator. `conn_id` must be there.
-    A job that ends with exit code 75, as `run_job` does when it lost its own lease, raises LeadershipLost.
+    The other arguments are those of LeaderOperator and of Airflow's SparkSubmitOperator. The connection `conn_id` must
+    exist. A job that ends with exit code 75, like `run_job` after it lost its own lease, raises LeadershipLost.
     """
 
     template_fields: Sequence[str] = (
@@ -280,7 +281,7 @@ class LeaderSparkSubmitOperator(LeaderOperator, _SparkSubmission):
         return holding(hook, partitions=self._chosen(self.partitions), end_within=self.end_within)
 
     def _chosen(self, partitions: str | Sequence[int]) -> list[int] | None:
-        """Those to hold; None for all. A template gives a text."""
+        """The partitions to hold; None for all. A template gives a text."""
         if partitions == "led":
             return None
         words = partitions.split(",") if isinstance(partitions, str) else partitions
@@ -295,10 +296,10 @@ class LeaderSparkSubmitOperator(LeaderOperator, _SparkSubmission):
     def _defer(self, context: "Context", error: Any) -> Any:
         if self.partitions is None:
             super()._defer(context, error)
-        self._reschedule(context, error)  # No trigger waits for any of several partitions.
+        self._reschedule(context, error)  # No trigger can wait for several partitions.
 
     def _require_spark(self) -> None:
-        """Raise what would otherwise come as a riddle, or not at all."""
+        """Refuse mistakes that Spark and Airflow would report obscurely, or not at all."""
         from neli_router.spark.runtime import require_pyspark  # noqa: PLC0415 - as above.
 
         try:
@@ -325,7 +326,7 @@ class LeaderSparkSubmitOperator(LeaderOperator, _SparkSubmission):
 
 
 def settings_of(right: AgentLease | Share, layout: Layout) -> dict[str, str]:
-    """The settings of Spark by which a job learns what it works for."""
+    """The Spark settings from which a job learns what it works for."""
     terms = _terms_of(right)
     spelled = msgspec.json.encode(terms).decode()
     if len(spelled) > TERMS_MAX:
@@ -343,26 +344,27 @@ def settings_of(right: AgentLease | Share, layout: Layout) -> dict[str, str]:
 
 
 def _terms_of(right: AgentLease | Share) -> dict[str, Any]:
-    """Partition -> term, as JSON has it."""
+    """Partition -> term, in JSON's form."""
     terms = right.terms if isinstance(right, Share) else {right.partition: right.term}
     return {str(partition): term for partition, term in sorted(terms.items())}
 
 
 def right_of(context: "Context") -> AgentLease | Share:
-    """The lease, or the share, that the running task holds."""
+    """The lease or share that the running task holds."""
     space: Any = context
     right: AgentLease | Share = space[LEASE_KEY]
     return right
 
 
 def _is_of_this_python(program: str | None) -> bool:
-    """Whether it is the one that came with PySpark, beside this interpreter."""
+    """Whether it is the spark-submit that came with PySpark, next to this interpreter."""
     beside = program is not None and Path(program).parent == Path(sys.executable).parent
     return beside and "SPARK_HOME" not in os.environ
 
 
 def _has_ended(pipe: Any, patience: float) -> bool:
-    """Whether the pipe ends within `patience` seconds. It ends with the last process. All that comes is read."""
+    """Whether the pipe ends within `patience` seconds. It ends with the last process. Everything that arrives is
+    read."""
     number, give_up_at = pipe.fileno(), time.monotonic() + patience
     while select.select([number], [], [], max(0.0, give_up_at - time.monotonic()))[0]:
         if not os.read(number, 65536):

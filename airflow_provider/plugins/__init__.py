@@ -1,6 +1,6 @@
 """Plugins: what Airflow takes only from a plugin.
 
-It stands on the version of Airflow that is checked here, before any class of Airflow is named.
+It depends on the version of Airflow that is checked here, before any class of Airflow is named.
 """
 
 from airflow_provider.airflow_version import require_airflow

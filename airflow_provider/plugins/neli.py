@@ -1,4 +1,4 @@
-"""NeliPlugin: what Airflow takes only from a plugin. Each part is imported when Airflow asks for it.
+"""NeliPlugin: the parts that Airflow accepts only from a plugin. Each is imported when Airflow asks for it.
 
     entry point airflow.plugins --every process of Airflow, each task's, too--> NeliPlugin()
         partition_mappers, windows    asked for where a Dag that has one is read: dag processor, scheduler, API server
@@ -6,8 +6,8 @@
         external_views                the page's place in the menu
         listeners                     what starts with a scheduler or a triggerer, where `[neli]` says so
 
-Airflow refuses a Dag whose mapper or window no plugin brings. An import here would be an import in each task, so the
-parts are properties.
+Airflow refuses a Dag whose mapper or window comes from no plugin. An import at the top of this module would be an
+import in each task, so the parts are properties.
 """
 
 from typing import Any
@@ -19,11 +19,11 @@ __all__ = ["NeliPlugin"]
 PAGE = "NELI Router"
 
 PREFIX = "/neli"
-"""Where the page is, below the address of the API server."""
+"""The path of the page, below the address of the API server."""
 
 
 class NeliPlugin(AirflowPlugin):
-    """Airflow makes one of it in each process."""
+    """Airflow creates one instance in each process."""
 
     name = "neli"
 
@@ -50,7 +50,7 @@ class NeliPlugin(AirflowPlugin):
         from airflow_provider.links import ROUTE, path_in_browser  # noqa: PLC0415 - see above.
 
         view = {"name": PAGE, "href": path_in_browser(f"{PREFIX}/"), "destination": "nav", "category": "browse"}
-        # With a route of its own, Airflow shows it in a frame.
+        # With its own route, Airflow shows the page in a frame.
         return [{**view, "url_route": ROUTE}]
 
     @property

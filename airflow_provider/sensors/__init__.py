@@ -1,6 +1,6 @@
 """Sensors: tasks that wait for a leader or an owner.
 
-Each stands on the version of Airflow that is checked here, before any class of Airflow is named.
+Each depends on the version of Airflow that is checked here, before any class of Airflow is named.
 """
 
 from airflow_provider.airflow_version import require_airflow

@@ -6,11 +6,12 @@
     deferrable=False           a worker asks every `poke_interval` seconds
 
 Airflow fixes the arguments of `start_from_trigger` when it reads the Dag, and gives all instances of a mapped task the
-arguments of the class. So the class has none, an instance has its own, and a mapped sensor starts on a worker and ends
-in the triggerer. Templates are rendered in the triggerer for arguments with the same name in `template_fields` and in
-the trigger, which is why the names here and there are the same.
+arguments of the class. So the class has no arguments, an instance has its own, and a mapped sensor starts on a worker
+and ends in the triggerer. The triggerer renders templates for arguments that have the same name in `template_fields`
+and in the trigger, which is why the names here and there are the same.
 
-A sensor that is done says who led at that moment. What must run only while a role is led holds it: `@task.leader`.
+When a sensor is done, it names the leader at that moment. Work that may run only while a role is led must hold the
+role: `@task.leader`.
 """
 
 import json
@@ -50,7 +51,7 @@ PARTITION_KEY = "{{ dag_run.partition_key or '' }}"
 
 
 def concluded(event: dict[str, Any]) -> dict[str, Any]:
-    """The leader that the `event` of a LeaderTrigger tells of. Raises what else came of the waiting."""
+    """The leader in the `event` of a LeaderTrigger. Raises an error if the wait ended in any other way."""
     outcome, why = event["outcome"], event["why"]
     if outcome == "skipped":
         raise AirflowSkipException(why)
@@ -60,16 +61,16 @@ def concluded(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def leader_from(xcom: Any) -> dict[str, Any]:
-    """The leader that a sensor found, from its XCom, for the tasks below it.
+    """The leader that a sensor found, from its XCom, for the tasks below the sensor.
 
-    Airflow 3.3 stores what a task leaves behind that ends in the triggerer as text, as if it had been text all along.
+    If a task ends in the triggerer, Airflow 3.3 stores its result as text, as if it had always been text.
     """
     found: dict[str, Any] = json.loads(xcom) if isinstance(xcom, str) else xcom
     return found
 
 
 class WaitingSensor(BaseSensorOperator):
-    """All that both sensors share. `role` or `key` is set by them, and the other one is None."""
+    """Everything that both sensors share. They set `role` or `key`; the other one is None."""
 
     template_fields: Sequence[str] = ("role", "key", "expect", "neli_conn_id")
     ui_color = "#dcecf5"
@@ -105,7 +106,7 @@ class WaitingSensor(BaseSensorOperator):
         return concluded(event)
 
     def poke(self, context: "Context") -> PokeReturnValue:
-        """Whether the expected one leads now. Raises AirflowException for what waiting does not mend."""
+        """Whether the expected member leads now. Raises AirflowException for what waiting cannot fix."""
         try:
             require_sense(
                 role=self.role, key=self.key, expect=self.expect, otherwise=self.otherwise, when_away=self.when_away
@@ -115,7 +116,7 @@ class WaitingSensor(BaseSensorOperator):
         except (BadKey, ConfigError, GroupMismatch) as error:
             raise AirflowException(str(error)) from error
         except NoOwner as error:
-            self.log.info("Nobody leads it now: %s", error)
+            self.log.info("No member leads it now: %s", error)
         except NeliError as error:
             if self.when_away == "fail":
                 raise AirflowException(str(error)) from error
@@ -123,7 +124,7 @@ class WaitingSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=False)
 
     def _first_look(self, context: "Context") -> PokeReturnValue | None:
-        """What a worker finds at once, which spares the way through the triggerer."""
+        """Look once on the worker, which may save the detour through the triggerer."""
         try:
             found = self.poke(context)
         except AirflowException as error:
@@ -134,10 +135,11 @@ class WaitingSensor(BaseSensorOperator):
 
     def _asked(self, hook: NeliHook) -> PokeReturnValue:
         is_of_agent = isinstance(hook.get_conn(), Client)
-        # A run by partition was made by the Dag's mapper, which must have the group's layout.
+        # The Dag's mapper made a run by partition, and it must have the group's layout.
         layout = hook.layout(wanted=layout_of_run(self.get_dag()))
         view = hook.owner_of_role(partition_wanted(layout, self.role, self.key))
-        # A connection to a ledger knows no member of this host; asked for one, it raises what to do.
+        # A connection to a ledger does not know this host's member; if asked for it, it raises an error with the
+        # remedy.
         is_here = hook.member() == view.name if is_of_agent or self.expect == "here" else None
         if self.expect == "here" and is_here:
             is_expected = hook.leads(view.partition)
@@ -149,7 +151,7 @@ class WaitingSensor(BaseSensorOperator):
         return PokeReturnValue(is_expected, leader_of(self.role, view, here=is_here))
 
     def _arguments(self) -> dict[str, Any]:
-        """Those of the trigger."""
+        """The trigger's arguments."""
         layout = layout_of_run(self.get_dag())
         return {
             "layout": None if layout is None else spelled_layout(layout),
@@ -164,9 +166,9 @@ class WaitingSensor(BaseSensorOperator):
         }
 
     def _start_in_triggerer(self) -> None:
-        """Once all is assigned: what Airflow needs to begin without a worker."""
+        """Once everything is assigned: set what Airflow needs to begin without a worker."""
         arguments = self._arguments()
-        # The output of another task is known to a worker only, and the scheduler would stumble over it.
+        # Only a worker knows the output of another task; the scheduler would fail on it.
         is_plain = all(isinstance(value, str | int | dict | None) for value in arguments.values())
         self.start_from_trigger = self.ends_in_triggerer and self.deferrable and is_plain
         if self.start_from_trigger:
@@ -181,11 +183,12 @@ class WaitingSensor(BaseSensorOperator):
 class LeaderSensor(WaitingSensor):
     """Waits until `role` has the expected leader, and returns that leader.
 
-    `role` is a number, also as text, or a name; by default the partition key of the run. `expect` is "here" (this host
-    leads it, and may act), "anybody", or the name of a member. `when_away` says what to do while the agent cannot be
+    `role` is a number (also as text) or a name; by default the partition key of the run. `expect` is "here" (this host
+    leads it and may act), "anybody", or the name of a member. `when_away` says what to do while the agent cannot be
     asked: "wait", at most until `timeout`, or "fail". With `start_from_trigger` no worker is needed at any time.
 
-    The XCom holds role, partition, leader, address, term, and `here`, whether this host leads: see `leader_from`.
+    The XCom holds role, partition, leader, address, term, and `here`, which is whether this host leads: see
+    `leader_from`.
     """
 
     def __init__(self, *, role: str | int = PARTITION_KEY, **kwargs: Any) -> None:
@@ -198,7 +201,7 @@ class SlotOwnerSensor(WaitingSensor):
     """Waits until the partition of `key` has the expected owner, and returns that owner.
 
     `key` is by default the partition key of the run; the other arguments are those of LeaderSensor. Airflow stores a
-    task's rendered arguments, and so the key, in its database; no log and no XCom of ours has it.
+    task's rendered arguments in its database, and thus the key; our logs and XComs never contain it.
     """
 
     def __init__(self, *, key: str = PARTITION_KEY, **kwargs: Any) -> None:

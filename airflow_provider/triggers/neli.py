@@ -1,29 +1,30 @@
-"""Triggers: wait for a leader, and tell of each change of owner, in the triggerer.
+"""Triggers: wait for a leader, or report each change of owner, in the triggerer.
 
     LeaderTrigger      starts -> judges the picture -> at each Moment again -> one event, and it is over
                                                     '-> a little before the task's own deadline: failed, or skipped
 
-        connection wrong .................... failed                    role is none ......... failed, at once
-        source away ......................... waits, or failed          nobody leads ......... waits
+        connection wrong .................... failed                    role is none ......... failed, immediately
+        source away ......................... waits, or failed          no leader ............ waits
         expected leader ..................... success                   another one leads .... waits, skipped or failed
         here: owned, and may not act yet .... waits
 
-    OwnershipTrigger   for AssetWatcher: each Moment -> the partitions whose term is higher than what was told -> events
-                                                     -> what was told, into the asset's state, once they are stored
+    OwnershipTrigger   for AssetWatcher: each Moment -> the partitions whose term is higher than reported -> events
+                                                     -> the reported terms, into the asset's state, once they are stored
 
-Both follow the one subscription of their connection (`subscription.py`). A trigger of a killed triggerer is built anew
-from its arguments elsewhere, and judges the state that it finds. A LeaderTrigger that fired before it died and fires
-again does no harm: its task waits no more. An OwnershipTrigger asks the asset's state store how far it had come.
-Airflow stores an event and then that mark. A triggerer that is killed between the two tells of it twice, under the same
-term, so a Dag that must not do a thing twice compares terms. Nothing is lost.
+Both follow the one subscription of their connection (`subscription.py`). When a triggerer is killed, its triggers are
+rebuilt elsewhere from their arguments, and judge the state that they find. A LeaderTrigger that fired before it died
+and fires again does no harm: its task no longer waits. An OwnershipTrigger asks the asset's state store how far it had
+come. Airflow stores an event first and then that mark. If a triggerer is killed between the two, the event is reported
+twice, under the same term, so a Dag that must not act twice compares terms. Nothing is lost.
 
-With `ends_task` a LeaderTrigger ends its task, and no worker is needed. Airflow gives such an end no reason, so the
-trigger logs it, into the task's own log. In `dag.test()` there is no triggerer, and Airflow resumes the task with
-whatever the trigger yields; there the event is the plain one.
+With `ends_task`, a LeaderTrigger ends its task, and no worker is needed. Airflow gives no reason for such an end, so
+the trigger writes it to the task's own log. `dag.test()` has no triggerer, and Airflow resumes the task with whatever
+the trigger yields; there the event is the plain one.
 
-Arguments come from templates and may be anything. A constructor that raised would end the triggerer, with all that wait
-there: Airflow catches TypeError only. So LeaderTrigger judges them when it runs. The arguments of an OwnershipTrigger
-come from the Dag's file alone, and it raises BadKey, a TypeError, which shows there as an import error.
+Arguments come from templates and may be anything. A constructor that raised would end the triggerer, with all triggers
+that wait there: Airflow catches only TypeError. So LeaderTrigger judges its arguments when it runs. The arguments of an
+OwnershipTrigger come only from the Dag's file, and it raises BadKey, a TypeError, which shows up there as an import
+error.
 """
 
 import asyncio
@@ -62,17 +63,17 @@ __all__ = [
 ]
 
 EARLY = 2.0
-"""Seconds before the task's deadline at which a trigger ends it: its event takes up to a second to the database, and
-after the deadline Airflow would need a worker to fail the task."""
+"""Seconds before the task's deadline at which a trigger ends the task: its event takes up to a second to reach the
+database, and after the deadline Airflow would need a worker to fail the task."""
 
 MEMORY = "neli_told"
-"""Under this key the state store of an asset remembers what an OwnershipTrigger has told."""
+"""The key under which an asset's state store remembers what an OwnershipTrigger has reported."""
 
 Otherwise = Literal["wait", "skip", "fail"]
-"""What to do when another one leads than the expected."""
+"""The reaction if a member other than the expected one leads."""
 
 WhenAway = Literal["wait", "fail"]
-"""What to do when the agent, or the ledger, cannot be asked."""
+"""The reaction if the agent or the ledger cannot be asked."""
 
 CHANGES = ("acquired", "lost", "moved")
 
@@ -80,7 +81,7 @@ _OWN_WORDS = {"otherwise": get_args(Otherwise), "when_away": get_args(WhenAway)}
 
 
 class Conclusion(NamedTuple):
-    """What came of the waiting."""
+    """The outcome of the wait."""
 
     outcome: Literal["success", "skipped", "failed"]
     why: str = ""
@@ -88,7 +89,7 @@ class Conclusion(NamedTuple):
 
 
 def partition_wanted(layout: Layout, role: object, key: object) -> int:
-    """The partition of a role or a key, of which a template may have made anything. Raises BadKey."""
+    """The partition of a role or a key; a template may have produced any value. Raises BadKey."""
     asked, text = asked_role(role, key)
     found = text if asked is None else asked
     assert found is not None, "asked_role gives one of the two"
@@ -101,12 +102,12 @@ def partition_wanted(layout: Layout, role: object, key: object) -> int:
 
 
 def require_sense(*, role: object, key: object, expect: object, **own_words: object) -> None:
-    """Raises BadKey for arguments that can never come true, whoever leads: a task would wait for all of its time."""
+    """Raises BadKey for arguments that no leader can ever fulfil: the task would wait until its time is over."""
     partition_wanted(Layout(), role, key)
     if not isinstance(expect, str) or not expect.strip() or expect == "None":
         raise BadKey(
             'the name of a member, "here" or "anybody" was wanted',
-            "`expect` is empty, or None, or no text",
+            "`expect` is empty, or None, or not a text",
             "name one, and see what its template was rendered to in Airflow's page",
         )
     for name, word in own_words.items():
@@ -116,13 +117,13 @@ def require_sense(*, role: object, key: object, expect: object, **own_words: obj
 
 
 def leader_of(role: object, view: OwnerView, *, here: bool | None) -> dict[str, Any]:
-    """A leader, as events and XComs tell of it. A key is somebody's name, perhaps, and events are logged: no keys."""
+    """A leader, in the form of events and XComs. A key may be a person's name, and events are logged: so no keys."""
     told = {"leader": view.name, "address": view.address, "term": view.term, "here": here}
     return {**({} if role is None else {"role": role}), "partition": view.partition, **told}
 
 
 class _Follower(BaseEventTrigger):
-    """All that both share: the one stream of their connection."""
+    """The common part of both triggers: the one stream of their connection."""
 
     neli_conn_id: str
 
@@ -131,7 +132,7 @@ class _Follower(BaseEventTrigger):
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> OnePerConnection:
-        # Whichever class of ours comes first opens the stream of both.
+        # Whichever of our classes comes first opens the stream for both.
         return OnePerConnection(str(kwargs["neli_conn_id"]))
 
     def __repr__(self) -> str:
@@ -142,12 +143,14 @@ class LeaderTrigger(_Follower):
     """Fires once the expected member leads `role`, or owns `key`.
 
     `expect` is "here" (this host leads, and may act), "anybody", or the name of a member. `otherwise` says what to do
-    when another one leads: "wait", "skip" or "fail". `when_away` says what to do when the agent or the ledger cannot be
-    asked: "wait" or "fail". The event holds an `outcome` (success, skipped or failed), `why`, and on success also role,
-    partition, leader, address, term, and `here`, whether this host leads (None if the connection is to a ledger).
+    when another member leads: "wait", "skip" or "fail". `when_away` says what to do when the agent or the ledger cannot
+    be asked: "wait" or "fail". The event holds an `outcome` (success, skipped or failed) and `why`. On success it also
+    holds role, partition, leader, address, term, and `here`, which is whether this host leads (None if the connection
+    is to a ledger).
 
     With `ends_task` the task ends in the triggerer, without a worker, with the leader as its XCom; `soft_fail` then
-    makes a failure a skip. `layout` is that by which the task's run got its partition: a group with another fails it.
+    turns a failure into a skip. `layout` is the layout that gave the task's run its partition: a group with another
+    layout fails the task.
     """
 
     def __init__(
@@ -174,7 +177,7 @@ class LeaderTrigger(_Follower):
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Moment]) -> AsyncIterator[TriggerEvent]:
-        # The subscription to the stream is older than this line: what changes after it comes as a Moment.
+        # The subscription to the stream is older than this line: later changes arrive as a Moment.
         yield self._event(await self._wait(shared_stream, current(self.neli_conn_id)))
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -196,7 +199,7 @@ class LeaderTrigger(_Follower):
             return Conclusion(
                 "failed", f"{self._wanted()} was waited for, but the task's time is over: give it more time"
             )
-        raise AssertionError("a subscription ends never")
+        raise AssertionError("a subscription never ends")
 
     async def _judge(self, seen: Subscription) -> Conclusion | None:
         if seen.wrong is not None:
@@ -244,7 +247,7 @@ class LeaderTrigger(_Follower):
         return f"a leader of {what}" if self.expect == "anybody" else f"{what} led by {self.expect!r}"
 
     def _patience(self) -> float | None:
-        deadline: datetime | None = getattr(self, "timeout_after", None)  # `dag.test()` sets none.
+        deadline: datetime | None = getattr(self, "timeout_after", None)  # `dag.test()` sets no deadline.
         if deadline is None or not self._is_last_word:
             return None
         left = (deadline if deadline.tzinfo else deadline.replace(tzinfo=UTC)) - datetime.now(UTC)
@@ -252,7 +255,7 @@ class LeaderTrigger(_Follower):
 
     @property
     def _is_last_word(self) -> bool:
-        """Whether the event can end the task. `dag.test()` has no triggerer, so it gives triggers no number."""
+        """Whether the event can end the task. `dag.test()` has no triggerer, so its triggers have no number."""
         return self.ends_task and self.trigger_id is not None
 
     def _event(self, conclusion: Conclusion) -> TriggerEvent:
@@ -273,16 +276,17 @@ class OwnershipTrigger(_Follower):
     """Fires for each new owner of a role or of partitions: for an AssetWatcher, so that a Dag runs at a change.
 
     It watches the partition of `role`, or `partitions`, or all. An event is one of `on`: "acquired" (`member` owns it
-    under a new term), "lost" (another one owns what `member` had), "moved" (the owner is another one, whoever it is).
-    `member` is by default this host's, by the connection's agent. Partitions that go the same way at the same moment
-    are one event:
+    under a new term), "lost" (another member owns what `member` had), "moved" (the owner has changed, to any member).
+    `member` is this host's member by default, according to the connection's agent. Partitions that move the same way at
+    the same moment share one event:
 
         {"event": "acquired", "member": "a", "role": "nightly", "partitions": [42], "terms": [1790000000000123],
          "term": 1790000000000123, "from": "b", "to": "a", "address": "10.0.0.7:8000"}
 
-    `terms` has the term of each partition, `term` the highest. `from` is None if no owner was known. What `member` owns
-    when an asset is watched for the first time counts as acquired; a partition without an owner is no event until it
-    has one. Give each asset a watcher with arguments of its own, because one that several share remembers nothing.
+    `terms` has the term of each partition, `term` the highest. `from` is None if no owner was known. Partitions that
+    `member` owns when an asset is first watched count as acquired; a partition without an owner causes no event until
+    it has one. Give each asset a watcher with its own arguments, because a watcher that several assets share remembers
+    nothing.
     """
 
     def __init__(
@@ -305,7 +309,7 @@ class OwnershipTrigger(_Follower):
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Moment]) -> AsyncIterator[TriggerEvent]:
-        # Only what comes of a Moment is remembered once it is stored, so a watcher that starts late asks for one.
+        # Memory is stored only after a Moment's events are, so a watcher that starts late asks for a Moment.
         if (present := current(self.neli_conn_id)) is not None:
             present.look_again()
         tenures = await self._remembered()
@@ -358,7 +362,7 @@ class OwnershipTrigger(_Follower):
             told = await self.asset_state_store.aget(MEMORY, None)
         except ValueError:
             self.log.warning(
-                "Several assets share this watcher, so it cannot remember what it told, and will tell it again after a "
+                "Several assets share this watcher, so it cannot remember what it reported, and repeats it after a "
                 "restart: give each asset a watcher with arguments of its own"
             )
             self.asset_state_store = None
@@ -376,7 +380,7 @@ class OwnershipTrigger(_Follower):
         if wrong or self.partitions == [] or (self.role is not None and self.partitions is not None):
             raise BadKey(
                 "a role, or numbers of partitions from 0 on, or neither for all partitions was wanted",
-                "both were given" if self.role is not None else "a partition is no such number, or there is none",
+                "both were given" if self.role is not None else "a partition is not such a number, or none is named",
                 "name one of the two",
             )
         if not self.on or not set(self.on) <= set(CHANGES):
@@ -391,13 +395,14 @@ def _is(kind: str, member: str | None, payload: Mapping[str, Any]) -> bool:
 
 
 class _Tenures:
-    """Partition -> the owner and the term that were told last. A term is told once, and only if it is a higher one."""
+    """Partition -> the owner and the term reported last. A term is reported once, and only if it is higher than
+    before."""
 
     def __init__(self, known: Mapping[int, tuple[str, int]] | None = None) -> None:
         self._known = dict(known or {})
 
     def take(self, views: Iterable[OwnerView]) -> list[dict[str, Any]]:
-        """What is new in `views`: the same way for several partitions is one of them."""
+        """The news in `views`: partitions that moved the same way share one item."""
         ways: dict[tuple[str | None, str], list[OwnerView]] = {}
         for view in views:
             was, term = self._known.get(view.partition, (None, 0))
@@ -417,7 +422,7 @@ class _Tenures:
         ]
 
     def spelled(self) -> str:
-        """Names once, and then for each partition the place of its owner's name, and the term."""
+        """As JSON: the names once, and then for each partition the index of its owner's name, and the term."""
         names = sorted({name for name, _ in self._known.values()})
         places = {name: place for place, name in enumerate(names)}
         owned = {partition: [places[name], term] for partition, (name, term) in self._known.items()}

@@ -22,7 +22,7 @@ with DAG("firing", start_date=START, schedule=None):
 
 
 class Work(BaseOperator):
-    """It takes no time."""
+    """Takes no time."""
 
     def execute(self, context: Context) -> None:
         return None
@@ -33,7 +33,7 @@ class GatedWork(LeaderOperator, Work):
 
 
 class MeasuredGate(GatedWork):
-    """Milliseconds that the gate adds, and those of one XCom, again and again, in the process of a real worker."""
+    """Milliseconds that the gate adds, and those of one XCom, measured repeatedly in a real worker's process."""
 
     def execute(self, context: Context) -> list[list[float]]:  # type: ignore[override]
         added, pushed = [], []

@@ -1,14 +1,13 @@
-"""A part of the fuzz: one door of ours, and a source of inputs for it. How to write one, and what all draw from.
+"""The parts of the fuzz, each one of our doors and a source of inputs for it: how to write one, and shared inputs.
 
     opened()  --once-->  attempt(rng)  --again and again-->  texts that a person would see
                               '--raises one of DOCUMENTED: the input was refused, as it should be
                               '--raises anything else, or never ends: a crash
 
 A part is a module with `DOCUMENTED`, the errors that its door is documented to raise, and `opened()`, a context around
-all of its attempts. It is named in `PARTS` of `benchmarks/fuzz.py`. An attempt draws everything from its `rng` and
-starts from the same state each time, so the same seed and number give the same input again. It puts `secret(rng)`
-wherever people put secrets, and yields what the door showed: a repr, a table, a page. What it showed before it raised
-counts, too.
+all of its attempts. `PARTS` in `benchmarks/fuzz.py` lists it. An attempt draws everything from its `rng` and starts
+from the same state each time, so the same seed and number give the same input again. It puts `secret(rng)` wherever
+people put secrets, and yields the door's output: a repr, a table, a page. Output before an error counts, too.
 """
 
 import random
@@ -19,13 +18,13 @@ from typing import NamedTuple
 __all__ = ["MARKER", "Attempt", "FuzzPart", "any_bytes", "any_text", "mutated", "secret"]
 
 MARKER = "Tr0ub4dor"
-"""The sign of a secret. It stands in no name, so a text that has it shows a secret or a piece of one."""
+"""The sign of a secret. No name contains it, so a text that contains it shows a secret or a piece of one."""
 
 Attempt = Callable[[random.Random], Iterable[str]]
 
 
 class FuzzPart(NamedTuple):
-    """A part: what its module has."""
+    """A part: the contents of its module."""
 
     documented: tuple[type[Exception], ...]
     opened: Callable[[], AbstractContextManager[Attempt]]
@@ -55,12 +54,12 @@ PIECE_MAX = 12
 
 
 def secret(rng: random.Random) -> str:
-    """A secret. Between signs that part an address it has the marker twice, so that its tail alone is seen, too."""
+    """A secret. It has the marker twice, between characters that split an address, so even its tail is detected."""
     return rng.choice((MARKER, f"{MARKER}{rng.choice(SIGNS)}{MARKER}", f"{MARKER}%{rng.randrange(256):02x}{MARKER}"))
 
 
 def any_text(rng: random.Random, *, size_max: int = 20) -> str:
-    """Letters, signs, and what no terminal should get."""
+    """Letters, punctuation, and characters that no terminal should get."""
     kinds = ("abcXYZ019", SIGNS, ODD)
     return "".join(rng.choice(rng.choice(kinds)) for _ in range(rng.randint(0, size_max)))
 
@@ -70,9 +69,9 @@ def any_bytes(rng: random.Random, *, size_max: int = 20) -> bytes:
 
 
 def mutated(rng: random.Random, text: str, others: Sequence[str], *, times_max: int = 3) -> str:
-    """`text` after up to so many accidents: pieces lost, doubled, overwritten, or taken from one of `others`.
+    """`text` after up to `times_max` accidents: pieces lost, doubled, overwritten, or taken from one of `others`.
 
-    The marker stays whole: half of it would be a secret that no one finds again.
+    The marker stays whole: half of it would be a secret that the fuzz cannot find again.
     """
     pieces = [piece for part in text.split(MARKER) for piece in (MARKER, *part)][1:]
     for _ in range(rng.randint(0, times_max)):

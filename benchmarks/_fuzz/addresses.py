@@ -3,9 +3,9 @@
     a shape of an address --secrets, accidents--> judged, shown, configured   always
                                                   opened                      if it leads nowhere beyond this process
 
-An address that another host or another file might answer to is judged only. Redis is opened at a port that is closed, a
-file without making it, and Kafka with a last setting that its client refuses: it reads all others before, and asks no
-broker.
+An address that another host or another file might answer to is only judged. Redis is opened at a closed port, a file is
+opened without creating it, and Kafka is opened with a last setting that its client refuses: the client reads all other
+settings before that, and contacts no broker.
 """
 
 import os
@@ -29,7 +29,7 @@ __all__ = ["DOCUMENTED", "opened"]
 DOCUMENTED = (ConfigError, LedgerError)
 
 NOWHERE = "127.0.0.1:1"
-"""No server listens at port 1, and a connection to it is refused at once."""
+"""No server listens on port 1, so a connection to it is refused immediately."""
 
 SHAPES = (
     "kafka://{who}{host}/{group}{query}",
@@ -87,7 +87,7 @@ PUBLIC = frozenset(
 """Options whose values are shown."""
 
 DANGEROUS = ("plugin", "debug", "oauth")
-"""Settings by which librdkafka loads a library, talks, or starts a thread that asks elsewhere."""
+"""Settings by which librdkafka loads a library, logs, or starts a thread that contacts other hosts."""
 
 
 @contextmanager
@@ -118,9 +118,9 @@ def _address(rng: random.Random, folder: str) -> str:
 
 
 def _without_public_markers(address: str) -> str:
-    """`address` without the marker where none expects a secret: in a path, a host, a harmless option.
+    """`address` without the marker where no secret is expected: in a path, a host, a harmless option.
 
-    Accidents move it there. If an @ follows somewhere, it is part of what a person meant as a password.
+    Accidents move it there. If an @ follows somewhere, it is part of what the user meant as a password.
     """
     if address.startswith(("/", "unix:/")):
         return address.replace(MARKER, "plain")
@@ -145,7 +145,7 @@ def _without_public_markers(address: str) -> str:
 
 
 def _shown(address: str, folder: str) -> Iterable[str]:
-    """All that is ever shown of `address`. Raises, in the end, if it is refused as that of a ledger."""
+    """Everything that is ever shown of `address`. Raises, in the end, if it is refused as a ledger's address."""
     yield from problems_of(address)
     yield from owners_problems("ownership", address)
     yield public_address(address)

@@ -1,11 +1,11 @@
 """Fuzz of the link among peers: datagrams of strangers, of a network that keeps and mixes them, and of key holders.
 
-    a, b and c speak; a starts anew --datagrams--> the wire: kept for ever, doubled, cut, changed, misdirected
+    a, b and c speak; a restarts -----datagrams--> the wire: kept forever, doubled, cut, changed, misdirected
                                                       |
     sealed with the right key, with any fields -------+--> b opens them, and whatever it replies goes to the wire
     a file of votes, changed anywhere ----------------'
 
-Nothing is taken twice; nothing of a process after its successor's; nothing that was not said. The key is the secret.
+No datagram is taken twice, none of a process after its successor's, and none that was not sent. The key is the secret.
 """
 
 import hashlib
@@ -68,9 +68,9 @@ def _attempt(rng: random.Random, folder: Path) -> Iterable[str]:
                 shown = sides[to].open(datagram)
                 yield repr((shown.content, shown.flaw, shown.sender, shown.size))
                 if shown.content is Content.BODY:
-                    assert shown.body in said, "a body was said"
+                    assert shown.body in said, "the body was sent by a peer"
                     taken.append((to, lives[to], shown.body))
-                assert shown.content is not Content.REPLACED, "nobody lives beside its successor"
+                assert shown.content is not Content.REPLACED, "no process outlives the start of its successor"
                 if shown.reply:
                     assert len(shown.reply) <= DATAGRAM_MAX, "a reply is no longer than any datagram"
                     wire.append((shown.sender, shown.reply))
@@ -97,7 +97,7 @@ def _junk(rng: random.Random, wire: list[tuple[int, bytes]]) -> bytes:
 
 
 def _by_a_key_holder(rng: random.Random, side: Seal) -> Iterable[str]:
-    """Fields that no release of ours writes: a holder of the key may say anything, and crash nobody."""
+    """Fields that no release of ours writes: a holder of the key may send anything, and must not crash a peer."""
     genuine = HEADER.unpack_from(side.ask(0))
     for _ in range(20):
         fields = list(genuine)
@@ -126,7 +126,7 @@ def _votes(rng: random.Random, folder: Path) -> Iterable[str]:
     path.write_bytes(text)
     try:
         with closing(KeptMemory(folder, group="jobs", me="a:1", mark=b"")) as again:
-            assert text == whole, "a file that was changed is refused"
+            assert text == whole, "a changed file is refused"
             yield repr(again.memory[:10])
     finally:
         assert text == path.read_bytes(), "a file is not touched until something is kept"

@@ -1,11 +1,11 @@
-"""Fuzz of the HTTP door: requests and what is left of them, at an agent's own socket and at its port.
+"""Fuzz of the HTTP door: requests and broken requests, at an agent's own socket and at its port.
 
     a sound request --fields lost, doubled, overwritten; headers that contradict each other--> own socket --> agent
-    bytes that are no request ------------------------------------------------------------>  port --> door --> agent
+    bytes without a request -------------------------------------------------------------->  port --> door --> agent
                                                                                               '-- the answer, if any
 
-Keys and tokens are the secrets. An answer must make sense: known statuses, and refusals with all their parts. A defect
-that the guard of either process catches is an answer of the kind NeliError, and so a crash here.
+Keys and tokens are the secrets. An answer must make sense: known statuses, and refusals with all their parts. If the
+guard of either process catches a defect, the answer is of the kind NeliError, and counts as a crash here.
 """
 
 import json
@@ -26,11 +26,11 @@ from tests.support.agents.running import Running, configured, running
 __all__ = ["DOCUMENTED", "opened"]
 
 DOCUMENTED = (ConnectionError, EOFError)
-"""A connection that is cut off. There is no other way to answer bytes that are no request."""
+"""A connection that is cut off, which is the only way to answer bytes without a request."""
 
 TOKEN = f"{MARKER}-{MARKER}-token"
 ANSWER_MAX = 10.0
-"""Seconds until the end of an answer. A stream has none, and is left after its head."""
+"""Seconds until the end of an answer. A stream has no end, and is left after its head."""
 
 PATHS = (
     *(
@@ -116,12 +116,12 @@ def _query(rng: random.Random) -> str:
         return rng.choice((secret(rng), rng.choice(NUMBERS), any_text(rng).replace(" ", "+"), rng.choice(HUGE)))
 
     pairs: Sequence[str] = [f"{rng.choice(FIELDS)}={value()}" for _ in range(rng.choice((0, 1, 1, 1, 2, 20)))]
-    # No client waits for a lease here: it is told at once.
+    # No client waits for a lease here: it is answered immediately.
     return "?" + "&".join((*pairs, *rng.choice(((), ("timeout=0",))))) if pairs else ""
 
 
 def _body(rng: random.Random) -> str:
-    name = rng.choice(("b", "nobody", "", any_text(rng)))  # Not the agent's own, which would not lead any more.
+    name = rng.choice(("b", "nobody", "", any_text(rng)))  # Not the agent's own name: it would no longer lead.
     values = (name, 3, -1, 1e300, None, True, [name], {"a": 1})
     bodies: tuple[object, ...] = (
         {"keys": [secret(rng), any_text(rng)]},
@@ -145,7 +145,7 @@ def _connected(agent: Running, kind: str) -> Iterator[socket.socket]:
 
 
 def _answers(client: socket.socket) -> Iterator[str]:
-    """The first answer, which must make sense, and all else that comes before the end or a stream."""
+    """The first answer, which must make sense, and everything that follows before the end or a stream."""
     said = b""
     while b"\r\n\r\n" not in said:
         said += _more(client)
@@ -160,9 +160,9 @@ def _answers(client: socket.socket) -> Iterator[str]:
     length = head.lower().partition(b"\r\ncontent-length: ")[2].partition(b"\r\n")[0]
     if status == 100 or not length:
         return
-    assert status in STATUSES, f"{status} is no status of ours"
+    assert status in STATUSES, f"{status} is not one of our statuses"
     if status not in {200, 304} and (content := body[: int(length)]):  # None after HEAD.
-        with suppress(msgspec.DecodeError):  # After HEAD, it is the next answer.
+        with suppress(msgspec.DecodeError):  # After HEAD, this is the next answer.
             refusal = msgspec.json.decode(content, type=Refusal)
             assert refusal.kind != "NeliError", refusal.found
             assert "" not in {refusal.wanted, refusal.found, refusal.remedy}

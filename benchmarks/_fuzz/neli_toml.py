@@ -31,7 +31,7 @@ USABLE = (
 )
 ADDRESSES = (*USABLE, "redis://:{secret}@localhost/jobs?db={secret}", "http://user:{secret}@localhost:9092")
 SOUND = {"SECONDS": "0.5", "NUMBER": "64", "": "true", "TEXT": "memory://jobs"}
-"""A value that is at least of an option's kind, by its metavar."""
+"""A value of an option's kind, by its metavar."""
 
 WORDS = (
     "a",
@@ -126,7 +126,7 @@ def _sound(rng: random.Random, folder: Path) -> bytes:
 
 
 def _written(rng: random.Random, folder: Path) -> bytes:
-    """A file. Accidents happen to its lines without a secret only: they could turn one into a name, which is none."""
+    """A file. Accidents only happen to its lines without a secret: they could turn a secret into a mere name."""
     if rng.random() < 0.02:
         return rng.randbytes(rng.randrange(400))
     lines = ['ledger = "memory://jobs"'] if rng.random() < 0.7 else []
@@ -146,7 +146,7 @@ def _written(rng: random.Random, folder: Path) -> bytes:
 
 
 def _said(rng: random.Random, key: str, folder: Path) -> str:
-    """A value for the option `key`, or for another one, written there by mistake."""
+    """A value for the option `key`, or for another option, written there by mistake."""
     kind = rng.random()
     if kind < 0.6:
         return SOUND.get(OPTIONS[key].kind.metavar, "debug")
@@ -154,7 +154,7 @@ def _said(rng: random.Random, key: str, folder: Path) -> str:
         return mutated(rng, rng.choice(WORDS), WORDS, times_max=rng.choice((0, 0, 2)))
     if kind < 0.95:
         text = _filled(rng, rng.choice(ADDRESSES), folder)
-        # Elsewhere an address must be one still: from a piece of it, no program can tell that it is a secret.
+        # Elsewhere it must still be an address: no program can know that a piece of an address is a secret.
         return mutated(rng, text, ADDRESSES, times_max=rng.choice((0, 3))) if key in {"ledger", "ownership"} else text
     return any_text(rng)
 
@@ -164,7 +164,7 @@ def _filled(rng: random.Random, text: str, folder: Path) -> str:
 
 
 def _toml(text: str) -> str:
-    """As TOML writes it."""
+    """The value in TOML."""
     return '"' + "".join(f"\\U{ord(sign):08x}" for sign in text) + '"'
 
 

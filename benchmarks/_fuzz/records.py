@@ -6,7 +6,7 @@
                                                                                    '--a newcomer, by the newest snapshot
     all that read all of it hold one state; the state can be written down; no name in it is a command
 
-The clock is turned by the attempt, so that leases pass in no time.
+The attempt turns the clock, so leases pass immediately.
 """
 
 import json
@@ -77,7 +77,7 @@ def _attempt(rng: random.Random) -> Iterable[str]:
     if state.at == followed.at:
         assert state == followed, "all that read the same records hold the same state"
     if state.genesis is not None:
-        assert restore(snapshot("z", state)) == state, "what was read can be written down, and started from"
+        assert restore(snapshot("z", state)) == state, "a member can write the state down, and start from it"
     names = [*state.drains, *state.weights, *state.pins.values(), *(seat.name for seat in state.seats.values())]
     assert all(name.isprintable() for name in names), "a name is text"
     late = _Reader(log, now, Observer)
@@ -90,7 +90,7 @@ def _attempt(rng: random.Random) -> Iterable[str]:
 
 
 class _Reader:
-    """One machine over the log, and what it says to people."""
+    """One machine over the log, and its messages to people."""
 
     def __init__(self, log: MemoryLog, now: list[float], begin: Any) -> None:
         self.told: list[str] = []
@@ -106,7 +106,7 @@ class _Reader:
 
     def turn(self) -> None:
         for _ in range(4):
-            self._ledger.wake()  # Nothing is waited for: time passes only between two rounds.
+            self._ledger.wake()  # It waits for nothing: time passes only between two rounds.
             self.pump.turn()
 
 
@@ -115,7 +115,7 @@ def _settings() -> Settings:
 
 
 def _line(rng: random.Random, machine: Any) -> bytes:
-    """A record that would have an effect now, as it is or after accidents."""
+    """A record that would have an effect now, unchanged or after accidents."""
     payload = encode(_record(rng, machine))
     match rng.randrange(8):
         case 0 | 1 | 2:
@@ -127,7 +127,7 @@ def _line(rng: random.Random, machine: Any) -> bytes:
         case _:
             fields = msgspec.json.decode(payload)
             _change(rng, fields)
-            return json.dumps(fields).encode()  # It escapes half a character, which no other encoder takes.
+            return json.dumps(fields).encode()  # It escapes half of a surrogate pair, which no other encoder accepts.
 
 
 def _change(rng: random.Random, fields: dict[str, Any]) -> None:

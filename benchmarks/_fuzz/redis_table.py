@@ -1,4 +1,4 @@
-"""Fuzz of the table of owners in a real Redis, filled with junk of every type, read and written by ours.
+"""Fuzz of the table of owners in a real Redis, filled with junk of every type, which our code reads and writes.
 
     a sound table --fields lost, doubled, overwritten; keys of other types--> Redis --READ--> RedisOwners, Router
     junk on the channel -------------------------------------------------------------news---> the same
@@ -32,7 +32,7 @@ DOCUMENTED = (GroupMismatch, LedgerUnavailable, LedgerUnusable, LookupFailed)
 GROUP = "jobs"
 OWNERS, HOLDERS, LAYOUT = keys(GROUP)
 LATER = 4_102_444_800_000
-"""Milliseconds: the year 2100, when a holder expires that is alive."""
+"""Milliseconds: the year 2100, when a live holder expires."""
 
 NUMBERS = ("0", "-1", "7", "1.5", "007", "+3", " 4", "1_000", "\u0661", str(2**53), str(2**63), "9" * 25)
 CARDS: Sequence[object] = (
@@ -60,7 +60,7 @@ READER_MAX = 20.0
 @contextmanager
 def opened() -> Iterator[Attempt]:
     with Redis.started(settings={"requirepass": MARKER}) as server:
-        # Not over TCP: each attempt opens a few connections, and those would use up the ports of this host.
+        # Not over TCP: each attempt opens a few connections, which would use up the ports of this host.
         url = server.unix_url(GROUP, who=f":{MARKER}@")
         with closing(redis_client.Redis(unix_socket_path=server.socket, password=MARKER)) as client:
             yield lambda rng: _attempt(rng, url, client)
@@ -85,7 +85,7 @@ def _attempt(rng: random.Random, url: str, client: "redis_client.Redis") -> Iter
         for thread in threading.enumerate():
             if thread.name == "neli-router":
                 thread.join(READER_MAX)
-                assert not thread.is_alive(), "the reader of a router that was closed is to end"
+                assert not thread.is_alive(), "the reader of a closed router must end"
 
 
 def _fill(rng: random.Random, client: "redis_client.Redis") -> None:

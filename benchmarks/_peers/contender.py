@@ -1,16 +1,16 @@
-"""One process that wants a role from one of the peers, holds it as long as it can, and notes when.
+"""One process that wants a role from a rival, holds it as long as it can, and notes when.
 
     campaign --waits--> holds --renewed, and renewed--> holds ...
-        ^                 '---- told that it expired --> lost --.
+        ^                 '---- it expired ------------> lost --.
         '--------------------------------------------------------'
 
-It notes one line each, which outlives kill -9, by its own reading of the host's clock:
+It notes one line for each, which survives kill -9, by its own reading of the host's clock:
 
-    waits 12.031        it stands in line for the role
+    waits 12.031        it is waiting for the role
     holds 12.488        it has the role
-    lost 13.350         it was told that its session, lease or lock had expired, although it lives
+    lost 13.350         its session, lease or lock has expired, although it is alive
 
-It ends with its parent: when its standard input does.
+It ends with its parent, when its standard input ends.
 """
 
 import json
@@ -34,7 +34,7 @@ class Note(NamedTuple):
 
 
 class Notebook:
-    """Where one process writes. May be shared between threads."""
+    """A process writes its notes here. May be shared between threads."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -44,13 +44,13 @@ class Notebook:
 
 
 class NoteReader:
-    """Reads along what one process notes."""
+    """Follows the notes of one process."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._position = path, 0
 
     def fresh(self) -> list[Note]:
-        """The notes since the last call. A line that is not finished yet is left for the next."""
+        """The notes since the last call. An unfinished line is left for the next call."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
@@ -62,7 +62,7 @@ class NoteReader:
 
 
 def main(order: dict[str, Any]) -> None:
-    """Contend for ever, as `order` says: the `rival`, its `address`, the `setting` in seconds, a `name`, `notes`."""
+    """Contend forever, as `order` says: the `rival`, its `address`, the `setting` in seconds, a `name`, `notes`."""
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     rival = import_module(f"benchmarks._peers.{order['rival']}")
     rival.contend(order["address"], order["setting"], order["name"], Notebook(Path(order["notes"])))

@@ -1,6 +1,6 @@
-"""A contest: three processes that want one role from one server, which each of them notes to have or to have lost.
+"""A contest: three processes that want one role from one server. Each notes when it has the role, or has lost it.
 
-with Contest(rival, address, setting) as contest:      settled: one holds it, the others stand in line
+with Contest(rival, address, setting) as contest:      settled: one holds it, the others wait
     contest.takeover(rng)                              kill -9 of the holder ... the next one holds it
     contest.look()                                     who lost it, or got it, without a kill: `false_expiries`
 """
@@ -56,7 +56,7 @@ class Contender:
         return notes
 
     def kill(self) -> float:
-        """End it with kill -9; returns the time just before that."""
+        """Kill the process with -9; return the time just before."""
         at = host_clock()
         self._process.kill()
         self._process.wait()
@@ -90,12 +90,12 @@ class Contest:
         self._stack.close()
 
     def look(self) -> None:
-        """Count what was lost, or passed on, although none was killed."""
+        """Count what was lost or passed on, although no process was killed."""
         for contender in self._present:
             self.false_expiries += sum(note.kind in ("lost", "holds") for note in contender.fresh())
 
     def takeover(self, rng: random.Random) -> float:
-        """Kill the holder at a random moment; seconds until another holds the role."""
+        """Kill the holder at a random moment; return seconds until another process holds the role."""
         time.sleep(self.setting * rng.random())
         self.look()
         self._await(self._is_settled, "one was to hold the role")

@@ -1,10 +1,10 @@
-"""A role from etcd: its own election service, over its gateway of JSON.
+"""A role from etcd: its own election service, over its JSON gateway.
 
     lease/grant(TTL) --> election/campaign (waits) --> elected          lease/keepalive, three a TTL, all the while
-                                                                        '--> TTL 0: it expired: begin anew
+                                                                        '--> TTL 0: it expired: start over
 
-The campaign makes a key under our lease and returns when no older key is left. When a process dies, its lease ends,
-etcd deletes its key, and the next one's campaign returns. Three keepalives a TTL is what etcd's own client sends.
+The campaign creates a key under our lease and returns when no older key is left. When a process dies, its lease ends,
+etcd deletes its key, and the next process's campaign returns. Three keepalives a TTL is the rate of etcd's own client.
 """
 
 import http.client
@@ -23,7 +23,7 @@ CAMPAIGN_MAX = 3600.0
 
 
 def contend(address: str, setting: float, name: str, notebook: Notebook) -> None:
-    """Contend for the role, with a lease of `setting` seconds, which etcd has whole."""
+    """Contend for the role, with a lease of `setting` seconds, which etcd takes as a whole number."""
     while True:
         lease = _ask(address, "lease/grant", {"TTL": round(setting)})["ID"]
         expired = threading.Event()
@@ -43,7 +43,7 @@ def _keep(address: str, lease: str, setting: float, expired: threading.Event) ->
         try:
             answer = _said(connection, "lease/keepalive", {"ID": lease})
         except (OSError, http.client.HTTPException):
-            connection.close()  # As its own client does, try again until we are told.
+            connection.close()  # Like etcd's own client, try again until there is an answer.
             continue
         if int(answer.get("result", {}).get("TTL", 0)) <= 0:
             expired.set()

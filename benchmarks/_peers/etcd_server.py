@@ -1,10 +1,10 @@
 """A real etcd to measure ourselves against: Debian's etcd-server, one node on loopback.
 
     with Etcd.started() as etcd:
-        etcd.address                 "127.0.0.1:4711", for its gateway of JSON at /v3/...
+        etcd.address                 "127.0.0.1:4711", for its JSON gateway at /v3/...
 
-Its shortest lease follows from its election timeout: one and a half of it, rounded up to whole seconds. At the default
-of a second that makes two seconds; here it is half of that, so that leases of one second are granted.
+Its shortest lease is one and a half times its election timeout, rounded up to whole seconds. With the default timeout
+of a second, this is two seconds. Here the timeout is half a second, so leases of one second are granted.
 """
 
 import http.client
@@ -28,7 +28,7 @@ HEARTBEAT_MS = 50
 
 
 def missing() -> str:
-    """Why there can be no etcd here, or nothing."""
+    """Why etcd is not available here; empty if it is."""
     return "" if shutil.which("etcd") else "etcd cannot be found: apt-get install etcd-server"
 
 
@@ -50,7 +50,7 @@ class Etcd(ServerProcess):
     @classmethod
     @contextmanager
     def started(cls) -> Iterator[Self]:
-        """A server that answers, gone at the end."""
+        """A running server, which is stopped at the end."""
         with tempfile.TemporaryDirectory(prefix="neli-etcd-") as folder:
             etcd = cls(Path(folder))
             try:
@@ -61,7 +61,7 @@ class Etcd(ServerProcess):
                 etcd.kill()
 
     def wait(self) -> None:
-        """Until it says that it is healthy."""
+        """Wait until it reports that it is healthy."""
         host, _, port = self.address.partition(":")
         give_up_at = time.monotonic() + START_MAX
         while time.monotonic() < give_up_at and self.running:

@@ -2,14 +2,14 @@
 
     setting 1 --a wrong expiry--> setting 2 --...--> setting n, and none for N seconds: this one
 
-    round 1: kill ours, kill etcd's, kill ZooKeeper's, kill Redis's; round 2: ...        all alive beside each other
+    round 1: kill ours, kill etcd's, kill ZooKeeper's, kill Redis's; round 2: ...        all run at the same time
 
-The same rule for all: an endless loop on each core, N seconds, not one false expiry. Then no core is kept busy. Kills
-take turns within one run, so that anything else that the machine does falls on all alike.
+The same rule holds for all: an endless loop on each core, N seconds, not one false expiry. Afterwards no core is kept
+busy. Kills take turns within one run, so that other load on the machine affects all alike.
 
     NAME_setting_s, NAME_ms_median, NAME_ms_max     at that setting
     NAME_over_ours, NAME_over_ours_max              the median over our median, the maximum over our maximum
-    NAME                                            why it could not be had, instead of all that
+    NAME                                            why it is not available, instead of these figures
     redis_lock_lacks                                what ours gives and it does not, in words
 """
 
@@ -29,11 +29,11 @@ __all__ = ["compared", "fitting", "killed", "smallest", "told"]
 LOOK_EVERY = 0.05
 
 LACKS = "a fencing token, an order of who waits, and a Redis that does not forget"
-"""To be said beside a lock's speed."""
+"""Printed with a lock's speed."""
 
 
 def compared(sizes: Sizes, seconds: float, rounds: int, rng: random.Random) -> Figures:
-    """Ours and every rival that can be had: the settings found in `seconds` each, and `rounds` of kills."""
+    """Ours and every available rival: the settings found in `seconds` each, and `rounds` of kills."""
     first = ours(sizes)
     least = smallest(first, first.settings, seconds)
     if least is None:
@@ -50,7 +50,7 @@ def compared(sizes: Sizes, seconds: float, rounds: int, rng: random.Random) -> F
 
 
 def fitting(seconds: float, lock_min: float) -> tuple[list[tuple[Rival, float]], Figures]:
-    """Every rival that can be had, with its setting; and why the others cannot. The lock's is `lock_min` at least."""
+    """Every available rival with its setting, and the reasons why others are not. The lock's is `lock_min` at least."""
     chosen: list[tuple[Rival, float]] = []
     figures: Figures = {}
     for rival in rivals():
@@ -58,7 +58,7 @@ def fitting(seconds: float, lock_min: float) -> tuple[list[tuple[Rival, float]],
             figures[rival.name] = f"not here: {rival.missing}"
             continue
         settings = rival.settings
-        if rival.name == "redis_lock":  # At equal TTL, if it can be.
+        if rival.name == "redis_lock":  # At equal TTL, if possible.
             settings = tuple(setting for setting in settings if setting >= lock_min)
         try:
             setting = smallest(rival, settings, seconds)
@@ -89,9 +89,9 @@ def _too_small(rival: Rival) -> str:
 
 
 def smallest(rival: Rival, settings: Sequence[float], seconds: float) -> float | None:
-    """The first of `settings`, which rise, without a wrong expiry in `seconds` with all cores busy."""
+    """The first of the rising `settings` without a wrong expiry in `seconds` with all cores busy."""
     for setting in settings:
-        # One at which it never comes to rest is too small, too.
+        # A setting that never settles is too small, too.
         with suppress(TimeoutError), rival.at(setting) as asked, busy_cores():
             end = host_clock() + seconds
             asked.look()
@@ -104,7 +104,7 @@ def smallest(rival: Rival, settings: Sequence[float], seconds: float) -> float |
 
 
 def killed(present: Mapping[str, Asked], rounds: int, rng: random.Random) -> dict[str, list[float]]:
-    """Seconds of each takeover. One of each, in turn, and again."""
+    """Seconds of each takeover. The sides are killed in turn, once a round."""
     took: dict[str, list[float]] = {name: [] for name in present}
     for _ in range(rounds):
         for name, one in present.items():

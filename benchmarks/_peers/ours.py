@@ -1,10 +1,10 @@
-"""Ours: a group that shares everything evenly, and how long no member leads the partitions of one that is killed.
+"""Ours: a group that shares everything evenly, and how long a killed member's partitions have no leader.
 
 with balanced(lease, sizes) as (group, copy):            real processes on one ledger, settled
     takeover(group, process)                             kill -9 ... a survivor holds a lease of the last partition
-    with Ours(lease, sizes) as ours: ...                 the same as the peers are asked, see `contest`
+    with Ours(lease, sizes) as ours: ...                 the same interface as the peers', see `contest`
 
-With `is_witnessed`, the agent of the host stands beside them as their witness; without, they have none.
+With `is_witnessed`, the host's agent is their witness; without it, they have none.
 """
 
 import os
@@ -31,7 +31,7 @@ from tests.support.processes.ledger_copy import LedgerCopy
 __all__ = ["Ours", "Sizes", "await_led_elsewhere", "balanced", "busy_cores", "patient_read", "takeover"]
 
 ROUNDS_PER_LEASE = 4
-"""How often a worker checks its leases and acts; what it acquires, it acts for at once."""
+"""How often a worker checks its leases and acts; it acts immediately for what it acquires."""
 
 BUSY = """
 import os
@@ -47,7 +47,7 @@ class Sizes:
     members: int
     partitions: int
     there: str = ""
-    """Where the ledger is to be; see `place`."""
+    """The place of the ledger; see `place`."""
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def balanced(lease: float, sizes: Sizes, *, is_witnessed: bool = False) -> Itera
         options = {"ledger": f"sqlite://{folder}/ledger.db", "lease": lease, **options_at(sizes.there, "failover")}
         environment: dict[str, str] = {}
         if is_witnessed:
-            # A member that starts before it has no witness.
+            # A member that starts before the agent has no witness.
             layout = {"partitions": sizes.partitions}
             agent = AgentProcess("witness", Path(folder), "--weight", "0", layout=layout, **options)
             environment = stack.enter_context(agent).environment
@@ -73,7 +73,7 @@ def balanced(lease: float, sizes: Sizes, *, is_witnessed: bool = False) -> Itera
 
 
 def takeover(group: ProcessGroup, victim: MemberProcess) -> float:
-    """Kill `victim`; seconds until others lead the last of its partitions."""
+    """Kill `victim`; return seconds until others lead the last of its partitions."""
     group.read_notes()
     leads = list(victim.life.held)
     killed_at = victim.kill()
@@ -81,7 +81,7 @@ def takeover(group: ProcessGroup, victim: MemberProcess) -> float:
 
 
 def await_led_elsewhere(group: ProcessGroup, victim: MemberProcess, partitions: list[int], since: float) -> float:
-    """Wait until others act for all of `partitions`; when the last of them began to, after `since`, by its clock."""
+    """Wait until others act for all of `partitions`; return when the last began to, after `since`, on its clock."""
 
     def is_led() -> bool:
         others = (it.life for it in group.processes if it is not victim and it.is_running)
@@ -92,7 +92,7 @@ def await_led_elsewhere(group: ProcessGroup, victim: MemberProcess, partitions: 
 
 
 class Ours:
-    """A group of ours, asked as the peers are. `false_expiries` counts partitions that moved without a kill."""
+    """A group of ours, with the interface of a rival. `false_expiries` counts moves of partitions without a kill."""
 
     def __init__(self, lease: float, sizes: Sizes, *, is_witnessed: bool = False) -> None:
         self._lease, self._sizes, self._is_witnessed = lease, sizes, is_witnessed
@@ -112,13 +112,13 @@ class Ours:
         self._stack.close()
 
     def look(self) -> None:
-        """Count what moved although no member was killed."""
+        """Count the partitions that moved although no member was killed."""
         self._group.read_notes()
         while self._watch.take(0.0) is not None:
             self.false_expiries += 1
 
     def takeover(self, rng: random.Random) -> float:
-        """Kill a member at a random moment; seconds until the last of its partitions is led by another."""
+        """Kill a member at a random moment; return seconds until another leads the last of its partitions."""
         self._group.read_notes()
         time.sleep(self._lease * rng.random())
         running = self._group.running
@@ -129,13 +129,13 @@ class Ours:
         return took
 
     def leave(self) -> tuple[History, int]:
-        """Let all leave; what the ledger tells of the group, and how often two acted at once."""
+        """Let all leave; return the group's history from the ledger, and how often two acted at the same time."""
         self._group.leave()
         return history_of(self._copy.close()), len(self._group.verdict().overlaps)
 
 
 def patient_read(ledger: Ledger, timeout: float) -> list[Entry]:
-    """The entries that can be read now; none while the ledger is away, as on a machine that is far too busy."""
+    """The entries that can be read now; none while the ledger is unreachable, as on a machine that is far too busy."""
     try:
         return ledger.read(timeout)
     except LedgerUnavailable:
@@ -144,7 +144,7 @@ def patient_read(ledger: Ledger, timeout: float) -> list[Entry]:
 
 @contextmanager
 def busy_cores() -> Iterator[None]:
-    """An endless loop beside us on each core."""
+    """Run an endless loop on each core, next to us."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     loops = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(cores)]
     try:

@@ -1,11 +1,11 @@
 """A role from Redis: redis-py's lock, with a TTL that its holder renews.
 
     acquire: SET role token NX PX ttl, again and again --> acquired --> extend, three a TTL
-                                                              '--> no longer ours: begin anew
+                                                              '--> no longer ours: start over
 
-When a process dies, its key expires, and the next process that asks has the lock: there is no line, and how soon is a
-matter of how often one asks, ten times a TTL here. It gives no fencing token, and is silent if Redis forgets: after a
-restart without a log, or a failover, two hold it.
+When a process dies, its key expires, and the next process that asks gets the lock. Processes do not queue, and the
+delay depends on how often they ask: ten times a TTL here. The lock gives no fencing token, and does not notice if Redis
+forgets it: after a restart without a log, or a failover, two processes hold it.
 """
 
 import time

@@ -1,8 +1,8 @@
-"""The rivals: the name of each, why it cannot be had here, and the settings worth trying, from the smallest.
+"""The rivals: each one's name, why it is not available here, and the settings worth trying, from the smallest.
 
-etcd        a lease's TTL        in whole seconds: one is the least there is
-zookeeper   a session's timeout  the server is started anew for each, with ticks to match
-redis_lock  a lock's TTL         begins at our lease, so that both are measured at equal TTL if that holds
+etcd        a lease's TTL        in whole seconds: one is the least
+zookeeper   a session's timeout  the server is restarted for each, with matching ticks
+redis_lock  a lock's TTL         starts at our lease, to measure both at equal TTL if that works
 ours        a group's lease
 """
 
@@ -26,7 +26,7 @@ TTLS = (1.0, 2.0, 3.0, 5.0, 8.0)
 
 
 class Asked(Protocol):
-    """The questions to a group of ours, and to a contest of theirs."""
+    """The interface of our group, and of the rivals' contests."""
 
     false_expiries: int
 
@@ -34,16 +34,16 @@ class Asked(Protocol):
         """Read the new notes, and count wrong expiries."""
 
     def takeover(self, rng: random.Random) -> float:
-        """Kill a leader; seconds until another leads."""
+        """Kill a leader; return seconds until another leads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """One way to have a role. `at` starts it, at a setting in seconds, with processes that want the role."""
+    """One way to get a role. `at` starts it, at a setting in seconds, with processes that want the role."""
 
     name: str
     missing: str
-    """Why it cannot be had here; nothing if it can."""
+    """Why it is not available here; empty if it is."""
     settings: tuple[float, ...]
     at: Callable[[float], AbstractContextManager[Asked]]
 

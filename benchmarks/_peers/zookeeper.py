@@ -1,11 +1,11 @@
-"""A role from ZooKeeper: kazoo's recipe of an election.
+"""A role from ZooKeeper: kazoo's election recipe.
 
     session --> Election.run(...): an ephemeral, numbered node; waits for the one before it --> elected
-                 '--> the session expired: begin anew
+                 '--> the session expired: start over
 
-When a process dies, ZooKeeper waits for its session to time out, deletes its node, and tells who watches it. kazoo
-chooses when to ping: up to 0.4 seconds after the last time, at random, however short the session is. So sessions of
-less than half a second expire by themselves, and cannot be had with it, on a fast machine either.
+When a process dies, ZooKeeper waits for its session to time out, deletes its node, and notifies the process that
+watches it. kazoo chooses when to ping: up to 0.4 seconds after the last ping, at random, however short the session is.
+So with kazoo, sessions of less than half a second expire on their own, even on a fast machine.
 """
 
 import threading
@@ -50,7 +50,7 @@ def _campaign(client: KazooClient, name: str, notebook: Notebook, expired: threa
     try:
         client.Election("/role", name).run(lead)
     except KazooException:
-        expired.set()  # It ended while we stood in line.
+        expired.set()  # It ended while we were waiting.
 
 
 def _end(client: KazooClient) -> None:

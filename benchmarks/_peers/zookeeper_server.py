@@ -5,8 +5,8 @@
     with ZooKeeper.started(session=0.3) as zookeeper:
         zookeeper.address            "127.0.0.1:4711"
 
-By default no session is shorter than four seconds: two ticks of two seconds. `session` is the shortest that this one
-grants, and its tick, which sessions' ends are rounded up to, is a fifth of that.
+By default, no session is shorter than four seconds: two ticks of two seconds. `session` is the shortest session that
+this server grants. Its tick, to which the ends of sessions are rounded up, is a fifth of that.
 """
 
 import socket
@@ -30,7 +30,7 @@ TICKS_PER_SESSION = 5
 
 
 def missing() -> str:
-    """Why there can be no ZooKeeper here, or nothing."""
+    """Why ZooKeeper is not available here; empty if it is."""
     return JARS.missing()
 
 
@@ -56,7 +56,7 @@ class ZooKeeper(ServerProcess):
     @classmethod
     @contextmanager
     def started(cls, session: float) -> Iterator[Self]:
-        """A server that answers, gone at the end."""
+        """A running server, which is stopped at the end."""
         with tempfile.TemporaryDirectory(prefix="neli-zookeeper-") as folder:
             zookeeper = cls(Path(folder), session)
             main = "org.apache.zookeeper.server.ZooKeeperServerMain"
@@ -68,7 +68,7 @@ class ZooKeeper(ServerProcess):
                 zookeeper.kill()
 
     def wait(self) -> None:
-        """Until it says how it is; `srvr` is the one word that it answers by default."""
+        """Wait until it reports its status; `srvr` is the only command that it answers by default."""
         give_up_at = time.monotonic() + START_MAX
         while time.monotonic() < give_up_at and self.running:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1) as asking:

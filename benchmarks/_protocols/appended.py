@@ -1,8 +1,8 @@
-"""What groups at rest append to the broker: counted by the ends of their topics, and read back for the rest.
+"""Records that groups at rest append to the broker: counted by their topics' ends, and read back for the rest.
 
     ends of all topics --seconds--> ends of all topics --read what lies between--> bytes; commits, by group
 
-The broker keeps the commits of all groups in a topic of its own, whose keys name the group.
+The broker keeps the commits of all groups in its own topic, whose keys name the group.
 """
 
 import time
@@ -33,7 +33,7 @@ class Appended(NamedTuple):
 
 
 def appended(brokers: str, sides: Sequence[Side], seconds: float) -> dict[str, Appended]:
-    """What each side appends, by its name. They are at rest, and stay so for `seconds`."""
+    """Each side's appends, by its name. The sides are at rest, and stay so for `seconds`."""
     admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
     topics = [COMMITS, *(side.topic for side in sides)]
     began, first = host_clock(), _ends(admin, topics)
@@ -67,7 +67,7 @@ def _read(brokers: str, sides: Sequence[Side], first: Ends, last: Ends) -> tuple
     consumer.assign([TopicPartition(*place, first[place]) for place in left])
     while left:
         message = consumer.poll(ASK_MAX)
-        assert message is not None, f"the broker was to send what was appended: {left}"
+        assert message is not None, f"the broker did not return all appended records: {left}"
         assert message.error() is None, message.error()
         place = (str(message.topic()), int(message.partition() or 0))
         offset, key = int(message.offset() or 0), bytes(message.key() or b"")

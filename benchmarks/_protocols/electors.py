@@ -1,17 +1,17 @@
 """Electors as real processes on loopback: leaders are killed and leave, and the kernel counts datagrams.
 
-    for each size: a group of each protocol, all at once
+    for each size: a group of each protocol, all at the same time
         at rest: datagrams are counted
         again and again: the leader of each group in turn is killed -9 --> rest --> those start again --> rest
                          the leader of each group in turn leaves -------> rest --> those start again --> rest
 
-Each takeover is over before the next leader is struck, so that none is measured while processes start.
+Each takeover is over before the next leader is killed or stopped, so none is measured while processes start.
 
-Where root runs it, each group has a network namespace of its own, and its datagrams are counted there. Elsewhere the
-kernel counts those of the whole host, over all groups, and only their sum is known.
+If root runs it, each group has its own network namespace, and its datagrams are counted there. Otherwise the kernel
+counts the datagrams of the whole host, over all groups, and only their sum is known.
 
-Beside what was measured stands what the texts expect, in our times: `term`, three missed heartbeats and the longest
-random wait; `priority`, Zeebe's bound of quorum + 1 time-outs; `gossip`, 2 P.
+The figures are listed with the times that the texts expect, with our settings: for `term`, three missed heartbeats and
+the longest random wait; for `priority`, Zeebe's bound of quorum + 1 time-outs; for `gossip`, 2 P.
 """
 
 import os
@@ -44,7 +44,7 @@ BEATS_PER_P = 10
 """P of `gossip`, the default of its lease."""
 
 LOOKS_PER_BEAT = 5
-"""How often a program looks at its leases. More cost processor time, of which many processes have little."""
+"""How often a program checks its leases. More checks cost processor time, which is scarce with many processes."""
 
 LOOK_EVERY = 0.02
 PATIENCE = 180.0
@@ -68,7 +68,7 @@ class ElectorRow:
         self.group.start(name, prefix=self._prefix)
 
     def rest(self, members: int) -> None:
-        """Wait until so many members have had one leader for a while, the same all the time."""
+        """Wait until this many members have had the same leader for a while."""
         give_up_at = host_clock() + PATIENCE
         before, since = self.side.led(), host_clock()
         while True:
@@ -80,7 +80,7 @@ class ElectorRow:
                 return
             if now >= give_up_at:
                 said = "\n".join(it.log[-2000:] for it in self.group.running.values())
-                raise TimeoutError(f"{self.side.name} was to rest with {members} members, and leads {led}:\n{said}")
+                raise TimeoutError(f"{self.side.name} is not at rest with {members} members; it leads {led}:\n{said}")
             time.sleep(LOOK_EVERY)
 
     def kill_leader(self, rng: Random) -> str:
@@ -94,17 +94,17 @@ class ElectorRow:
         leaver = self._leader_at_random(rng)
         self.side.found.handovers.append(self._took(leaver, leaver.ask_to_leave()))
         if leaver.exit_code() != 0:
-            raise RuntimeError(f"{leaver.life.label} was to leave in good order:\n{leaver.log}")
+            raise RuntimeError(f"{leaver.life.label} did not leave in good order:\n{leaver.log}")
         self.side.found.leaderless.append(gap(self.side, leaver.life, 0))
         return leaver.life.name
 
     def datagrams(self) -> int:
-        """Sent in its network since that began."""
+        """Datagrams sent in its network since that began."""
         return _datagrams_sent(next(iter(self.group.running.values())).life.pid)
 
     @property
     def expected(self) -> float:
-        """Seconds that the protocol's text expects a takeover to take, at most or about, in these times."""
+        """The takeover time in seconds that the protocol's text expects with these settings, at most or roughly."""
         time_out = MISSES * self.beat
         match self.protocol:
             case "term":
@@ -115,7 +115,7 @@ class ElectorRow:
                 return 2 * self.lease
 
     def _leader_at_random(self, rng: Random) -> MemberProcess:
-        """Whoever leads at a random moment between two beats."""
+        """The leader at a random moment between two beats."""
         time.sleep(2 * self.beat * rng.random())
         give_up_at = host_clock() + PATIENCE
         while (leader := self.side.leader()) is None:  # A busy machine may have cost it its lease.
@@ -129,7 +129,7 @@ class ElectorRow:
 
 
 def trial(rows: Sequence[ElectorRow], rng: Random) -> None:
-    """Kill the leader of each group in turn, and then let each leave. They come to rest at the same time."""
+    """Kill the leader of each group in turn, and then let each leave. All groups rest again at the same time."""
     for strike in (ElectorRow.kill_leader, ElectorRow.stop_leader):
         names = [strike(row, rng) for row in rows]
         for row in rows:
@@ -141,7 +141,7 @@ def trial(rows: Sequence[ElectorRow], rng: Random) -> None:
 
 
 def real_figures(folder: Path, sizes: Sequence[int], *, trials: int, seconds: float, rng: Random) -> Figures:
-    """The figures of all electors at these sizes. `seconds` is for how long datagrams are counted."""
+    """The figures of all electors at these sizes. Datagrams are counted for `seconds`."""
     figures: Figures = {}
     loads: list[float] = []
     overlaps = 0
@@ -218,7 +218,7 @@ def _sent_per_second(rows: Sequence[ElectorRow], seconds: float) -> dict[str, fl
 
 
 def _datagrams_sent(pid: int) -> int:
-    """By the kernel's count, in the network in which process `pid` is."""
+    """The kernel's count for the network of process `pid`."""
     lines = Path(f"/proc/{pid}/net/snmp").read_text(encoding="ascii").splitlines()
     names, values = (line.split() for line in lines if line.startswith("Udp:"))
     return int(values[names.index("OutDatagrams")])

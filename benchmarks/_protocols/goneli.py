@@ -1,4 +1,4 @@
-"""A group of processes of goNELI, which is asked, killed and judged as a group of ours is.
+"""A group of goNELI processes, which is queried, killed and judged like a group of ours.
 
     goneli BROKERS GROUP TOPIC NAME TIMEOUT --> m1.1.events --translated--> notes --> its `Life`
 
@@ -6,7 +6,7 @@
     (still leads, by a look)   until now; a killed one until the kill
     revoked, fenced            done
 
-It tells the host's clock, as our processes do. It leaves in good order when its standard input ends, as one does that
+Like our processes, it uses the host's clock. It leaves in good order when its standard input ends, like a process that
 has called `Close`.
 """
 
@@ -26,15 +26,15 @@ __all__ = ["GoneliGroup", "GoneliTranslator"]
 
 
 class GoneliTranslator:
-    """From the lines of one process to notes."""
+    """Translates the lines of one process into notes."""
 
     def __init__(self) -> None:
         self._tenure = 0
         self._led_until: float | None = None
-        """While it leads, up to when that was noted."""
+        """While it leads: the time up to which this was noted."""
 
     def translated(self, lines: Sequence[str], until: float) -> list[Note]:
-        """The notes for these lines. One that leads does so `until` then."""
+        """The notes for these lines. A process that leads does so `until` then."""
         notes: list[Note] = []
         for said in map(json.loads, lines):
             at = said["at"]
@@ -44,7 +44,7 @@ class GoneliTranslator:
                 case "acquired":
                     self._tenure, self._led_until = self._tenure + 1, at
                 case "revoked" | "fenced" if self._led_until is not None:
-                    # One that was fenced is said to be revoked, too, some time later.
+                    # A fenced process is reported as revoked, too, some time later.
                     terms = {0: self._tenure}
                     notes += [Acts(self._led_until, max(at, self._led_until), terms), Done(at, terms)]
                     self._led_until = None
@@ -80,7 +80,7 @@ class GoneliProcess(MemberProcess):
     def fresh_notes(self) -> list[Note]:
         if self.has_ended:
             return []
-        has_ended = not self.is_running  # Asked before reading, or its last lines could be missed.
+        has_ended = not self.is_running  # Checked before reading, or its last lines could be missed.
         now = host_clock()
         notes = self._translator.translated(self._fresh_lines(), min(now, self._killed_at))
         for note in notes:
@@ -89,7 +89,7 @@ class GoneliProcess(MemberProcess):
         return notes
 
     def _fresh_lines(self) -> list[str]:
-        """Without one that is not finished yet."""
+        """Without an unfinished line."""
         if not self._events.exists():
             return []
         with self._events.open("rb") as file:
@@ -100,7 +100,7 @@ class GoneliProcess(MemberProcess):
 
 
 class GoneliGroup(ProcessGroup):
-    """Processes of goNELI in one consumer group of `brokers`, on a topic that is there."""
+    """goNELI processes in one consumer group of `brokers`, on an existing topic."""
 
     def __init__(self, folder: Path, brokers: str, group: str, topic: str, *, heartbeat_timeout: float) -> None:
         super().__init__(folder, partitions=1, pause=0.0, ledger=f"kafka://{brokers}/{group}")
@@ -109,5 +109,5 @@ class GoneliGroup(ProcessGroup):
     def _begin(
         self, label: str, prefix: Sequence[str], environment: Mapping[str, str], **_of_member: Any
     ) -> MemberProcess:
-        command = [*prefix, *self._place, label, self._milliseconds]  # Names are for people there: none is ever taken.
+        command = [*prefix, *self._place, label, self._milliseconds]  # Names are only labels: none is ever taken.
         return GoneliProcess(self._folder, label, command, environment)

@@ -1,13 +1,13 @@
-"""The faults, at all sides at once, and how each bore them.
+"""The faults, which hit all sides at the same time, and how each side reacted.
 
     at rest --at a random moment--> kill -9 of each that leads partition 0 --> at rest --start--> at rest
             --at a random moment--> clean stop of each that leads partition 0 --> at rest --start--> at rest
 
-A group is **at rest** when as many have joined as live, by the broker or the ledger; all partitions are led, in even
-shares; and nothing has changed for a second.
+A group is **at rest** when the broker or the ledger shows that all living members have joined; all partitions are led,
+in even shares; and nothing has changed for a second.
 
-A **change touches others** when tenures of members that neither began nor ended by it are over at the next rest. At a
-start, as many are called for as the newcomer's even share has; they do not count.
+A **change touches others** when tenures of uninvolved members are over at the next rest. At a start, some must end for
+the newcomer's even share; that many do not count.
 """
 
 import time
@@ -29,7 +29,7 @@ __all__ = ["QUIET", "Schedule", "gap"]
 
 QUIET = 1.0
 SPREAD = 3.0
-"""Seconds, at most, from rest until a fault. By librdkafka's default a consumer's heartbeats are so far apart, so a
+"""The most seconds from rest until a fault. By librdkafka's default, a consumer's heartbeats are this far apart, so a
 fault comes at any moment between two."""
 
 LOOK_EVERY = 0.1
@@ -37,11 +37,11 @@ PATIENCE = 180.0
 ASK_MAX = 30.0
 
 Left = list[tuple[Side, MemberProcess, list[int]]]
-"""The process of each side that was killed or left, and what it led."""
+"""The process of each side that was killed or left, and the partitions that it led."""
 
 
 class Schedule:
-    """`begun` starts all groups; each `round` adds to what the sides have `found`."""
+    """`begun` starts all groups; each `round` adds to the `found` of the sides."""
 
     def __init__(self, sides: Sequence[Side], brokers: str, members: int, rng: Random) -> None:
         self._sides, self._members, self._rng = sides, members, rng
@@ -50,7 +50,7 @@ class Schedule:
 
     @contextmanager
     def begun(self) -> Iterator[None]:
-        """All groups are at rest."""
+        """All groups at rest."""
         for number in range(self._members):
             for side in self._sides:
                 side.group.start(f"m{number + 1}")
@@ -66,12 +66,12 @@ class Schedule:
         self._start_again(self._fault("kill", lambda process: process.kill(), lambda found: found.takeovers))
         left = self._fault("stop", lambda process: process.ask_to_leave(), lambda found: found.handovers)
         for side, process, partitions in left:
-            assert process.exit_code() == 0, f"{process.life.label} was to leave in good order:\n{process.log}"
+            assert process.exit_code() == 0, f"{process.life.label} did not leave in good order:\n{process.log}"
             side.found.leaderless.append(max(gap(side, process.life, partition) for partition in partitions))
         self._start_again(left)
 
     def _fault(self, kind: str, act: Callable[[MemberProcess], float], took: Callable[[Found], list[float]]) -> Left:
-        """Do it to those who lead partition 0, and wait for rest without them."""
+        """Apply the fault to the leaders of partition 0, and wait for rest without them."""
         time.sleep(SPREAD * self._rng.random())
         left = [(side, it, list(it.life.held)) for side, it in self._leaders()]
         others = {side.name: side.tenures(but=process) for side, process, _ in left}
@@ -85,7 +85,7 @@ class Schedule:
     def _leaders(self) -> list[tuple[Side, MemberProcess]]:
         """The process of each side that leads partition 0, at a moment at which each side has one.
 
-        A group that was at rest may lack it: a short lease is lost now and then on a busy machine.
+        A group at rest may lack it: a busy machine sometimes costs a member its short lease.
         """
         give_up_at = host_clock() + PATIENCE
         while True:
@@ -96,7 +96,7 @@ class Schedule:
                 return found
             if host_clock() >= give_up_at:
                 unled = {side.name for side in self._sides} - {side.name for side, _ in found}
-                raise TimeoutError(f"a leader of partition 0 was wanted of {sorted(unled)} within {PATIENCE:g} s")
+                raise TimeoutError(f"{sorted(unled)} have no leader of partition 0 within {PATIENCE:g} s")
             time.sleep(LOOK_EVERY)
 
     def _start_again(self, left: Left) -> None:
@@ -113,7 +113,7 @@ class Schedule:
             side.found.taken[kind] += max(0, ended - called_for)
 
     def _rest(self, members: int) -> None:
-        """Wait until all groups are at rest with so many members."""
+        """Wait until all groups are at rest with this many members."""
         give_up_at = host_clock() + PATIENCE
         before: list[object] = []
         since = host_clock()
@@ -131,7 +131,7 @@ class Schedule:
                 return
             if now >= give_up_at:
                 said = "\n".join(it.log[-2000:] for side in self._sides for it in side.group.running.values())
-                raise TimeoutError(f"rest with {members} members was wanted of {unready}, which lead {led}:\n{said}")
+                raise TimeoutError(f"{unready} are not at rest with {members} members; they lead {led}:\n{said}")
             time.sleep(LOOK_EVERY)
 
     def _joined(self) -> dict[str, int]:
@@ -147,7 +147,7 @@ class Schedule:
 
 
 def gap(side: Side, leaver: Life, partition: int) -> float:
-    """For how long none led it, after one had left in good order."""
+    """How long no process led it after one had left in good order."""
     ended = max(span.until for span in leaver.spans if span.partition == partition)
     spans = [span for life in side.group.lives if life is not leaver for span in life.spans]
     return max(0.0, min(it.since for it in spans if it.partition == partition and it.until > ended) - ended)

@@ -40,9 +40,9 @@ GONELI_TIMEOUT = 5.0
 """Seconds: the default of its HeartbeatTimeout. Its session is always three of these."""
 
 SHORTEST: Mapping[str, float] = {"induction": 0.1, "neli": 1.5, "fast-neli": 2.0, GONELI: 2.0}
-"""Leases. That of `induction` is the shortest that the benchmark `failover` tries by default. The others' follow from a
-session of 6 s, the shortest that brokers accept unless they are told to: T of `neli` is three times what clocks may
-differ by, and the heartbeat timeout of the others a third of a session."""
+"""Leases. `induction` has the shortest that the benchmark `failover` tries by default. The others follow from a session
+of 6 s, the shortest that brokers accept by default: T of `neli` is three times the allowed clock difference, and the
+heartbeat timeout of the others is a third of a session."""
 
 ASK_MAX = 30.0
 
@@ -58,19 +58,19 @@ class Found:
 
 
 class Tenures:
-    """Those of one member that is not involved in a change, from before it."""
+    """The tenures of one member that is not involved in a change, from before it."""
 
     def __init__(self, life: Life) -> None:
         self._life, self._over = life, _begun(life) - _held(life)
 
     def ended(self) -> int:
-        """How many have ended since, also of those that have begun since."""
+        """How many have ended since then, including those that have begun since."""
         return len(_begun(self._life) - _held(self._life) - self._over)
 
 
 @dataclass(slots=True)
 class Side:
-    """One group. `consumers` is the broker's consumer group that it borrows; nothing for `induction`."""
+    """One group. `consumers` is the broker's consumer group that it borrows; empty for `induction`."""
 
     name: str
     group: ProcessGroup
@@ -80,7 +80,7 @@ class Side:
 
     @property
     def lives(self) -> list[Life]:
-        """Of the processes that run."""
+        """The lives of the running processes."""
         return [process.life for process in self.group.running.values()]
 
     def leader(self) -> MemberProcess | None:
@@ -92,7 +92,7 @@ class Side:
         return sorted((it.label, partition, span.term) for it in self.lives for partition, span in it.held.items())
 
     def is_shared(self, members: int) -> bool:
-        """Whether so many members lead all partitions, in even shares: some none, if they are more than these."""
+        """Whether this many members lead all partitions in even shares, or none if there are more of them."""
         lives, partitions = self.lives, self.group.partitions
         shares = [len(life.held) for life in lives]
         led = {partition for life in lives for partition in life.held}
@@ -100,7 +100,7 @@ class Side:
         return are_members and sum(shares) == len(led) == partitions and max(shares) - min(shares) <= 1
 
     def tenures(self, *, but: MemberProcess | None = None) -> list[Tenures]:
-        """Those of all processes that run, `but` of one that is involved in the change."""
+        """The tenures of all running processes, except `but`, which is involved in the change."""
         others = [life for life in self.lives if but is None or life is not but.life]
         return [Tenures(life) for life in others]
 
@@ -131,7 +131,7 @@ def _side(folder: Path, there: str, name: str, *, shortest: bool) -> Side:
     if protocol == GONELI:
         return _goneli(folder, there.removeprefix("kafka://"), name, group, **lease)
     address = f"{there}/{group}{AS_GONELI if row.endswith(EAGER) else ''}"
-    # One broker has one replica, and may lose its tail with its power.
+    # A single broker has one replica, and may lose its tail in a power failure.
     options: dict[str, Any] = {"protocol": protocol, "accept_rewinds": True, **lease}
     pause = Config(address, **options).lease / ROUNDS_PER_LEASE
     made = ProcessGroup(folder, partitions=int(partitions), pause=pause, ledger=address, **options)
@@ -142,5 +142,5 @@ def _side(folder: Path, there: str, name: str, *, shortest: bool) -> Side:
 def _goneli(folder: Path, brokers: str, name: str, group: str, *, lease: float = GONELI_TIMEOUT) -> Side:
     topic = f"{group}.neli"
     admin = AdminClient({"bootstrap.servers": brokers})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(ASK_MAX)  # It makes none.
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(ASK_MAX)  # goNELI does not create it.
     return Side(name, GoneliGroup(folder, brokers, group, topic, heartbeat_timeout=lease), topic, group)

@@ -1,22 +1,22 @@
-"""Electors in the simulator: the shipped machines in virtual time, so that a group may have a hundred members.
+"""Electors in the simulator: the shipped machines in virtual time, in groups of up to a hundred members.
 
-Heartbeats and gossip intervals are 1 s, as in the text about gossip, and `gossip` has its P of 15 intervals. Datagrams
-take some milliseconds, and none is lost. Each figure has @ROW,SIZE behind it. `gossip-classes` has seven first-class
-citizens, who alone vote, and the shortest P, of 5 intervals.
+Heartbeats and gossip intervals are 1 s, as in the text about gossip, and `gossip` has the text's P of 15 intervals.
+Datagrams take some milliseconds, and none is lost. Each figure's name ends with @ROW,SIZE. `gossip-classes` has seven
+first-class citizens, the only voters, and the shortest P, of 5 intervals.
 
     simulated_takeover_s_median, _max       from kill -9 until another acts
-    simulated_leaderless_s_median, _max     of a leader that is cut off, from its last act to the next leader's first
+    simulated_leaderless_s_median, _max     from the last act of a leader that is cut off to the next leader's first act
     simulated_messages_per_second           datagrams of all members, at rest; simulated_bytes_per_second
-    expected_by_text_s                      what the protocol's own text expects of either, in these times: of a group
-                                            of a hundred that gossips, 30 s without a leader
+    expected_by_text_s                      the time that the protocol's own text expects of either, in these settings:
+                                            for a gossip group of a hundred, 30 s without a leader
     x_real_time, x_real_time_median         virtual seconds at rest in one second of a processor: in the fastest of
-                                            twelve parts, as others are slowed down by what else the machine does
+                                            twelve parts, because other programs slow the others down
 
-Balance, for so many nodes x partitions: a random node restarts, again and again, and each time it is seen whether some
-node leads more than its share, once all has had time to settle.
+Balance, by nodes x partitions: a random node restarts repeatedly. Each time, after some time to settle, the benchmark
+checks whether a node leads more than its share.
 
     balanced@priority,3x6   successCount / totalCount, as Zeebe's text counts: with three replicas each, and leaders
-                            that make way for whoever is preferred; beside it @term, with all nodes and the random wait
+                            that give way to a preferred peer; compared with @term, with all nodes and the random wait
 """
 
 import time
@@ -40,10 +40,10 @@ class SimulatedRow(NamedTuple):
     beats: int
     """How many of them make a lease, or P."""
     first_class: int | None = None
-    """None is all."""
+    """None means all."""
 
     def expected(self, size: int) -> float:
-        """Seconds that the protocol's text expects of a takeover, at most or about."""
+        """The takeover time in seconds that the protocol's text expects, at most or roughly."""
         match self.protocol:
             case "term":
                 return 2 * MISSES * BEAT
@@ -65,7 +65,7 @@ REPLICAS = 3
 
 
 def simulated_figures(sizes: Sequence[int], *, trials: int, seed: int) -> Figures:
-    """The figures of each row at each size; of one with first-class citizens, where there are others."""
+    """The figures of each row at each size; rows with first-class citizens only where there are others."""
     figures: Figures = {}
     for size in sizes:
         for row in ROWS:
@@ -75,7 +75,7 @@ def simulated_figures(sizes: Sequence[int], *, trials: int, seed: int) -> Figure
 
 
 def balance_figures(restarts: int, seed: int) -> Figures:
-    """Of `restarts` of a random node, the part after which the group was balanced."""
+    """The share of `restarts` of a random node after which the group was balanced."""
     figures: Figures = {}
     for nodes, partitions in BALANCES:
         shape = f"{nodes}x{partitions}"

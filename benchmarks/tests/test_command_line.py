@@ -1,4 +1,4 @@
-"""The benchmarks' command line: what it lists, what it prints and how it refuses."""
+"""The benchmarks' command line: its list, its output and its errors."""
 
 import json
 import os
@@ -47,7 +47,7 @@ Run = Callable[..., int]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`python -m pretended ARGUMENTS` on a package that has a benchmark which works and one which does not."""
+    """`python -m pretended ARGUMENTS` on a package with one benchmark that works and one that does not."""
     package = tmp_path / "pretended"
     package.mkdir()
     modules = {"__init__": "", "__main__": MAIN, "_helper": "", "quick": QUICK, "lacking": LACKING}

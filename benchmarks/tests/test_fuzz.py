@@ -1,4 +1,4 @@
-"""The fuzz finds nothing in a few seconds, and finds what is there to be found."""
+"""The fuzz finds nothing in a few seconds, and finds planted defects."""
 
 import random
 import sys

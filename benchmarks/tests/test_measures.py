@@ -1,4 +1,4 @@
-"""The benchmarks of real processes and of long lives report what they promise; how fast that is, no test asks."""
+"""The benchmarks of real processes and long lives return the promised figures. Tests do not check the speed."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_failover_leaves_the_run_without_kills_out_on_request() -> None:
 @pytest.mark.timeout(300)
 def test_failover_with_a_witness_tells_of_groups_with_and_without_it() -> None:
     sizes = ["--ledger", "sqlite", "--trials", "1", "--members", "2", "--partitions", "4"]
-    # A shorter lease may end before the certificate comes, where other tests take all cores.
+    # A shorter lease may end before the certificate arrives, where other tests use all cores.
     figures = failover.run(["--witness", "--lease", "5", *sizes])
     assert {"trials": 1, "overlaps": 0, "certified": 1, "lease_s": 5.0} == {
         name: figures[name] for name in ("trials", "overlaps", "certified", "lease_s")

@@ -1,4 +1,4 @@
-"""The rivals that `failover --peers` measures beside ours: how their setting is chosen, and that a kill is seen."""
+"""The rivals that `failover --peers` measures along with ours: how their setting is chosen, and that a kill is seen."""
 
 import random
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def rival(expires: dict[float, int]) -> Rival:
 
 @pytest.fixture(autouse=True)
 def _idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No core is kept busy where nothing is measured."""
+    """Keep no core busy where nothing is measured."""
 
     @contextmanager
     def idle() -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The benchmark of the protocols: goNELI's words become claims that the referee knows; who was touched is counted."""
+"""The benchmark of the protocols: goNELI's words become claims that the referee knows; touched members are counted."""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def said(event: str, at: float) -> str:
 
 
 class Heard:
-    """A process of goNELI, by its lines."""
+    """A process of goNELI, represented by its lines."""
 
     def __init__(self, label: str) -> None:
         self.life, self._translator = Life(label), GoneliTranslator()
@@ -125,7 +125,7 @@ def test_priorities_share_partitions_out_again_after_restarts_of_random_nodes() 
 def test_real_electors_have_all_figures_without_a_broker_and_none_overlaps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A beat of 50 ms is missed three times where other tests take all cores, and then nobody rests.
+    # Where other tests use all cores, a beat of 50 ms is missed three times, and then no group is at rest.
     monkeypatch.setattr(electors, "BEAT", 0.5)
     figures = electors.real_figures(tmp_path, [3], trials=1, seconds=1.0, rng=Random(1))
     assert 0 == figures["overlaps"]
@@ -150,7 +150,7 @@ def _there() -> Iterator[str]:
 @pytest.mark.timeout(600)
 def test_each_side_has_all_figures_and_none_overlaps(there: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NELI_TEST_KAFKA", there.removeprefix("kafka://"))
-    # Between the look at the leader and its kill, one of 0.1 s may be lost where other tests take all cores.
+    # A lease of 0.1 s may be lost between the look at the leader and its kill, where other tests use all cores.
     monkeypatch.setattr(sides, "SHORTEST", {**sides.SHORTEST, "induction": 2.0})
     names = ["induction,1", "fast-neli,1"]
     figures = protocols.run(["--sides", *names, "--shortest", "--members", "2", "--trials", "1", "--seconds", "1"])

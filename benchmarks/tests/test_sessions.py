@@ -1,4 +1,4 @@
-"""The benchmark of short sessions reports what it promises; how many are expelled, no test asks."""
+"""The benchmark of short sessions returns the promised figures. Tests do not check how many members are expelled."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Audit ownership: what a group did over months, as tables, and a report of it.
+"""Audit ownership: what a group did over months, as tables and a report.
 
     ledger --spark.read.format("neli")--> new records --> archive (Parquet), which grows with each run
                                                              |
@@ -9,16 +9,17 @@
 
     spark-submit dags/jobs/audit_ownership.py LEDGER --archive ARCHIVE --table TABLES [--notes NOTES] [--report FILE]
 
-Members trim their ledger, so its history is kept by those who copy it in time. Run this every hour, say: it appends the
-new records to ARCHIVE, and audits all of it. It stops with an error if some were trimmed that it had not copied, or if
-the archive is of another ledger: one that was made anew counts its records from the beginning.
+Members trim their ledger, so its history survives only if it is copied in time. Run this every hour, for instance: it
+appends the new records to ARCHIVE, and audits the whole archive. It stops with an error if records were trimmed before
+it copied them, or if the archive comes from another ledger: a recreated ledger counts its records from the beginning.
 
-**Who does which part.** The fold is sequential: all records before it decide the meaning of a record. So one process
-folds, the driver, some twenty thousand records a second. Spark does what many can do at once. Before the fold, it reads
-the archive's files, leaves out the records that two runs copied, and sorts. After it, tenures are rows like any other:
-Spark cuts them at the hours and sums up by member, hour and partition. The driver holds the tenures, not the records.
+**Division of work.** The fold is sequential: the meaning of a record depends on all records before it. So one process,
+the driver, does the fold, at about twenty thousand records a second. Spark does what can run in parallel. Before the
+fold, it reads the archive's files, drops the records that two runs copied, and sorts. After the fold, tenures are rows
+like any other: Spark cuts them at the hours and sums up by member, hour and partition. The driver holds the tenures,
+not the records.
 
-It exits as `neli audit` does: with 1 if a promise was broken.
+Like `neli audit`, it exits with 1 if a promise was broken.
 """
 
 import argparse
@@ -47,20 +48,20 @@ from neli_router.status.audit_table import tables_of, write_tables
 __all__ = ["archived", "by_hour", "by_member_and_hour", "by_partition", "copy_new", "entries_of", "main"]
 
 COPIED = ("offset", "time", "payload")
-"""The columns of an archive: where a record stands, when it was written, and the record. All else follows from it."""
+"""The columns of an archive: a record's offset, when it was written, and the record. The rest follows from these."""
 
 SCHEMA = StructType(
     [StructField("offset", LongType()), StructField("time", TimestampType()), StructField("payload", StringType())]
 )
 
 NAME = "audited"
-"""The ledger's name for Spark. Its address may have a password, which plans would show."""
+"""The ledger's name in Spark. Its address may contain a password, which plans would show."""
 
 HOUR = 3600.0
 
 
 def copy_new(spark: SparkSession, ledger: str, archive: Path) -> None:
-    """Append the records of the ledger that the archive has not. Raises NeliError if the archive is of another one."""
+    """Append the records that the archive lacks. Raises NeliError if the archive comes from another ledger."""
     register_ledgers(spark, ledgers={NAME: ledger})
 
     def records(start: str) -> DataFrame:
@@ -73,7 +74,7 @@ def copy_new(spark: SparkSession, ledger: str, archive: Path) -> None:
         if begun is not None and begun != beginning(records("earliest")):
             raise NeliError(
                 "the ledger that the archive was made of was wanted",
-                "this one began in another way: it was made anew, or it is another group's",
+                "this one began in another way: it was recreated, or it is another group's",
                 "give it an archive of its own",
             )
         start = start if known is None else str(known + 1)
@@ -81,7 +82,7 @@ def copy_new(spark: SparkSession, ledger: str, archive: Path) -> None:
 
 
 def beginning(records: DataFrame) -> tuple[Genesis, int] | None:
-    """The Genesis of a group, and its offset: no other ledger has both. A Snapshot repeats them for a trimmed one."""
+    """The Genesis of a group and its offset: no other ledger has both. A Snapshot repeats them for a trimmed ledger."""
     kind = sql.get_json_object("payload", "$.kind")
     for row in records.where(kind.isin("genesis", "snapshot")).orderBy("offset").toLocalIterator():
         match decode(row["payload"].encode()):
@@ -93,21 +94,21 @@ def beginning(records: DataFrame) -> tuple[Genesis, int] | None:
 
 
 def archived(spark: SparkSession, archive: Path) -> DataFrame:
-    """The records of an archive, each once. Two runs at the same time may have copied one twice. Raises NeliError."""
+    """The records of an archive, each once. Simultaneous runs may have copied a record twice. Raises NeliError."""
     if not archive.exists():
         raise NeliError("an archive was wanted", f"there is no {archive}", "name a ledger, and one is made of it")
     return spark.read.schema(SCHEMA).parquet(to_read(archive)).dropDuplicates(["offset"])
 
 
 def entries_of(records: DataFrame) -> Iterator[Entry]:
-    """The records as the fold wants them: in the ledger's order, and a part of them in memory at a time."""
+    """The records as the fold needs them: in the ledger's order, with only a part of them in memory at a time."""
     ordered = records.select("offset", sql.col("time").cast("double").alias("time"), "payload").orderBy("offset")
     for row in ordered.toLocalIterator(prefetchPartitions=True):
         yield Entry(row["offset"], row["payload"].encode(), row["time"])
 
 
 def by_member_and_hour(tenures: DataFrame) -> DataFrame:
-    """How long each member led, and how many partitions, in each hour. Of tenures as `tables_of` makes them."""
+    """How long each member led in each hour, and how many partitions, from tenures as `tables_of` makes them."""
     hours = tenures.where("led_from IS NOT NULL").select(
         "member",
         "partition",
@@ -134,7 +135,7 @@ def by_member_and_hour(tenures: DataFrame) -> DataFrame:
 
 
 def by_hour(moves: DataFrame, takeovers: DataFrame, members: DataFrame) -> DataFrame:
-    """Moves, takeovers and their times, joins and ends, in each hour in which there was any."""
+    """Moves, takeovers and their times, joins and ends, for each hour that had any."""
     moved = moves.groupBy(_hour(sql.col("time")).alias("hour")).agg(sql.count("*").alias("moves"))
     taken = takeovers.groupBy(_hour(sql.col("died")).alias("hour")).agg(
         sql.count("*").alias("takeovers"),
@@ -177,15 +178,15 @@ def _hour(time: Column) -> Column:
 
 
 def audit_archive(spark: SparkSession, archive: Path, notes: Path | None = None) -> Audit:
-    """The audit of all that was archived. Raises NeliError."""
+    """The audit of the whole archive. Raises NeliError."""
     annals = Annals()
     annals.read(entries_of(archived(spark, archive)))
     return audit(annals, () if notes is None else acts_in(notes))
 
 
 def statistics_of(spark: SparkSession, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    """What Spark makes of the audit's tables. They are small, so the driver writes them, and no jar of Delta's is
-    needed."""
+    """The statistics that Spark computes from the audit's tables. They are small, so the driver writes them, without a
+    Delta jar."""
     frames = {name: spark.createDataFrame(table) for name, table in tables.items()}
     statistics = {
         "by_member_and_hour": by_member_and_hour(frames["tenures"]),
@@ -197,7 +198,7 @@ def statistics_of(spark: SparkSession, tables: Mapping[str, pa.Table]) -> dict[s
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Audit a group's ownership over its whole history.")
-    parser.add_argument("ledger", help="the address of the group's ledger, or - to audit the archive as it is")
+    parser.add_argument("ledger", help="the address of the group's ledger, or - to audit the archive alone")
     parser.add_argument("--archive", type=Path, required=True, help="the records, as Parquet: a folder that Spark sees")
     parser.add_argument("--table", type=Path, required=True, help="the folder for the Delta tables")
     parser.add_argument("--notes", type=Path, help="a folder of the members' notes of when they acted")

@@ -1,12 +1,12 @@
-"""Profile the load: how much work the slots and the partitions of a group are, by the rows of a data set.
+"""Profile the load: how much work each slot and partition of a group causes, from the rows of a data set.
 
     rows in Parquet --load_profile--> a profile, a file --neli load--> the group exchanges hot partitions for cold ones
 
     spark-submit dags/jobs/profile_load.py --rows ROWS --key COLUMN [--weight COLUMN] --save PROFILE
 
-ROWS is a file or a folder of Parquet. Give the options of the group's layout, unless it is the default; `neli load`
-refuses the profile of another. The profile is written where the driver runs. The hottest slots are printed, and with
-`--keys` their keys, too: those may be personal data, and go nowhere else.
+ROWS is a file or a folder of Parquet. Pass the group's layout as options, unless it is the default; `neli load` refuses
+a profile for another layout. The profile is written where the driver runs. The hottest slots are printed, and with
+`--keys` their keys, too. Keys may be personal data, and are written nowhere else.
 """
 
 import argparse

@@ -1,21 +1,21 @@
-"""Publish prices: of the ticks of its own instruments, each host makes bars and last prices, and lands them once.
+"""Publish prices: each host turns the ticks of its own instruments into bars and last prices, and lands them once.
 
-    ticks --slot--> those that this host owns --bars--> fenced commit --> one table, of all hosts
+    ticks --slot--> the ticks this host owns --bars--> fenced commit --> one table, of all hosts
 
     spark-submit dags/jobs/publish_prices.py --ticks TICKS --table TABLE
 
-One of these runs on every host, beside the host's agent. TICKS is a folder as `neli ticks` fills it, or a topic,
+This job runs on every host, next to the host's agent. TICKS is a folder that `neli ticks` fills, or a topic,
 `kafka://HOST:PORT/TOPIC`. TABLE is a folder that all hosts see: a Delta table with a row for each instrument and bar,
-of open, high, low, close, volume and the last quote. The last price of an instrument is the close of its newest bar; so
-both land in one commit, and never disagree.
+with open, high, low, close, volume and the last quote. The last price of an instrument is the close of its newest bar,
+so both land in one commit, and never disagree.
 
-**A bar may come in parts.** A step of a folder ends with an interval, and then no bar spans two steps if an interval is
-a whole number of bars. A step of a topic ends anywhere. So each row says which ticks of its instrument it is made of,
-by their sequence numbers. `whole` puts the parts together, and that is exact: the first part has the open, the last one
-the close, and the rest is a maximum, a minimum or a sum of whole numbers.
+**A bar may come in parts.** A step of a folder ends with an interval, so no bar spans two steps if an interval is a
+whole number of bars. A step of a topic ends anywhere. So each row records the sequence numbers of the ticks that it is
+made of. `whole` combines the parts, and the result is exact: the first part has the open, the last part the close, and
+the rest is a maximum, a minimum or a sum of whole numbers.
 
 It ends as `run_job` says: with 0 when it is done, and with 75 when the host lost partitions that it was working on, or,
-if it was told so, when partitions moved. Then start it again.
+with `--when-revoked stop`, when partitions moved. Then start it again.
 """
 
 import argparse
@@ -56,19 +56,19 @@ BARS = pa.schema(
         "last_sequence": pa.int64(),
     }
 )
-"""The table's columns; `partition` comes beside them."""
+"""The table's columns; `partition` comes in addition."""
 
 KEY = "instrument"
 
 FOUNDED_MAX = 60.0
-"""Seconds to wait until the agent knows its group. It reads for a lease before it joins."""
+"""Seconds to wait until the agent knows its group. The agent reads for a lease before it joins."""
 
 LOOK_EVERY = 0.1
-"""Seconds between two questions for that."""
+"""Seconds between two such queries."""
 
 
 def bars(ticks: DataFrame, *, seconds: int) -> DataFrame:
-    """One row for each instrument and bar of so many seconds. `ticks` has the column `partition`."""
+    """One row for each instrument and bar of `seconds`. `ticks` has the column `partition`."""
     # Each tick is a part of a bar.
     parts = ticks.select(
         *("partition", KEY, "bid", "ask"),
@@ -83,7 +83,7 @@ def bars(ticks: DataFrame, *, seconds: int) -> DataFrame:
 
 
 def whole(parts: DataFrame) -> DataFrame:
-    """The bars of the table `parts`, each in one row."""
+    """The bars of the table `parts`, each merged into one row."""
     return parts.groupBy("partition", KEY, "begins").agg(
         sql.min_by("open", "first_sequence").alias("open"),
         sql.max("high").alias("high"),
@@ -113,7 +113,7 @@ def last_prices(parts: DataFrame) -> DataFrame:
 
 
 def publish(options: argparse.Namespace) -> bool:
-    """Whether the job is done."""
+    """Run the job. Returns whether it is done."""
     with Client(options.agent) as client:
         layout = _layout(client)  # First: Spark takes seconds to start, and without an agent there is nothing to do.
         with session("publish prices", master=options.master) as spark:
@@ -123,7 +123,7 @@ def publish(options: argparse.Namespace) -> bool:
 def _landed(options: argparse.Namespace, client: Client, layout: Layout, spark: SparkSession) -> bool:
     ticks = TickSteps(spark, options.ticks, layout)
     ticks.lanes()  # First, so that an address without ticks leaves no table behind.
-    # Steps are counted from 1: a table that stands at 0 has landed none.
+    # Steps are counted from 1: a table at 0 has landed none.
     table = FencedTable.create(options.table, BARS, layout, first_batch=1)
 
     def made(some: DataFrame, partitions: Sequence[int]) -> DataFrame:
@@ -146,13 +146,13 @@ def _landed(options: argparse.Namespace, client: Client, layout: Layout, spark: 
 
 
 def _told(spark: SparkSession) -> list[int] | None:
-    """The partitions that a task of Airflow holds for this job; None without one, for all that the host leads."""
+    """The partitions that an Airflow task holds for this job; None without a task, for all that the host leads."""
     told = spark.conf.get("spark.neli.partitions", None)
     return None if told is None else [int(partition) for partition in told.split(",")]
 
 
 def _layout(client: Client) -> Layout:
-    """The group's: so the job cannot have another one."""
+    """The group's layout, from the agent, so the job cannot use a different one."""
     give_up_at = time.monotonic() + FOUNDED_MAX
     while (layout := client.table().layout) is None:
         if time.monotonic() > give_up_at:

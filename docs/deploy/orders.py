@@ -1,4 +1,4 @@
-"""An HTTP server that is a member: each customer's orders are kept by the one server that owns the customer.
+"""An HTTP server that is a member: each customer's orders are handled by the one server that owns the customer.
 
     client --any server--> owner? --this one--> 200
                               '-- another --> 307, to its address
@@ -6,8 +6,8 @@
     NELI_LEDGER=redis://localhost/orders POD_NAME=a POD_IP=127.0.0.1 PORT=8001 uvicorn orders:app --port 8001
 
 uvicorn closes its port as soon as it gets SIGTERM, and ends the application only when the last request is answered. A
-member that is closed at that end is named as the owner for all this time, and cannot be reached. So SIGTERM is taken
-first: the member hands over and leaves, while the port is open. Then uvicorn gets the signal.
+member that is closed only then is named as the owner all that time, and cannot be reached. So the server handles
+SIGTERM first: the member hands over and leaves while the port is open. Then uvicorn gets the signal.
 
     SIGTERM --> member.close(): work ends, others take over, routers name them --> uvicorn: port closed, requests end
                                                                             '-- LINGER: for clients that asked before
@@ -28,7 +28,7 @@ from neli_router import AsyncMember, Config
 from neli_router.errors import NeliError
 
 LINGER = 1.0
-"""Seconds for clients that looked the owner up before it left: they are answered with 503, and ask again."""
+"""Seconds for clients that looked the owner up before it left: they get a 503, and ask again."""
 
 
 @asynccontextmanager
@@ -40,7 +40,7 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
         lease=float(os.environ.get("NELI_LEASE", "1")),
         accept_rewinds=os.environ.get("NELI_ACCEPT_REWINDS") == "true",
     )
-    async with AsyncMember(config) as member:  # In the worker, and not before a fork: see README.md.
+    async with AsyncMember(config) as member:  # In the worker, not before a fork: see README.md.
         app.state.member = member
         take_sigterm_first(member)
         yield
@@ -60,7 +60,7 @@ def take_sigterm_first(member: AsyncMember) -> None:
             end_server(signal.SIGTERM, None)
 
     def told() -> None:
-        if not leaving:  # Kept, because the loop keeps no task alive.
+        if not leaving:  # Stored, because the loop itself does not keep tasks alive.
             leaving.append(asyncio.ensure_future(leave()))
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
@@ -75,17 +75,17 @@ async def order(request: Request) -> Response:
         async with member.leading(customer, timeout=0) as lease:  # Its handover waits for this block.
             await asyncio.sleep(float(request.query_params.get("seconds", "0")))  # Work, fenced by lease.term.
             return JSONResponse({"server": member.name, "term": lease.term})
-    except NeliError:  # It is leaving, or has just lost the customer.
+    except NeliError:  # The member is leaving, or has just lost the customer.
         return Response("ask again", 503, {"Retry-After": "1"})
 
 
 async def health(_: Request) -> Response:
-    """Whether it runs. Not whether the ledger is there: that gets better by itself, and not by a restart."""
+    """Whether the server runs. It does not check the ledger, because a restart would not bring that back."""
     return Response()
 
 
 async def ready(request: Request) -> Response:
-    """Whether it knows the owners."""
+    """Whether the member knows the owners."""
     try:
         request.app.state.member.router.owner("any")
     except NeliError as error:

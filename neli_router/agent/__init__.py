@@ -1,9 +1,9 @@
-"""The agent: one per host, a member of the group on behalf of programs that do not live long enough to join.
+"""The agent: one per host. It is a member of the group on behalf of programs that are too short-lived to join.
 
     a task, a script, a person --HTTP over a Unix socket--> agent (a Member) --ledger--> the group
 
-Client and AsyncClient ask it; `neli agent` runs it. The clients need httpx, which a program that is a member itself
-does not need. So they are imported when they are asked for.
+Client and AsyncClient ask the agent; `neli agent` runs it. The clients need httpx, but a program that is itself a
+member does not. So the clients are imported only on first use.
 
 It may import config, drivers, fence, hosts, member, protocols, router and status.
 """

@@ -1,45 +1,47 @@
 """The wire: the requests of an agent's clients and its answers, as JSON over HTTP.
 
-    GET  /v1/owner?key=K | key64=B | role=N      OwnerView      key64 is URL-safe base64, for keys that are no text
+    GET  /v1/owner?key=K | key64=B | role=N      OwnerView      key64 is URL-safe base64, for keys that are not text
     POST /v1/owners           OwnersAsked        OwnersView
     GET  /v1/lease?role=N                        LeaseView      whether this host leads it now
     GET  /v1/leadership?role=N&timeout=S         LeaseView      waits until it does, at most S seconds
     GET  /v1/leadership/events?role=N            stream (LeaseView): waiting, acquired, renewed, revoked, fenced, ended
     GET  /v1/share?partitions=0,8-15             ShareView      those of them that this host may act for now
-    GET  /v1/share/events?partitions=0,8-15      stream (ShareView): as of a role, and `more`
+    GET  /v1/share/events?partitions=0,8-15      stream (ShareView): as for a role, plus `more`
     GET  /v1/watch[?key=K | key64=B | role=N]    a stream: owner (OwnerView), for each change
     GET  /v1/table                               TableView
     GET  /v1/members                             MembersView
-    GET  /v1/peers                               PeersView      of a group without a broker: who answers, who leads
-    GET  /v1/moves?limit=N                       MovesView      one row a cause, source and target; the newest last
+    GET  /v1/peers                               PeersView      a group without a broker: who answers, who leads
+    GET  /v1/moves?limit=N                       MovesView      one row per cause, source and target; newest last
     GET  /v1/history?limit=N                     HistoryView    joins, ends, wishes, and what moved because of each
-    GET  /v1/history/events                      stream (EventView): event, for each that is new or has grown
+    GET  /v1/history/events                      stream (EventView): event, for each one that is new or has grown
     GET  /v1/status                              StatusView     all of it, for the page
     GET  /v1/events                              a stream: status (StatusView) first, then changed (StatusView)
     POST /v1/drain undrain pin unpin weigh       WishAsked      WishView; with `"preview": true` only what it would do
-    POST /v1/load             LoadAsked          LoadView       the same for loads, with how evenly they lie on members
-    POST /v1/rebalance        RebalanceAsked     RebalanceView  leaders that are elected among peers move
-    POST /v1/witness          WitnessAsked       a stream: registered (WitnessView); of `member/witness/registration.py`
-    GET  /health  /ready  /metrics               for those who watch processes
+    POST /v1/load             LoadAsked          LoadView       the same for loads, and how evenly they are spread
+    POST /v1/rebalance        RebalanceAsked     RebalanceView  moves leaders that are elected among peers
+    POST /v1/witness          WitnessAsked       a stream: registered (WitnessView); `member/witness/registration.py`
+    GET  /health  /ready  /metrics               for process monitoring
 
-A client that streams `leadership/events` *holds* the role from `acquired` on: it is handed over only when the stream
-was closed, or after `drain_timeout`. A role that is a number is written so; anything else is a name.
+A client that streams `leadership/events` *holds* the role from `acquired` on: the role is handed over only after the
+stream closes, or after `drain_timeout`. A role that is a number is written as one; anything else is a name.
 
 A *share* is all partitions that this host leads, or those of them that `partitions` names: one stream holds them
-together. `acquired` comes as soon as one is led, with all that are. `revoked` and `fenced` name the partitions that
-they are about: the client finishes its work and closes the stream, or stops at once. Each is handed over when the
-stream was closed, or after `drain_timeout`; the others are still held. `more` names partitions that are led since: this
-stream does not hold them, and one that is opened anew does.
+together. `acquired` comes as soon as the host leads one, and lists every partition that it leads. `revoked` and
+`fenced` name the partitions they affect: on `revoked` the client finishes its work and closes the stream, on `fenced`
+it stops immediately. Each named partition is handed over when the stream closes, or after `drain_timeout`; the others
+are still held. `more` names partitions that the host has led since: this stream does not hold them, but a new stream
+will.
 
-The `remaining` of an event was true when it was written, and the event may have lain around since. So a client that
-hears one asks for the lease or the share, and counts the rest in the answer from before it asked. A lease with a rest
-that is not led is being finished: it was revoked, and is not handed over yet.
+The `remaining` of an event was true when the event was written, and the event may have been delayed since. So a client
+that receives an event asks for the lease or the share, and counts the remaining time in the answer from before it
+asked. A lease with time remaining that is not led is being finished: it was revoked but is not handed over yet.
 
-A client may say in the header GUARDIAN the number of a child of its process: all that acts on its leases has ended when
-both of them have. If the agent dies, the group then need not wait for those leases. Only `neli run` knows so much.
+A client may send the process ID of one of its child processes in the header GUARDIAN. This promises that everything
+that acts on its leases has ended once both processes have. If the agent dies, the group then need not wait for those
+leases to run out. Only `neli run` can promise that.
 
-Any status but 200 comes with a `Refusal`, which has the three parts of the error: what was wanted, found, and what to
-do.
+Any status but 200 comes with a `Refusal`, which carries the three parts of the error: what was wanted, what was found,
+and what to do.
 """
 
 from collections.abc import Mapping
@@ -100,11 +102,11 @@ KEY_MAX = 8192
 
 
 class _View(msgspec.Struct, frozen=True, omit_defaults=False, forbid_unknown_fields=False):
-    """A newer agent may say more than an older client knows."""
+    """A newer agent may send fields that an older client does not know."""
 
 
 class OwnerView(_View, frozen=True):
-    """The owner of a partition; `name` is None if there is none, and then `why` says why."""
+    """The owner of a partition. If there is none, `name` is None and `why` gives the reason."""
 
     partition: int
     name: str | None
@@ -115,13 +117,14 @@ class OwnerView(_View, frozen=True):
     at: int = 0
     """The offset up to which the agent has read."""
     age: float = 0.0
-    """How long ago it last read all there was, in seconds."""
+    """Seconds since it last read everything there was to read."""
     why: str = ""
     believed: bool = False
-    """Whether only this agent's member says so, in a group without a ledger and without a store of owners. Route by it;
-    another agent may say otherwise for a moment, and only the lease of `name` lets anybody act or write."""
+    """Whether only this agent's member says so, in a group without a ledger and without a store of owners. You may
+    route by it. For a moment another agent may say otherwise, and only the lease of `name` allows anyone to act or
+    write."""
     peer: str = ""
-    """Of a group without a broker: the one that leads it, as the list spells it."""
+    """The peer that leads the partition, as the list spells it, in a group without a broker."""
 
 
 class OwnersAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,7 +141,8 @@ class OwnersView(_View, frozen=True):
 
 
 class LeaseView(_View, frozen=True):
-    """Whether the agent's member leads a role. `remaining` was true when it answered: count from before asking."""
+    """Whether the agent's member leads a role. `remaining` was true when the agent answered: count from before
+    asking."""
 
     partition: int
     leads: bool
@@ -151,21 +155,21 @@ class LeaseView(_View, frozen=True):
 
 
 class ShareView(_View, frozen=True):
-    """Partition -> term. `remaining` is the least rest of their leases, but of those in `rests`; it counts as in a
-    LeaseView."""
+    """Partition -> term. `remaining` is the shortest time left on any of their leases, except those in `rests`. Count
+    it as in a LeaseView."""
 
     member: str
     terms: dict[int, int] = {}
     remaining: float = 0.0
     drain_timeout: float = 0.0
     why: str = ""
-    """Why none is led, or these were revoked or fenced."""
+    """Why no partition is led, or why these were revoked or fenced."""
     rests: dict[int, float] = {}
-    """Of those that end sooner: they were revoked, and the time to finish is nearly over."""
+    """The partitions whose time ends sooner: they were revoked, and the time to finish is nearly over."""
 
 
 class PartitionView(_View, frozen=True):
-    """`owner` and `target` are places in the list of members, or None."""
+    """`owner` and `target` are indexes into the list of members, or None."""
 
     owner: int | None
     term: int
@@ -182,12 +186,12 @@ class TableView(_View, frozen=True):
     age: float
     tags: bool = False
     why: list[str] = []
-    """Among peers, why each partition has this leader, or none, as far as this agent's member knows; not in a status.
-    Empty elsewhere."""
+    """Among peers: why each partition has this leader, or none, as far as this agent's member knows. A status leaves it
+    out, and in other groups it is empty."""
 
     @property
     def layout(self) -> Layout | None:
-        """How the group's keys fall into partitions; None until the agent knows the group."""
+        """How the group's keys map to partitions; None until the agent knows the group."""
         return Layout(self.slots, len(self.partitions), self.tags) if self.slots else None
 
 
@@ -196,22 +200,22 @@ class MemberView(_View, frozen=True):
     address: str
     zone: str
     weight: int
-    """As it counts now, an operator's word before the member's own."""
+    """The weight in effect now: an operator's override comes before the member's own."""
     incarnation: str
     partitions: int
     load: float
     lease_left: float | None
-    """By the agent's clock, from when it read the member's last Beat; None if it has read none yet."""
+    """By the agent's clock, since it read the member's last Beat; None if it has not read any yet."""
     lag: int | None
-    """How many records the member had still to read when it last beat."""
+    """How many records the member still had to read when it last beat."""
     drained: bool
     joined: int
     """The offset at which it joined."""
     joined_ago: float | None = None
-    """Seconds since the agent read that; None if it had joined before."""
+    """Seconds since the agent read that join; None if the member had joined before the agent started."""
     witness: str = ""
-    """What would know for certain that it has died: the name of its host's agent, `child` or `peers`; empty if only its
-    lease tells."""
+    """The witness that would know for certain that the member has died: the name of its host's agent, `child` or
+    `peers`. Empty if only the end of its lease shows it."""
 
 
 class MembersView(_View, frozen=True):
@@ -219,7 +223,7 @@ class MembersView(_View, frozen=True):
     at: int
     age: float
     are_peers: bool = False
-    """Whether these are the peers of a list, because nothing tells their names and addresses."""
+    """Whether these are the peers of a list, because nothing reports the members' names and addresses."""
 
 
 Cause = Literal[
@@ -247,7 +251,7 @@ Cause = Literal[
 
 
 class MoveView(_View, frozen=True):
-    """Up to `offset`, partitions went from `source` to `target`, because of a record of the kind `cause` by `by`."""
+    """By `offset`, partitions had moved from `source` to `target` because of a record of the kind `cause` by `by`."""
 
     offset: int
     ago: float
@@ -264,24 +268,29 @@ class MovesView(_View, frozen=True):
 
 
 class MovedView(_View, frozen=True):
-    """Of one event: `number` partitions went from `source` to `target`; None is no member."""
+    """Part of one event: `number` partitions went from `source` to `target`; None stands for no member."""
 
     source: str | None
     target: str | None
     number: int
     partitions: list[int] = []
-    """Empty if it was too long ago, or the answer would become too long."""
+    """Empty if the move is too old, or if the answer would become too long."""
 
 
 class EventView(_View, frozen=True):
-    """One cause, and all that moved because of it. One that has grown is told again, with the same `offset`.
+    """One cause, and everything that moved because of it. An event that has grown is sent again with the same `offset`.
 
-    `join`, `leave`, `expire` by `by`; `certify`: `by` knew that its process had ended; `replace`: a newer process took
-    the name; `fence`: it was heard after it was expired or replaced, so it lived on and was fenced; a wish;
-    `handover`: the reason was not read; in a borrowed group, which does not tell why, `claim`: `member` leads more, and
-    `release`: it leads less, and no other leads that instead; among peers, as this agent's member sees them, `silence`:
-    `member` answers no more, or is refused, `hear`: it does again, `elect`: it leads these, `vacate`: it leads these no
-    more, and no other does yet; `other`: the records were not read.
+    `join`, `leave`, `expire`: by `by`. `certify`: `by` knew that the member's process had ended. `replace`: a newer
+    process took the name. `fence`: the member was heard after it was expired or replaced, so it lived on and was
+    fenced. A wish has its own name. `handover`: the reason was not read.
+
+    In a borrowed group, which gives no reasons, `claim`: `member` leads more, and `release`: it leads less and no other
+    member leads those partitions instead.
+
+    Among peers, as this agent's member sees them, `silence`: `member` no longer answers, or is refused. `hear`: it
+    answers again. `elect`: it leads these. `vacate`: it no longer leads these, and no other peer does yet.
+
+    `other`: the records were not read.
     """
 
     offset: int
@@ -289,52 +298,52 @@ class EventView(_View, frozen=True):
     """Seconds since the agent read it."""
     cause: Cause
     member: str
-    """The member that it is about; empty if it is about none."""
+    """The member that the event is about; empty if there is none."""
     by: str
     moved: list[MovedView]
     partition: int | None = None
-    """The one that a pin names."""
+    """The partition that a pin names."""
     last: int = 0
-    """The newest record that belongs to it."""
+    """The newest record that belongs to the event."""
     lasted: float = 0.0
-    """Seconds from the first to that."""
+    """Seconds from the first record to the newest."""
     reason: str = ""
-    """Why, where the protocol tells."""
+    """The reason, where the protocol gives one."""
     term: int = 0
-    """Of `elect`: under which `member` was elected for all that moved; 0 if for some under another."""
+    """For `elect`: the term under which `member` was elected for all that moved; 0 if the terms differ."""
 
 
 class HistoryView(_View, frozen=True):
-    """By offset, so the newest cause last. Events of members and all others are bounded apart."""
+    """In order of offset, so the newest cause is last. Member events and all other events have separate limits."""
 
     events: list[EventView]
     at: int
 
 
 class PeerView(_View, frozen=True):
-    """One of the list of a group without a broker."""
+    """One peer on the list of a group without a broker."""
 
     peer: str
     """As the list spells it."""
     state: str
-    """`here` for the agent's own member, `alive`, `one-way` (it is heard, and does not answer), `refused` (what comes
-    from it is), `silent`, or `unknown` for one that was not asked for long enough."""
+    """`here` for the agent's own member, `alive`, `one-way` (it is heard but does not answer), `refused` (its messages
+    are), `silent`, or `unknown` if the agent has not asked it for long enough."""
     heard_ago: float | None
-    """Seconds since something of it was taken; None if nothing ever was."""
+    """Seconds since a message from it was accepted; None if none ever was."""
     leads: int
     """Partitions that it leads, as far as this member knows."""
     reason: str = ""
-    """Why what comes from it is refused."""
+    """Why its messages are refused."""
     name: str = ""
-    """As it told some seconds ago, as all below; empty if it told nothing."""
+    """As the peer reported it some seconds ago, like all fields below; empty if it reported nothing."""
     address: str = ""
     """Where its clients reach it."""
     shed: int | None = None
-    """Partitions that it leads only while no other can; None if it told nothing: older releases do not."""
+    """Partitions that it leads only while no other peer can; None if it did not say, as in older releases."""
     drained: bool = False
-    """Whether these are all that it could lead."""
+    """Whether the partitions in `shed` are all that it could lead."""
     votes: bool = True
-    """Whether it elects anything; not a second-class citizen of `gossip`, which watches."""
+    """Whether it votes in elections. A second-class citizen of `gossip` only watches."""
 
 
 class PeersView(_View, frozen=True):
@@ -344,18 +353,19 @@ class PeersView(_View, frozen=True):
     majority: int
     """How many of the `voters` elect a leader."""
     alive: int
-    """How many of them answer; this member counts as one that does."""
+    """How many of the `voters` answer, counting this member."""
     term: int
-    """The highest that is known."""
+    """The highest known term."""
     unled: int
-    """Partitions that this member helps to elect a leader for, and knows none."""
+    """Partitions for which this member is a voter and knows no leader."""
     voters: int = 0
-    """How many elect together: all, unless each partition has replicas of its own, or there are two classes. Then it is
-    the set of them that lacks most for a majority, or has fewest to spare. 0 is from an older release, and is all."""
+    """How many peers elect together: all of them, unless each partition has its own replicas, or there are two classes.
+    Then it is the size of the set that lacks most for a majority, or has fewest to spare. 0 comes from an older
+    release, and means all."""
 
 
 class StatusView(_View, frozen=True):
-    """All that the page shows."""
+    """Everything that the page shows."""
 
     agent: str
     """The name of the agent's member."""
@@ -371,19 +381,21 @@ class StatusView(_View, frozen=True):
     """Why partitions are unowned, or the table cannot be believed."""
     led: int = 0
     can_expire: bool = True
-    """Whether the agent's member could expire one that dies: not if its own heartbeats come back too late for that."""
+    """Whether the agent's member could expire a member that dies. It cannot if its own heartbeats come back too
+    late."""
     protocol: str = "induction"
-    """Another one takes no wishes, and has neither handovers that can be seen, nor lags, nor loads."""
+    """Any other protocol takes no wishes, and has no visible handovers, no lags and no loads."""
     shed: int = 0
-    """Partitions that the agent's member leads only while no other can."""
+    """Partitions that the agent's member leads only while no other member can."""
     store: str = ""
-    """Where members and owners were read, if that is not the address of the table: a store of owners."""
+    """Where members and owners were read, if not from the address of the table: a store of owners."""
     peers: PeersView | None = None
-    """In a group without a broker. If it has no store either, members are peers, and owners their leaders."""
+    """Only in a group without a broker. If it has no store either, the members are the peers, and the owners their
+    leaders."""
 
 
 class WishAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`weight` None lets a member count with its own again."""
+    """A `weight` of None restores the member's own weight."""
 
     name: str | None = None
     partition: int | None = None
@@ -392,29 +404,29 @@ class WishAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WishView(_View, frozen=True):
-    """The moves that the wish causes, or would: partitions that are to go from one member to another."""
+    """The moves that the wish causes or would cause, each from one member to another."""
 
     done: bool
     moves: list[MoveView]
 
 
 class DrainView(WishView, frozen=True):
-    """A wish that a drain begins or ends."""
+    """A wish that starts or ends a drain."""
 
     remark: str = ""
-    """How it goes on, for people, where that does not show in the moves."""
+    """How the drain continues, in words, where the moves do not show it."""
 
 
 class RebalanceAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Without `to`, this agent's member passes what it leads to the peers that are preferred. With it, that peer shall
-    lead `partitions`, or all."""
+    """Without `to`, this agent's member passes what it leads to the preferred peers. With `to`, that peer is to lead
+    `partitions`, or all of them."""
 
     to: str | None = None
     partitions: list[int] | None = None
 
 
 class RebalanceView(_View, frozen=True):
-    """It was asked for. Partitions move when their programs have finished."""
+    """The request was passed on. Partitions move once their programs have finished."""
 
     member: str
     led: int
@@ -422,7 +434,8 @@ class RebalanceView(_View, frozen=True):
 
 
 class LoadAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`loads` is partition -> load; 0 forgets one. With a `layout`, the agent refuses those of another group."""
+    """`loads` is partition -> load; 0 forgets one. With a `layout`, the agent refuses loads for another group's
+    layout."""
 
     loads: dict[int, float]
     layout: Layout | None = None
@@ -430,18 +443,18 @@ class LoadAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LoadView(WishView, frozen=True):
-    """How evenly loads lie: the largest load over weight, as a multiple of what is fair. 1 is even."""
+    """How evenly the load is spread: the largest load over weight, as a multiple of the fair share. 1 is even."""
 
     before: float
-    """Where partitions are now."""
+    """With partitions where they are now."""
     after: float
-    """Where they are to be, once all is handed over."""
+    """With partitions where they will be, once all are handed over."""
     share: float
-    """The largest part of the whole load that is fair for a member."""
+    """The largest fraction of the whole load that is fair for one member."""
 
 
 class Refusal(_View, frozen=True):
-    """An error, as it was raised: `kind` is its class in `neli_router.errors`."""
+    """An error that the agent raised: `kind` is its class in `neli_router.errors`."""
 
     kind: str
     wanted: str
@@ -460,7 +473,7 @@ STATUS_OF: Mapping[str, int] = {
     "NotLeading": 409,
     "BeyondProtocol": 409,
 }
-"""The HTTP status of each kind; 503 for all others, which may heal by themselves."""
+"""The HTTP status of each kind; 503 for all others, which may recover without intervention."""
 
 
 def refusal(error: NeliError) -> Refusal:
@@ -469,7 +482,7 @@ def refusal(error: NeliError) -> Refusal:
 
 
 def raised(answer: Refusal) -> NeliError:
-    """The error of `answer`, as the agent raised it, of the nearest class that this side knows."""
+    """The error in `answer`, as the agent raised it, as the nearest class that this side knows."""
     if answer.kind == "ConfigError":
         return ConfigError(answer.remedy.split("; "))
     kind = getattr(errors, answer.kind, None)

@@ -1,14 +1,14 @@
-"""`neli agent`: the configuration, the log, and then the agent's server until it ends.
+"""`neli agent`: reads the configuration, sets up the log, and runs the agent's server until it ends.
 
     layers --> Config, AgentOptions --> agent.server.run(config, options, reload=...)
                      ^                                            |
                      '------------------ SIGHUP ------------------'
 
-The server needs packages that a program which only routes does not need. They are the extra `agent`, and the error
-without them says how to install them.
+The server needs packages that a routing-only program does not need. The extra `agent` installs them. If they are
+missing, the error says how to install them.
 
 The log goes to standard error, where systemd and Kubernetes pick it up: lines for people, or JSON for machines. Each
-event has a constant name and fields; keys and tokens are in none of them.
+event has a constant name and fields. Keys and tokens never appear in them.
 """
 
 import json
@@ -36,20 +36,20 @@ OURS = "neli_router"
 def agent_command(config_file: str | None, **flags: object) -> None:
     """Be this host's member of the group, and answer programs that do not live long enough to join.
 
-    Serves HTTP on a Unix socket that is its user's alone, and on --listen if that is given. SIGTERM hands everything
-    over, leaves the group and ends. SIGHUP reads the configuration again: the weight, the token and the log's level
-    change at once, and what needs a restart is named in the log.
+    Serves HTTP on a Unix socket that only its user can open, and on --listen if that is given. SIGTERM hands everything
+    over, leaves the group and exits. SIGHUP rereads the configuration: the weight, the token and the log level change
+    immediately, and the log names each option that needs a restart.
 
-    With --protocol neli or fast-neli, the group lives in a consumer group of Kafka. Such a member knows what it leads
-    itself; the rest its agent learns from the Redis of --ownership, which all members tell what they lead. There are no
-    wishes in such a group: `neli drain`, pin, weigh and load are refused.
+    With --protocol neli or fast-neli, the group is a consumer group of Kafka. A member of it knows only what it leads
+    itself. Its agent learns the rest from the Redis of --ownership, where all members record what they lead. Such a
+    group has no wishes: `neli drain`, pin, weigh and load are refused.
 
-    With --protocol term or gossip, and --peers a:7801,b:7801,c:7801, the members elect among themselves. Without
-    --ownership such an agent gives leases, and shows peers and who leads as its own member sees them. It answers
-    look-ups by that, too: good to route by, and marked as believed.
+    With --protocol term or gossip, and --peers a:7801,b:7801,c:7801, the members elect leaders among themselves.
+    Without --ownership the agent gives leases, and shows peers and leaders as its own member sees them. It also answers
+    look-ups from that view: the answers are good enough to route by, and marked as believed.
 
-    Every option may be said here, in the environment (NELI_LEASE=0.5) or in a file; `neli config` shows what holds and
-    where it comes from, `neli doctor` whether it will work.
+    Every option can be set here, in the environment (NELI_LEASE=0.5) or in a file. `neli config` shows which values are
+    in effect and where they come from; `neli doctor` checks whether they will work.
 
     Exits with 0 after SIGTERM or SIGINT; 2 if the configuration is not usable; 5 if it was refused: another agent has
     the socket, the ledger cannot be used, or the group is another's.
@@ -60,7 +60,7 @@ def agent_command(config_file: str | None, **flags: object) -> None:
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package == OURS:
-            raise  # A defect of ours, which no installation would mend.
+            raise  # A defect of ours: installing packages would not fix it.
         click.echo(f"Error: {MissingExtra.of(package, 'for an agent', 'agent')}", err=True)
         raise SystemExit(EXIT_USAGE) from None
     agent = resolved.agent
@@ -77,7 +77,7 @@ def agent_command(config_file: str | None, **flags: object) -> None:
 
 
 def log_to_standard_error(options: AgentOptions) -> None:
-    """From now on, events of ours are written as `options` say, and others' warnings with them."""
+    """From now on, log our events, and the warnings of other libraries, as `options` say."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if options.log_format == "json" else _Console())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

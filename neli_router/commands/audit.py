@@ -1,11 +1,12 @@
-"""`neli audit`: what a group did, by its ledger, and whether it kept its promises.
+"""`neli audit`: reports from the ledger what a group did, and whether it kept its promises.
 
     LEDGER --all retained records--> annals --.
     --notes: a folder of *.notes -----------> audit --> a summary, or JSON
                                                 '--> --report: one HTML file      --table: Delta tables
 
-It only reads, and the group does not notice it. Members trim their ledgers, so it begins with the oldest snapshot whose
-records are still there. A copy that Spark keeps goes back further: `dags/jobs/audit_ownership.py` audits that.
+The audit only reads, and the group does not notice it. Members trim their ledgers, so the audit begins with the oldest
+snapshot whose records are still there. A copy that Spark keeps goes back further: `dags/jobs/audit_ownership.py` audits
+that copy.
 """
 
 import sys
@@ -35,7 +36,7 @@ from neli_router.status.referee import Life
 __all__ = ["AuditView", "FiguresView", "FindingView", "acts_in", "annals_of", "audit_command", "config_of_ledger"]
 
 TRIES_MAX = 3
-"""How often to begin anew when members trimmed the records that were to be read next."""
+"""Attempts to read the ledger: each starts from scratch if members trim the records that come next."""
 
 TELL_EVERY = 0.2
 
@@ -55,7 +56,7 @@ class FindingView(msgspec.Struct, frozen=True):
     text: str
     offset: int | None
     seconds: float | None
-    """After the beginning."""
+    """Since the beginning."""
 
     @classmethod
     def of(cls, found: Finding, since: float) -> "FindingView":
@@ -102,7 +103,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     gaps: FiguresView | None
     takeovers: FiguresView | None
     takeover_error: float
-    """The median of what each of them may be off."""
+    """The median error of a takeover's time."""
     handovers: FiguresView | None
     handover_error: float
     moves: int
@@ -113,14 +114,14 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     balance_worst: float
     noted: int
     overlaps: int | None
-    """None without notes: then none were looked for."""
+    """None without notes, because then the audit does not look for overlaps."""
     overlap_longest: float | None
     findings: list[FindingView]
 
     @classmethod
     def of(cls, address: str, found: Audit) -> "AuditView":
         genesis = found.state.genesis
-        assert genesis is not None, "there is no audit without one"
+        assert genesis is not None, "an audit has a genesis"
         endings = [life.ending for life in found.lives]
         return cls(
             ledger=address,
@@ -169,7 +170,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--notes",
     type=click.Path(file_okay=False, path_type=Path),
-    help="A folder of the members' notes of when they acted (*.notes). Overlaps are found in them alone.",
+    help="A folder of the members' notes of when they acted (*.notes). Only they can show overlaps.",
 )
 @click.option(
     "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a report with pictures, as HTML."
@@ -184,10 +185,10 @@ def audit_command(
     table: Path | None,
     output: str,
 ) -> None:
-    """Say what a group did, and whether it kept its promises, by all records that LEDGER still has.
+    """Say what a group did, and whether it kept its promises, from all records that LEDGER still has.
 
-    LEDGER is an address such as sqlite:///var/lib/jobs/ledger.db or kafka://host:9092/jobs; by default, the one that
-    the configuration names. Nothing is appended.
+    LEDGER is an address such as sqlite:///var/lib/jobs/ledger.db or kafka://host:9092/jobs; by default, the ledger
+    that the configuration names. Nothing is appended.
 
     Exits with 0 if no promise was broken; 1 if one was, or the ledger cannot be read or has no group; 2 if the
     configuration is not usable.
@@ -228,7 +229,7 @@ def _write_tables(found: Audit, folder: Path) -> None:
 
 
 def config_of_ledger(address: str | None, config_file: str | None) -> Config:
-    """The configuration to read the ledger at `address` with; None is the one that is configured."""
+    """The configuration to read the ledger at `address` with; None means the configured ledger."""
     if address is not None and address.startswith("peers:"):
         found = "a ledger was wanted, but peers have none, and write nothing down"
         click.echo(f"Error: {found}: `neli events` and the page of an agent say what it has seen", err=True)
@@ -238,7 +239,7 @@ def config_of_ledger(address: str | None, config_file: str | None) -> Config:
 
 @contextmanager
 def annals_of(config: Config) -> Iterator[tuple[Ledger, Annals]]:
-    """The ledger, open as long as the block lasts, and the annals of all that it still has. Raises LedgerError."""
+    """The ledger, open until the block ends, and the annals of all that it still has. Raises LedgerError."""
     handle = configuration.open(config, create=False)
     try:
         yield handle, _annals(handle)
@@ -260,7 +261,7 @@ def _annals(ledger: Ledger) -> Annals:
 
 
 def _told(ledger: Ledger) -> Iterator[Entry]:
-    """All entries up to the tip of now. A terminal is told how far that is."""
+    """All entries up to the current tip. Progress is shown if standard error is a terminal."""
     start, tip = patiently(ledger.start), patiently(ledger.tip)
     told_at, terminal = time.monotonic(), sys.stderr.isatty()
     for entry in between(ledger, start, tip):
@@ -274,7 +275,7 @@ def _told(ledger: Ledger) -> Iterator[Entry]:
 
 
 def acts_in(folder: Path) -> Iterator[ActedSpan]:
-    """What the notes in `folder` say of when members acted. Raises NeliError."""
+    """When members acted, from the notes in `folder`. Raises NeliError."""
     paths = sorted(folder.glob("*.notes"))
     if not paths:
         raise NeliError("a folder of notes was wanted", f"{folder} has no *.notes", "name the folder that has them")

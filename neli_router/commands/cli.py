@@ -2,17 +2,17 @@
 
     neli --> a command's name --> its module, imported only now --> one call --> a view, as text or JSON
 
-A command is imported when it is asked for, or `neli owner` would take as long to start as everything else together.
-The laboratory adds its own commands by a table like ours. It is found by name: without the laboratory, the product's
-commands are all there are.
+A command is imported only when it is called. Otherwise `neli owner` would take as long to start as all commands
+together. The laboratory adds its own commands through a table like ours, which is looked up by name. Without the
+laboratory, there are only the product's commands.
 
-The shell completes our commands by calling `neli` itself with a variable set, each time Tab is pressed. Click writes
-the script for that, so it stays right when commands are added.
+Each time Tab is pressed, the shell completes our commands by calling `neli` itself with a variable set. Click generates
+the script for that, so it stays correct when commands are added.
 
-Exit codes: 0 all is well; 1 a promise was broken or a check failed, and the output shows how; 2 the command line
-or the configuration is not usable; 3 there is no owner; 4 no agent answered; 5 it was refused; 130 interrupted. `neli
-run` adds the command's own, 69 for a role that was not led in time, 75 for one that was lost, and 126 and 127 for a
-command that cannot be started.
+Exit codes: 0 success; 1 a promise was broken or a check failed, and the output shows how; 2 the command line or the
+configuration is not usable; 3 no owner; 4 no agent answered; 5 refused; 130 interrupted. `neli run` adds the codes of
+the command it runs, 69 for a role that was not led in time, 75 for a role that was lost, and 126 and 127 for a command
+that cannot be started.
 """
 
 from collections.abc import Mapping
@@ -46,16 +46,16 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "undrain": ("wishes", "undrain_command", "Take a drain back."),
     "unpin": ("wishes", "unpin_command", "Take a pin back."),
     "watch": ("lookups", "watch_command", "Print each change of an owner."),
-    "weigh": ("wishes", "weigh_command", "Let a member count with another weight."),
+    "weigh": ("wishes", "weigh_command", "Override a member's weight."),
 }
-"""Name -> the module beside this one, what it is called there, and what it does in one line."""
+"""Name -> its module in this folder, the attribute there, and its help in one line."""
 
 LABORATORY = "neli_router.lab"
 
 
 @cache
 def all_commands() -> Mapping[str, tuple[str, str, str]]:
-    """Ours and the laboratory's, if it is there: name -> the full name of its module, and as in COMMANDS."""
+    """Ours, and the laboratory's if it is there: name -> the full name of the module, then as in COMMANDS."""
     tables = {"neli_router.commands": COMMANDS}
     if find_spec(LABORATORY) is not None:
         tables[f"{LABORATORY}.commands"] = import_module(f"{LABORATORY}.commands").COMMANDS
@@ -68,7 +68,7 @@ def all_commands() -> Mapping[str, tuple[str, str, str]]:
 
 
 class _Lazy(click.Group):
-    """Commands that are imported when they are asked for; a list of them imports none."""
+    """Commands that are imported when they are called; listing them imports none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(all_commands())

@@ -1,14 +1,14 @@
-"""`neli config`: the effective configuration and its sources. And the options that all commands of an agent share.
+"""`neli config`: the effective configuration and its sources; and the options that all commands of an agent share.
 
-    with_options       a flag for each option of `settings.OPTIONS`, and --config
+    with_options       a flag for each option in OPTIONS, and --config
     resolved_or_exit   the layers, resolved; or every problem on standard error, and exit 2
 
     lease                 0.5        neli.toml line 3
     layout.partitions     64         environment NELI_LAYOUT_PARTITIONS
     agent.token           (hidden)   agent.token_file
 
-Flags are taken as text and are read together with the other layers, not by click. Click stops at the first mistake, and
-a user who sets up an agent wants to know all of them.
+Flags are taken as text and parsed together with the other layers, not by click. Click stops at the first mistake, but a
+user who sets up an agent wants to see all of them.
 """
 
 import json
@@ -53,14 +53,14 @@ def _default(key: str) -> str:
 
 
 def plain(value: object) -> str:
-    """A value as the file or a variable would say it."""
+    """A value as the file or a variable would spell it."""
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value) or '""'
 
 
 def with_options(*keys: str) -> Callable[[Command], Command]:
-    """A flag for each option of `keys`, or for all that there are; and `--config`."""
+    """A flag for each option in `keys`, or for every option; and `--config`."""
 
     def decorate(command: Command) -> Command:
         for key in reversed(keys or tuple(OPTIONS)):
@@ -76,16 +76,16 @@ def with_options(*keys: str) -> Callable[[Command], Command]:
 
 
 def resolve_here(flags: Flags, config_file: str | None) -> Resolved:
-    """The layers as they are in this process. Raises ConfigError."""
+    """Resolve the layers of this process. Raises ConfigError."""
     told = {key: flags[_parameter(key)] for key in OPTIONS if _parameter(key) in flags}
     environ = dict(os.environ)
-    # NELI_AGENT tells clients of an agent that may run elsewhere, so an agent does not go by it.
+    # NELI_AGENT points clients to an agent that may run elsewhere, so an agent itself ignores it.
     socket = default_address({name: text for name, text in environ.items() if name != "NELI_AGENT"})
     return resolve(told, environ, config_file, default_socket=socket)
 
 
 def resolved_or_exit(flags: Flags, config_file: str | None) -> Resolved:
-    """The same; prints every problem and exits with 2 if there is one."""
+    """The same, but if there are problems, print each of them and exit with 2."""
     try:
         return resolve_here(flags, config_file)
     except ConfigError as error:
@@ -100,8 +100,8 @@ def resolved_or_exit(flags: Flags, config_file: str | None) -> Resolved:
 def config_command(config_file: str | None, output: str, **flags: object) -> None:
     """Show each option, its value and where that comes from, as an agent with these flags would have it.
 
-    Flags go before the environment (NELI_LEASE=0.5, NELI_LAYOUT_PARTITIONS=64), which goes before the file, which goes
-    before the defaults. One file is read: the one that --config or NELI_CONFIG names, else ./neli.toml, else
+    Flags override the environment (NELI_LEASE=0.5, NELI_LAYOUT_PARTITIONS=64), which overrides the file, which
+    overrides the defaults. One file is read: the one that --config or NELI_CONFIG names, else ./neli.toml, else
     /etc/neli/neli.toml. Secrets are hidden.
 
     Exits with 2 if the configuration is not usable, and then prints every problem of every layer.

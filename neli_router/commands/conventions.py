@@ -1,10 +1,10 @@
-"""The conventions of the commands: the options that several have, how they print, and how they fail.
+"""Conventions shared by the commands: common options, how they print, and how they fail.
 
     --agent, --token-file --> asking() --> Client --> a view --> text, or one JSON object a line
                                  |
                                  '-- an error --> one sentence on standard error, and its exit code
 
-No traceback is ever shown for an error that the library raised on purpose: its message says what to do.
+An error that the library raises on purpose never shows a traceback: its message says what to do.
 """
 
 import os
@@ -94,13 +94,13 @@ output_option = click.option(
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Text for people, or JSON; of several things, one object a line.",
+    help="Text for people, or JSON; several results are one object a line.",
 )
 
 
 @contextmanager
 def asking(agent: str | None, token_file: Path | None) -> Iterator["Client"]:
-    """A client of the agent. An error inside the block ends the command, with a sentence and an exit code."""
+    """A client of the agent. An error inside the block ends the command with a sentence and an exit code."""
     try:
         from neli_router.agent import Client  # noqa: PLC0415 - `neli --help` needs no HTTP.
 
@@ -114,13 +114,13 @@ def asking(agent: str | None, token_file: Path | None) -> Iterator["Client"]:
 
 
 def complain(error: BaseException) -> None:
-    # A refused wish comes as a ConfigError, too: so only the problems are told, without a word on a configuration.
+    # A refused wish is a ConfigError, too, so print only the problems, without mentioning a configuration.
     for sentence in error.problems if isinstance(error, ConfigError) else [error]:
         click.echo(f"Error: {sentence}", err=True)
 
 
 def exit_code(error: NeliError) -> int:
-    """The code of `error`, for scripts."""
+    """The exit code for `error`, for scripts."""
     if isinstance(error, NoAgent):
         return EXIT_NO_AGENT
     if isinstance(error, NoOwner | NotLeading):
@@ -131,7 +131,7 @@ def exit_code(error: NeliError) -> int:
 
 
 def key_of(given: str | bytes) -> Key:
-    """A key as it came from the command line or a file: text if it is any, or else its bytes."""
+    """A key from the command line or a file: text if it decodes, otherwise its bytes."""
     raw = os.fsencode(given)
     try:
         return raw.decode()
@@ -140,12 +140,12 @@ def key_of(given: str | bytes) -> Key:
 
 
 class Seconds(click.FloatRange):
-    """A number within bounds. `nan` is within all of them by itself, because it compares with nothing."""
+    """A number within bounds. Refuses `nan`, which would pass any bound, because it compares with nothing."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
         if isnan(number):
-            self.fail(f"{value!r} is no number of seconds.", param, ctx)
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
         return number
 
 
@@ -153,16 +153,16 @@ NEGATIVE = re.compile(r"-[0-9]+", re.ASCII)
 
 
 def not_empty(ctx: click.Context, parameter: click.Parameter, given: str) -> str:
-    """The callback of an argument, or an option, that must not be empty."""
+    """The callback of an argument or option that must not be empty."""
     if not given:
         raise click.BadParameter("it is empty: is a variable of the shell not set?", ctx, parameter)
     return given
 
 
 def role_given(given: str) -> Role:
-    """A role as it came from the command line: a number, or a name, which may be any bytes as a key may."""
+    """A role from the command line: a number, or a name, which may be any bytes, like a key."""
     if NEGATIVE.fullmatch(given):
-        # It would be a name, and somebody who meant a number would wait for the leader of any partition at all.
+        # It would be a name, and a user who meant a number would wait for the leader of an arbitrary partition.
         problem = f"roles count from 0, found {given:.40}: give a number from 0, or a name"
         raise click.BadParameter(problem, param_hint="--role")
     role = role_of(given)
@@ -181,7 +181,7 @@ def close_with_reader(close: Callable[[], None]) -> None:
 
     def wait() -> None:
         watched = select.poll()
-        watched.register(number, 0)  # An error on a pipe's writing end means that there is no other end.
+        watched.register(number, 0)  # An error on a pipe's writing end means that the reading end is gone.
         watched.poll()
         close()
 
@@ -189,7 +189,7 @@ def close_with_reader(close: Callable[[], None]) -> None:
 
 
 def time_stamp(ago: float = 0.0) -> str:
-    """When it was `ago` seconds ago, by this host's clock, with its zone."""
+    """The time `ago` seconds ago, by this host's clock, with its zone."""
     return datetime.fromtimestamp(time.time() - ago, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")
 
 
@@ -200,7 +200,7 @@ def print_views(views: Iterable[msgspec.Struct]) -> None:
 
 
 def print_rows(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table for a terminal; elsewhere aligned text, which `awk` and `cut` can take apart."""
+    """A table on a terminal; elsewhere aligned text, which `awk` and `cut` can split."""
     cells = [[_cell(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         _print_table(head, cells)
@@ -219,7 +219,7 @@ def _print_table(head: Sequence[str], cells: list[list[str]]) -> None:
     for name in head:
         table.add_column(name)
     for row in cells:
-        table.add_row(*map(Text, row))  # As plain text: a name may hold what rich takes for markup.
+        table.add_row(*map(Text, row))  # As plain text: a name may contain what rich reads as markup.
     Console().print(table)
 
 

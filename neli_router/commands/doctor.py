@@ -6,13 +6,13 @@
                   --> agent (its socket) --> witness
                   --> port
 
-A check says what it found and what to do about it. It is `fine`, a `warning`, which is something to know, `failed`,
-which keeps a member from working or its promises from holding, or `skipped`, if what it needs was not there.
+A check says what it found and what to do about it. It is `fine`; a `warning`, which is good to know; `failed`, which
+keeps a member from working or its promises from holding; or `skipped`, if something that it needs is missing.
 
-The doctor only looks. It opens and reads the real ledger, appends nothing to it and makes none. The cost of an append
-is measured in a scratch file beside the ledger, or estimated from below by questions to the server (`measurements`).
-The agent is asked to witness a member that never joins, and forgets it again. The port is bound for a moment, and only
-after no program answered there. An agent gets a few seconds to answer.
+The doctor only looks. It opens and reads the real ledger, but appends nothing to it and creates none. It measures the
+cost of an append in a scratch file next to the ledger, or queries the server for a lower bound (`measurements`). It
+asks the agent to witness a member that never joins, and the agent forgets that member again. It binds the port for a
+moment, and only if no program answers there. An agent gets a few seconds to answer.
 """
 
 import http.client
@@ -70,16 +70,16 @@ __all__ = ["doctor_command", "examine"]
 READS = 100
 
 ANSWER_MAX = 2.0
-"""Seconds for an agent to answer. A slower one is of no use to its clients either."""
+"""Seconds for an agent to answer. A slower agent would be useless to its clients, too."""
 
 BODY_MAX = 4 * 2**20
-"""Bytes of an answer that are read: the status of a large group is a few hundred kilobytes."""
+"""Bytes to read of an answer: the status of a large group is a few hundred kilobytes."""
 
 HEAR_BEATS = 3
 HEAR_MAX = 10.0
-"""For how many Beats, and for how many seconds at most, a member of our name is listened for."""
+"""How many Beats, and at most how many seconds, to listen for a member of our name."""
 
-_UNMEASURED = Diagnosis("trips", "skipped", "there is no ledger here that could be asked or measured beside")
+_UNMEASURED = Diagnosis("trips", "skipped", "no ledger here to query or to measure next to")
 
 MARKS = {"fine": "ok", "warning": "WARN", "failed": "FAIL", "skipped": "--"}
 
@@ -90,11 +90,12 @@ MARKS = {"fine": "ok", "warning": "WARN", "failed": "FAIL", "skipped": "--"}
 def doctor_command(config_file: str | None, output: str, **flags: object) -> None:
     """Check configuration, ledger, disk, clocks, lease, name, socket and port, and say what to change.
 
-    Takes some three seconds. Reads the ledger and appends nothing to it. How long an append takes is measured on a
-    scratch file in the same folder, which is gone afterwards; a Kafka or a Redis is asked questions instead.
+    Takes about three seconds. Reads the ledger and appends nothing to it. Measures how long an append takes on a
+    temporary scratch file in the same folder; a Kafka or a Redis is queried instead.
 
     In a group without a broker it checks the names of the peers, this member's place, key and votes. If the agent of
-    this member answers, it says whom that hears, and whether it is drained; else, whether the port is free.
+    this member answers, it says which peers the agent hears, and whether the member is drained; otherwise, whether the
+    port is free.
 
     Exits with 0 if all is fine or there are only warnings; 1 if a check failed.
     """
@@ -113,7 +114,7 @@ def doctor_command(config_file: str | None, output: str, **flags: object) -> Non
 
 
 def examine(resolved: Resolved) -> list[Diagnosis]:
-    """Every check, in the order in which they are read."""
+    """Every check, in the order in which they are printed."""
     config = resolved.config
     told = Counter(one.source.split()[0] for one in resolved.settings)
     from_file = f", {resolved.path}" if resolved.path else ""
@@ -161,7 +162,7 @@ _NO_OWNERS = Diagnosis(
 
 
 def _peers(config: Config) -> list[Diagnosis]:
-    """The checks of a group without a broker: the list, this member's place, its key and its folder."""
+    """The checks of a group without a broker: the list of peers, and this member's place, key and folder."""
     address = configuration.peers_at(config)
     unknown = [peer for peer in address.peers if not _resolves(peer)]
     if unknown:
@@ -191,7 +192,7 @@ def _peers(config: Config) -> list[Diagnosis]:
 
 
 def _votes(config: Config) -> Diagnosis:
-    """The folder of this member's votes, and the votes that are in it."""
+    """The folder of this member's votes, and the votes in it."""
     try:
         folder = configuration.look_at_votes(config)
     except NeliError as error:
@@ -199,7 +200,7 @@ def _votes(config: Config) -> Diagnosis:
     made = next(one for one in (folder, *folder.parents) if one.exists())
     if not (made.is_dir() and os.access(made, os.W_OK | os.X_OK)):
         remedy = "make it, for this member's user: without its votes a member must not stand"
-        return Diagnosis("state", "failed", f"{folder} is no folder that can be written to", remedy)
+        return Diagnosis("state", "failed", f"{folder} is not a writable folder", remedy)
     return Diagnosis("state", "fine", f"{folder} can be {'written to' if folder == made else 'made'}")
 
 
@@ -208,7 +209,7 @@ def _ear(config: Config) -> Diagnosis:
     try:
         configuration.try_to_listen(config)
     except ConfigError:
-        return Diagnosis("listening", "skipped", "which of the peers this is, is not known")
+        return Diagnosis("listening", "skipped", "it is not known which of the peers this is")
     except PeersUnusable as error:
         return Diagnosis("listening", "failed", f"{error.wanted}, but {error.found}", error.remedy)
     return Diagnosis("listening", "fine", "the port of this member is free")
@@ -238,7 +239,7 @@ def _consumer_group(config: Config) -> Diagnosis:
 
 
 def _owners(resolved: Resolved) -> list[Diagnosis]:
-    """The checks of the store in which the members of a borrowed group tell what they lead."""
+    """The checks of the store in which the members of a borrowed group record what they lead."""
     config, failed = resolved.config, partial(Diagnosis, "owners", "failed")
     try:
         store = configuration.owners_of(config).open()
@@ -251,9 +252,9 @@ def _owners(resolved: Resolved) -> list[Diagnosis]:
     except NeliError as error:
         return [failed(f"{error.wanted}, but {error.found}", error.remedy)]
     if said.layout is None:
-        return [Diagnosis("owners", "fine", f"{store.address} answers; no member has told it anything yet")]
+        return [Diagnosis("owners", "fine", f"{store.address} answers; no member has recorded anything yet")]
     if unequal := said.layout.difference(config.layout):
-        return [failed(f"{store.address} is told of a group of another layout: {unequal}", "name another store")]
+        return [failed(f"{store.address} holds a group of another layout: {unequal}", "name another store")]
     alive = {holder: card.name for holder, (card, expires_ms) in said.holders.items() if expires_ms > said.now_ms}
     held = sum(held.holder in alive for held in (said.holdings or {}).values())
     found = (
@@ -263,15 +264,15 @@ def _owners(resolved: Resolved) -> list[Diagnosis]:
     findings = [Diagnosis("owners", "fine", found)]
     if config.name not in alive.values():
         return [*findings, Diagnosis("name", "fine", f"no member is called {config.name!r}")]
-    # No failure: one that was killed is alive there for a lease.
-    remedy = "choose another --name, or wait until that one is gone: look-ups could not tell the two apart"
+    # Not a failure: a killed member stays alive there for a lease.
+    remedy = "choose another --name, or wait until that one is gone: look-ups could not distinguish the two"
     return [*findings, _living_name(str(config.name), resolved.agent, Diagnosis("name", "warning", "", remedy))]
 
 
 def _agent(config: Config, agent: AgentOptions) -> list[Diagnosis]:
     found = [_socket(agent.socket)] if agent.socket else []
     if config.protocol in ELECTED:
-        # An agent that answers has the port, and says better whom it hears.
+        # An agent that answers has the port, and knows better which peers it hears.
         is_there = bool(found) and found[0].found.startswith("one answers")
         if is_there and (other := _another(config, agent.socket)) is not None:
             found += [other, _ear(config)]
@@ -283,7 +284,7 @@ def _agent(config: Config, agent: AgentOptions) -> list[Diagnosis]:
 
 
 def _ledger(resolved: Resolved, *, ask: bool) -> tuple[list[Diagnosis], Trips | Diagnosis]:
-    """The checks of the ledger; and how soon it answers, or why that is not known or, for a file, not asked."""
+    """The checks of the ledger; and how fast it answers, or why that is unknown or, for a file, not asked."""
     config, failed = resolved.config, partial(Diagnosis, "ledger", "failed")
     try:
         ledger = configuration.open(config, create=False)
@@ -339,7 +340,7 @@ def _group(config: Config, inspection: Inspection) -> Diagnosis:
 
 
 def _beside(folder: Path) -> Trips | Diagnosis:
-    """How long an append takes in `folder`, or why that is not known."""
+    """How long an append takes in `folder`, or why that is unknown."""
     try:
         return measure_trips(folder)
     except (LedgerError, OSError) as error:
@@ -382,7 +383,7 @@ def _socket(path: str) -> Diagnosis:
     except OSError:
         return Diagnosis("agent", "warning", f"none: there is no socket {path}", start)
     if not stat.S_ISSOCK(status.st_mode):
-        return Diagnosis("agent", "failed", f"{path} is no socket", "name another with --socket, or move what is there")
+        return Diagnosis("agent", "failed", f"{path} is not a socket", "name another with --socket, or move it")
     if why := distrust(Address(path=path)):
         remedy = "ask as that user, or name a socket of your own with --socket"
         return Diagnosis("agent", "warning", f"{path} is not to be asked: {why}", remedy)
@@ -406,11 +407,11 @@ def _socket(path: str) -> Diagnosis:
 
 
 def _another(config: Config, path: str) -> Diagnosis | None:
-    """That the agent at `path` is another member than the configured one. What it says then is of no use here."""
+    """A failure if the agent at `path` is not the configured member: its answers are then of no use here."""
     try:
         code, said = _ask_socket(path, "/v1/peers")
         me = configuration.my_place(config)
-    except (OSError, http.client.HTTPException, ConfigError):  # Other checks tell of these.
+    except (OSError, http.client.HTTPException, ConfigError):  # Other checks report these.
         return None
     failed = partial(Diagnosis, "agent", "failed")
     remedy = "name this member's own with --socket; or start that agent again, if its configuration was changed"
@@ -427,7 +428,7 @@ def _another(config: Config, path: str) -> Diagnosis | None:
 
 
 def _voters(path: str) -> list[Diagnosis]:
-    """Whom the member of the agent at `path` hears, if it elects among its peers."""
+    """The peers that the member of the agent at `path` hears, if it elects leaders among peers."""
     try:
         code, said = _ask_socket(path, "/v1/peers")
     except (OSError, http.client.HTTPException):
@@ -449,12 +450,12 @@ def _voters(path: str) -> list[Diagnosis]:
         return [Diagnosis("voters", "warning", "\n".join([found, *bad]), "mend what each says")]
     if view.unled:
         found = f"{unled(view)} no leader that the agent's member knows of"
-        return [Diagnosis("voters", "warning", found, "wait two leases; then the log says why nobody is elected")]
+        return [Diagnosis("voters", "warning", found, "wait two leases; then the log says why no peer is elected")]
     return [Diagnosis("voters", "fine", f"all {len(view.peers)} peers answer, and there is a leader; term {view.term}")]
 
 
 def _drain(path: str) -> list[Diagnosis]:
-    """Whether the member of the agent at `path` leads nothing because somebody said so, perhaps long ago."""
+    """Whether the member of the agent at `path` leads nothing because it was drained, perhaps long ago."""
     try:
         _, status = _ask_socket(path, "/v1/status")
     except (OSError, http.client.HTTPException):
@@ -466,10 +467,10 @@ def _drain(path: str) -> list[Diagnosis]:
 
 
 def _witness(config: Config, path: str, agent: Diagnosis) -> Diagnosis:
-    """Whether the `agent` at `path` tells the deaths of members here."""
+    """Whether the `agent` at `path` reports the deaths of members here."""
     if agent.verdict == "failed" or not agent.found.startswith("one answers"):
         if config.ledger.startswith("sqlite:"):
-            return Diagnosis("witness", "skipped", "without an agent, members on SQLite tell each other's deaths")
+            return Diagnosis("witness", "skipped", "without an agent, members on SQLite report each other's deaths")
         without = "without an agent, the others wait for the lease of a member that dies"
         return Diagnosis("witness", "skipped", without)
     told: list[Notice] = []
@@ -479,14 +480,14 @@ def _witness(config: Config, path: str, agent: Diagnosis) -> Diagnosis:
     name = asked.name
     asked.close()
     if name:
-        return Diagnosis("witness", "fine", f"{name} tells the death of a member here, and nobody waits for its lease")
+        return Diagnosis("witness", "fine", f"{name} reports the death of a member here: no member waits for its lease")
     why = told[-1].fields["why"] if told else "it took the connection and gave no answer"
     remedy = "correct that, or know that the others wait for the lease of a member that dies here"
-    return Diagnosis("witness", "warning", f"the agent tells no deaths of this ledger's members: {why}", remedy)
+    return Diagnosis("witness", "warning", f"the agent reports no deaths of this ledger's members: {why}", remedy)
 
 
 def _port(listen: str) -> Diagnosis:
-    """Whether the port is free for an agent, or one is there."""
+    """Whether the port is free for an agent, or an agent already has it."""
     place = parse_place(listen)
     assert place is not None, "the layers let nothing else through"
     host, port = place
@@ -513,7 +514,7 @@ def _port(listen: str) -> Diagnosis:
 
 
 def _name(config: Config, agent: AgentOptions, inspection: Inspection) -> Diagnosis:
-    """Whether a member of this name lives that is not the agent here."""
+    """Whether a living member has this name but is not the agent here."""
     name = config.name
     if name not in inspection.members:
         return Diagnosis("name", "fine", f"no member is called {name!r}")
@@ -544,7 +545,7 @@ def _names_here(agent: AgentOptions) -> set[str]:
 
 def _ask_socket(path: str, what: str) -> tuple[int, dict[str, Any]]:
     connection = http.client.HTTPConnection("agent", timeout=ANSWER_MAX)
-    # The client library has no Unix sockets; it takes one that is connected already.
+    # The HTTP library has no Unix sockets, but takes a socket that is connected already.
     connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.sock.settimeout(ANSWER_MAX)
@@ -555,7 +556,7 @@ def _ask_socket(path: str, what: str) -> tuple[int, dict[str, Any]]:
 
 
 def _ask(connection: http.client.HTTPConnection, what: str) -> tuple[int, dict[str, Any]]:
-    """The status and the object that an agent answers with. Raises OSError, HTTPException."""
+    """The status and the object of an agent's answer. Raises OSError, HTTPException."""
     try:
         connection.request("GET", what)
         answer = connection.getresponse()

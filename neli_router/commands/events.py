@@ -1,15 +1,15 @@
-"""`neli events`: what happened to the group and why, one line for each cause; and each that is to come.
+"""`neli events`: what happened to the group and why, one line for each cause; with --follow, new events, too.
 
     agent --/v1/history-----------> the last ones
           --/v1/history/events----> with --follow: each that is new, and again when more has moved because of it
     ledger --all that it has, --> annals --> the same, from as far back as there are records
              and on
 
-The stream is opened before the past is asked for, so that nothing falls between the two. What comes by both is told
-once.
+The stream is opened before the past is requested, so that nothing falls between the two. An event that arrives both
+ways is printed once.
 
-A ledger has no time of its own, but for Kafka. The annals work out when things were (see `status/time_axis.py`). What
-is read while a ledger is followed has the time of its reading.
+Only in Kafka does a ledger have times of its own. For other ledgers, the annals work out when things happened (see
+`status/time_axis.py`). An event that is read while following a ledger has the time at which it was read.
 """
 
 import re
@@ -48,13 +48,13 @@ LIMIT_MAX = 1000
 READ_MAX_SECONDS = 0.25
 
 GROWING_MAX = 200
-"""The newest events of a ledger that may still grow: more moves are seldom under way at once."""
+"""How many of a ledger's newest events may still grow: more moves are seldom under way at the same time."""
 
 TARGETS_MAX = 8
-"""Members that a line names as those who got partitions."""
+"""How many members a line names as new owners of partitions."""
 
 HEIR = re.compile(r" (?:ceded|gave way) to (\S+)$")
-"""In the reason of a leader that gave up in good order: who shall lead next."""
+"""In the reason of a leader that stepped down in good order: the peer that should lead next."""
 
 SENTENCES: dict[Cause, str] = {
     "join": "{member} joined",
@@ -69,22 +69,22 @@ SENTENCES: dict[Cause, str] = {
     "pin": "partition {partition} was pinned to {member} by {by}",
     "unpin": "partition {partition} was unpinned by {by}",
     "weigh": "{member} was weighed by {by}",
-    "load": "loads were told by {by}",
+    "load": "loads were set by {by}",
     "claim": "{member} leads more",
     "release": "{member} leads less",
     "silence": "{member} is silent",
     "hear": "{member} answers again",
     "elect": "{member} leads, term {term}",
-    "vacate": "{member} leads no more",
+    "vacate": "{member} no longer leads",
     "other": "records were not read",
 }
 
 
 class EventLine(msgspec.Struct, frozen=True):
-    """A line of `events --output json`. `time` is by this host's clock; the same `offset` again: more has moved."""
+    """A line of `events --output json`. `time` is by this host's clock. A repeated `offset`: more has moved."""
 
     time: str | None
-    """None if the ledger does not tell."""
+    """None if the ledger does not say."""
     offset: int
     cause: Cause
     member: str
@@ -97,7 +97,7 @@ class EventLine(msgspec.Struct, frozen=True):
 
 
 @click.command("events")
-@click.option("--follow", "-f", is_flag=True, help="Go on: print each event that is to come, until interrupted.")
+@click.option("--follow", "-f", is_flag=True, help="Keep running: print each new event, until interrupted.")
 @click.option(
     "--limit",
     type=click.IntRange(0, LIMIT_MAX),
@@ -121,17 +121,17 @@ def events_command(
 ) -> None:
     """Print who joined, left, died or was fenced, what operators wished, and what moved because of it.
 
-    In a group of the protocol `term` or `gossip`: who is silent, who leads, and why. What operators wished is not
-    written down there: a drain shows by what the drained peer gives away, and in `neli peers`.
+    In a group of the protocol `term` or `gossip`, print who is silent, who leads, and why. Such a group does not record
+    what operators wished: a drain shows in what the drained peer gives away, and in `neli peers`.
 
     One line for each cause: the time at which the agent read it, what it was, and how many partitions moved because of
     it, from whom to whom. With --follow, an event is printed when it begins, and once more when more has moved.
 
-    An agent knows what it has read since it started. With --ledger, all that a ledger still has is read instead; it
-    may be a ledger whose members are long gone.
+    An agent knows what it has read since it started. With --ledger, all that a ledger still has is read instead, even
+    if its members are long gone.
 
-    --exec runs COMMAND for each event that is to come, one at a time. The event is on its standard input, as one line
-    of JSON; NELI_CHANGE_CAUSE, _MEMBER, _BY, _TIME and _TEXT are variables. It is started without a shell.
+    --exec runs COMMAND for each new event, one at a time. COMMAND gets the event on standard input, as one line of
+    JSON, and in the variables NELI_CHANGE_CAUSE, _MEMBER, _BY, _TIME and _TEXT. It is started without a shell.
 
     \b
     Examples:
@@ -162,7 +162,7 @@ def events_command(
 
 
 def _by_agent(agent: str | None, token_file: Path | None, follow: bool, limit: int) -> Iterator[tuple[EventLine, bool]]:
-    """Each event that an agent tells of, and whether it is news."""
+    """Each event that an agent reports, and whether it is news."""
     with asking(agent, token_file) as client:
         if not follow:
             yield from ((_seen(view), False) for view in client.history(limit=limit).events)
@@ -199,7 +199,7 @@ def _by_ledger(address: str, follow: bool, limit: int) -> Iterator[tuple[EventLi
 
 
 def _follow(ledger: Ledger, annals: Annals) -> Iterator[EventLine]:
-    """Each event that is new, when it is read, and once more when it has grown and come to rest."""
+    """Each new event, when it is read, and once more when it has grown and settled."""
     ledger.seek(annals.state.at)
     known, told = len(annals.events), {one.offset: one.last for one in annals.events[-GROWING_MAX:]}
     growing: dict[int, tuple[int, float]] = {}
@@ -223,7 +223,7 @@ def _follow(ledger: Ledger, annals: Annals) -> Iterator[EventLine]:
 
 
 def sentence(view: EventView) -> str:
-    """What happened, in a line."""
+    """One line that says what happened."""
     said = SENTENCES[view.cause].format(
         member=view.member, by=view.by or "an unknown writer", partition=view.partition, term=view.term
     )
@@ -239,7 +239,7 @@ def sentence(view: EventView) -> str:
     sources = list(dict.fromkeys(moved.source or "nobody" for moved in pairs if moved.source != view.member))
     moved_from = f" from {_listed(sources)}" if sources and sources != ["nobody"] else ""
     unit = "partition" if number == 1 else "partitions"
-    if targets == ["nobody"] and (heir := HEIR.search(view.reason)):  # Who is elected, a moment later.
+    if targets == ["nobody"] and (heir := HEIR.search(view.reason)):  # The heir is elected a moment later.
         return plain(f"{said}: {number} {unit} given to {heir[1]}")
     return plain(f"{said}: {number} {unit}{moved_from} to {_listed(targets)}")
 
@@ -250,7 +250,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _seen(view: EventView) -> EventLine:
-    """The line of what an agent tells."""
+    """The line for an event that an agent reports."""
     at = time_stamp(view.ago)
     return EventLine(
         time=at,
@@ -267,5 +267,5 @@ def _seen(view: EventView) -> EventLine:
 
 
 def _line(episode: Episode, at: str | None) -> EventLine:
-    """The line of what a ledger tells, which happened `at`."""
+    """The line for an event in a ledger, which happened `at`."""
     return msgspec.structs.replace(_seen(event_view(episode.told(), 0.0)), time=at)

@@ -1,15 +1,15 @@
-"""`neli group delete`: the end of a group in which no member lives.
+"""`neli group delete`: deletes a group in which no member lives.
 
     the ledger, read to its tip --> the address is typed --> listening for WATCH_LEASES --silence--> the ledger goes
                                                                    '--a member wrote--> refused, exit 5
 
-To delete the ledger of a living group stops all of it: its members find that their ledger is gone and fence themselves.
-So this listens first, and after the question was answered, because an answer may take an hour. A member beats several
-times a lease. One that does not hear itself falls silent but for a probe every two leases, so a silence must be longer
-than that before it means that no member lives.
+Deleting the ledger of a living group stops the whole group: its members find that their ledger is gone and fence
+themselves. So the command listens first, and only after the question was answered, because an answer may take an hour.
+A member beats several times a lease. A member that does not hear itself falls silent except for a probe every two
+leases, so only a longer silence means that no member lives.
 
-The ledger goes with all its records: an SQLite file and its companions, a Kafka topic, or a Redis stream. A table of
-owners in Redis stays, and so do fences: both go by terms, and the terms of a later group are higher.
+The ledger is deleted with all its records: an SQLite file and its companions, a Kafka topic, or a Redis stream. A table
+of owners in Redis stays, and so do fences: both compare terms, and the terms of a later group are higher.
 """
 
 import json
@@ -27,7 +27,7 @@ from neli_router.status.inspection import Inspection
 __all__ = ["delete_command", "group_command"]
 
 WATCH_LEASES = 2.5
-"""The silence that is asked for. Under two leases, a member that probes is overlooked; more only takes longer."""
+"""The silence required. Under two leases, a probing member would be overlooked; more would only take longer."""
 
 
 @click.group("group")
@@ -42,12 +42,13 @@ def group_command() -> None:
 def delete_command(config_file: str | None, output: str, yes: bool, **flags: object) -> None:
     """Delete the group's ledger with all that it remembers: owners, terms, pins, drains and weights.
 
-    That is a file and those beside it, a Kafka topic, or a Redis stream. Only if no member lives: it listens for two
-    and a half leases, and refuses if a member writes. Asks for the ledger's address to be typed, unless --yes.
+    The ledger is a file and its companion files, a Kafka topic, or a Redis stream. It is deleted only if no member
+    lives: the command listens for two and a half leases, and refuses if a member writes. Unless --yes is given, it asks
+    you to type the ledger's address.
 
-    A table of owners in Redis (--ownership) and fences stay; they hold, because a later group at the same place has
-    higher terms. Exits with 1 if there is no ledger, or it cannot be read or deleted; 2 if the configuration is not
-    usable; 5 if a member lives, or the address was not typed.
+    A table of owners in Redis (--ownership) and fences stay. They remain valid, because a later group at the same place
+    has higher terms. Exits with 1 if the ledger does not exist, or cannot be read or deleted; 2 if the configuration is
+    not usable; 5 if a member lives, or the address was not typed.
     """
     config = resolved_or_exit(flags, config_file).config
     try:
@@ -83,7 +84,7 @@ def delete_command(config_file: str | None, output: str, yes: bool, **flags: obj
 
 
 def _told(error: NeliError) -> NeliError:
-    """The error with what to do about it here: no ledger is to be made, and nothing is tried again."""
+    """The error with the remedy that applies here: no ledger is created, and nothing is retried."""
     if isinstance(error, LedgerMissing):
         return NeliError(error.wanted, error.found, "there is nothing to delete, or correct the address")
     if isinstance(error, LedgerUnavailable):

@@ -1,17 +1,17 @@
-"""The hook: a command that is run at each change, so that people can be told.
+"""The hook: a command that runs at each change, for instance to notify people.
 
     change --put--> [ change | change | ... ] --one at a time--> COMMAND: the change as JSON on standard input,
                        at most QUEUE_MAX                                  and its parts as NELI_CHANGE_... variables
                                                                     |
-                              a code that is not 0, or too long ----'--> said on standard error; the next one follows
+                              a code that is not 0, or too long ----'--> reported on standard error; the next follows
 
-The command is split into words as a shell would, and is started without a shell. The parts of a change, such as the
-name of a member, are only data to it: they stand in no command line, so no name can become a command. A command that
-needs a shell starts one itself (`sh -c '...'`), and then finds the parts in variables, which it must quote.
+The command is split into words as a shell would split it, but is started without a shell. The parts of a change, such
+as the name of a member, are only data: they never appear in a command line, so no name can become a command. A command
+that needs a shell starts one itself (`sh -c '...'`); it then finds the parts in variables, which it must quote.
 
-The watch goes on whatever the command does: it reads the stream in one thread, and the commands are started in another.
-A command that takes too long is killed with all that it started in its process group. The agent's token is not among
-its variables.
+The watch goes on whatever the command does: one thread reads the stream, and another starts the commands. A command
+that takes too long is killed with all that it started in its process group. The agent's token is not among its
+variables.
 """
 
 import os
@@ -34,12 +34,12 @@ from neli_router.errors import plain
 __all__ = ["QUEUE_MAX", "ChangeHook", "hook_options"]
 
 QUEUE_MAX = 10_000
-"""Changes that may wait for the command: some whole tables. Of more, the oldest are dropped, which is said."""
+"""Changes that may wait for the command: a few whole tables. Beyond that the oldest are dropped, and reported."""
 
 TIMEOUT = 30.0
 
 STANDARD_ERROR = 2
-"""There goes what the command prints: standard output has a line for each change, and nothing else."""
+"""Where the command's output goes: standard output has a line for each change, and nothing else."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -67,9 +67,10 @@ def hook_options(command: Command) -> Command:
 
 
 class ChangeHook:
-    """Runs `command` for each change that is `put`, from `with` to its end; does nothing if it is None.
+    """Runs `command` for each change that is `put` inside the `with` block; does nothing if `command` is None.
 
-    The end of the block waits for what was put, at most as long as one command may take; an interruption does not wait.
+    The end of the block waits for pending changes, at most as long as one command may take. An interruption does not
+    wait.
     """
 
     def __init__(self, command: str | None, timeout: float) -> None:
@@ -97,7 +98,7 @@ class ChangeHook:
     ) -> None:
         if not self._words:
             return
-        # That the agent is gone ends the watch with a code, and may be the very news that is to be told.
+        # A lost agent ends the watch with a code, and may be the very news that the command should get.
         was_broken_off = kind is not None and not (isinstance(error, SystemExit) and error.code != EXIT_INTERRUPTED)
         with self._changed:
             self._is_over = True
@@ -111,7 +112,7 @@ class ChangeHook:
             _kill(process)
         self._thread.join()
         if left:
-            _say(f"this ended before {left} of them were told")
+            _say(f"this ended before {left} of them were handled")
 
     def put(self, line: bytes, **parts: object) -> None:
         """Run the command for a change: `line` as its standard input, `parts` as its variables. Never waits."""
@@ -170,11 +171,11 @@ class ChangeHook:
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    """Kill the command with its process group, unless it has ended: its number may be another's by now."""
+    """Kill the command with its process group, unless it has ended: its number may have been reused by now."""
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def _say(what: str) -> None:
-    click.echo(f"Error: the command of --exec was to be told of a change, but {what}", err=True)
+    click.echo(f"Error: the command of --exec was to handle a change, but {what}", err=True)

@@ -1,11 +1,11 @@
-r"""The commands that ask: the owner of a key, the members, the table, and each change.
+r"""The look-up commands: the owner of a key, the members, the table, and each change.
 
     keys: arguments, or lines of standard input ---batches---> agent ---> a line for each, in their order
     table, members: one moment of the group
     watch: the present owners, then each change, until it is interrupted
 
-A key may be any bytes. A line cannot hold a key with a newline in it: for such keys there is --null, which pairs with
-`find -print0` and its like.
+A key may be any bytes. A line cannot hold a key that contains a newline. For such keys there is --null, which pairs
+with `find -print0` and similar commands.
 """
 
 import sys
@@ -44,17 +44,17 @@ READ = 1 << 16
 """Bytes of standard input at a time."""
 
 OLD_AFTER = 2.0
-"""Seconds after which an answer says how old it is. An agent that can reach its ledger reads it twice a second."""
+"""Answers older than this many seconds say so. An agent that can reach its ledger reads it twice a second."""
 
 KEY_MAX = 1 << 19
-"""Bytes of one key from standard input: a longer one has no separator, and would be read for ever."""
+"""Most bytes of one key from standard input: a longer key has no separator, and reading it would never end."""
 
 BATCH = 1000
-"""Keys from standard input that are asked for at once: few enough that answers flow while they are still read."""
+"""Keys from standard input in one request: few enough that answers flow while more keys are read."""
 
 
 class OwnerLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of `owner --output json`. `key`, or the hexadecimal `key_hex` of one that is no text, or `role`."""
+    """A line of `owner --output json`. Has `key`, or hexadecimal `key_hex` if the key is not text, or `role`."""
 
     partition: int | None
     name: str | None
@@ -94,13 +94,13 @@ def owner_command(
 ) -> None:
     """Print which member owns each KEY.
 
-    Keys are taken from standard input, one a line, if the only KEY is `-`, or if there is none and standard input is
-    no terminal. For each it prints one line, in their order: the owner's name, its address, `partition` and its number,
-    `term` and its number, and after two blanks the key. A name or an address that is not there is `-`.
+    Reads keys from standard input, one a line, if the only KEY is `-`, or if there is none and standard input is not a
+    terminal. Prints one line for each key, in their order: the owner's name, its address, `partition` and its number,
+    `term` and its number, and after two blanks the key. A missing name or address is `-`.
 
-    In a group without a broker and without a store of owners, `believed` follows the term of what other members lead:
-    the agent's member believes so, and another may believe otherwise for a moment. Route by it; only the lease of that
-    owner lets it act.
+    In a group without a broker and without a store of owners, `believed` follows the term if another member leads: the
+    agent's member believes so, and another member may briefly believe otherwise. Route by it; only the owner's lease
+    lets the owner act.
 
     \b
     Examples:
@@ -143,9 +143,9 @@ def owner_command(
 def table_command(agent: str | None, token_file: Path | None, output: str) -> None:
     """Print the owner of each partition, and the next one.
 
-    OWNER is `-` for a partition without an owner. TARGET is named only where it is another than the owner: the
-    partition is on its way there. In a group without a broker there are no targets, pins and loads; WHY is how its
-    leader came to lead, or why there is none, as far as the agent's member knows.
+    OWNER is `-` for a partition without an owner. TARGET is named only where it differs from the owner: the partition
+    is on its way there. A group without a broker has no targets, pins and loads. There, WHY says how the partition got
+    its leader, or why it has none, as far as the agent's member knows.
 
     \b
     Examples:
@@ -160,8 +160,8 @@ def table_command(agent: str | None, token_file: Path | None, output: str) -> No
 
         status = client.status()
         if status.table.age >= AGE_MAX:
-            client.table()  # Raises why it was never read: a status is there for the page all the same.
-        # Not of the same moment; but as many, because the layout is the group's.
+            client.table()  # Raises the reason why it was never read; the page gets a status all the same.
+        # From a later moment, but just as many, because the layout is the group's.
         reasons = client.table().why if status.peers is not None else [""] * len(status.table.partitions)
     names = [member.name for member in status.members]
     lines = [
@@ -198,9 +198,9 @@ def _print_table(lines: list[PartitionLine]) -> None:
 def members_command(agent: str | None, token_file: Path | None, output: str) -> None:
     """Print the members of the group, in the order in which they joined.
 
-    LEASE(s) is how many seconds the member's last heartbeat is still good for, by the agent's clock; LAG(records) how
-    many records it had still to read when it sent that. WITNESS would know for certain that the member's process has
-    died; without one, its lease has to run out first.
+    LEASE(s) is how many seconds the member's last heartbeat is still good for, by the agent's clock. LAG(records) is
+    how many records the member still had to read when it sent that heartbeat. WITNESS would know for certain if the
+    member's process died; without a witness, its lease has to run out first.
 
     In a group without a broker and without a store of owners, it prints what `neli peers` prints. With --output json
     the members are peers as their list spells them.
@@ -250,12 +250,13 @@ def watch_command(
 ) -> None:
     """Print the owner of KEY, or of every partition, and again whenever it changes.
 
-    Goes on until it is interrupted, until the reader of its output is gone, or until the agent ends. A line is the time
-    by this host's clock, and then as `neli owner` prints it, without the key.
+    Runs until it is interrupted, the reader of its output is gone, or the agent ends. A line is the time by this host's
+    clock, followed by what `neli owner` prints, without the key.
 
-    --exec runs COMMAND for each change of an owner after the first ones, one at a time. The change is on its standard
-    input, as one line of JSON; NELI_CHANGE_PARTITION, _NAME, _ADDRESS, _TERM and _TIME are variables, and _NAME is
-    empty if there is no owner. It is started without a shell. `neli events --follow` has it, too, with the reasons.
+    --exec runs COMMAND for each change of an owner after the first ones, one at a time. COMMAND gets the change on
+    standard input, as one line of JSON, and in the variables NELI_CHANGE_PARTITION, _NAME, _ADDRESS, _TERM and _TIME;
+    _NAME is empty for a partition without an owner. It is started without a shell. `neli events --follow` has --exec,
+    too, and gives the reasons.
 
     \b
     Examples:
@@ -331,7 +332,7 @@ def _line(view: "OwnerView", *, key: Key | None = None, role: int | str | None =
 
 
 def _spelled(line: OwnerLine) -> str:
-    """The key comes last: it alone may hold blanks."""
+    """The key comes last, because only the key may contain blanks."""
     what = line.key if line.key is not None else line.key_hex if line.key_hex is not None else line.role
     place = "no partition" if line.partition is None else f"partition {line.partition}"
     mark = " believed" if line.believed else ""

@@ -1,6 +1,6 @@
-"""Measurements of `neli doctor` on this host, and the least lease that they allow.
+"""Measurements of `neli doctor` on this host, and the shortest lease that they allow.
 
-    measure_trips   append, flush and read back, on a scratch file beside the real one       p50, p99
+    measure_trips   append, flush and read back, on a scratch file next to the real one      p50, p99
     measure_asks    ask a server how far the ledger goes                                     p50, p99
     measure_host    a second of short sleeps, and two clocks side by side                    overshoot p99, rate
     judge_lease     |<- beat ->|<- trip + overshoot ->|         within half a lease, or a member does not hear itself
@@ -8,13 +8,14 @@
 
 A member that has not read back a Beat of the last half lease stops accusing others, and soon leads nothing. A Beat goes
 out every sixth of a lease, so trip and overshoot have a third of a lease. A host that needs more than that at its 99th
-percentile loses its lease every few seconds. One that needs half of it has no room for a bad day; that is a warning.
+percentile loses its lease every few seconds. A host that needs half of that has no room for a bad day; it gets a
+warning.
 
 Nothing is appended to the ledger in use. Members would skip such a record, but a reader of the log would wonder about
 it. A scratch ledger in the same folder is on the same disk, under the same file system, with the same flushes. On a
-server, a scratch topic or stream would need rights that a member does not need. So the server is asked a question
-instead, which takes no longer than an append: a lease that is too short for that is too short, and one that is long
-enough for that may still be too short.
+server, a scratch topic or stream would need rights that a member does not need. So the server gets a query instead,
+which takes no longer than an append: a lease that is too short for the query is too short, and a lease that is long
+enough for the query may still be too short.
 """
 
 import os
@@ -47,22 +48,22 @@ __all__ = [
 
 TRIPS_MAX = 200
 TRIPS_SECONDS = 2.0
-"""Two hundred give a 99th percentile that two of them decide; a disk that cannot flush them in two seconds is known
-by fewer."""
+"""With two hundred trips, two of them decide the 99th percentile. A disk that cannot flush that many in two seconds is
+judged by fewer."""
 
 NAP = 0.001
-"""As a pump that waits for its next Beat sleeps; longer ones would give too few in a second."""
+"""The sleep of a pump that waits for its next Beat; longer naps would be too few in a second."""
 
 PAIRS = 9
-"""Readings of two clocks, of which the narrowest counts: a pair with an interruption in it says nothing."""
+"""Readings of two clocks. The narrowest counts, because an interrupted pair says nothing."""
 
 RATE_DOUBTFUL = 0.0005
-"""The rate at which NTP may bend a clock. If it is more, one of the two clocks is broken, or the hypervisor's is."""
+"""The rate at which NTP may slew a clock. At a higher rate, one of the two clocks or the hypervisor's is broken."""
 
 NAMES_MAX = 8
 
 TRIP_SHARE = 1 / 3
-"""The part of a lease that a round trip may take, as `judge_lease` has it."""
+"""The share of a lease that a round trip may take, as in `judge_lease`."""
 
 SPACE_MIN = 16 * 2**20
 SPACE_LOW = 256 * 2**20
@@ -81,7 +82,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Trips:
-    """Seconds from before an append until the record was read back, or for the act that `what` names instead."""
+    """Seconds from before an append until the record was read back, or for the operation that `what` names."""
 
     p50: float
     p99: float
@@ -91,7 +92,7 @@ class Trips:
 
 @dataclass(frozen=True, slots=True)
 class HostTiming:
-    """`overshoot` is how much longer than wanted sleeps took; `rate_error` how much faster our clock ran than NTP's."""
+    """`overshoot` is how much too long sleeps took; `rate_error` is how much faster our clock ran than NTP's."""
 
     overshoot_p50: float
     overshoot_p99: float
@@ -100,12 +101,12 @@ class HostTiming:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of them do not exceed."""
+    """The smallest value that at least `share` of the values do not exceed."""
     return sorted(values)[max(0, ceil(share * len(values)) - 1)]
 
 
 def measure_trips(folder: Path, *, clock: Clock = host_clock) -> Trips:
-    """Append and read back in a scratch ledger in `folder`, which is gone afterwards. Raises LedgerError, OSError."""
+    """Append and read back in a temporary scratch ledger in `folder`. Raises LedgerError, OSError."""
     with tempfile.TemporaryDirectory(prefix=".neli-doctor-", dir=folder) as scratch:
         ledger = SqliteLedger(Path(scratch) / "ledger.db")
         try:
@@ -122,7 +123,7 @@ def measure_asks(ledger: Ledger, *, clock: Clock = host_clock) -> Trips:
 
 def _trips(ledger: Ledger, clock: Clock) -> Trips:
     def trip() -> None:
-        # Lasting, for others' flushes hold up a Beat that needs none itself.
+        # Lasting, because flushes for others hold up a Beat that needs none itself.
         ledger.append([b'{"kind":"nothing"}'], lasting=True)
         while not ledger.read(TRIPS_SECONDS):
             pass
@@ -143,7 +144,7 @@ def _timed(trip: Callable[[], object], clock: Clock) -> Trips:
 def measure_host(
     seconds: float = 1.0, *, clock: Clock = host_clock, sleep: Callable[[float], None] = time.sleep
 ) -> HostTiming:
-    """Sleep and look at the clocks, for `seconds`. Raises Unsupported where there is no clock for leases."""
+    """Sleep and look at the clocks, for `seconds`. Raises Unsupported if the host has no clock for leases."""
     first_offset, first_at = _offset(clock)
     overshoots: list[float] = []
     while not overshoots or clock() < first_at + first_offset + seconds:
@@ -151,7 +152,7 @@ def measure_host(
         sleep(NAP)
         overshoots.append(max(0.0, clock() - started - NAP))
     last_offset, last_at = _offset(clock)
-    boot = getattr(time, "CLOCK_BOOTTIME", None)  # macOS has none, and no need of it.
+    boot = getattr(time, "CLOCK_BOOTTIME", None)  # macOS has none, and does not need it.
     return HostTiming(
         percentile(overshoots, 0.5),
         percentile(overshoots, 0.99),
@@ -161,7 +162,7 @@ def measure_host(
 
 
 def _offset(clock: Clock) -> tuple[float, float]:
-    """How far our clock is ahead of the one that NTP slews, and when by the latter."""
+    """How far our clock is ahead of the clock that NTP slews, and the time by the latter."""
     readings = []
     for _ in range(PAIRS):
         before, ours, after = time.monotonic(), clock(), time.monotonic()
@@ -178,7 +179,7 @@ def judge_lease(lease: float, trips: Trips, host: HostTiming) -> Diagnosis:
         f"lease {lease:g} s leaves {_ms(has)} for a round trip and a late wake-up; the 99th percentiles are "
         f"{_ms(trips.p99)} and {_ms(host.overshoot_p99)}"
     )
-    # Upwards to two digits, so that the advice itself passes the check.
+    # Rounded up, so that the advice itself passes the check.
     advice = f"make the lease at least {_rounded_up(2 * needed * lease / has):g} s, or find what makes this host slow"
     if needed > has:
         return Diagnosis("lease", "failed", found, advice)
@@ -186,14 +187,14 @@ def judge_lease(lease: float, trips: Trips, host: HostTiming) -> Diagnosis:
 
 
 def judge_expiry(lease: float, powerless: Mapping[str, float], members: int) -> Diagnosis:
-    """Whether a member that dies would be expired. `powerless` are those who could not do it: name -> round trip."""
+    """Whether a member that dies would be expired. `powerless` could not do it: name -> round trip."""
     if not powerless:
         return Diagnosis("expiry", "fine", "nothing in the ledger says that heartbeats come back too late to expire")
     longest = max(powerless.values())
     names = ", ".join([*powerless][:NAMES_MAX]) + (", ..." if len(powerless) > NAMES_MAX else "")
     found = f"heartbeats take up to {longest:.3g} s of a lease of {lease:g} s to come back to {names}"
     advice = (
-        f"find what makes the ledger slow, or begin the group anew, on a new ledger, with a lease of at least "
+        f"find what makes the ledger slow, or start the group again, on a new ledger, with a lease of at least "
         f"{_rounded_up(longest / TRIP_SHARE):g} s"
     )
     if len(powerless) < members:

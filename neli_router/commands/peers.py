@@ -1,8 +1,8 @@
-"""The command `neli peers`: who answers and who leads in a group without a broker, as one agent's member knows it.
+"""The command `neli peers`: who answers and who leads in a group without a broker, as one agent's member sees it.
 
     agent --PeersView--> a line for each peer of the list, and a note if no leader can be elected
 
-`neli members` prints the same where no store of owners tells what members are called.
+`neli members` prints the same if no store of owners records the names of members.
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ REMEDIES = {
     "version": "it has a newer release: update this host",
     "replaced": "two processes run as this peer: end one",
 }
-"""Reason of a refusal -> what an operator does."""
+"""Reason for a refusal -> what the operator should do."""
 
 
 @click.command("peers")
@@ -39,12 +39,12 @@ REMEDIES = {
 def peers_command(agent: str | None, token_file: Path | None, output: str) -> None:
     """Print the peers of a group without a broker: who answers, and who leads, as the agent's member knows it.
 
-    STATE is `here` for the agent's own member, `alive` for one that answers, `silent` for one that does not; `one-way`
-    is heard but does not answer, so what is sent to it is lost; what comes from a `refused` one cannot be taken, and
-    WHY says what to look at. HEARD(s) is how many seconds ago something of it was taken. SHEDS is how many partitions
-    it leads only while no other peer can; all of a drained one. That, NAME and ADDRESS are as the peer told them some
-    seconds ago; `?` if it told nothing yet, or runs an older release. Each agent sees its peers by itself: where two
-    disagree, ask both.
+    STATE is `here` for the agent's own member, `alive` for a peer that answers, `silent` for one that does not. A
+    `one-way` peer is heard but does not answer, so what is sent to it is lost. Messages from a `refused` peer cannot be
+    accepted, and WHY says what to look at. HEARD(s) is how many seconds ago something from the peer was accepted. SHEDS
+    is how many partitions it leads only while no other peer can; `all` for a drained peer. SHEDS, NAME and ADDRESS are
+    what the peer reported some seconds ago; `?` if it reported nothing yet, or runs an older release. Each agent has
+    its own view of its peers: where two disagree, ask both.
 
     \b
     Examples:
@@ -66,7 +66,7 @@ def peers_command(agent: str | None, token_file: Path | None, output: str) -> No
 
 
 def print_peers(view: "PeersView") -> None:
-    """A line for each peer, and what it comes to."""
+    """A line for each peer, and a note if leaders are missing."""
     print_rows(
         ["PEER", "STATE", "HEARD(s)", "LEADS", "SHEDS", "NAME", "ADDRESS", "WHY"],
         [
@@ -92,12 +92,12 @@ def print_peers(view: "PeersView") -> None:
 
 
 def unled(view: "PeersView") -> str:
-    """How many partitions have none, up to the verb."""
+    """How many partitions have none: a sentence's beginning, up to the verb."""
     return f"{view.unled} {'partition has' if view.unled == 1 else 'partitions have'}"
 
 
 def why_of(peer: "PeerView") -> str | None:
-    """What to look at, for a peer that does not answer, or is drained."""
+    """A hint for a peer that does not answer, is drained or does not vote."""
     match peer.state:
         case "refused":
             return REMEDIES.get(peer.reason, f"its datagrams are refused: {peer.reason}")
@@ -105,7 +105,7 @@ def why_of(peer: "PeerView") -> str | None:
             return "it does not answer: it has just started, or what is sent to it is lost"
         case "silent":
             if peer.heard_ago is None:
-                return "it never was heard: it is down, cut off, or has a list without this member"
+                return "it was never heard: it is down, cut off, or has a list without this member"
             return "it is down, or cut off"
         case _ if peer.drained:
             return "it is drained: it leads only while no other peer can"

@@ -1,10 +1,10 @@
-"""The command `neli rebalance`: leaders that are elected among peers move by an operator's word.
+"""The command `neli rebalance`: an operator moves leaders that are elected among peers.
 
     no --to          what this agent's member leads goes to living peers that are preferred
-    --to PEER        that peer shall lead all partitions, or those that are named
+    --to PEER        that peer should lead all partitions, or those that are named
 
-It is no wish: nothing is written down, and nothing is promised. The leader lets its program finish, and cedes to the
-peer, which must then be elected. A word to another leader may be lost on its way.
+This is not a wish: nothing is recorded, and nothing is promised. The leader lets its program finish, and cedes to the
+peer, which must then be elected. A request to another leader may be lost on its way.
 """
 
 from pathlib import Path
@@ -18,20 +18,21 @@ __all__ = ["rebalance_command"]
 
 
 @click.command("rebalance")
-@click.option("--to", metavar="HOST:PORT", help="The peer that shall lead, as the list of peers spells it.")
+@click.option("--to", metavar="HOST:PORT", help="The peer that should lead, as the list of peers spells it.")
 @click.option(
-    "--partition", "partitions", type=int, multiple=True, metavar="N", help="One that --to shall lead. Again for more."
+    "--partition", "partitions", type=int, multiple=True, metavar="N", help="One that --to should lead. Repeatable."
 )
 @output_option
 @agent_options
 def rebalance_command(
     to: str | None, partitions: tuple[int, ...], agent: str | None, token_file: Path | None, output: str
 ) -> None:
-    """Let this agent pass what it leads to the peers that are preferred; or let one peer lead.
+    """Let this agent pass what it leads to the preferred peers, or let one peer lead.
 
-    In a group of the protocol `term`, leaders are spread evenly by priorities, and a peer that returns is given its
-    partitions back after a while: this does so at once. Say it to each agent. A leader that was named by --to stays
-    until this is said to its agent without --to. With `gossip`, --to names the one that shall lead everything.
+    In a group of the protocol `term`, priorities spread leaders evenly, and a peer that returns gets its partitions
+    back after a while. This command gives them back immediately. Run it for each agent. A leader that was named by --to
+    stays until the command is run for its agent without --to. With `gossip`, --to names the peer that should lead
+    everything.
 
     \b
     Examples:
@@ -42,7 +43,7 @@ def rebalance_command(
     Exit codes: 0 asked for, 2 not usable, 4 no agent answered, 5 it refused.
     """
     if partitions and to is None:
-        click.echo("Error: --partition is for a peer that shall lead it: name it by --to HOST:PORT", err=True)
+        click.echo("Error: --partition needs the peer that should lead it: name it with --to HOST:PORT", err=True)
         raise SystemExit(EXIT_USAGE)
     with asking(agent, token_file) as client:
         view = client.rebalance(to, partitions or None)

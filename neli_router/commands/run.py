@@ -1,4 +1,4 @@
-"""`neli run`: a command that runs here only while this host leads a role.
+"""`neli run`: runs a command only while this host leads a role.
 
     WAITING --acquired--> RUNNING --the command ends--------------------------> its exit code
      | ^                     |  '--SIGTERM, SIGINT: passed on, grace------> 128 + the signal
@@ -6,16 +6,16 @@
      | '---- with --keep ----'--fenced, or the lease is almost over: SIGKILL--> 75
      '--not led within --wait: the command was not started--> 69
 
-It never waits in silence: it says who leads the role, and again when that changes; and that COMMAND has not ended yet,
-though it was told to.
+It never waits silently. It says who leads the role, and says so again when that changes. It also says if COMMAND has
+not ended yet although it was asked to.
 
-The role is given back only when nothing of the command is left. So two hosts never run it at once, not even when it is
-slow to stop or left children behind. A guardian does the killing, also when this process was killed or stopped, and
-begins a margin before the lease ends, or before the drain timeout does: see `guardian.py`.
+The role is given back only when nothing of the command is left. So two hosts never run it at the same time, not even if
+it is slow to stop or leaves children behind. A guardian does the killing, even if this process was killed or stopped.
+It begins a margin before the lease or the drain timeout ends: see `guardian.py`.
 
-One thing it cannot do: end a process of another user, which COMMAND can start with --allow-new-privileges. Then it says
-so, loudly and again each minute. While the role is held here it goes on waiting for that process, and keeps the role:
-another host would run COMMAND beside it. Once the role is lost, there is nothing left to protect: it ends, with 77.
+`neli run` cannot end a process of another user, which COMMAND can start with --allow-new-privileges. It then says so,
+loudly and again each minute. While the role is held here, it waits for that process and keeps the role, because another
+host would run COMMAND alongside it. Once the role is lost, there is nothing left to protect: `neli run` ends with 77.
 """
 
 import contextlib
@@ -56,22 +56,22 @@ if TYPE_CHECKING:
 __all__ = ["run_command"]
 
 RETRY = 1.0
-"""Seconds between two tries to reach an agent that was there before, with --keep."""
+"""Seconds between two attempts to reach an agent that answered before, with --keep."""
 
 WAIT_MAX = 3600.0
 
 MOVES_ASKED = 1000
-"""The latest moves, among which the one that is waited for may be."""
+"""How many of the latest moves to search for the one that gave the role to its owner."""
 
 TOLD_AFTER = 1.0
-"""Seconds that a command may take to end, after a signal, before a line says how long it has. Most need less."""
+"""Seconds after a signal before a line says how long the command has to end. Most commands need less."""
 
 NOT_STARTED = {
     ENOENT: "is there, but the interpreter that its first line names is not: correct that line, which may end with CR",
-    ENOEXEC: "is no program for this machine, and its first line names no interpreter: begin it with one, such as "
+    ENOEXEC: "is not a program for this machine, and its first line names no interpreter: begin it with one, such as "
     "#!/bin/sh",
 }
-"""The remedy for what the kernel says of a file that may be executed."""
+"""The kernel's error for an executable file -> what is wrong, with the remedy."""
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -125,20 +125,21 @@ def run_command(
       NELI_ROLE       R                  NELI_TERM       the fencing token: pass it on with each write
       NELI_PARTITION  where R is         NELI_MEMBER     the agent's name in the group
 
-    It gets no NELI_TOKEN without --pass-token. Its other variables are those of `neli run`.
+    COMMAND gets NELI_TOKEN only with --pass-token. It inherits the other variables of `neli run`.
 
     When the role is to go elsewhere, COMMAND gets SIGTERM, and SIGKILL after the grace, but before the drain timeout
-    is over. When it is lost, because the agent was fenced or is gone and the lease is almost over, COMMAND gets SIGKILL
-    at once. On Linux all that COMMAND started is killed with it, also what left its process group. The same happens if
-    `neli run` itself is killed or stopped. When COMMAND ends by itself, its children are killed, too. Only then does
-    the host give the role back.
+    is over. When the role is lost, because the agent was fenced or is gone and the lease is almost over, COMMAND gets
+    SIGKILL immediately. On Linux everything that COMMAND started is killed with it, even what left its process group.
+    The same happens if `neli run` itself is killed or stopped. When COMMAND ends on its own, its children are killed,
+    too. Only then does the host give the role back.
 
-    COMMAND can gain no privileges: sudo, su and mail by a set-group-ID program fail in it. A process that became root
-    could not be ended by another user. With --allow-new-privileges they work, and if one of them cannot be ended,
-    `neli run` says which, and waits for it while the role is held here.
+    COMMAND cannot gain privileges: sudo, su and mail by a set-group-ID program fail in it, because another user cannot
+    end a process that became root. With --allow-new-privileges they work. If one of them cannot be ended, `neli run`
+    says which, and waits for it while the role is held here.
 
     SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to the group, which has the grace to end; a second SIGINT (Ctrl-C)
-    kills it at once. Those that are ignored when this starts, as SIGHUP is under nohup, stay so for COMMAND, too.
+    kills it immediately. Signals that are ignored when `neli run` starts, such as SIGHUP under nohup, stay ignored for
+    COMMAND, too.
 
     COMMAND has no controlling terminal, and must stay in the foreground: one that makes itself a daemon is ended.
 
@@ -149,7 +150,7 @@ def run_command(
 
     \b
     Exit codes:
-      COMMAND's own      it ended by itself; 128 + n if signal n ended it
+      COMMAND's own      it ended on its own; 128 + n if signal n ended it
       4                  no agent answered           69   the role was not led in time; nothing was run
       5                  the agent refused           75   the role was lost, and COMMAND was stopped
       128 + n            `neli run` got signal n     77   the role was lost, and a process of COMMAND goes on
@@ -163,7 +164,7 @@ def run_command(
     wanted = role_given(role)
     if code := _missing(command[0]):
         raise SystemExit(code)
-    guard = guardian()  # Before anything here has a thread.
+    guard = guardian()  # Before anything here starts a thread.
     try:
         with asking(agent, token_file) as client:
             client.guarded_by(guard.number)
@@ -176,7 +177,7 @@ def run_command(
 
 
 class _Run:
-    """One `neli run`, on its one thread: all that happens wakes it through one pipe."""
+    """One `neli run`, on one thread: every event wakes it through one pipe."""
 
     def __init__(
         self,
@@ -195,7 +196,7 @@ class _Run:
         self._signals: list[int] = []
         self._was_reached = False
         self._lease_end = -inf
-        """Of the last command that was killed because its lease was not renewed. Until then, a margin is left."""
+        """End of the lease whose missing renewal killed the last command. Until then, a margin is left."""
         self._shared: object = None
         self._failed = ""
         """Why the command was killed, if the role was not lost."""
@@ -213,15 +214,15 @@ class _Run:
             try:
                 code = self._once()
             except NoAgent as error:
-                # If no agent ever answered, the address is probably wrong; it is not an agent that starts anew.
+                # If no agent ever answered, the address is probably wrong; it is not an agent that is restarting.
                 if not (keep and self._was_reached):
                     raise
                 complain(error)
                 self._sleep(RETRY)
                 code = 128 + self._signals[0] if self._signals else EXIT_LOST
-            if code != EXIT_LOST or not keep or self._guard.is_gone:  # Another cannot be forked: there are threads now.
+            if code != EXIT_LOST or not keep or self._guard.is_gone:  # No new one can be forked: there are threads.
                 return code
-            # In the margin, the agent still leads. A command that began there would be killed at once.
+            # In the margin, the agent still leads. A command started there would be killed immediately.
             while not self._signals and (left := self._lease_end - host_clock()) > 0:
                 self._sleep(left)
 
@@ -233,8 +234,8 @@ class _Run:
         give_up_at, told = host_clock() + self._patience_to_lead, ""
         block.start()
         try:
-            # The agent's end of a lease is later than ours, by as long as its answer took. In between, it still says
-            # that it leads, and a command that began there would be killed at once.
+            # The agent's end of a lease is later than ours, by the time its answer took. In between, it still says
+            # that it leads, and a command started there would be killed immediately.
             while not hold.is_held or hold.end <= self._lease_end + self._guard.margin:
                 if self._signals:
                     return 128 + self._signals[0]
@@ -263,7 +264,7 @@ class _Run:
             block.close()
 
     def _owned(self) -> str:
-        """Who owns it, and since when, if the agent still knows: the reason to wait may be another one."""
+        """The role's owner, and since when, if the agent still knows: the reason to wait may be a different one."""
         with contextlib.suppress(NeliError):
             owner = self._client.owner_of_role(self._role)
             moves = reversed(self._client.moves(limit=MOVES_ASKED).moves)
@@ -296,7 +297,7 @@ class _Run:
                     guard.kill()
             elif hold.revoked and not lost:
                 lost = "asked to stop"
-                # The agent counts its drain timeout from before we heard of it, and then the successor begins.
+                # The agent's drain timeout began before we heard of it, and the successor begins when it ends.
                 guard.finish(signal.SIGTERM, min(self._patience(hold), hold.drain_timeout - guard.margin))
             elif hold.end > until:
                 until = hold.end
@@ -324,7 +325,7 @@ class _Run:
                     return self._code(block, status, lost, stopping=stopping)
 
     def _share(self, block: "LeadingBlock[AgentLease]") -> None:
-        """If this process is killed, the agent holds the role until the guardian has ended all."""
+        """If this process is killed, the agent holds the role until the guardian has ended every process."""
         if (stream := block.stream) is not self._shared and stream is not None:
             self._shared = stream
             self._guard.keep(stream.fileno())
@@ -353,9 +354,9 @@ class _Run:
 
     def _tell_grace(self, hold: "Hold") -> None:
         number = signal.Signals(self._signals[0])
-        more = ", and another one kills it at once" if number == signal.SIGINT else ""
+        more = ", and another one kills it immediately" if number == signal.SIGINT else ""
         click.echo(
-            f"neli run: the command was told to end by {number.name}, and has {self._patience(hold):g} s for it{more}",
+            f"neli run: the command was asked to end by {number.name}, and has {self._patience(hold):g} s for it{more}",
             err=True,
         )
 
@@ -382,7 +383,7 @@ class _Run:
 
     def _cannot_start(self, said: Mapping[str, Any]) -> int:
         command = self._command[0]
-        if code := _missing(command):  # It went while the role was waited for.
+        if code := _missing(command):  # It disappeared during the wait for the role.
             return code
         found = NOT_STARTED.get(said["failed"], f"cannot be started: {said['why']}")
         click.echo(f"Error: a command was wanted, but {plain(command)} {found}", err=True)
@@ -403,26 +404,26 @@ class _Run:
         return hold.drain_timeout if self._grace is None else self._grace
 
     def _sleep(self, seconds: float, *others: Guardian) -> None:
-        """Until something happens, at most `seconds`."""
+        """Sleep until something happens, at most `seconds`."""
         sources = [self._waking, *(other.fileno() for other in others)]
         ready, _, _ = select.select(sources, [], [], min(WAIT_MAX, seconds))
         if self._waking in ready:
             os.read(self._waking, 4096)
 
     def _poke(self) -> None:
-        """From any thread."""
+        """Wake the loop up, from any thread."""
         with contextlib.suppress(BlockingIOError):  # It is full, so this process wakes up anyway.
             os.write(self._wake, b"\0")
 
 
 def _missing(command: str) -> int:
-    """The exit code for a command that is not there, found before the wait for its role, which may take days."""
+    """The exit code for a missing command, which is found before the wait for its role: that may take days."""
     if not command:
         raise click.UsageError("a command was wanted behind `--`, and this is empty")
     if shutil.which(command) is not None:
         return 0
     is_there = "/" in command and Path(command).exists()
-    what = "is no file that may be executed" if is_there else "was not found"
+    what = "is not an executable file" if is_there else "was not found"
     remedy = "check its path and its mode"
     if not is_there and len(command.split()) > 1:
         remedy = f"if it is a line for the shell, write sh -c {shlex.quote(plain(command))}"

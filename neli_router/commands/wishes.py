@@ -1,10 +1,10 @@
-"""The commands for wishes: an operator says where partitions shall be, and sees the moves before they are made.
+"""The commands for wishes: an operator says where partitions should be, and sees the moves before they are made.
 
     wish --preview--> the moves it would cause --asked, or --yes--> wish --> what it moves
                                '-- --dry-run: no further
     a load profile ----> how evenly loads lie, before and after
 
-A wish is a record in the ledger, and stays until it is taken back, whichever members come and go. To say it twice does
+A wish is a record in the ledger, and stays until it is taken back, whichever members come and go. Repeating a wish does
 no harm. The moves happen afterwards, one handover at a time: `neli table` shows how far they are.
 """
 
@@ -39,13 +39,13 @@ Wish = Callable[["Client", bool], "WishView"]
 Remarks = Callable[[Any], Iterable[str]]
 
 NUMBERS_SHOWN = 8
-"""Partitions of one move that are named; the rest is counted."""
+"""Partitions to name in one move; the rest are only counted."""
 
 EVEN = 1.1
-"""Up to this multiple of what is fair, loads count as even: measurements differ by more from one day to the next."""
+"""Loads up to this multiple of a fair one count as even: measurements differ by more from one day to the next."""
 
 HOT_SHOWN = 5
-"""Slots that are named, each more than a member should carry. Members could not be even with a single one."""
+"""Slots to name, each of which is more than a member should carry. A single one already keeps loads uneven."""
 
 
 def _wish_options(command: Command) -> Command:
@@ -63,13 +63,13 @@ def _wish_options(command: Command) -> Command:
 @click.argument("name", callback=not_empty)
 @_wish_options
 def drain_command(name: str, **options: Any) -> None:
-    """Let member NAME own no partition but those that are pinned to it.
+    """Let member NAME own only the partitions that are pinned to it.
 
-    For a host that is to be stopped: its partitions move to the others, one handover after another, and it stays a
-    member. The drain stays until `neli undrain NAME`, also over a restart of NAME.
+    Use it before stopping a host: its partitions move to the others, one handover after another, and it stays a member.
+    The drain stays until `neli undrain NAME`, even across a restart of NAME.
 
     In a group of the protocol `term` or `gossip`, ask the agent of NAME itself. It passes on what other peers can lead,
-    and leads only while none can. A group of two that are both drained still has a leader.
+    and leads only while no other peer can. A group of two peers that are both drained still has a leader.
 
     \b
     Examples:
@@ -86,10 +86,10 @@ def drain_command(name: str, **options: Any) -> None:
 @click.argument("name", callback=not_empty)
 @_wish_options
 def undrain_command(name: str, **options: Any) -> None:
-    """Take a drain of member NAME back: it gets its share again.
+    """Take back a drain of member NAME: it gets its share again.
 
-    In a group of the protocol `term`, its peers give partitions back within some seconds. With `gossip` the one that
-    leads goes on.
+    In a group of the protocol `term`, its peers give partitions back within some seconds. With `gossip` the leader
+    stays.
 
     \b
     Example:
@@ -109,7 +109,7 @@ def undrain_command(name: str, **options: Any) -> None:
 def pin_command(partition: int, name: str, **options: Any) -> None:
     """Let PARTITION belong to member NAME, as long as there is such a member.
 
-    NAME must be there when it is said. While NAME is away, the partition goes where it would go anyway; the pin stays.
+    NAME must be a member at that time. While NAME is away, the partition goes where it would go anyway; the pin stays.
 
     \b
     Example:
@@ -126,7 +126,7 @@ def pin_command(partition: int, name: str, **options: Any) -> None:
 @click.argument("partition", type=int)
 @_wish_options
 def unpin_command(partition: int, **options: Any) -> None:
-    """Take the pin of PARTITION back.
+    """Take back the pin of PARTITION.
 
     \b
     Example:
@@ -139,12 +139,12 @@ def unpin_command(partition: int, **options: Any) -> None:
     _wish(lambda client, preview: client.unpin(partition, preview=preview), question, **options)
 
 
-@click.command("weigh", context_settings={"ignore_unknown_options": True})  # -3 is a wrong weight, and no option.
+@click.command("weigh", context_settings={"ignore_unknown_options": True})  # -3 is a wrong weight, not an option.
 @click.argument("name", callback=not_empty)
 @click.argument("weight", metavar="WEIGHT|own")
 @_wish_options
 def weigh_command(name: str, weight: str, **options: Any) -> None:
-    """Let member NAME count with WEIGHT; `own` lets it count with its own again.
+    """Override the weight of member NAME with WEIGHT; `own` restores its own weight.
 
     A member with weight 6 gets twice as many partitions as one with 3, and one with 0 gets none.
 
@@ -168,11 +168,12 @@ def weigh_command(name: str, weight: str, **options: Any) -> None:
 @click.option("--forget", is_flag=True, help="Forget all loads, in place of a PROFILE: partitions count alike again.")
 @_wish_options
 def load_command(profile: Path | None, forget: bool, **options: Any) -> None:
-    """Let partitions count with the loads in the file PROFILE, so that members carry equal work.
+    """Give partitions the loads in the file PROFILE, so that members carry equal work.
 
-    A profile is measured where the work is: see docs/load.md. Members keep how many partitions they own, and exchange
-    hot ones for cold ones, at most 16 partitions at a time. It says how even loads are, as a multiple of what is fair
-    for the member that carries most. If they are not even then, say it again, once these are handed over.
+    A profile is measured where the work is: see docs/load.md. Members keep the number of partitions they own, and
+    exchange hot partitions for cold ones, at most 16 at a time. The command says how even loads are: how many times its
+    fair share the busiest member carries. If loads are not even then, run it again once these partitions are handed
+    over.
 
     \b
     Examples:
@@ -212,7 +213,7 @@ def _remark(view: "DrainView") -> Iterable[str]:
 
 
 def _evenness(view: "LoadView", profile: LoadProfile) -> Iterable[str]:
-    """How even loads are, and why they are no more even."""
+    """How even loads are, and why they are not more even."""
     yield f"The busiest member carries {view.before:.2f} times what is fair, and {view.after:.2f} times after this."
     if view.after <= EVEN:
         return
@@ -254,7 +255,7 @@ def _print(view: "WishView", output: str, what: str, remarks: Remarks) -> None:
         print_views([view])
         return
     count = sum(len(move.partitions) for move in view.moves)
-    # A member that drains itself says in a remark what becomes of it: which partitions come back, nobody knows yet.
+    # A member that drains itself says in a remark what happens: which partitions come back is not known yet.
     if count or not getattr(view, "remark", ""):
         click.echo(f"{count} {'partition' if count == 1 else 'partitions'} {what}{'.' if not count else ':'}")
     if count:

@@ -1,4 +1,4 @@
-"""What one program says about its group: flags over environment over `neli.toml`, checked as a whole.
+"""One program's settings for its group: flags over environment over `neli.toml`, checked as a whole.
 
 It may import drivers and protocols.
 """

@@ -1,20 +1,21 @@
-"""Addresses: how HOST:PORT and the path of a socket are spelled, and the ones that a member has by default.
+"""Addresses: how HOST:PORT and the path of a socket are written, and the defaults for a member.
 
     HOST:PORT  [IPv6]:PORT      one grammar, for the agent, its clients, and the Host header of a request
-    /run/neli/agent.sock        the path of a Unix socket, as long as the kernel has room for
+    /run/neli/agent.sock        the path of a Unix socket, at most as long as the kernel allows
 
-    name      POD_NAME, else the host's name
-    address   POD_IP, else the address that the agent listens on; with the agent's port; else none
+    name      POD_NAME, or the host's name
+    address   POD_IP, or the address that the agent listens on; with the agent's port; otherwise none
 
-A name has to outlive a restart: a member that comes back under its name gets its partitions back at once, and it can be
-pinned and drained by it. A process number would make every restart a stranger, and in containers every process is
-number 1. So an agent is called by its host: there is one per host. Where several run on one host the user names them,
-because of two with one name only one may live. A pod's name is usually its host's name, but not always
-(`hostNetwork`, `hostname`), and people know the pod by it; so it goes first where the manifest hands it in.
+A name must outlive a restart: a member that comes back under its name gets its partitions back immediately, and it can
+be pinned and drained by its name. A process number would turn every restart into a new member, and in containers every
+process is number 1. So an agent is named after its host: usually there is one per host. If several run on one host, the
+user must name them, because only one of two members with the same name may live. A pod's name is usually its host's
+name, but not always (`hostNetwork`, `hostname`), and people know the pod by its name; so it takes precedence if the
+manifest passes it in.
 
 An address is for the clients of the *program* that the agent stands for, and only the user knows it. The agent's own
-address is the best guess there is, and a pod's address is a better one than the host's: pods on one host have an
-address each. A wildcard such as 0.0.0.0 cannot be connected to from elsewhere, so the host's name stands for it.
+address is the best available guess, and a pod's address is a better one than the host's: each pod on a host has its own
+address. Other hosts cannot connect to a wildcard such as 0.0.0.0, so the host's name replaces it.
 """
 
 import os
@@ -36,10 +37,10 @@ __all__ = [
 ]
 
 PATH_MAX = 107 if sys.platform == "linux" else 103
-"""Bytes of a socket's path: the kernel's address has room for 108 on Linux and 104 on macOS, with a zero at the end."""
+"""Bytes of a socket's path: the kernel has room for 108 on Linux and 104 on macOS, including a zero at the end."""
 
 HOST_MAX = 253
-"""Characters of a name in DNS. A member's name may have a few more."""
+"""Characters of a name in DNS. A member's name may be slightly longer."""
 
 _PLACE = re.compile(
     r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]{1,253}))(?::(?P<port>[0-9]{1,5}))?", re.ASCII
@@ -64,12 +65,12 @@ def parse_place(text: str, default_port: int | None = None) -> tuple[str, int] |
 
 
 def spell_place(host: str, port: int) -> str:
-    """As `parse_place` reads it."""
+    """The text that `parse_place` reads."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_local_name(host: str) -> bool:
-    """Whether `host` is the one name that always means this host."""
+    """Whether `host` is `localhost`, the one name that always means this host."""
     return host.lower() in {"localhost", "localhost."}
 
 
@@ -91,14 +92,14 @@ def socket_problem(path: str) -> str:
 
 
 def default_name(environ: Mapping[str, str]) -> tuple[str, str]:
-    """The name and where it comes from."""
+    """The default name, and where it comes from."""
     if name := environ.get("POD_NAME"):
         return name, "environment POD_NAME"
     return _host() or "host", "the host's name"
 
 
 def default_address(environ: Mapping[str, str], listen: str | None) -> tuple[str, str]:
-    """The address and where it comes from."""
+    """The default address, and where it comes from."""
     place = parse_place(listen) if listen else None
     if pod := environ.get("POD_IP"):
         return (spell_place(pod, place[1]) if place else pod), "environment POD_IP"

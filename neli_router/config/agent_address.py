@@ -8,10 +8,10 @@
     unix:/path/agent.sock, or just /path/agent.sock      the socket is its user's alone: no token
     http://127.0.0.1:7635                                every user of the host can connect: a token
 
-Agent, clients and members call the same function, so that neither needs to be told in the usual case. The last place
-lies in a folder that all users share, where any of them could have made `neli-<uid>` before, or a socket of any name. A
-process that answers there learns our keys, and may say that we lead. So a client asks `distrust` before it speaks to a
-socket.
+Agent, clients and members call the same function, so in the usual case the address need not be configured. The last
+place lies in a folder that all users share, where any user could already have made `neli-<uid>`, or a socket of any
+name. A process that answers there learns our keys, and may claim that we lead. So a client calls `distrust` before it
+talks to a socket.
 """
 
 import os
@@ -27,15 +27,15 @@ from neli_router.errors import ConfigError
 __all__ = ["PORT", "Address", "default_address", "distrust", "parse"]
 
 PORT = 7635
-"""The port of an address that names none."""
+"""The port of an address that does not name one."""
 
-_SHARED = "/tmp"  # noqa: S108 - `distrust` looks at who made the folder below it.
+_SHARED = "/tmp"  # noqa: S108 - `distrust` checks who made the folder below it.
 _SYSTEM = Path("/run/neli")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Either `path`, of a Unix socket, or `host` and `port`."""
+    """Either the `path` of a Unix socket, or `host` and `port`."""
 
     path: str = ""
     host: str = ""
@@ -43,16 +43,16 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nothing said to it leaves the host."""
+        """Whether everything sent to this address stays on the host."""
         return bool(self.path) or is_loopback(self.host)
 
     @property
     def url(self) -> str:
-        """The front of a URL for an HTTP client. A Unix socket has no host, and HTTP wants one."""
+        """The start of a URL for an HTTP client. A Unix socket has no host, but HTTP needs one."""
         return f"http://{spell_place(self.host, self.port)}" if self.host else "http://agent"
 
     def __str__(self) -> str:
-        """As `parse` reads it."""
+        """The text that `parse` reads."""
         return f"unix:{self.path}" if self.path else f"http://{spell_place(self.host, self.port)}"
 
 
@@ -71,14 +71,14 @@ def parse(text: str) -> Address:
     """The address that `text` spells. Raises ConfigError."""
     path = text.removeprefix("unix:")
     if path.startswith("/"):
-        while path.startswith("//"):  # unix:///run/neli.sock, as others write it.
+        while path.startswith("//"):  # unix:///run/neli.sock, the spelling of other programs.
             path = path[1:]
         if problem := socket_problem(path):
             raise ConfigError([f"the agent's address {text!r:.200} {problem}"])
         return Address(path=path)
     place = parse_place(text[7:].removesuffix("/"), PORT) if text[:7].lower() == "http://" else None
     if place is None:
-        # It may hold a password, put there by mistake: so it is not repeated.
+        # It may contain a password, put there by mistake, so it is not repeated.
         wanted = f"unix:/path/agent.sock, a path from the root, or http://127.0.0.1:{PORT}"
         found = f"this text of {len(text)} characters is none of them"
         raise ConfigError([f"an agent's address is {wanted}, and {found}: set --agent or NELI_AGENT to one"])
@@ -86,17 +86,17 @@ def parse(text: str) -> Address:
 
 
 def distrust(address: Address, *, uid: int | None = None) -> str:
-    """The reason why another user may have made what listens at `address`; empty if there is none."""
+    """The reason why another user's process may be listening at `address`; empty if there is none."""
     if not address.path:
         return ""
     us = os.geteuid() if uid is None else uid
     try:
         trusted, path = {us, 0}, Path(address.path)
         if us == 0 and str(path.parent.parent) != _SHARED and not (place := path.parent.stat()).st_mode & stat.S_IWOTH:
-            # Root asks the agents of services, which run as users of their own, in folders where others may put no
-            # socket. In the folder that all share, any user could have made such a one.
+            # Root queries the agents of services, which run under their own users, in folders where others cannot put
+            # a socket. In the folder that all users share, any user could have made a folder like that.
             trusted |= {place.st_uid, path.stat().st_uid}
         found = intrusion(address.path, trusted)
     except OSError:
-        return ""  # It is not there, or we may not see it: the connection will say so in better words.
+        return ""  # It does not exist, or we may not see it: the connection will report that in better words.
     return f"{found}, who can answer what they like" if found else ""

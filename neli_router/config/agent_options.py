@@ -1,9 +1,9 @@
-"""The agent's own options: where it listens, and the rules that its address and its token must keep.
+"""The agent's own options: where it listens, and the rules for its address and its token.
 
     flags, environment, neli.toml --resolve--> AgentOptions --> agent.server
     a program or a test -----------------------^
 
-The token is in no `repr`, so that a line which logs the options does not log the token.
+The token does not appear in any `repr`, so logging the options does not log the token.
 """
 
 from dataclasses import dataclass, field
@@ -19,16 +19,16 @@ __all__ = ["AgentOptions", "listen_problem", "needs_token"]
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """How the agent serves; `Config` says who it is to the group. Raises ConfigError, with all problems."""
+    """How the agent serves; `Config` has its settings as a member. Raises ConfigError, with all problems."""
 
     socket: str = ""
-    """The path of its Unix socket, for this user alone; empty for none."""
+    """The path of its Unix socket, only for this user; empty for none."""
     listen: str | None = None
     """HOST:PORT to serve on as well, or None. Port 0 takes a free one."""
     token: str | None = field(default=None, repr=False)
-    """The secret that clients over TCP must show. `listen` needs one."""
+    """The secret that clients over TCP must present. `listen` requires one."""
     allow_remote: bool = False
-    """Listen where other hosts can reach it. Nothing is encrypted: for a network that is trusted, or behind a proxy."""
+    """Listen where other hosts can reach it. Nothing is encrypted: use it on a trusted network, or behind a proxy."""
     log_level: str = "info"
     log_format: Literal["console", "json"] = "console"
 
@@ -58,7 +58,7 @@ def listen_problem(listen: str, *, allow_remote: bool) -> str:
 
 
 def needs_token(listen: str) -> str:
-    """The complaint about `listen` without a token."""
+    """The problem text for `listen` without a token."""
     remedy = "set token_file or NELI_TOKEN, or use the socket alone"
     return f"{_named(listen)} needs a token, because every user of this host reaches a port: {remedy}"
 

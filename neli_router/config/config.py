@@ -1,15 +1,15 @@
 """Configuration: one program's settings for its group, checked as a whole, and turned into a ledger.
 
     Config("sqlite:///var/lib/jobs/ledger.db", lease=0.5)   Config.of({"ledger": "memory://jobs", ...})
-       |                                                       '-- an option that we do not know: the nearest is named
-       |-- every problem at once --> ConfigError
+       |                                                       '-- an unknown option: the error suggests the nearest
+       |-- all problems together --> ConfigError
        |-- open(config) --> Ledger                             by its address: see `ledgers/addresses.py`
        '-- owners_at(config.ownership) --> OwnersSource
 
-A member without a name of its own gets a fresh one each time it is opened. Host name and process number would not do:
-in containers every process is number 1, and a server that loads the program before it forks would give all workers the
-parent's. Of two live members with one name, only
-one goes on: the older, unless the newer was told to take the name.
+A member without a configured name gets a fresh one each time it is opened. Host name and process number would not be
+enough: in containers every process is number 1, and a server that loads the program before it forks would give all
+workers the parent's number. If two live members have the same name, only one goes on: the older one, unless the newer
+one is configured to take the name.
 """
 
 import os
@@ -68,139 +68,142 @@ __all__ = [
 ]
 
 PROTOCOLS = ("induction", "neli", "fast-neli", "term", "gossip")
-"""By the names of DESIGN and the papers."""
+"""The names that DESIGN and the papers use."""
 
 BORROWED, ELECTED = PROTOCOLS[1:3], PROTOCOLS[3:]
-"""Those that borrow a broker's consumer group, and those whose members elect among themselves."""
+"""The protocols that borrow a broker's consumer group, and those whose members elect among themselves."""
 
 PROTOCOLS_OWN = float("nan")
-"""Stands for a lease that is not chosen, and for no number: it is looked for as an object."""
+"""Marks a lease that was not set. It is compared by identity, never used as a number."""
 
 WITNESSES = ("auto", "agent", "child", "none")
-"""Who may tell the death of a member's process: see `member/witness/choice.py`."""
+"""The choices for a witness, which reports the death of a member's process: see `member/witness/choice.py`."""
 
 KILL_HUNG_MIN = 0.5
-"""Part of the lease: at least two beats, which may be a quarter of it apart."""
+"""Part of the lease: at least two beats, which may be a quarter of the lease apart."""
 
 LEASES = {"induction": 1.0, "neli": 3.0, "fast-neli": 5.0, "term": 1.5, "gossip": 3.0}
-"""The lease that is not chosen. With a broker's usual sessions, the borrowed ones can have no shorter one. `term` beats
-three times in it. `gossip` calls it P, and needs so long for all peers to hear of a new favourite."""
+"""The default lease of each protocol. With a broker's usual sessions, the borrowed protocols cannot have a shorter one.
+`term` beats three times in it. `gossip` calls it P, and needs this long until all peers hear of a new favourite."""
 
 BEATS = {"term": 3, "gossip": 10}
-"""Beats in a lease of protocols between peers, when none is chosen. More cost datagrams and forgive more loss."""
+"""The default number of beats in a lease, for protocols between peers. More cost datagrams and forgive more loss."""
 
 SHARERS = {
     **dict.fromkeys(BORROWED, "its broker shares the partitions out"),
     **dict.fromkeys(ELECTED, "its members elect who leads"),
 }
-"""What stands in the place of a ledger's table, as a clause."""
+"""The replacement for a ledger's table, as a clause."""
 
 AVAILABLE_NELI_LEASE = 12.0
-"""That of `neli` under `available`: the old leader must last until a session of six seconds has ended."""
+"""The default lease of `neli` under `available`: the old leader must last until a session of six seconds has ended."""
 
 PARTITIONS_MAX = 4096
-"""Of protocols between peers: more would be many datagrams at each beat."""
+"""The most partitions for protocols between peers: more would need many datagrams at each beat."""
 
 HOST_MAX = 64
-"""Characters of the host's name in a fresh member's name: all that Linux lets a host have."""
+"""How many characters of the host's name go into a fresh member's name: the most that Linux allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All that a member, or a router, is told. A value: share it as you like. `ConfigError` names all problems.
+    """All settings of a member or a router. An immutable value, safe to share. `ConfigError` names all problems.
 
-    Times are in seconds. `layout`, `lease` and `guarantee` are the group's: a member with others than the ledger
-    records is refused. Everything else is this member's own.
+    Times are in seconds. `layout`, `lease` and `guarantee` belong to the group: a member whose values differ from the
+    ledger's is refused. Everything else is this member's own.
     """
 
     ledger: str
     """Where the group's ledger is: `sqlite:///absolute/path`, `kafka://host:9092/group` ...: `ledgers/addresses.py`."""
     _: KW_ONLY
     name: str | None = None
-    """The member's name. With one that outlives a restart, a member gets its partitions back at once and can be pinned
-    and drained by name; None means a fresh one each time."""
+    """The member's name. With a name that outlives a restart, a member gets its partitions back immediately and can be
+    pinned and drained by name; None means a fresh name each time."""
     address: str = ""
-    """Where clients of this member reach it: handed out with every look-up, never used by us."""
+    """Where clients reach this member: returned with every look-up, never used by us."""
     weight: int = 1
-    """The share of partitions, against the others' weights; 0 asks for none."""
+    """The share of partitions, relative to the others' weights; 0 asks for none."""
     zone: str = ""
-    layout: Layout = Layout()  # noqa: RUF009 - a value that never changes, like a number.
+    layout: Layout = Layout()  # noqa: RUF009 - an immutable value, like a number.
     lease: float = PROTOCOLS_OWN
-    """How long a heartbeat proves anything. Shorter takes over sooner; longer forgives longer pauses of a process. One
-    second for `induction`. It is the paper's T, and goNELI's HeartbeatTimeout, and by default what suits a broker."""
+    """How long a heartbeat proves anything. A shorter lease takes over sooner; a longer one forgives longer pauses of a
+    process. One second for `induction`. For borrowed groups it is the paper's T, or goNELI's HeartbeatTimeout, and by
+    default a value that suits a broker."""
     beat: float | None = None
-    """Seconds between heartbeats; None means a sixth of the lease, or what goNELI does. Shorter forgives more loss, and
-    costs records."""
+    """Seconds between heartbeats; None means a sixth of the lease, or the same as goNELI. Shorter forgives more loss,
+    and costs records."""
     guarantee: Guarantee = "exclusive"
     """`exclusive`: at most one acts for a partition, with a short gap. `available`: at least one, with an overlap."""
     delay_max: float | None = None
     """Under `available`, how late a record may be read; None means a quarter of the lease. Longer overlaps longer."""
     drain_timeout: float = 30.0
-    """How long a successor waits for work in progress. Longer is kinder; a program that hangs holds up that long. Where
-    other processes act on leases, as an agent's clients do, it must be no shorter than the lease: they may hear late
-    that it is over, and go by the end that they were told before anybody asked for it."""
+    """How long a successor waits for work in progress. A longer timeout suits long work, but a program that hangs holds
+    up its successor for that long. If other processes act on leases, like an agent's clients, it must be no shorter
+    than the lease: they may hear late that a lease is over, and rely on the end that they were given before the
+    partition was asked for."""
     snapshot_every: int = 5000
-    """Records between snapshots. More makes newcomers start slower; fewer makes the ledger larger."""
+    """Records between snapshots. More records slow down newcomers; fewer make the ledger larger."""
     protocol: str = "induction"
-    """`induction`, which has a ledger; or one that borrows a consumer group in Kafka: the paper's `neli`, or goNELI's
-    `fast-neli`; or one whose members elect among themselves, by messages alone: `term`, or `gossip`, whose one leader
-    leads everything. All but the first know what they lead themselves; who leads the rest they learn from `ownership`.
-    """
+    """`induction`, which has a ledger; or a protocol that borrows a consumer group in Kafka: the paper's `neli`, or
+    goNELI's `fast-neli`; or one whose members elect among themselves, only by messages: `term`, or `gossip`, whose one
+    leader leads everything. Except with the first, members know only what they lead themselves, and learn who leads the
+    rest from `ownership`."""
     policy: str | None = None
-    """Of `term`, who stands first: `priority`, which shares the partitions out and gives them back to a peer that
-    returns, or `random`, under which a leader stays. None is `priority`."""
+    """For `term`: which peer stands first. `priority` shares the partitions out and gives them back to a peer that
+    returns; with `random`, a leader stays. None means `priority`."""
     replicas: int | None = None
-    """Of `term` under `priority`: how many peers elect the leader of each partition. None is all: fewer cost fewer
-    datagrams, and a partition has no leader when a majority of its few is away."""
+    """For `term` under `priority`: how many peers elect the leader of each partition. None means all. Fewer cost fewer
+    datagrams, but a partition has no leader when a majority of its few peers is away."""
     preferences: str | None = None
-    """Of `term` under `priority`: who shall lead, best first. `"others,c:7801"` lets c lead nothing while another can;
-    `"0-31: a:7801,b:7801"` is for some partitions; several rules have a `;` between them. None shares out evenly. They
-    are this member's own: see `electors/preferences.py`."""
+    """For `term` under `priority`: which peers should lead, best first. `"others,c:7801"` lets c lead nothing while
+    another peer can; `"0-31: a:7801,b:7801"` is for some partitions; a `;` separates rules. None shares out evenly.
+    Preferences are this member's own: see `electors/preferences.py`."""
     first_class: int | None = None
-    """Of `gossip`: how many peers vote and may lead; they gossip twice as often as the others, and the leader replaces
-    those that are dead. None is all. In a large group, few find a leader sooner, and bear the loss of fewer."""
+    """For `gossip`: how many peers vote and may lead. They gossip twice as often as the others, and the leader replaces
+    those that are dead. None means all. In a large group, a few find a leader sooner, but survive fewer losses."""
     relay: bool = False
-    """Of `gossip`: tell of a peer's clock what is known of it by now, in place of what it last said itself. Leads last
-    a little longer where news goes through others; it costs a little more work. Members may differ in it."""
+    """For `gossip`: report the latest that is known of a peer's clock, instead of what the peer last said itself. Leads
+    last a little longer where news goes through others; it costs a little more work. Members may differ in this."""
     session: float | None = None
-    """Of a borrowed group: how long the broker waits for a silent consumer. None means what suits the lease."""
+    """For a borrowed group: how long the broker waits for a silent consumer. None means a value fit for the lease."""
     clock_error: float = 0.5
-    """Of `neli` under `exclusive`: the most that this host's clock of the day and any broker's differ."""
+    """For `neli` under `exclusive`: the most that this host's wall clock and any broker's differ."""
     groups: int = 1
-    """Of `neli`: how many groups share the topic. Each broadcasts so many times less often."""
+    """For `neli`: how many groups share the topic. Each broadcasts n times less often."""
     term_base: int = 0
-    """All terms are above this. A group that moves here from another ledger, or whose topic is made anew, gives to all
-    members the highest term that it had, or a number above it: docs/protocols.md has one for every move."""
+    """All terms are above this. When a group moves here from another ledger, or its topic is recreated, set this in all
+    members to the highest term that it had, or to a higher number: docs/protocols.md has one for every move."""
     goneli: bool = False
-    """Of `fast-neli`: share a group with processes that run goNELI."""
+    """For `fast-neli`: share a group with processes that run goNELI."""
     accept_rewinds: bool = False
-    """Run an `exclusive` group on a ledger that may lose records it has shown: then two may lead at once."""
+    """Run an `exclusive` group on a ledger that may lose records it has shown: two members may then lead at once."""
     replace: bool = False
-    """Take the name from a member that lives under it, and end that one. Else this one ends with NameTaken when it has
-    heard it: two that both are started again whenever they end would take the name from each other for ever."""
+    """Take the name from a live member that has it, and end that member. Otherwise this member ends with NameTaken once
+    it has heard the other: two processes that are both restarted whenever they end would swap the name forever."""
     max_age: float | None = 10.0
-    """For look-ups: when the ledger was last read longer ago than this, they raise. None goes on with what is known."""
+    """For look-ups: they raise if the ledger was last read longer ago than this. None goes on with the last table."""
     witness: str = "auto"
-    """Who tells the others when this process dies, so that they need not wait for its lease: the host's `agent`, a
-    `child` process of its own, or `none`. `auto` is what there is and costs nothing: that agent,
-    or else on SQLite the other members. A member that gives its leases to other processes has `child` and pledges until
-    when, or `none`: docs/fencing.md."""
+    """The witness that reports this process's death to the others, so that they need not wait for its lease: the host's
+    `agent`, a `child` process of its own, or `none`. `auto` takes what is available at no cost: that agent, or
+    otherwise, on SQLite, the other members. A member that passes its leases on to other processes needs `none`, or
+    `child` and a pledge of until when they act: see docs/fencing.md."""
     kill_hung: float | None = None
     """The part of the lease for which this member's thread may be silent before its child witness kills the process.
-    From 0.5; None never kills it. A program that hangs then ends for certain; one that was merely paused ends, too."""
+    At least 0.5; None never kills it. A program that hangs is then certain to end, but so is one that was only paused.
+    """
     ownership: str | None = None
-    """Where this member tells what it leads, for `Router.from_redis` and other clients:
-    `redis://host:6379/group`, as in `ledgers/redis/address.py`. None tells it nowhere."""
+    """Where this member records what it leads, for `Router.from_redis` and other clients: `redis://host:6379/group`, as
+    in `ledgers/redis/address.py`. None records it nowhere."""
 
     def __post_init__(self) -> None:
         if self.lease is PROTOCOLS_OWN:
-            object.__setattr__(self, "lease", _own_lease(self._values()))  # Frozen only from here on.
+            object.__setattr__(self, "lease", _own_lease(self._values()))  # Frozen from here on.
         if problems := self._problems():
             raise ConfigError(problems)
 
     @classmethod
     def given(cls, source: "Config | str") -> "Config":
-        """`source`, or the configuration with nothing but its ledger's address."""
+        """`source` itself, or the configuration with only this ledger address."""
         if isinstance(source, str):
             return cls(source)
         if not isinstance(source, Config):
@@ -209,7 +212,7 @@ class Config:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Config":
-        """The configuration with these options, as a file would hold them; `layout` may be a mapping, too."""
+        """The configuration with these options, in the form of a file; `layout` may also be a mapping."""
         known = [field.name for field in fields(cls)]
         problems = [unknown("option", name, known) for name in options if name not in known]
         chosen = {name: value for name, value in options.items() if name in known}
@@ -233,16 +236,16 @@ class Config:
         return config
 
     def settings(self) -> Settings:
-        """The settings for a member's protocol; with a fresh name if none was given."""
+        """The settings for a member's protocol, with a fresh name if none was given."""
         return _settings(self._values(), name=_fresh_name() if self.name is None else self.name)
 
     @property
     def has_ledger(self) -> bool:
-        """Whether records tell who owns what. Without them a member knows what it leads itself, and no more."""
+        """Whether records say which member owns what. Without them, a member knows only what it leads itself."""
         return self.protocol == "induction"
 
     def group_settings(self) -> NeliSettings | FastNeliSettings:
-        """The settings for the machine of a protocol that borrows a group; with a fresh name if none was given."""
+        """The settings for the machine of a protocol that borrows a group, with a fresh name if none was given."""
         return _group_settings(self._values(), name=_fresh_name() if self.name is None else self.name)
 
     def peer_settings(self, me: int) -> TermSettings | GossipSettings:
@@ -251,12 +254,12 @@ class Config:
         return _peer_settings(self._values(), name=name, peers=peers_at(self).peers, me=me)
 
     def named(self) -> "Config":
-        """The same, with a fresh name if none was given."""
+        """This configuration, with a fresh name if none was given."""
         return replace(self, name=_fresh_name()) if self.name is None else self
 
     @property
     def public_ledger(self) -> str:
-        """The ledger's address for people: no secrets in it, and the same for all members of the group."""
+        """The ledger's address for people: without secrets, and the same for all members of the group."""
         if self.protocol in ELECTED and (address := _list_of(self.ledger)) is not None:
             return address.public
         return public_address(str(self.ledger))
@@ -278,7 +281,7 @@ class Config:
             for name in names:
                 if not fits(values[name]):
                     problems.append(f"{name}={values[name]!r:.60} must be {wanted}")
-                    values[name] = _STAND_INS[name]  # So that the rest can be checked, too.
+                    values[name] = _STAND_INS[name]  # So that the other values can be checked, too.
         borrows, elects = values["protocol"] in BORROWED, values["protocol"] in ELECTED
         if values["lease"] is PROTOCOLS_OWN:
             values["lease"] = _own_lease(values)
@@ -293,7 +296,7 @@ class Config:
         if values["protocol"] not in PROTOCOLS:
             problems.append(unknown("protocol", values["protocol"], PROTOCOLS))
         name = "fresh" if values["name"] is None else values["name"]
-        # Compared below, by the rules of the protocol.
+        # These are compared below, by the rules of the protocol.
         its = ("lease", "beat", "delay_max", "drain_timeout", "term_base")
         own = {field: value for field, value in values.items() if not ((borrows or elects) and field in its)}
         checks: list[Callable[[], object]] = [lambda: _settings(own, name=name)]
@@ -327,7 +330,7 @@ class Config:
 
 
 def open(config: Config, *, create: bool = True) -> Ledger:  # noqa: A001 - `config.open(...)` is how it reads.
-    """The ledger of `config`; `create=False` refuses to make one. Raises LedgerUnusable or LedgerUnavailable."""
+    """The ledger of `config`; `create=False` refuses to create one. Raises LedgerUnusable or LedgerUnavailable."""
     if not config.has_ledger:
         raise BeyondProtocol(
             f"the ledger of {config.public_ledger} was wanted",
@@ -346,21 +349,21 @@ def subscribe(config: Config, settings: GroupSettings) -> GroupSubscription:
     return KafkaSubscription(
         address,
         session=session,
-        # The broker waits for the program to finish, and a little for us to say so.
+        # The broker waits for the program to finish, and a little longer for us to report it.
         patience=max(session, config.drain_timeout + session),
     )
 
 
 def look_at_group(config: Config) -> GroupLook:
-    """The topic and the group of `config`, without joining or making anything. Raises LedgerMissing, and as `subscribe`
-    does."""
+    """The topic and the group of `config`, without joining or creating anything. Raises LedgerMissing, and the errors
+    of `subscribe`."""
     with needing("kafka", "a consumer group in Kafka"):
         from neli_router.drivers.consumer_groups.kafka import subscription  # noqa: PLC0415 - as above.
     return subscription.look_at_group(_group_at(config), config.group_settings().session_timeout)
 
 
 def my_place(config: Config) -> int:
-    """This member's place in the list of peers. Raises ConfigError if that cannot be told."""
+    """This member's place in the list of peers. Raises ConfigError if it cannot be determined."""
     return peer_sockets.my_place(peers_at(config))
 
 
@@ -370,7 +373,7 @@ def open_link(config: Config, clock: Callable[[], float]) -> PeerLink:
 
 
 def read_peers_key(config: Config) -> bytes:
-    """What the key of the peers of `config` is drawn from. Raises ConfigError."""
+    """The secret from which the key of `config`'s peers is derived. Raises ConfigError."""
     return peer_sockets.read_key(peers_at(config))
 
 
@@ -380,9 +383,9 @@ def try_to_listen(config: Config) -> None:
 
 
 def look_at_votes(config: Config) -> Path:
-    """The folder in which a member of `config` would keep its votes, after a look at those that are there.
+    """The folder in which a member of `config` would keep its votes, after a check of the votes that are there.
 
-    Raises ConfigError and PeersUnusable, as `open_link` would.
+    Raises ConfigError and PeersUnusable, like `open_link`.
     """
     return peer_sockets.look_at_votes(peers_at(config), mark=_peers_mark(config))
 
@@ -395,12 +398,12 @@ def peers_at(config: Config) -> PeersAddress:
 
 
 def _peers_mark(config: Config) -> bytes:
-    # All that members must have alike, or two majorities would not share one, and one key would be in two partitions.
-    # What may change from one release of a program to the next, such as the lease, is in what they say: what is kept
-    # belongs to this mark.
+    # Everything that must be equal in all members. Otherwise two majorities might have no member in common, or one key
+    # might be in two partitions. Settings that may change between releases of a program, such as the lease, are in the
+    # members' messages instead, because stored votes belong to this mark.
     voters, layout = config.replicas or config.first_class or len(peers_at(config).peers), config.layout
     mark = f"{config.protocol} {layout.partitions} {voters}"
-    if layout != Layout(partitions=layout.partitions):  # Else it is as releases have it that look at partitions only.
+    if layout != Layout(partitions=layout.partitions):  # Otherwise, the mark of releases that only have partitions.
         mark += f" {layout.slots} {layout.tags}"
     return mark.encode()
 
@@ -411,16 +414,16 @@ def _list_of(url: object) -> PeersAddress | None:
 
 
 def _list_problems(url: object) -> list[str]:
-    """A sentence for each thing that is wrong with the address of a list of peers."""
+    """A sentence for each problem with the address of a list of peers."""
     scheme, _, rest = str(url).partition(":")
     shown = public_address(str(url))
     if scheme != "peers":
-        return [f"ledger={shown!r:.200} is no list of peers: write peers://a:7801,b:7801,c:7801/jobs"]
+        return [f"ledger={shown!r:.200} is not a list of peers: write peers://a:7801,b:7801,c:7801/jobs"]
     return [f"ledger={shown!r:.200}: {problem}" for problem in peers_address.parse(rest)[1]]
 
 
 def _misplaced(values: Mapping[str, Any]) -> list[str]:
-    """The options that the protocol has no use for, and whose silence would be taken for consent."""
+    """A sentence for each option that the protocol does not use; ignoring them silently would look like acceptance."""
     protocol, found = values["protocol"], []
     for owner, options in (("term", ("policy", "replicas", "preferences")), ("gossip", ("first_class", "relay"))):
         if protocol != owner:
@@ -437,7 +440,7 @@ def _misplaced(values: Mapping[str, Any]) -> list[str]:
         instead = "neli" if protocol == "fast-neli" else "induction"
         found.append(f"guarantee='available' is not of {protocol}, which is exclusive: choose the protocol {instead}")
     if str(values["ledger"]).startswith("peers:") and protocol not in ELECTED:
-        found.append(f"a list of peers is no ledger of {protocol}: choose the protocol term or gossip")
+        found.append(f"a list of peers is not a ledger of {protocol}: choose the protocol term or gossip")
     return found
 
 
@@ -448,7 +451,7 @@ def _group_at(config: Config) -> GroupAddress:
 
 
 def _group_problems(url: object) -> list[str]:
-    """A sentence for each thing that is wrong with the address of a consumer group."""
+    """A sentence for each problem with the address of a consumer group."""
     scheme, _, rest = str(url).partition(":")
     shown = public_address(str(url))
     if scheme != "kafka":
@@ -469,8 +472,8 @@ def owners_at(url: str) -> OwnersSource:
 
 
 def owners_of(config: Config) -> OwnersSource:
-    """The store in which the members of a group without a ledger tell what they lead. Raises BeyondProtocol if they do
-    not."""
+    """The store in which the members of a group without a ledger record what they lead. Raises BeyondProtocol if they
+    do not."""
     if config.ownership is None:
         wanted = f"the owners of all partitions of {config.public_ledger} were wanted"
         if config.protocol in ELECTED:
@@ -489,7 +492,7 @@ def owners_of(config: Config) -> OwnersSource:
 
 
 def require_promises(config: Config, ledger: Ledger) -> None:
-    """Raise ConfigError if `ledger` cannot be relied upon for what a member with `config` promises."""
+    """Raise ConfigError if `ledger` is not reliable enough for the promises of a member with `config`."""
     if config.guarantee == "exclusive" and Promise.NEVER_REWINDS not in ledger.promises and not config.accept_rewinds:
         why = f" ({'; '.join(ledger.doubts)})" if ledger.doubts else ""
         problem = (
@@ -506,17 +509,17 @@ def _is_number(value: object) -> bool:
 
 _NO_LEDGER = "no ledger is named: say where it is, such as ledger='sqlite:///var/lib/jobs/ledger.db'"
 _NO_PEERS = (
-    "no peers are named, among whom to elect: name them all, such as --peers a:7801,b:7801,c:7801 of an agent, or "
+    "no peers are named to elect from: name them all, such as --peers a:7801,b:7801,c:7801 of an agent, or "
     "ledger='peers://a:7801,b:7801,c:7801/jobs'"
 )
 _LONE_PEER = "peers://127.0.0.1:1/neli"
-"""In place of a list that was not said, so that the rest can be checked."""
+"""Replaces a list that was not given, so that the other options can be checked."""
 
 _STAND_INS: Mapping[str, Any] = {**{field.name: field.default for field in fields(Config)}, "ledger": "memory://x"}
 
 _KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("ledger", "address", "zone", "protocol", "guarantee", "witness"), lambda value: isinstance(value, str), "text"),
-    (("ownership",), lambda value: value is None or isinstance(value, str), "an address, or None to tell nobody"),
+    (("ownership",), lambda value: value is None or isinstance(value, str), "an address, or None to publish nowhere"),
     (("policy",), lambda value: value is None or isinstance(value, str), "text, or None for the protocol's own"),
     (("preferences",), lambda value: value is None or isinstance(value, str), "text, or None to share out evenly"),
     (
@@ -537,7 +540,7 @@ _KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("clock_error",), _is_number, "a number of seconds, at least 0"),
     (("accept_rewinds", "replace", "goneli", "relay"), lambda value: isinstance(value, bool), "True or False"),
 )
-"""Mistakes that a type checker would find in a program, but not in a file, where most configurations come from."""
+"""Checks for mistakes that a type checker finds in programs, but not in files, where most configurations come from."""
 
 
 def _own_lease(values: Mapping[str, Any]) -> float:
@@ -553,7 +556,7 @@ def _settings(values: Mapping[str, Any], *, name: str) -> Settings:
 
 
 def _group_settings(values: Mapping[str, Any], *, name: str) -> NeliSettings | FastNeliSettings:
-    """By the names of the papers."""
+    """The settings, under the names of the papers."""
     given = {field: values[field] for field in ("layout", "drain_timeout", "term_base", "session")}
     lease, beat = values["lease"], values["beat"]
     if values["protocol"] == "neli":
@@ -573,7 +576,7 @@ def _peer_settings(
     given["beat"] = lease / BEATS[protocol] if beat is None else beat
     if protocol == "gossip":
         return GossipSettings(**given, first_class=values["first_class"], relay=values["relay"])
-    policy: Any = values["policy"] or "priority"  # Judged by the settings.
+    policy: Any = values["policy"] or "priority"  # Checked by the settings.
     given |= {"policy": policy, "replicas": values["replicas"]}
     assigned = TermSettings(**given)
     if values["preferences"] is None or policy != "priority":

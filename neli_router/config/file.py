@@ -1,8 +1,8 @@
-"""The file: one `neli.toml`, found, read with care, and remembered with its lines.
+"""The file: find one `neli.toml`, read it carefully, and remember the line of each option.
 
-    --config, NELI_CONFIG      must be there
-    ./neli.toml                the first that is there ...
-    /etc/neli/neli.toml        ... and one that is there but cannot be read is an error, never passed over
+    --config, NELI_CONFIG      must exist
+    ./neli.toml                the first one that exists ...
+    /etc/neli/neli.toml        ... and a file that exists but cannot be read is an error, never skipped
 
     ledger = "sqlite:///var/lib/jobs/ledger.db"       the member's options
     lease = 0.5
@@ -14,11 +14,10 @@
     listen = "127.0.0.1:7635"
     token_file = "/etc/neli/token"
 
-Only one file is read. Two that are merged are two places to look for one mistake.
+Only one file is read. With two merged files, there would be two places to look for one mistake.
 
-tomllib does not tell on which line a value stands, so the text is searched for it, by its heading and its name. That is
-right for the files that people write. In a text with values of several lines it might be wrong, so there no line is
-named.
+tomllib does not report the line of a value, so the text is searched for its heading and its name. This is right for the
+files that people write. It might be wrong for a text that contains multi-line values, so no lines are given for those.
 """
 
 import os
@@ -35,7 +34,7 @@ PLACES = ("neli.toml", "/etc/neli/neli.toml")
 """Where to look if neither --config nor NELI_CONFIG is given."""
 
 SIZE_MAX = 1 << 20
-"""Bytes. A configuration has a few hundred; a larger file is another one."""
+"""Bytes. A configuration has a few hundred; a much larger file must be something else."""
 
 _HEADING = re.compile(r"\s*\[\s*([A-Za-z0-9_.-]+)\s*\]")
 _NAME = re.compile(r"\s*[\"']?([A-Za-z0-9_.-]+)[\"']?\s*=")
@@ -43,14 +42,14 @@ _NAME = re.compile(r"\s*[\"']?([A-Za-z0-9_.-]+)[\"']?\s*=")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file's options as they stand there, by table; without a path, there is none."""
+    """A file's raw options, by table. The path is empty if no file was found."""
 
     path: str = ""
     tables: Mapping[str, Any] = field(default_factory=dict, repr=False)
     lines: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     def where(self, key: str) -> str:
-        """Where the option `key` was said."""
+        """Where the option `key` was set."""
         return f"{self.path} line {self.lines[key]}" if key in self.lines else self.path
 
 
@@ -65,7 +64,7 @@ def find(named: str | None, environ: Mapping[str, str], places: Sequence[str]) -
 
 def load(path: str, named_by: str) -> Document:
     """The file's content. Raises Unreadable."""
-    import tomllib  # noqa: PLC0415 - a client of the agent takes its token from here, and reads no TOML.
+    import tomllib  # noqa: PLC0415 - an agent's client imports this package for its token, and reads no TOML.
 
     what = f"the configuration {path!r:.200} ({named_by})"
     text = read_checked(path, what, SIZE_MAX)[0].removeprefix(b"\xef\xbb\xbf")
@@ -79,13 +78,13 @@ def load(path: str, named_by: str) -> Document:
     except tomllib.TOMLDecodeError as error:
         raise Unreadable(f"{what} is not TOML: {_without_text(str(error))}") from None
     except (ValueError, RecursionError, OverflowError):
-        # A number of five thousand digits, a list in a list in a list: tomllib leaves them to Python.
+        # A number with five thousand digits, or a deeply nested list: tomllib passes on Python's errors.
         raise Unreadable(f"{what} cannot be read: it has a number too long or a list too deep; take it out") from None
     return Document(path, tables, _lines(decoded))
 
 
 def _without_text(complaint: str) -> str:
-    """tomllib's words and its place, but no piece of the file, which may be the one with the password."""
+    """tomllib's message and position, but no part of the file's text, which may be the part with the password."""
     place = re.search(r"\(at (?:line (\d+), column (\d+)|end of document)\)", complaint)
     where = "at its end" if place is None or place.group(1) is None else f"line {place[1]}, column {place[2]}"
     words = complaint[: place.start()] if place else complaint
@@ -93,7 +92,7 @@ def _without_text(complaint: str) -> str:
 
 
 def _lines(text: str) -> Mapping[str, int]:
-    """Key -> line, of the first place that looks like it."""
+    """Key -> line of the first place that looks like the key."""
     if '"""' in text or "'''" in text:
         return {}
     found: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The catalogue of options: the name of each in every layer, and the values that it may have.
+"""The catalogue of options: each option's name in every layer, and the values that it may have.
 
     key                  flag                  environment              neli.toml
     lease                --lease               NELI_LEASE               lease = 0.5
@@ -6,15 +6,15 @@
     peers.list           --peers               NELI_PEERS               [peers] list = "a:7801,b:7801,c:7801"
     agent.socket         --socket              NELI_AGENT_SOCKET        [agent] socket = "/run/neli/agent.sock"
 
-One list makes the flags, the variables, the names in the file and the help, so that no layer can know an option that
-another does not. The file's top level is the member, because most files say little more than where the ledger is.
+The flags, the variables, the names in the file and the help all come from one list, so every layer knows the same
+options. The file's top level is the member, because most files say little more than where the ledger is.
 
-A flag and a variable are text and are read by the option's kind: `0.5`, `true` `yes` `1`, `none`. A file has types of
-its own and must use them, but for `"none"`, for which TOML has no word. A kind only knows the type of a value;
-`Config` judges whether a lease of an hour makes sense, and names contradictions, too.
+A flag or a variable is text, and is parsed by the option's kind: `0.5`, `true` `yes` `1`, `none`. A file has its own
+types and must use them, except for `"none"`, for which TOML has no word. A kind only knows the type of a value;
+`Config` judges whether a lease of an hour makes sense, and finds contradictions, too.
 
-A value is shown in part and never with a secret. A ledger's address loses the part before an @. A value of the wrong
-kind that has parts, such as a table, is shown by its type alone, because any of its parts may be a secret.
+A value is shown only in part and never with a secret. A ledger's address loses the part before an @. A value of the
+wrong kind that has parts, such as a table, is shown only by its type, because any of its parts may be a secret.
 """
 
 import difflib
@@ -42,41 +42,41 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("console", "json")
 
 SHOWN_MAX = 60
-"""Characters of a wrong value in an error: enough to find it again, and a pasted file does not fill the terminal."""
+"""Characters of a wrong value in an error: enough to find it again, but a pasted file does not fill the terminal."""
 
 WHOLE_MAX = 2**53
-"""No number of ours comes near. Without a bound, we would have to compute with a number of a million digits, and Python
-refuses to print one."""
+"""Our numbers never come near this. Without a bound, we would have to compute with a number of a million digits, and
+Python refuses to print one."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
 ADDRESSES = frozenset({"ledger", "ownership"})
-"""Options whose text is an address, of which errors show what is no secret."""
+"""Options whose text is an address. Errors show only the parts of it that are not secret."""
 
 PEERS_LIST = "peers.list"
-"""Said as `--peers` and NELI_PEERS."""
+"""Set with `--peers` and NELI_PEERS."""
 
 _ADDRESS = re.compile(r"://|:.*@", re.DOTALL)
-"""In a text that is, or was meant to be, an address with a place for secrets."""
+"""Matches a text that is, or was meant to be, an address with a place for secrets."""
 
 _SIGNS = re.compile(r"[:@=&;]")
-"""In none of the numbers and words that an option without text may have. So the value may be an address."""
+"""Characters that do not occur in numbers and words. If an option without text has one, its value may be an address."""
 
 _PLAIN = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[^?&;:@]*)?", re.ASCII
 )
-"""An address of a member that has none."""
+"""A member's address without secrets."""
 
 _SWITCH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 class Misfit(ValueError):
-    """A value that is not of its option's kind; the text says which kind was wanted."""
+    """A value that is not of its option's kind; the text says which kind is expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`of_text` reads a flag or a variable, `fits` judges a value that has a type, `metavar` is for a help."""
+    """`of_text` parses a flag or a variable, `fits` checks a typed value, and `metavar` appears in the help."""
 
     wanted: str
     of_text: Callable[[str], object]
@@ -93,7 +93,7 @@ class Option:
     kind: Kind
     help: str
     default: object = None
-    """For the agent's own; the member's defaults are those of Config."""
+    """For the agent's own options; the member's defaults are in Config."""
 
     @property
     def key(self) -> str:
@@ -108,19 +108,19 @@ class Option:
 
     @property
     def variable(self) -> str:
-        # The clients of the agent read the token by this name, too.
+        # The agent's clients read the token by this name, too.
         words = self.name if self.name == "token_file" else self.section if self.key == PEERS_LIST else self.key
         return "NELI_" + words.replace(".", "_").upper()
 
     def of_text(self, text: str) -> object:
-        """The value that a flag or a variable with this text means. Raises Misfit."""
+        """The value of a flag or a variable with this text. Raises Misfit."""
         try:
             return self.of_value(self.kind.of_text(text))
         except (KeyError, ValueError):
             raise Misfit(self.kind.wanted) from None
 
     def of_value(self, value: object) -> object:
-        """The value itself, if it is one that this option may have. Raises Misfit."""
+        """The value itself, if this option may have it. Raises Misfit."""
         if self.kind.fits(value):
             return None if value == "none" and self.kind in _PERHAPS else value
         raise Misfit(self.kind.wanted)
@@ -189,33 +189,33 @@ OPTIONS: Mapping[str, Option] = {
             *("", "protocol", TEXT),
             "induction; neli or fast-neli, which borrow a consumer group in Kafka; term or gossip, among peers alone.",
         ),
-        Option("", "policy", PERHAPS_TEXT, "Of term, who stands first: priority or random; none for priority."),
-        Option("", "replicas", PERHAPS_WHOLE, "Of term: how many peers elect each partition's leader; none for all."),
+        Option("", "policy", PERHAPS_TEXT, "For term: which peer stands first, priority or random; none for priority."),
+        Option("", "replicas", PERHAPS_WHOLE, "For term: how many peers elect each partition's leader; none for all."),
         Option(
             *("", "preferences", PERHAPS_TEXT),
-            "Of term, who shall lead, best first, as in 'others,c:7801' or '0-31: a:7801'; none for an even share.",
+            "For term: who should lead, best first, as in 'others,c:7801' or '0-31: a:7801'; none for an even share.",
         ),
-        Option("", "first_class", PERHAPS_WHOLE, "Of gossip: how many peers vote and may lead; none for all."),
-        Option("", "relay", SWITCH, "Of gossip: tell of others' clocks what is known by now, not what they last said."),
-        Option("", "session", PERHAPS_SECONDS, "Of a borrowed group: how long the broker waits for a member, in s."),
-        Option("", "clock_error", SECONDS, "Of neli: by how much this host's and any broker's clocks differ, in s."),
-        Option("", "groups", WHOLE, "Of neli: how many groups share the topic."),
-        Option("", "term_base", WHOLE, "What all terms are above, such as the highest of a former ledger."),
-        Option("", "goneli", SWITCH, "Of fast-neli: share the group with processes that run goNELI."),
+        Option("", "first_class", PERHAPS_WHOLE, "For gossip: how many peers vote and may lead; none for all."),
+        Option("", "relay", SWITCH, "For gossip: report the latest known of others' clocks, not what they last said."),
+        Option("", "session", PERHAPS_SECONDS, "For a borrowed group: how long the broker waits for a member, in s."),
+        Option("", "clock_error", SECONDS, "For neli: by how much this host's and any broker's clocks differ, in s."),
+        Option("", "groups", WHOLE, "For neli: how many groups share the topic."),
+        Option("", "term_base", WHOLE, "All terms are above this, such as the highest of a former ledger."),
+        Option("", "goneli", SWITCH, "For fast-neli: share the group with processes that run goNELI."),
         Option("", "accept_rewinds", SWITCH, "Run an exclusive group on a ledger that may lose records."),
-        Option("", "replace", SWITCH, "Take the name from a member that lives under it, and end that one."),
-        Option("", "witness", TEXT, "Who tells the others when this process dies: auto, agent, child or none."),
+        Option("", "replace", SWITCH, "Take the name from a live member that has it, and end that member."),
+        Option("", "witness", TEXT, "What reports this process's death to the others: auto, agent, child or none."),
         Option("", "kill_hung", PERHAPS_NUMBER, "The part of the lease after which a hung process is killed, or none."),
         Option(
             *("", "ownership", PERHAPS_TEXT),
-            "The Redis that is told the owners, such as redis://host:6379/jobs; neli and fast-neli need it.",
+            "The Redis that records the owners, such as redis://host:6379/jobs; neli and fast-neli need it.",
         ),
         Option("", "max_age", PERHAPS_SECONDS, "When the table is too old for look-ups, in s; none for never."),
-        Option("layout", "slots", WHOLE, "Slots that keys are hashed to. The group's, for ever."),
+        Option("layout", "slots", WHOLE, "Slots that keys are hashed to. The group's, forever."),
         Option("layout", "partitions", WHOLE, "Partitions that move between members. The group's."),
         Option("layout", "tags", SWITCH, "Hash only the part of a key in {braces}. The group's."),
-        Option("peers", "list", TEXT, "Of term and gossip: all members, HOST:PORT,HOST:PORT, in place of a ledger."),
-        Option("peers", "me", TEXT, "Which of the peers this is; else the one that is an address of this host."),
+        Option("peers", "list", TEXT, "For term and gossip: all members, HOST:PORT,HOST:PORT, in place of a ledger."),
+        Option("peers", "me", TEXT, "Which of the peers this is; by default the one with an address of this host."),
         Option("peers", "group", TEXT, "The name of the peers' group.", "neli"),
         Option("peers", "key_file", TEXT, "The file with the key that all peers share; off loopback it is needed."),
         Option("peers", "state", TEXT, "The folder that keeps this member's votes; off loopback it is needed."),
@@ -224,7 +224,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("agent", "listen", TEXT, "HOST:PORT to serve on as well."),
         Option("agent", "token_file", TEXT, "The file with the token that clients over TCP must show."),
         Option("agent", "allow_remote", SWITCH, "Let listen name an address that other hosts reach.", default=False),
-        Option("agent", "log_level", _one_of(*LOG_LEVELS), "The least level that is logged.", "info"),
+        Option("agent", "log_level", _one_of(*LOG_LEVELS), "The lowest level that is logged.", "info"),
         Option("agent", "log_format", _one_of(*LOG_FORMATS), "How it is logged.", "console"),
     )
 }
@@ -234,7 +234,7 @@ OPTIONS: Mapping[str, Option] = {
 def shown(option: Option, value: object) -> str:
     """A wrong value, for an error: short, on one line, and without secrets."""
     if option.name == "token_file":
-        return "..."  # People put the token itself there, and then an error that shows it puts it into a log.
+        return "..."  # People put the token itself there, and an error that shows it would put it into a log.
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, int | float):
@@ -246,23 +246,23 @@ def shown(option: Option, value: object) -> str:
 
 
 def public_text(key: str, text: str) -> str:
-    """The text of an option for people. An address that was written into the wrong option is one all the same."""
+    """The text of an option for people. A text in the wrong option may be an address all the same."""
     is_plain = key not in ADDRESSES and (not _ADDRESS.search(text) or _PLAIN.fullmatch(text))
     return text if is_plain else public_address(text)
 
 
 def unknown(what: str, name: str, known: Iterable[str], where: str) -> str:
-    """That there is no such option, and which one was probably meant."""
+    """The error text for an unknown name, with the name that was probably meant."""
     name = name[:SHOWN_MAX]
     full = {text: option for option in known for text in (option, option.rpartition(".")[2])}
     leaf = name.rpartition(".")[2]
-    # A right name in the wrong table is no typing mistake: `lease` in [agent] is the lease, and not agent.listen.
+    # A correct name in the wrong table is not a typo: `lease` in [agent] means the lease, and not agent.listen.
     nearest = [leaf] if leaf in full else []
     for tried in (name, leaf):
         nearest = nearest or difflib.get_close_matches(tried, full, 1, cutoff=0.6)
     if nearest:
-        return f"{_printable(name)} is no known {what} ({where}): did you mean {full[nearest[0]]}?"
-    return f"{_printable(name)} is no known {what} ({where}): there is {', '.join(sorted(set(full.values())))}"
+        return f"{_printable(name)} is not a known {what} ({where}): did you mean {full[nearest[0]]}?"
+    return f"{_printable(name)} is not a known {what} ({where}): there is {', '.join(sorted(set(full.values())))}"
 
 
 def _printable(text: str) -> str:

@@ -1,11 +1,11 @@
 """SIGHUP: the configuration is read again, and some options change while the agent runs.
 
-    SIGHUP --> resolve again --ConfigError--> all stays as it is, and every problem is told
-                    '--> weight, token, log level: as they say now        everything else: as it was, told by name
+    SIGHUP --> resolve again --ConfigError--> everything stays unchanged, and every problem is reported
+                    '--> weight, token, log level: take the new values    everything else: unchanged, reported by name
 
-Others rely on the rest. The ledger, the lease and the layout are the group's; the name is how the others know this
-member; and clients find the agent by the sockets that it has. A user who changed one of these learns that it waits for
-a restart, instead of a silence that looks like a yes.
+Others rely on the remaining options. The ledger, the lease and the layout belong to the group; the others know this
+member by its name; and clients find the agent by its sockets. If a user changes one of these, the agent reports that it
+waits for a restart, because silence would look like success.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from neli_router.config.resolve import Resolved
 __all__ = ["Reload", "Reloaded", "Reloader"]
 
 CHANGEABLE = frozenset({"weight", "agent.token", "agent.token_file", "agent.log_level"})
-"""Of a borrowed group, not the weight: its broker takes no wishes."""
+"""In a borrowed group the weight cannot change: its broker takes no wishes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """The new values. None stays as it is: a new token must not take back a weight that an operator gave meanwhile."""
+    """The new values. None means unchanged: a new token must not undo a weight that an operator set meanwhile."""
 
     token: str | None = field(default=None, repr=False)
     weight: int | None = None
@@ -33,7 +33,7 @@ class Reloaded:
 
 
 Reload = Callable[[], Reloaded]
-"""Reads the configuration again, in a thread. Raises ConfigError, which leaves everything as it is."""
+"""Reads the configuration again, in a thread. If it raises ConfigError, everything stays unchanged."""
 
 
 class Reloader:
@@ -46,9 +46,9 @@ class Reloader:
         new, old = self._again(), self._running
         before = {one.name: one.value for one in old.settings}
         different = {one.name for one in new.settings if one.value != before[one.name]}
-        if new.agent.token != self._token:  # Both are shown as hidden.
+        if new.agent.token != self._token:  # The settings show both as hidden.
             different.add("agent.token")
-        if new.config.ledger != old.config.ledger:  # A password alone may be another.
+        if new.config.ledger != old.config.ledger:  # Perhaps only the password differs.
             different.add("ledger")
         changeable = CHANGEABLE if old.config.has_ledger else CHANGEABLE - {"weight"}
         kept = {one.name: one for one in old.settings if one.name not in changeable}

@@ -1,28 +1,28 @@
-"""Layered configuration: flags, environment and one file become one whole, with the source of each value.
+"""Layered configuration: merges flags, environment and one file, and records the source of each value.
 
     neli agent --lease 0.5     NELI_LEDGER=sqlite:...     neli.toml
             '----------------------'----------------------'--> resolve() --> Resolved: Config, AgentOptions, settings
 
     flags > environment > neli.toml > defaults
-      each layer is read by the kinds of its options, even where a higher one speaks of the same
-        '--> the highest wins --> Config and AgentOptions, which check what belongs together
+      each layer is checked by the kinds of its options, even if a higher layer overrides the value
+        '--> the highest wins --> Config and AgentOptions, which check values against each other
                 '--> every problem, each with the place it comes from --> one ConfigError
 
 A program that builds its own `Config` needs none of this: a library does not read its host's environment behind its
 user's back. The commands do.
 
-A mistake in a layer that is overruled today is found today, and not on the day when the higher layer is taken away. So
-the list is complete: after one round of corrections the agent starts.
+A mistake in an overridden layer is found today, and not on the day when the higher layer is removed. So the list of
+problems is complete: after one round of corrections the agent starts.
 
-`Config` knows no layers and says `lease=7200.0 must be ...`. The sentence names its options, so their places are put
-behind it. While `Config` looks for problems, it gets stars in place of an address that was written into a wrong option.
-Such a text is refused in the end: a name with a password in it would be told to every reader of the table.
+`Config` knows no layers and says `lease=7200.0 must be ...`. The sentence names its options, so their places are
+appended to it. While `Config` looks for problems, it gets stars instead of an address that was written into the wrong
+option. Such a text is always refused: every reader of the table would see a name with a password in it.
 
-Every option has a variable, and a name with our prefix that is none is an error, as an unknown name in the file is: a
-variable with a typing mistake does nothing, quietly, and the group would run with another lease than its operator
-believes. Kubernetes puts variables for every service into every pod, made of the service's name. A service called
-`neli` or `neli-agent` must not keep its own pods from starting, so those are known by their endings. An empty variable
-counts as none: `NELI_ZONE=$ZONE` in a script means just that.
+Every option has a variable, and any other variable with our prefix is an error, just like an unknown name in the file:
+a misspelled variable would silently do nothing, and the group would run with a different lease than its operator
+believes. Kubernetes puts variables for every service into every pod, named after the service. A service called `neli`
+or `neli-agent` must not keep its own pods from starting, so these variables are recognized by their endings. An empty
+variable counts as unset: `NELI_ZONE=$ZONE` in a script means just that.
 """
 
 import re
@@ -49,10 +49,11 @@ STAND_IN = "peers://127.0.0.1:1/neli"
 LISTEN = "agent.listen"
 
 UNKNOWN_MAX = 20
-"""Unknown names of a layer that are told at once: each costs a search for its nearest, and no one reads a hundred."""
+"""How many unknown names of a layer to report: each costs a search for the nearest name, and people do not read a
+hundred."""
 
 _FOR_CLIENTS = frozenset({"NELI_AGENT", "NELI_CONFIG", "NELI_TOKEN"})
-"""Variables that the clients of the agent read, and this package."""
+"""Variables that this package and the agent's clients read."""
 
 _FROM_RUN = frozenset({"NELI_MEMBER", "NELI_PARTITION", "NELI_ROLE", "NELI_TERM"})
 """Variables that `neli run` sets for its command."""
@@ -64,7 +65,7 @@ _KUBERNETES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One option with its value, for people: `value` has no secrets."""
+    """One option with its value, for people: `value` contains no secrets."""
 
     name: str
     value: object
@@ -94,7 +95,7 @@ def resolve(
 ) -> Resolved:
     """The effective configuration. `flags` maps keys of OPTIONS to text, or to None if the flag was not given.
 
-    `config_file` is the path after --config. Raises ConfigError with every problem of every layer.
+    `config_file` is the path given with --config. Raises ConfigError with every problem of every layer.
     """
     return _Layers(flags, environ, config_file, places, default_socket).resolved()
 
@@ -112,14 +113,12 @@ class _Layers:
     ) -> None:
         self._environ = environ
         self._problems: list[str] = []
-        self._wrong: set[str] = (
-            set()
-        )  # Options of which a value was refused: a problem that follows from them is no news.
+        self._wrong: set[str] = set()  # Options with a refused value: problems that follow from them are not reported.
         self._values: dict[str, Any] = {}
         self._sources: dict[str, str] = {}
         self._token_path: str | None = None  # Only if it was read: otherwise it may be the token itself, by mistake.
         self._document = self._load(config_file, places)
-        # The lowest first, so that each layer covers those below it.
+        # The lowest layer first, so that each layer overrides those below it.
         self._take_file()
         for option in OPTIONS.values():
             if text := environ.get(option.variable):
@@ -155,7 +154,7 @@ class _Layers:
                 return file.load(path, named_by)
             except Unreadable as error:
                 self._problems.append(str(error))
-                self._wrong.add("ledger")  # It is probably named in there.
+                self._wrong.add("ledger")  # The file probably names it.
         return Document()
 
     def _take_file(self) -> None:
@@ -175,7 +174,7 @@ class _Layers:
             self._problems.append(f"{rest} more names are unknown ({self._document.path})")
 
     def _take_typed(self, key: str, value: object) -> bool:
-        """Whether there is such an option at all."""
+        """Take a value of the file; returns whether the option `key` exists at all."""
         if key in OPTIONS:
             self._take(OPTIONS[key], value, self._document.where(key), is_text=False)
         return key in OPTIONS
@@ -197,7 +196,7 @@ class _Layers:
         socket = self._values["agent.socket"].removeprefix("unix:")
         if socket and (problem := socket_problem(socket)):
             self._complain(f"agent.socket={public_text('agent.socket', socket)!r:.200} {problem}", "agent.socket")
-        listen = self._values.get(LISTEN) or None  # As in `listen = ""`, which overrules a listen in a lower layer.
+        listen = self._values.get(LISTEN) or None  # An empty value, `listen = ""`, overrides a lower layer.
         words = {name: self._values.get(f"agent.{name}", OPTIONS[f"agent.{name}"].default) for name in _AGENT_WORDS}
         secret = self._token()
         if listen is not None:
@@ -225,7 +224,7 @@ class _Layers:
         return None
 
     def _listed(self) -> str | None:
-        """The address that the options of peers spell; None if they spell none, and have been told why."""
+        """The address that the peers' options form; None if they form none, in which case the problem was noted."""
         said = {key.partition(".")[2]: text for key, text in self._values.items() if key.startswith("peers.") and text}
         if not (servers := said.pop("list", None)):
             if said and PEERS_LIST not in self._wrong:
@@ -248,7 +247,7 @@ class _Layers:
         return None if found is None else found.whole
 
     def _said(self, key: str, value: str = "") -> str:
-        """How an option is said in the layer in which it is, or would be, beside the list of peers."""
+        """How an option is written in the layer that it, or otherwise the list of peers, comes from."""
         source, option = self._sources.get(key) or self._sources.get(PEERS_LIST, ""), OPTIONS[key]
         if source.startswith("flag"):
             return f"{option.flag}{value and ' '}{value}"
@@ -262,13 +261,13 @@ class _Layers:
         if has_peers and (listed := self._listed()) is not None:
             told["ledger"], self._sources["ledger"] = listed, self._sources[PEERS_LIST]
         elif has_peers and (PEERS_LIST in self._values or "ledger" not in told):
-            told["ledger"] = STAND_IN  # What is wrong with it was told.
+            told["ledger"] = STAND_IN  # Its problem was already noted.
         for key in self._wrong & {"ledger"} - told.keys():
             told[key] = "memory://nowhere"
         layout = {key.partition(".")[2]: told.pop(key) for key in list(told) if key.startswith("layout.")}
         options = {**told, "layout": layout}
         try:
-            # With stars first, but for what says by itself what is wrong with it, without secrets: see the essay.
+            # First with stars instead of addresses, except for options that report problems without secrets: see above.
             config = Config.of({k: value if k in ADDRESSES else _public(k, value) for k, value in options.items()})
         except ConfigError as error:
             for problem in error.problems:
@@ -282,7 +281,7 @@ class _Layers:
         return config
 
     def _complain(self, problem: str, *keys: str) -> None:
-        """Note a problem, with the places of the options that it is about."""
+        """Note a problem, with the places of the options that it concerns."""
         places = [f"{key}: {self._sources[key]}" for key in keys if self._sources.get(key, DEFAULT) != DEFAULT]
         self._problems.append(f"{problem} ({'; '.join(places)})" if places else problem)
 
@@ -292,7 +291,7 @@ _AGENT_WORDS = ("allow_remote", "log_level", "log_format")
 
 
 def _printable(text: str) -> str:
-    """On one line, and in any encoding: a name that was taken from the environment may hold any bytes."""
+    """`text` on one line and in any encoding: a name from the environment may contain any bytes."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
@@ -301,7 +300,7 @@ def _public(key: str, value: object) -> object:
 
 
 def _named(problem: str) -> list[str]:
-    """The options that a sentence of Config is about: those with a value in it, else those with their name in it."""
+    """The options that a sentence of Config is about: those with a value in it, or otherwise with their name in it."""
     members = [key for key in OPTIONS if not key.startswith(("agent.", "peers."))]
     exactly = [key for key in members if re.search(rf"\b{key.rpartition('.')[2]}=", problem)]
     return exactly or [key for key in members if re.search(rf"\b{key.rpartition('.')[2]}\b", problem)]
@@ -310,14 +309,14 @@ def _named(problem: str) -> list[str]:
 def _stranger(key: str, where: str) -> str:
     if key in {"token", "agent.token"}:
         return (
-            f"{key} does not belong into a file that people read and copy ({where}): take it out, and name a file of "
+            f"{key} does not belong in a file that people read and copy ({where}): take it out, and name a file of "
             "its own in [agent] token_file, or set NELI_TOKEN"
         )
     return unknown("option", key, OPTIONS, where)
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable with our prefix that is none of ours."""
+    """A sentence for each unknown variable with our prefix."""
     options = {option.variable for option in OPTIONS.values()} | _FOR_CLIENTS
     found = sorted(
         name

@@ -1,12 +1,13 @@
-"""The token: the one secret of an agent, which clients over TCP must show. Its rules, for both ends.
+"""The token: an agent's one secret, which clients over TCP must present. The rules for both ends.
 
     agent     flag --token-file  >  environment NELI_TOKEN  >  NELI_TOKEN_FILE  >  [agent] token_file
     clients   flag --token-file  >  environment NELI_TOKEN
 
-There is no `--token`, which every user of the host would see in the list of processes, and no `token` in `neli.toml`,
-which people print, copy and commit. The environment is where containers are given secrets, so it may hold one.
+There is no `--token`, because every user of the host would see it in the list of processes, and no `token` in
+`neli.toml`, because people print, copy and commit that file. Containers get their secrets through the environment, so
+the environment may contain a token.
 
-Its file must be private: `private.py` says how.
+The token's file must be private: see `private.py`.
 """
 
 import re
@@ -16,16 +17,16 @@ from neli_router.core.private import Unreadable, read_secret
 __all__ = ["TOKEN_MAX", "TOKEN_MIN", "read_token", "token_problem"]
 
 TOKEN_MIN = 16
-"""Characters. Shorter ones can be guessed; `openssl rand -hex 16` makes one of 32."""
+"""Characters. A shorter token can be guessed; `openssl rand -hex 16` makes one with 32."""
 
 TOKEN_MAX = 4096
-"""Characters, within the limit that servers have for a header."""
+"""Characters; within the limit that servers have for a header."""
 
 _CHARACTERS = re.compile(r"[!-~]+", re.ASCII)
 
 
 def read_token(path: str, source: str) -> str:
-    """The token in the file at `path`. Raises Unreadable, whose text has neither the path nor the content."""
+    """The token in the file at `path`. Raises Unreadable, whose text contains neither the path nor the content."""
     what = f"the token's file ({source})"
     content = read_secret(path, what, TOKEN_MAX)
     token = content.decode("latin-1").rstrip("\r\n")
@@ -35,7 +36,7 @@ def read_token(path: str, source: str) -> str:
 
 
 def token_problem(token: str) -> str:
-    """The reason why `token` cannot be one, without the token; empty if it can."""
+    """The reason why `token` is not valid, without quoting it; empty if it is."""
     if not token:
         return "is empty: write a token, as `openssl rand -hex 16` makes one"
     if not TOKEN_MIN <= len(token) <= TOKEN_MAX:

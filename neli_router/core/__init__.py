@@ -1,4 +1,4 @@
-"""The ground: the keyspace (key -> slot -> partition), clocks, exit codes, logs, private files, orderly closing.
+"""The ground layer: the keyspace (key -> slot -> partition), clocks, exit codes, logs, private files, orderly closing.
 
-Every other room may use it, and it uses none of them.
+Every other package may use it; it uses none of them.
 """

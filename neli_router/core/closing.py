@@ -1,8 +1,8 @@
-"""Closing: the base of everything that a program opens and closes.
+"""Closing: the base class of everything that a program opens and closes.
 
     with thing: ... --the block ends, however--> thing.close()
 
-An error of the block is passed on. `close` may be called again.
+An error raised in the block propagates. `close` may be called more than once.
 """
 
 from types import TracebackType

@@ -1,9 +1,9 @@
-"""Exit codes of `neli`, and of jobs that Spark runs: a script can rely on their meaning.
+"""Exit codes of `neli`, and of jobs run by Spark. Scripts can rely on their meaning.
 
     0 done   1 something is broken   2 not usable   3 no owner   4 no agent   5 refused
     69 not led in time   75 lost meanwhile   77 lost, and not ended
 
-They are a part of the interface, as the names of commands are: a code keeps its meaning for ever.
+They are part of the interface, like the names of commands: a code never changes its meaning.
 """
 
 __all__ = [
@@ -27,7 +27,7 @@ EXIT_BROKEN = 1
 """A promise was broken, or a check failed; the output shows how."""
 
 EXIT_USAGE = 2
-"""The command line or the configuration is not usable. Click's own."""
+"""The command line or the configuration is not usable. This is Click's own code."""
 
 EXIT_NO_OWNER = 3
 """The key has no owner now, or it is not led here."""
@@ -39,22 +39,22 @@ EXIT_REFUSED = 5
 """The agent, or the ledger, refused."""
 
 EXIT_NOT_LED = 69
-"""`neli run`: this host did not come to lead the role in time, and the command was not started. sysexits'
-EX_UNAVAILABLE; not 3, because that may be the command's own."""
+"""`neli run`: this host did not become the role's leader in time, and the command was not started. EX_UNAVAILABLE in
+sysexits; not 3, because the command itself may exit with 3."""
 
 EXIT_LOST = 75
-"""The role, or a part of a share, was lost while the command or the job ran, which was stopped. sysexits' EX_TEMPFAIL:
+"""The role, or a part of a share, was lost while the command or job ran, so it was stopped. EX_TEMPFAIL in sysexits:
 run it again."""
 
 EXIT_NOT_ENDED = 77
-"""`neli run`: the role was lost, and processes of the command go on, because they are of another user. sysexits'
-EX_NOPERM: only that user or root can end them, and until then the command must not be run again."""
+"""`neli run`: the role was lost, but processes of the command still run, because they belong to another user. EX_NOPERM
+in sysexits: only that user or root can end them, and until then the command must not be run again."""
 
 EXIT_NOT_EXECUTABLE = 126
-"""`neli run`: the command is there and cannot be executed, as a shell says it."""
+"""`neli run`: the command exists but cannot be executed; the same code as in a shell."""
 
 EXIT_CANNOT_START = 127
-"""`neli run`: the command cannot be started, as a shell says it."""
+"""`neli run`: the command cannot be started; the same code as in a shell."""
 
 EXIT_INTERRUPTED = 130
-"""Ctrl-C: 128 and the number of SIGINT, as a shell says it."""
+"""Ctrl-C: 128 plus the number of SIGINT, as in a shell."""

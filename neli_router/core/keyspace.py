@@ -1,19 +1,20 @@
-"""From a key to its partition, the same in every process, every language and every year.
+"""From a key to its partition: the same in every process, every language and every year.
 
     key --murmur3_x86_32, seed 0--> 32 bits --mod S--> slot --mod M--> partition
     role j, a number ------------------------------------mod M-------> partition
     role "nightly", a name: simply a key
     role "7", a text of digits: role 7, wherever a role comes as text
 
-Members that disagree here would each be right about a different partition, so nothing in this chain may depend on the
-process. The hash is fixed and unseeded (Python's own `hash` of a text differs from one interpreter to the next), text
-counts as its UTF-8 bytes, and S, M and the tag rule form a `Layout` that the ledger records when it is made.
+Members that disagreed here would each act correctly for a different partition, so nothing in this chain may depend on
+the process. The hash is fixed and unseeded (Python's own `hash` of a text differs between interpreters), text counts as
+its UTF-8 bytes, and S, M and the tag rule form a `Layout` that the ledger records when it is created.
 
-The chain has slots between hash and partition, so that data stored by slot outlives a group with another M.
+There are slots between the hash and the partition so that data stored by slot survives a move to a group with another
+M.
 
-Murmur3 comes from mmh3 5, whose `hash` ends the whole process with a segmentation fault when it is given a text with
-a lone surrogate (`json.loads` makes one of the six characters \\ud800). Text is therefore never handed to it before
-it is known to be ASCII, which Python answers from a flag in the string's header, or has been encoded by us.
+Murmur3 comes from mmh3 5. Its `hash` crashes the whole process with a segmentation fault when a text contains a lone
+surrogate (`json.loads` produces one from the six characters \\ud800). So text is never passed to it unless it is known
+to be ASCII, which Python answers from a flag in the string's header, or we have encoded it.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,27 +30,27 @@ SLOTS = 16384
 """Redis Cluster's number: small enough for a flat table, large enough for 4096 partitions of four slots each."""
 
 PARTITIONS = 256
-"""More partitions balance finer and cost a longer table; fewer than members leave members idle."""
+"""More partitions balance more finely but need a longer table; fewer partitions than members leave members idle."""
 
 SLOTS_MAX = 2**32
-"""The hash has 32 bits, so a slot above them would stay empty for ever."""
+"""The hash has 32 bits, so a slot above that would always stay empty."""
 
 ROLE_DIGITS_MAX = 18
-"""No program counts roles up to more, and Python is slow to read very long numbers."""
+"""No program counts roles higher than this, and Python is slow to parse very long numbers."""
 
 SPELLED_MAX = 12
-"""The most runs of partitions that a line spells out. No person reads a line with a thousand numbers."""
+"""The maximum number of runs of partitions in a line. A line with a thousand numbers is unreadable."""
 
 Key = str | bytes
 Role = int | str | bytes
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How keys fall into slots and slots into partitions. Fixed for a group's life; may be shared between threads.
+    """How keys map to slots and slots to partitions. Fixed for a group's life; may be shared between threads.
 
-    With `tags`, only the part of a key between its first `{` and the first `}` after it counts, if there is any, so
-    that `{customer-7}orders` and `{customer-7}invoices` land together. It is off by default: a brace that happens to
-    be in a key would quietly pile unrelated keys onto one slot.
+    With `tags`, only the part of a key between its first `{` and the first `}` after it is hashed, if there is such a
+    part, so that `{customer-7}orders` and `{customer-7}invoices` land together. This is off by default: a brace that
+    merely happens to be in a key would silently put unrelated keys into one slot.
     """
 
     slots: int = SLOTS
@@ -76,7 +77,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(problems)
 
     def slot(self, key: Key) -> int:
-        """The slot of `key`, from 0 to `slots` - 1. Text and its UTF-8 bytes have the same. Raises BadKey."""
+        """The slot of `key`, from 0 to `slots` - 1; the same for a text and its UTF-8 bytes. Raises BadKey."""
         whole = utf8(key)
         return mmh3.hash(_tag(whole) if self.tags else whole, 0, signed=False) % self.slots
 
@@ -84,11 +85,11 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return slot % self.partitions
 
     def partition(self, key: Key) -> int:
-        """The partition whose owner `key` belongs to. Raises BadKey."""
+        """The partition of `key`: its owner owns the key. Raises BadKey."""
         return self.slot(key) % self.partitions
 
     def partition_of_role(self, role: Role) -> int:
-        """The partition that fills `role`: role j, a number, is filled by partition j mod M; a name is a key."""
+        """The partition of `role`: a number j maps to partition j mod M; a name is treated as a key."""
         if isinstance(role, str | bytes):
             return self.partition(role)
         if _is(bool, role) or not isinstance(role, int):
@@ -100,11 +101,11 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return role % self.partitions
 
     def spelled(self) -> str:
-        """The layout in words that an error message can hold."""
+        """The layout in words, for error messages."""
         return f"slots={self.slots}, partitions={self.partitions}, tags={'on' if self.tags else 'off'}"
 
     def difference(self, other: "Layout") -> str:
-        """Both layouts spelled out, this one first, and what differs; empty when nothing does."""
+        """Both layouts spelled out, this one first, and what differs; empty if nothing does."""
         unequal = [name for name in self.__struct_fields__ if getattr(self, name) != getattr(other, name)]
         if not unequal:
             return ""
@@ -112,10 +113,10 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def role_of(text: str) -> int | str:
-    """The role that a text means: a number if it is one, else a name.
+    """The role that a text stands for: a number if the text is one, otherwise a name.
 
-    One rule for all places where a role can only be text: the command line, an agent's addresses, a template of
-    Airflow. Raises BadKey for a number that is too long to be one.
+    This is the single rule for all places where a role can only be text: the command line, an agent's addresses, an
+    Airflow template. Raises BadKey for a number with too many digits.
     """
     if not (text.isascii() and text.removeprefix("-").isdecimal()):
         return text
@@ -123,13 +124,13 @@ def role_of(text: str) -> int | str:
         raise BadKey(
             f"a role was wanted: a number of at most {ROLE_DIGITS_MAX} digits, or a name",
             f"this number has {len(text)} characters",
-            "count roles from 0, or give a name that is no number",
+            "count roles from 0, or give a name that is not a number",
         )
     return int(text)
 
 
 def hasher(layout: Layout) -> Callable[[Key], int]:
-    """`layout.slot`, made for the one layout: the same slots and the same BadKey in half the time."""
+    """`layout.slot`, specialised for one layout: the same slots and the same BadKey in half the time."""
     hash_32, careful = mmh3.hash, layout.slot
     if (mask := _mask(layout)) is None:
         return careful
@@ -139,24 +140,24 @@ def hasher(layout: Layout) -> Callable[[Key], int]:
             if key.isascii():
                 return hash_32(key) & mask
         except (AttributeError, TypeError):
-            pass  # Not a key. Said below, outside this block, or the error would carry this one as its context.
+            pass  # Not a key. BadKey is raised outside this block, or it would carry this error as its context.
         return careful(key)
 
     return slot
 
 
 def _mask(layout: Layout) -> int | None:
-    """The number that, by `&` with the signed hash, gives the slot; None if this layout has no such number.
+    """The mask that turns the signed hash into the slot by `&`; None if this layout has no such mask.
 
-    S divides 2**32 only as a power of two, and then mod S keeps the lowest bits. Python's `&` reads a negative number
-    as two's complement, where these bits are the same as in the unsigned number: so the signed hash will do, which
-    mmh3 gives faster. A layout with tags or another S takes the longer way.
+    S divides 2**32 only if it is a power of two, and then mod S keeps the lowest bits. Python's `&` treats a negative
+    number as two's complement, where these bits are the same as in the unsigned number. So the signed hash will do, and
+    mmh3 returns that faster. A layout with tags or another S takes the slower path.
     """
     return None if layout.tags or SLOTS_MAX % layout.slots else layout.slots - 1
 
 
 def _is(kind: type, value: object) -> bool:
-    """Exactly this type: True is an int to Python, and would be taken for a layout of one slot, or for role 1."""
+    """Exactly this type: to Python, True is an int, so it would pass for a layout of one slot, or for role 1."""
     return type(value) is kind
 
 
@@ -168,7 +169,7 @@ def utf8(key: object) -> bytes:
         try:
             return key.encode()
         except UnicodeEncodeError:
-            pass  # Raised below, not here: this error holds the key, and would travel along as the context of ours.
+            pass  # BadKey is raised below, not here: this error holds the key, and would become the context of ours.
     raise BadKey(
         "a key was wanted: bytes, or a str that has a UTF-8 form",
         f"found {_described(key)}",
@@ -196,7 +197,7 @@ def _tag(key: bytes) -> bytes:
 
 
 def _described(key: object) -> str:
-    """A key as messages may describe it: never the key itself, which may be a person's name."""
+    """How messages may describe a key: never the key itself, which may be a person's name."""
     kind = type(key).__name__
     if isinstance(key, str):
         return f"a {kind} of length {len(key)} with a lone surrogate"

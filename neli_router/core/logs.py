@@ -1,14 +1,14 @@
-"""The log: the program's structlog if it has one, else the standard library's logging.
+"""The log: the program's structlog if it is configured, otherwise the standard library's logging.
 
     structlog.configure(...) was called   its loggers, its processors, its format
     logging is configured                 logger "neli_router": `event key=value ...`, parts as record.event, .fields
     neither                               nothing is written: a library must not talk on a program's terminal
 
-Names come from all that may write to a ledger, and a log is read on terminals and line by line. So what these would
-obey is written as an escape, before any processor sees it.
+Names come from anyone who may write to a ledger, and logs are read on terminals and line by line. So control characters
+are escaped before any processor sees them.
 
-structlog on its own prints every event to standard output, so it is never used unless the program asked for it. It is
-imported with the first logger, not before: it takes longer to import than all of this library.
+An unconfigured structlog prints every event to standard output, so it is used only if the program configured it. It is
+imported with the first logger, not before: importing it takes longer than importing all of this library.
 """
 
 import logging
@@ -23,7 +23,7 @@ logging.getLogger("neli_router").addHandler(logging.NullHandler())  # Or warning
 
 
 def logger() -> Any:
-    """A structlog logger; its methods take the event's name, and fields by keyword."""
+    """A structlog logger; its methods take the event's name, and the fields as keywords."""
     import structlog  # noqa: PLC0415 - see the essay.
 
     if structlog.is_configured():
@@ -36,7 +36,7 @@ def logger() -> Any:
 
 
 class _PlainTextFirst:
-    """The program's processors, as they are by the time of each line, behind one of ours."""
+    """One processor of ours, followed by the program's, looked up again for each line."""
 
     def __iter__(self) -> Iterator[Callable[..., Any]]:
         import structlog  # noqa: PLC0415 - see the essay.
@@ -50,9 +50,9 @@ def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rendered(_: object, __: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """A line that can be read as it is, and its parts for a formatter of JSON."""
+    """A readable line, and its parts for a JSON formatter."""
     name = event.pop("event")
     fields = _plain(event)
     words = (f"{key}={value!r}" if " " in str(value) else f"{key}={value}" for key, value in fields.items())
-    # The fields in one attribute: "name" and "args" are attributes of a record already, and logging refuses them.
+    # All fields in one attribute: a record already has attributes such as "name" and "args", and logging refuses those.
     return (" ".join((name, *words)),), {"extra": {"event": name, "fields": fields}}

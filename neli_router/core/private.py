@@ -1,20 +1,21 @@
-"""Private paths and files: those at which no other user can put something of their own, and those none can read.
+"""Private paths and files: paths where no other user can put anything, and files that no other user can read.
 
     path --its folder--> of this user or root? --may others write there?--> no:  private
       ^                       '-- no: not private       '-- yes, and it is sticky, as /tmp: whose is the entry?
       '----------- the entry, or its folder, is a link: the same questions again, at its target
 
-A socket, and the file of a token, are trusted for where they lie. The agent asks before it binds or reads there, and
-its clients ask before they speak to what they find: both by this one function, so that neither refuses what the other
-one made.
+A socket and a token file are trusted because of where they are. The agent checks before it binds or reads there, and
+its clients check before they talk to what they find. Both use this one function, so neither refuses what the other one
+created.
 
-Kubernetes shows a secret as a link (`token -> ..data/token`) in a sticky folder of root. Both are root's, so that is
-private. Folders further up are not looked at: in containers they belong to all sorts of users, and to put another
-folder in the place of a private one, one would have to own such a folder.
+Kubernetes mounts a secret as a link (`token -> ..data/token`) in a sticky folder of root. Both belong to root, so the
+path is private. Folders further up are not checked: in containers they belong to all sorts of users, and an attacker
+would have to own such a folder to replace a private folder inside it.
 
-The file of a secret (an agent's token, the key of a group's peers) must be this user's or root's, closed to others, and
-at a private path. A group may read it: Kubernetes shows a secret to a user who is not root by the group of the volume
-(`fsGroup`, and `defaultMode: 0440`). The group may not write it, because a process that can write a secret knows it.
+The file of a secret (an agent's token, the key of a group's peers) must belong to this user or root, be closed to
+others, and be at a private path. A group may read it: Kubernetes gives users other than root access to a secret through
+the volume's group (`fsGroup`, and `defaultMode: 0440`). The group may not write it, because a process that can write a
+secret knows it.
 """
 
 import errno
@@ -25,24 +26,24 @@ from collections.abc import Container
 __all__ = ["Unreadable", "intrusion", "read_checked", "read_secret"]
 
 LINKS_MAX = 40
-"""As many as the kernel follows."""
+"""The number of links that the kernel follows."""
 
 
 class Unreadable(ValueError):
-    """The file cannot be used; the text says why and what to do, and quotes nothing of the file."""
+    """The file cannot be used. The text says why and what to do, and quotes nothing from the file."""
 
 
 def intrusion(path: str | os.PathLike[str], trusted: Container[int] | None = None) -> str:
-    """How another user can put something at `path`; empty if only those can whose numbers are `trusted`.
+    """How another user can put something at `path`; empty if only the user ids in `trusted` can.
 
-    By default those are this user and root. Raises OSError if a folder on the way cannot be looked at.
+    By default, this user and root are trusted. Raises OSError if a folder on the way cannot be examined.
     """
     trusted = {os.geteuid(), 0} if trusted is None else trusted
-    entries = [os.fspath(path)]  # Texts, because clients ask before each request, and Path takes three times as long.
+    entries = [os.fspath(path)]  # Strings: clients check before each request, and Path takes three times as long.
     for entry in entries:
         if len(entries) > LINKS_MAX:
             return "there are too many links on the way to it"
-        folder = os.path.dirname(entry) or "."  # noqa: PTH120 - as above, and all that follows.
+        folder = os.path.dirname(entry) or "."  # noqa: PTH120 - as above, also on the lines below.
         found = os.stat(folder)  # noqa: PTH116
         if found.st_uid not in trusted:
             return f"its folder {folder} belongs to another user, number {found.st_uid}"
@@ -62,8 +63,8 @@ def intrusion(path: str | os.PathLike[str], trusted: Container[int] | None = Non
 def read_secret(path: str, what: str, size_max: int) -> bytes:
     """The bytes of a file that no other user can read, change or replace.
 
-    Raises Unreadable, whose text begins with `what` and has neither the path nor the content: people make the mistake
-    to write the secret where its file should be named.
+    Raises Unreadable. Its text begins with `what` and contains neither the path nor the content: people sometimes
+    write the secret itself where its file should be named.
     """
     content, status = read_checked(path, what, size_max)
     if status.st_uid not in {os.geteuid(), 0}:
@@ -80,12 +81,12 @@ def read_secret(path: str, what: str, size_max: int) -> bytes:
 
 
 def read_checked(path: str, what: str, size_max: int) -> tuple[bytes, os.stat_result]:
-    """The bytes of a regular file of at most `size_max` bytes, and the status of the very file that was read.
+    """The bytes of a regular file of at most `size_max` bytes, and the status of the file that was actually read.
 
     Raises Unreadable; its text begins with `what`.
     """
     try:
-        # Without waiting: to open a named pipe would hang until another process writes into it.
+        # Non-blocking: opening a named pipe would hang until another process writes to it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise Unreadable(f"{what} cannot be read: {_reason(error)}") from None
@@ -113,8 +114,8 @@ def _reason(error: OSError | ValueError) -> str:
         case PermissionError():
             return "this user may not read it; change its mode or its owner"
         case OSError(errno=errno.ENAMETOOLONG | errno.ENOTDIR | errno.ELOOP):
-            return "there can be no file of that name; correct the path"
+            return "a file cannot have that name; correct the path"
         case OSError(errno=number) if number is not None:
             return os.strerror(number)
         case _:
-            return "that is no path; correct it"
+            return "that is not a path; correct it"

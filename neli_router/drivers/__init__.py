@@ -1,5 +1,5 @@
-"""What carries the protocols: ledgers, consumer groups, datagrams between peers, and a store of owners.
+"""The drivers that carry the protocols: ledgers, consumer groups, peer-to-peer datagrams, and the owner store.
 
-Each has a port (`base.py`), its implementations, an address grammar, and the pump that turns a machine over it.
+Each kind has a port (`base.py`), its implementations, an address grammar, and a pump that drives a machine over it.
 It may import protocols.
 """

@@ -1,27 +1,27 @@
-"""The fence: a database compares terms before it lets a program write, because a lease cannot be asked in time.
+"""The fence: a database compares terms before it lets a program write, because a lease cannot be checked in time.
 
     owner, term 7   lease.check() ... paused for a minute ...................... UPDATE  <-- refused: 9 was admitted
     owner, term 9                        admit(9), read, UPDATE, COMMIT
 
-A check of a lease and the act that it guards are never one step, so a process may be paused just between them. So the
-receiver of the write decides: it remembers, for each *resource*, the highest term it has seen, and refuses a lower one.
+Checking a lease and the act that it guards are never one step, so a process may be paused just between them. So the
+receiver of the write decides: it remembers the highest term seen for each *resource*, and refuses a lower one.
 
-    fence.install(connection)                           once: makes the table, if it is not there
+    fence.install(connection)                           once: makes the table, if it does not exist
     with connection:                                    one transaction
         fence.admit(connection, "invoices", lease.term)     or Refused
         connection.execute("UPDATE invoices ...")           stands or falls with the fence
 
 **Raise it before you read.** A new owner admits its term, commits, and only then reads what the fence protects. If it
-read first, the older owner could still write after that, and the new one would go on with values that are outdated.
+read first, the older owner could still write after that, and the new owner would go on with outdated values.
 
-**A batch lands once.** A program that may be run again with the same input numbers its batches, and writes only if
-`admit_batch` says that this one is new. The number is remembered in the same transaction: it stands if the write does.
+**A batch lands once.** A program that may run again with the same input numbers its batches, and writes only if
+`admit_batch` says that this batch is new. The number is stored in the same transaction: it stands if the write does.
 
 `admit` neither commits nor rolls back. Equal terms are admitted, so an owner may write as often as it likes. It works
-with sqlite3, psycopg, psycopg2, pg8000 and, with `paramstyle`, any other driver of SQLite or PostgreSQL. For awaitable
-connections the same functions are in `neli_router.fence.asynchronous`, those that guard keys in Redis are in
-`neli_router.fence.redis`, and `neli_router.fence.delta` fences Delta tables. All may be called from any thread that may
-use the connection.
+with sqlite3, psycopg, psycopg2, pg8000 and, with `paramstyle`, any other driver of SQLite or PostgreSQL. The module
+`neli_router.fence.asynchronous` has the same functions for connections that are awaited, `neli_router.fence.redis` has
+functions that guard keys in Redis, and `neli_router.fence.delta` fences Delta tables. All may be called from any thread
+that may use the connection.
 
 It may import only the core.
 """
@@ -69,9 +69,10 @@ __all__ = [
 
 
 def install(connection: Any, *, paramstyle: str | None = None) -> None:
-    """Make the table `neli_fence`, if it is not there. Any number may do so at once. Commit it yourself.
+    """Make the table `neli_fence`, if it does not exist. Any number of callers may do so concurrently. Commit it
+    yourself.
 
-    On PostgreSQL it is made in the first schema of the search path.
+    On PostgreSQL the table is made in the first schema of the search path.
     """
     driver = driver_of(connection, paramstyle)
     with closing(connection.cursor()) as cursor:
@@ -81,9 +82,9 @@ def install(connection: Any, *, paramstyle: str | None = None) -> None:
 def admit(connection: Any, resource: str, term: int, *, paramstyle: str | None = None) -> None:
     """Let `term` write to `resource` until this transaction ends, or raise Refused if a higher one was admitted.
 
-    `resource` is a name of yours, of at most RESOURCE_MAX characters; errors show it, so let it be no personal data.
-    Waits while another transaction has admitted a term to it and is still open. Raises FenceMisused for a term that is
-    none and for a connection in autocommit mode; the driver's own errors come through as they are.
+    `resource` is a name of your choice, of at most RESOURCE_MAX characters; errors show it, so do not use personal
+    data. Waits while another transaction has admitted a term to it and is still open. Raises FenceMisused for an
+    invalid term and for a connection in autocommit mode; the driver's own errors are passed through.
     """
     admission = Admission(connection, resource, term, paramstyle)
     with closing(connection.cursor()) as cursor:
@@ -96,10 +97,10 @@ def admit(connection: Any, resource: str, term: int, *, paramstyle: str | None =
 
 
 def admit_batch(connection: Any, resource: str, term: int, batch: int, *, paramstyle: str | None = None) -> bool:
-    """As `admit`, and then: True if `batch` is to be written now, in this transaction; False if it, or a later one,
-    was written before. Each batch of a resource is True once: in the transaction that commits.
+    """Admit `term` like `admit`. Then return True if `batch` is to be written now, in this transaction, and False if
+    it, or a later one, was written before. Each batch of a resource is True once: in the transaction that commits.
 
-    Number batches by their place in the input, so that another process that starts again numbers them alike.
+    Number batches by their position in the input, so that another process that starts again numbers them the same way.
     """
     batch = checked_batch(checked(resource, term)[0], batch)
     admit(connection, resource, term, paramstyle=paramstyle)
@@ -123,7 +124,7 @@ def admitted(connection: Any, resource: str, *, paramstyle: str | None = None) -
 def admitted_batch(connection: Any, resource: str, *, paramstyle: str | None = None) -> int | None:
     """The last batch of `resource` that was written, as this transaction sees it; None if there was none yet.
 
-    A new owner asks after it has raised the fence: then no older owner can write another one.
+    A new owner calls it after it has raised the fence: from then on no older owner can write another batch.
     """
     checked_batch(checked(resource, 0)[0], 0)
     return admitted(connection, batches_of(resource), paramstyle=paramstyle)

@@ -1,9 +1,9 @@
-"""The fence for connections whose methods are awaited: psycopg's AsyncConnection, aiosqlite, and their like.
+"""The fence for connections whose methods are awaited: psycopg's AsyncConnection, aiosqlite, and similar ones.
 
     await fence.admit(connection, "invoices", lease.term)      the same statement, the same answers, the same tally
 
-A transaction belongs to one task at a time, as with any of these libraries. A task that is cancelled while it waits for
-another transaction leaves its own to be rolled back, and the fence as it was.
+A transaction belongs to one task at a time, as in all these libraries. A task that is cancelled while it waits for
+another transaction leaves its own to be rolled back, and the fence unchanged.
 """
 
 import inspect
@@ -26,14 +26,14 @@ __all__ = ["admit", "admit_batch", "admitted", "admitted_batch", "install"]
 
 
 async def install(connection: Any, *, paramstyle: str | None = None) -> None:
-    """As `neli_router.fence.install`."""
+    """See `neli_router.fence.install`."""
     driver = driver_of(connection, paramstyle)
     async with _cursor(connection, driver) as cursor:
         await cursor.execute(driver.create())
 
 
 async def admit(connection: Any, resource: str, term: int, *, paramstyle: str | None = None) -> None:
-    """As `neli_router.fence.admit`."""
+    """See `neli_router.fence.admit`."""
     admission = Admission(connection, resource, term, paramstyle)
     async with _cursor(connection, admission.driver) as cursor:
         with explained():
@@ -44,7 +44,7 @@ async def admit(connection: Any, resource: str, term: int, *, paramstyle: str | 
 
 
 async def admit_batch(connection: Any, resource: str, term: int, batch: int, *, paramstyle: str | None = None) -> bool:
-    """As `neli_router.fence.admit_batch`."""
+    """See `neli_router.fence.admit_batch`."""
     batch = checked_batch(checked(resource, term)[0], batch)
     await admit(connection, resource, term, paramstyle=paramstyle)
     driver = driver_of(connection, paramstyle)
@@ -54,7 +54,7 @@ async def admit_batch(connection: Any, resource: str, term: int, batch: int, *, 
 
 
 async def admitted(connection: Any, resource: str, *, paramstyle: str | None = None) -> int | None:
-    """As `neli_router.fence.admitted`."""
+    """See `neli_router.fence.admitted`."""
     resource, _ = checked(resource, 0)
     driver = driver_of(connection, paramstyle)
     async with _cursor(connection, driver) as cursor:
@@ -64,7 +64,7 @@ async def admitted(connection: Any, resource: str, *, paramstyle: str | None = N
 
 
 async def admitted_batch(connection: Any, resource: str, *, paramstyle: str | None = None) -> int | None:
-    """As `neli_router.fence.admitted_batch`."""
+    """See `neli_router.fence.admitted_batch`."""
     checked_batch(checked(resource, 0)[0], 0)
     return await admitted(connection, batches_of(resource), paramstyle=paramstyle)
 
@@ -72,7 +72,7 @@ async def admitted_batch(connection: Any, resource: str, *, paramstyle: str | No
 @asynccontextmanager
 async def _cursor(connection: Any, driver: Driver) -> AsyncIterator[Any]:
     cursor = connection.cursor()
-    if inspect.isawaitable(cursor):  # psycopg has it at once, aiosqlite asks its thread for it.
+    if inspect.isawaitable(cursor):  # psycopg returns it directly, aiosqlite asks its thread.
         cursor = await cursor
     driver.plain_rows(cursor)
     try:

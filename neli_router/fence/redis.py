@@ -7,23 +7,24 @@
       the same, and field invoices/batch:  1040 --< 1041--> INCR, 1041   True
                                            1041 --not less--> nothing    False: it was written before
 
-Redis has no transaction that waits for its client, as SQL has: between an `admit` and a later SET, a process may be
-paused, and wake up as a zombie. So the writes to be fenced go *into* `admit`, as commands. Without any, it only raises
-the fence; a new owner does that before it reads what the fence protects, or the older one's last write slips in
-between.
+Redis has no transaction that waits for its client, unlike SQL: between an `admit` and a later SET, a process may be
+paused, and wake up as a zombie. So the writes to be fenced go *into* `admit`, as commands. Without commands, it only
+raises the fence; a new owner does that before it reads what the fence protects, or the older owner's last write slips
+in between.
 
-`client` is a redis-py client: `redis.Redis` for `admit`, `redis.asyncio.Redis` for `admit_async`. A pipeline is none,
-because it answers too late. Terms are compared as text of digits, so that 2**63 - 1 is as exact as 7. Commands run one
-after another; if one fails, Redis has no way to take back those before it, and the error is what the client raises. The
-number of a batch is put down after its commands, so a batch that failed is not taken for one that was written.
-Without commands that name other keys, this runs on a cluster, too.
+`client` is a redis-py client: `redis.Redis` for `admit`, `redis.asyncio.Redis` for `admit_async`. A pipeline does not
+work, because it answers too late. Terms are compared as text of digits, so that 2**63 - 1 is as exact as 7. Commands
+run one after another; if one fails, Redis cannot undo those before it, and the client raises the error. The number of a
+batch is stored after its commands, so a failed batch is not taken for a written one. Without commands that name other
+keys, this runs on a cluster, too.
 
-A fence is as lasting as its server: a restart without AOF, or a failover, may forget the highest terms. Where that must
-not be, keep the fence in SQL. A server that drops any key when its memory is full (`allkeys-lru` and its like) is
-refused. The script asks only when it knows no term of a resource: that is at the first admission, and after each loss.
+A fence is only as durable as its server: a restart without AOF, or a failover, may forget the highest terms. Where that
+must not happen, keep the fence in SQL. A server that drops any key when its memory is full (`allkeys-lru` and similar)
+is refused. The script checks that only when it knows no term of a resource: at the first admission, and after each
+loss.
 
-The fence is in the database that the client has selected, so all writers of a resource must select the same. A command
-that would select another one, or empty it, is refused: the script goes on behind it.
+The fence is in the database that the client has selected, so all writers of a resource must select the same one. A
+command that would select another database, or empty this one, is refused: the script goes on after it.
 """
 
 import inspect
@@ -47,24 +48,24 @@ __all__ = [
 ]
 
 KEY = "neli:fence"
-"""A hash: resource -> the highest term that was admitted to it; resource/batch -> the last batch that was written."""
+"""A hash: resource -> the highest term admitted to it; resource/batch -> the last batch written."""
 
 COMMANDS_MAX = 1000
 
 BATCH_MAX = 100_000
-"""Commands in a batch, which cannot be cut into steps. Redis serves no other client meanwhile: some 0.2 seconds."""
+"""Commands in a batch, which cannot be split. Redis serves no other client meanwhile: some 0.2 seconds."""
 
 WORDS_MAX = 1_000_000
-"""Of all commands together: Redis closes the connection of a client that sends more than 2**20."""
+"""Words of all commands together: Redis closes the connection of a client that sends more than 2**20."""
 
 COMMAND_WORDS_MAX = 7900
-"""Redis' Lua takes 8,000. A longer command would fail after those before it were carried out."""
+"""Redis' Lua takes 8,000. A longer command would fail after the commands before it were carried out."""
 
 Command = Sequence[str | bytes | int | float]
-"""Such as ("SET", "key", "value")."""
+"""For example ("SET", "key", "value")."""
 
 _NUMBERS = frozenset({int, float})
-"""Not those that derive from them: an IntEnum would be sent as `<Colour.RED: 1>`."""
+"""Not their subclasses: an IntEnum would be sent as `<Colour.RED: 1>`."""
 
 _ADMIT = """
 local function less(one, other) return #one < #other or (#one == #other and one < other) end
@@ -96,35 +97,36 @@ return {1, term}
 REFUSED, WRITTEN, FORGETFUL = 0, 1, 3
 
 FORBIDDEN = frozenset({"FLUSHALL", "FLUSHDB", "SELECT", "SWAPDB"})
-"""Commands that would take the fence away from under the script, or lead it to another database."""
+"""Commands that would remove the fence from under the script, or lead the script to another database."""
 
 
 def admit(client: Any, resource: str, term: int, *commands: Command) -> list[Any]:
-    """Carry out `commands` if no higher term than `term` was admitted to `resource`; their answers, as Redis gives
-    them. Raises Refused, and then nothing was carried out; FenceMisused; and what the client raises."""
+    """Carry out `commands` if no term higher than `term` was admitted to `resource`; return their answers, as Redis
+    gives them. Raises Refused, and then nothing was carried out; FenceMisused; and the client's errors."""
     resource, term = checked(resource, term)
     answer = client.eval(_ADMIT, 1, KEY, resource, term, "", "", *_flat(commands, COMMANDS_MAX))
     return list(_judged(answer, resource, term)[2])
 
 
 async def admit_async(client: Any, resource: str, term: int, *commands: Command) -> list[Any]:
-    """As `admit`, for a client whose methods are awaited."""
+    """Like `admit`, for a client whose methods are awaited."""
     resource, term = checked(resource, term)
     answer = client.eval(_ADMIT, 1, KEY, resource, term, "", "", *_flat(commands, COMMANDS_MAX))
     return list(_judged(await _awaited(answer), resource, term)[2])
 
 
 def admit_batch(client: Any, resource: str, term: int, batch: int, *commands: Command) -> bool:
-    """As `admit`, but True if the commands were carried out, and False if `batch`, or a later one, was before.
+    """Like `admit`, but True if the commands were carried out, and False if `batch`, or a later one, was written
+    before.
 
-    Number batches by their place in the input, so that another process that starts again numbers them alike.
+    Number batches by their position in the input, so that another process that starts again numbers them the same way.
     """
     answer = client.eval(_ADMIT, 1, KEY, *_batch(resource, term, batch), *_flat(commands, BATCH_MAX))
     return bool(_judged(answer, resource, term)[0] == WRITTEN)
 
 
 async def admit_batch_async(client: Any, resource: str, term: int, batch: int, *commands: Command) -> bool:
-    """As `admit_batch`, for a client whose methods are awaited."""
+    """Like `admit_batch`, for a client whose methods are awaited."""
     answer = client.eval(_ADMIT, 1, KEY, *_batch(resource, term, batch), *_flat(commands, BATCH_MAX))
     return bool(_judged(await _awaited(answer), resource, term)[0] == WRITTEN)
 
@@ -136,7 +138,7 @@ def admitted(client: Any, resource: str) -> int | None:
 
 
 async def admitted_async(client: Any, resource: str) -> int | None:
-    """As `admitted`, for a client whose methods are awaited."""
+    """Like `admitted`, for a client whose methods are awaited."""
     resource, _ = checked(resource, 0)
     return _number(await _awaited(client.hget(KEY, resource)))
 
@@ -148,7 +150,7 @@ def admitted_batch(client: Any, resource: str) -> int | None:
 
 
 async def admitted_batch_async(client: Any, resource: str) -> int | None:
-    """As `admitted_batch`, for a client whose methods are awaited."""
+    """Like `admitted_batch`, for a client whose methods are awaited."""
     checked_batch(checked(resource, 0)[0], 0)
     return _number(await _awaited(client.hget(KEY, batches_of(resource))))
 
@@ -186,13 +188,13 @@ def _flat(commands: Sequence[Command], most: int) -> list[Any]:
         raise FenceMisused(
             f"at most {most} commands were wanted in one step, and {WORDS_MAX} words, {COMMAND_WORDS_MAX} in a command",
             f"found {len(commands)} and {len(words)}, {longest} in the longest",
-            "use several steps, each is fenced by itself; or smaller batches, each is written whole",
+            "use several steps, each is fenced on its own; or smaller batches, each is written whole",
         )
     return words
 
 
 def _judged(answer: Any, resource: str, term: int) -> Sequence[Any]:
-    """The script's answer, if it is no refusal."""
+    """The script's answer, unless it is a refusal."""
     answer = _answer(answer, list | tuple)
     if answer[0] == FORGETFUL:
         policy = answer[1].decode() if isinstance(answer[1], bytes) else answer[1]
@@ -219,7 +221,7 @@ def _number(held: Any) -> int | None:
 
 
 def _answer(answer: Any, wanted: Any) -> Any:
-    """The answer itself, if it is one that `wanted` names."""
+    """The answer, if it is of a kind that `wanted` names."""
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()

@@ -2,11 +2,11 @@
 
     admit --term >= admitted--> admitted += 1
           --term <  admitted--> refused  += 1, raise Refused          a zombie was stopped
-          --not a term, no transaction--> raise FenceMisused          a program is wrong; counted nowhere
+          --not a term, no transaction--> raise FenceMisused          a program is wrong; not counted
 
-A refused write is rolled back, and a count kept in the same database would be rolled back with it. So the tally lives
-in the process that was refused, and that process tells it to its metrics. A fork starts with an empty one, or the
-parent's refusals would be told twice.
+A refused write is rolled back, and a count in the same database would be rolled back with it. So the tally lives in the
+process that was refused, and that process exports it to its metrics. A fork starts with an empty tally, because
+otherwise the parent's refusals would be reported twice.
 """
 
 import os
@@ -18,10 +18,10 @@ __all__ = ["BatchGap", "FenceMisused", "Refused", "TableMismatch", "TableUnavail
 
 
 class Refused(NeliError):
-    """A higher term was admitted to `resource`: the holder of `term` owns it no longer, and must not write.
+    """A higher term was admitted to `resource`: the holder of `term` no longer owns it, and must not write.
 
-    Or the terms of its group have fallen, and nobody may write. A fence cannot tell the one from the other, so the
-    remedy names both.
+    Or the terms of its group have fallen, and no member may write. A fence cannot distinguish the two, so the remedy
+    names both.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Refused(NeliError):
             f"term {term} was to be admitted to {resource!r}",
             f"{'a higher one' if admitted is None else f'term {admitted}'} was already",
             "roll this transaction back and stop the work: a newer owner has taken it over. If every member is "
-            "refused, the group's terms began anew (another ledger, or state folders that were lost): start all with "
+            "refused, the group's terms started over (another ledger, or state folders that were lost): start all with "
             f"{least}",
             resource=resource,
             term=term,
@@ -57,23 +57,24 @@ class Refused(NeliError):
 
 
 class FenceMisused(NeliError, TypeError):
-    """The fence was given something that is no term, no resource's name, or no connection that it can guard."""
+    """The fence was given an invalid term, an invalid resource name, or a connection that it cannot guard."""
 
 
 class BatchGap(NeliError):
-    """A batch does not begin where the last one of its partition ended: one is missing, or the input was cut anew."""
+    """A batch does not begin where the last one of its partition ended: one is missing, or the input was cut
+    differently."""
 
 
 class TableMismatch(NeliError):
-    """A table, or rows for it, with another format, layout or schema than was wanted. Nothing was written."""
+    """A table, or rows for it, with another format, layout or schema than wanted. Nothing was written."""
 
 
 class TableUnavailable(NeliError):
-    """The table could not be written now, and holds what it held before; repeating the same batch is right."""
+    """The table could not be written now, and holds what it held before. Repeat the same batch."""
 
 
 class Tally:
-    """How many terms this process had admitted and refused. May be used from any thread."""
+    """How many terms were admitted and refused in this process. May be used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -88,20 +89,20 @@ class Tally:
         return self._refused
 
     def count(self, *, refused: bool) -> None:
-        with self._lock:  # `+=` is three steps, and two threads that take them together would count one.
+        with self._lock:  # `+=` is three steps: two threads that take them together would count once.
             if refused:
                 self._refused += 1
             else:
                 self._admitted += 1
 
     def forget(self) -> None:
-        """Start from nothing, with a lock of one's own: another thread may have held the old one during a fork."""
+        """Start from zero, with a new lock: another thread may have held the old one during a fork."""
         self._lock = threading.Lock()
         self._admitted = self._refused = 0
 
 
 tally = Tally()
-"""Of this process."""
+"""The tally of this process."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=tally.forget)

@@ -1,4 +1,4 @@
-"""The statements of the fence: all of it but the calls that one form makes and the other one awaits.
+"""The statements of the fence: everything but the calls, which one form makes and the other awaits.
 
     INSERT a row for the resource --is there one?--> no: the term is admitted
                                                      yes: UPDATE it, WHERE its term <= ours --> 1 row: admitted
@@ -7,20 +7,20 @@
     Admission: statement --execute--> succeeded(rows)? --no--> question --execute, fetch--> refused(row)
 
 It is *one* statement, so nothing can come between the comparison and the change, and it is the same on SQLite (since
-3.24) and PostgreSQL. Both let one transaction at a time change a row: the second waits until the first commits or
-rolls back, and then compares with what is there *then*. PostgreSQL locks the row even if the comparison fails, so
-the admitted term that a refusal names is the one that refused.
+3.24) and PostgreSQL. Both let only one transaction at a time change a row: the second waits until the first commits or
+rolls back, and then compares with what is there *then*. PostgreSQL locks the row even if the comparison fails, so the
+admitted term in a refusal is the term that refused.
 
 A batch is one more row, whose number may only grow: `held.term < excluded.term` changes it once for each batch. It is
-asked for in the transaction of the write, after the term, so it stands exactly if the write does.
+checked in the transaction of the write, after the term, so it stands exactly if the write does.
 
-The row stays locked until the caller's transaction ends. That is what makes the fence and the write one: a newer owner
-is not admitted until the older one's transaction ended, and one that comes after the newer is refused. A connection
-in autocommit mode ends the transaction with the statement and leaves a gap for a zombie, so it is refused. So is one in
-psycopg's pipeline mode, whose answer comes too late.
+The row stays locked until the caller's transaction ends. That joins the fence and the write: a newer owner is not
+admitted until the older owner's transaction has ended, and an owner that comes after the newer one is refused. A
+connection in autocommit mode ends the transaction with the statement and leaves a gap for a zombie, so it is refused.
+So is a connection in psycopg's pipeline mode, whose answer comes too late.
 
 On SQLite the table is that of the file that the connection opened: without `main.`, a temporary table of the same name
-would be found first, and would be a fence for this connection alone.
+would be found first, and would fence only this connection.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -44,27 +44,27 @@ __all__ = [
 ]
 
 RESOURCE_MAX = 200
-"""Characters of a resource's name: room for a path of names, and far within what an index of PostgreSQL holds."""
+"""Characters of a resource's name: room for a path of names, and well within what an index of PostgreSQL holds."""
 
 TERM_MAX = 2**63 - 1
-"""The most that a BIGINT holds. Terms of a ledger fit 53 bits; those of other protocols may need more."""
+"""The maximum of a BIGINT. Terms of a ledger fit into 53 bits; those of other protocols may need more."""
 
 IDLE = 0
 """libpq's PQTRANS_IDLE: no transaction is open."""
 
 PIPELINE_OFF = 0
-"""libpq's PQ_PIPELINE_OFF: answers come before the next statement goes."""
+"""libpq's PQ_PIPELINE_OFF: the answer comes before the next statement is sent."""
 
 UNDEFINED_TABLE, DEADLOCK = "42P01", "40P01"
 
 ADVISORY = 7_307_420_093_215_172_457
-"""Any number that no other program locks by."""
+"""An arbitrary number that no other program locks by."""
 
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS {table} (resource TEXT NOT NULL PRIMARY KEY, term BIGINT NOT NULL CHECK (term >= 0))"
 )
-# Two that create a table at once collide in PostgreSQL's catalogue, IF NOT EXISTS or not. As one DO statement the lock
-# also lasts until the table is there if the connection commits each statement by itself.
+# Two transactions that create a table concurrently collide in PostgreSQL's catalogue, even with IF NOT EXISTS. As one
+# DO statement, the lock lasts until the table exists even if the connection commits each statement on its own.
 _CREATE_IN_TURN = f"DO $$ BEGIN PERFORM pg_advisory_xact_lock({ADVISORY}); {_CREATE.format(table='neli_fence')}; END $$"
 _ADMIT = (
     "INSERT INTO {table} AS held (resource, term) VALUES ({resource}, {term}) "
@@ -94,14 +94,14 @@ _BY_NAME = ("named", "pyformat")
 
 
 class Statement(NamedTuple):
-    """A text of SQL and its parameters, as one driver wants them."""
+    """SQL text and its parameters, in one driver's form."""
 
     text: str
     parameters: Any
 
 
 class Driver(NamedTuple):
-    """How to speak to one connection's library; `library` is empty if it is not known."""
+    """How to use one connection's library; `library` is empty if it is not known."""
 
     library: str
     paramstyle: str
@@ -123,7 +123,7 @@ class Driver(NamedTuple):
         return self._statement(_ADMITTED, {"resource": resource})
 
     def require_transaction(self, connection: Any) -> None:
-        """Raise FenceMisused if `connection` is known to commit each statement by itself, or to answer too late."""
+        """Raise FenceMisused if `connection` is known to commit each statement on its own, or to answer too late."""
         if self.library == "psycopg" and int(connection.pgconn.pipeline_status) != PIPELINE_OFF:
             raise FenceMisused(
                 "a connection that answers each statement was wanted",
@@ -132,14 +132,14 @@ class Driver(NamedTuple):
             )
         if _commits_by_itself(connection, self.library):
             raise FenceMisused(
-                "a connection with a transaction open was wanted, or one that opens it by itself",
-                "it is in autocommit mode, where the fence would be down again before the write",
+                "a connection with a transaction open was wanted, or one that opens it automatically",
+                "it is in autocommit mode, where the fence would no longer hold at the write",
                 "begin a transaction, admit the term and write in it: `with connection.transaction():` of psycopg, "
                 "BEGIN IMMEDIATE of SQLite",
             )
 
     def plain_rows(self, cursor: Any) -> None:
-        """Let `cursor` give tuples, whatever its connection's user wants rows to be."""
+        """Make `cursor` return tuples, whatever row type its connection's user has chosen."""
         if self.library == "psycopg":
             cursor.row_factory = lambda _: tuple
         elif self.library in _SQLITE:
@@ -153,7 +153,7 @@ class Driver(NamedTuple):
 
 
 class Admission:
-    """One term that is to be admitted by one connection. Raises FenceMisused if that makes no sense."""
+    """The admission of one term by one connection. Raises FenceMisused for invalid arguments."""
 
     def __init__(self, connection: Any, resource: str, term: int, paramstyle: str | None) -> None:
         self._resource, self._term = checked(resource, term)
@@ -161,22 +161,22 @@ class Admission:
         self.driver.require_transaction(connection)
         self.statement = self.driver.admit(self._resource, self._term)
         self.question = self.driver.admitted(self._resource)
-        """Asked after a refusal. The row was there, so it still is, with the term that refused or a higher one."""
+        """Asked after a refusal. The row existed, so it still does, with the term that refused or a higher one."""
 
     def succeeded(self, rows: int) -> bool:
-        """Whether a statement that changed so many rows admitted the term."""
+        """Whether a statement that changed `rows` rows admitted the term."""
         if rows == 1:
             tally.count(refused=False)
         return rows == 1
 
     def refused(self, row: Any) -> Refused:
-        """The error of a term that was not admitted; `row` is the answer to the question."""
+        """The error for a term that was not admitted; `row` is the answer to the question."""
         tally.count(refused=True)
         return Refused.of(self._resource, self._term, number(row))
 
 
 def driver_of(connection: object, paramstyle: str | None) -> Driver:
-    """By the library that made the connection's class, or one of the classes that it derives from."""
+    """The driver, by the library that made the connection's class, or one of its base classes."""
     if paramstyle is not None and paramstyle not in _MARKS:
         raise FenceMisused(
             f"a paramstyle of DB-API 2.0 was wanted: {', '.join(_MARKS)}",
@@ -201,33 +201,33 @@ def driver_of(connection: object, paramstyle: str | None) -> Driver:
 
 
 def checked(resource: object, term: object) -> tuple[str, int]:
-    """Both, if they are what they must be."""
+    """Both, if they are valid."""
     if not isinstance(resource, str) or not resource.isprintable() or not 0 < len(resource) <= RESOURCE_MAX:
-        # The name itself is not shown: it may be anything, such as a key.
+        # The name itself is not shown: it may be anything, even a key.
         length = f" of {len(resource)} characters" if isinstance(resource, str) else ""
         raise FenceMisused(
             f"a resource's name was wanted: printable text of 1 to {RESOURCE_MAX} characters",
             f"found a {type(resource).__name__}{length}",
             "name what the term protects, such as 'ledger of invoices'",
         )
-    # Not of a class that derives from int: an IntEnum has a text of its own, which some drivers send.
+    # Not of a subclass of int: an IntEnum has its own text, which some drivers send.
     if type(term) is not int or not 0 <= term <= TERM_MAX:
         shown = repr(term) if type(term) in {bool, int, float} and len(repr(term)) < 30 else "no such number"
         raise FenceMisused(
             "a term was wanted: a whole number of 0 to 2**63 - 1",
             f"found {shown} ({type(term).__name__})",
-            "pass `lease.term` as it is",
+            "pass `lease.term` unchanged",
         )
     return resource, term
 
 
 def batches_of(resource: str) -> str:
-    """The name under which the highest batch of a resource is remembered, beside its term."""
+    """The name under which the highest batch of a resource is stored, next to its term."""
     return f"{resource}{_BATCHES}"
 
 
 def checked_batch(resource: str, batch: object) -> int:
-    """The batch, if it is one and the resource's name leaves room for its own."""
+    """The batch, if it is valid and the resource's name leaves room for the batch's own."""
     if type(batch) is not int or not 0 <= batch <= TERM_MAX:
         raise FenceMisused(
             "a batch was wanted: a whole number of 0 to 2**63 - 1, which grows from batch to batch",
@@ -244,7 +244,7 @@ def checked_batch(resource: str, batch: object) -> int:
 
 
 def number(row: Any) -> int | None:
-    """The one number in a row, if there is a row."""
+    """The single number in a row, if there is a row."""
     if row is None:
         return None
     return int(next(iter(row.values())) if isinstance(row, Mapping) else row[0])
@@ -252,12 +252,12 @@ def number(row: Any) -> int | None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Add the remedy to an error of the driver's own, if there is no table yet."""
+    """Add the remedy to the driver's error if the table does not exist yet."""
     try:
         yield
     except Exception as error:
         answer = error.args[0] if error.args else None
-        # psycopg, psycopg2, and pg8000 with the server's whole answer.
+        # psycopg, psycopg2, and pg8000, which has the server's whole answer.
         codes = [getattr(error, "sqlstate", None), getattr(error, "pgcode", None)]
         codes += [answer.get("C")] if isinstance(answer, dict) else []
         if UNDEFINED_TABLE in codes or "no such table: main.neli_fence" in str(error):
@@ -269,11 +269,12 @@ def explained() -> Iterator[None]:
 
 def _commits_by_itself(connection: Any, library: str) -> bool:
     if library in _SQLITE:
-        # Since Python 3.12 `autocommit` is True, False or -1 for the older ways, where only `isolation_level` counts.
+        # Since Python 3.12, `autocommit` is True, False, or -1 for the legacy mode, where only `isolation_level`
+        # counts.
         modern = getattr(connection, "autocommit", -1)
         by_itself = modern is True or (modern is not False and connection.isolation_level is None)
         return by_itself and not connection.in_transaction
     if library in {"psycopg", "psycopg2"}:
         return bool(connection.autocommit) and int(connection.info.transaction_status) == IDLE
-    # The others do not say whether BEGIN was sent, so the mode alone decides.
+    # The others do not report whether BEGIN was sent, so only the mode decides.
     return getattr(connection, "autocommit", False) is True

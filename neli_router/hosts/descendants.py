@@ -1,24 +1,24 @@
-"""Descendants: all processes beneath this one, and how they end together.
+"""Descendants: all processes beneath this one, and how to end them together.
 
     this process --> COMMAND --> its children --> theirs, in groups and sessions of their own
           ^------ orphans, if this process is a subreaper (Linux) ------'
 
-    CGROUP  one write kills all that COMMAND's own cgroup holds
-    FREEZE  from the top down: stop a process, and only then read its children; again, until no new one is found
+    CGROUP  one write kills everything in COMMAND's own cgroup
+    FREEZE  from the top down: stop a process before reading its children; repeat until no new one is found
     KILL    from the bottom up
-    AGAIN   until none is left, or only those that this process may not signal: they are of other users
+    AGAIN   until none is left, or only those that this process may not signal, because other users own them
 
-Killing alone is too slow. While it goes from one level to the next, the leaves go on, and act in the time of the
-successor. A stopped process starts no other, so the tree stands still after one walk of a few milliseconds, and no
-order matters any more. It is killed from the bottom all the same: when a parent ends, the kernel wakes those of its
-stopped children that are in groups of their own (SIGHUP and SIGCONT), and they would act once more.
+Killing alone is too slow. While it moves from one level to the next, the leaves keep running, and act in the time of
+the successor. A stopped process starts no other, so after one walk of a few milliseconds the whole tree is frozen, and
+the order no longer matters. It is killed from the bottom all the same: when a parent ends, the kernel wakes those of
+its stopped children that are in groups of their own (SIGHUP and SIGCONT), and they would act once more.
 
-A cgroup of version 2 does it in one step, also for a fork that is under way, and for processes of other users. It can
-be made by root, by a service with `Delegate=yes`, and wherever else this user may write below his own cgroup. It is an
-addition and no condition: COMMAND may leave it, if it is allowed to, and remains a descendant.
+A version 2 cgroup does it in one step, even for a fork in progress, and for processes of other users. Root can create
+one, as can a service with `Delegate=yes`, or any user that may write below its own cgroup. It is an addition, not a
+requirement: COMMAND may leave the cgroup, if it is allowed to, and is still a descendant.
 
-A number of a process may be used again, but not while its parent is stopped: a parent must ask for it first. So only
-the first walk could hit another process, which would have to be made within the same microseconds.
+A process ID may be reused, but not while the parent is stopped: a parent has to collect its child first. So only the
+first walk could hit a wrong process, which would have to be created within the same microseconds.
 """
 
 import ctypes
@@ -37,13 +37,13 @@ __all__ = ["Cgroup", "Descendants", "LeftProcess", "become_subreaper", "children
 _SUBREAPER = 36  # linux/prctl.h, which never changes.
 
 NAMED_MAX = 8
-"""How many processes a sentence names."""
+"""How many processes one sentence names."""
 
 _logger = logging.getLogger("neli_router.descendants")
 
 
 class LeftProcess(NamedTuple):
-    """One that could not be killed."""
+    """A process that could not be killed."""
 
     pid: int
     name: str
@@ -51,14 +51,14 @@ class LeftProcess(NamedTuple):
 
 
 class Cgroup:
-    """A cgroup of version 2, for one command at a time."""
+    """A version 2 cgroup, for one command at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @classmethod
     def make(cls, name: str) -> "Cgroup | None":
-        """Below that of this process; None where this cannot be done."""
+        """Create one below that of this process; None where this is not possible."""
         try:
             folder = _own_cgroup() / name
             folder.mkdir()
@@ -73,8 +73,8 @@ class Cgroup:
         return cgroup
 
     def enter(self) -> None:
-        """With this process, and all that it will start."""
-        with suppress(OSError):  # A threaded cgroup takes none: it stays where it is.
+        """Move this process into it, and with it everything that it starts from now on."""
+        with suppress(OSError):  # A threaded cgroup does not accept it: the process stays where it is.
             (self._folder / "cgroup.procs").write_bytes(b"0")
 
     def kill(self) -> None:
@@ -82,14 +82,14 @@ class Cgroup:
             (self._folder / "cgroup.kill").write_bytes(b"1")
 
     def remove(self) -> None:
-        """It must be empty. COMMAND may have made others in it. Twice is fine."""
+        """The cgroup must be empty. COMMAND may have created others in it. Safe to call twice."""
         with suppress(OSError):
             for folder, *_ in os.walk(self._folder, topdown=False):
                 Path(folder).rmdir()
 
 
 def _own_cgroup() -> Path:
-    """Where the cgroup of this process is mounted. Raises OSError if it is not."""
+    """Where the cgroup of this process is mounted. Raises OSError if it is not mounted."""
     own = next((line[3:] for line in _lines("/proc/self/cgroup") if line.startswith("0::")), "")
     for line in _lines("/proc/self/mountinfo"):
         fields, _, rest = line.partition(" - ")
@@ -104,18 +104,19 @@ def _lines(file: str) -> list[str]:
 
 
 class Descendants:
-    """Those of this process. It should be a subreaper, and have no children but the command and its orphans."""
+    """The descendants of this process. It should be a subreaper, and have no children but the command and its
+    orphans."""
 
     def __init__(self, cgroup: Cgroup | None) -> None:
         self._cgroup = cgroup
         self._refused: set[int] = set()
 
     def kill(self, group: int) -> None:
-        """One round. `group` is the process group of a leader that was not waited for yet, or 0."""
+        """One round of killing. `group` is the process group of a leader that was not waited for yet, or 0."""
         if self._cgroup is not None:
             self._cgroup.kill()
         if group:
-            _send(os.killpg, group, signal.SIGSTOP)  # All at once: a program that forks fast stands still, too.
+            _send(os.killpg, group, signal.SIGSTOP)  # In one call: even a program that forks fast is stopped.
         found: dict[int, None] = {}
         while _freeze(found):
             pass
@@ -124,14 +125,14 @@ class Descendants:
             _send(os.killpg, group, signal.SIGKILL)
 
     def left(self) -> list[LeftProcess]:
-        """Those that refused, if nothing else is left after the last round."""
+        """Those that refused the signal, if nothing else is left after the last round."""
         if not self._refused:
             return []
         living = [pid for pid in _walk(os.getpid()) if not _is_zombie(pid)]
         return [_described(pid) for pid in living] if self._refused.issuperset(living) else []
 
     def living(self) -> list[str]:
-        """All of them in words, at most NAMED_MAX and how many more."""
+        """All of them in words: at most NAMED_MAX, and how many more there are."""
         living = [pid for pid in _walk(os.getpid()) if not _is_zombie(pid)]
         more = [f"and {len(living) - NAMED_MAX} more"] if len(living) > NAMED_MAX else []
         return [f"{pid} {_described(pid).name}" for pid in living[:NAMED_MAX]] + more
@@ -148,7 +149,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Of all threads of a process; none if it is gone, or where the system does not tell."""
+    """The children of all threads of a process; empty if it is gone, or where the system does not list them."""
     found: list[int] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - as below.
@@ -158,7 +159,7 @@ def children(pid: int) -> list[int]:
 
 
 def told_left(left: list[LeftProcess]) -> str:
-    """In words, at most NAMED_MAX of them."""
+    """In words; names at most NAMED_MAX of them."""
     names = [f"{one.pid} ({one.name}, of the user {one.user})" for one in left[:NAMED_MAX]]
     more = f" and {len(left) - NAMED_MAX} more" if len(left) > NAMED_MAX else ""
     noun = "PROCESS" if len(left) == 1 else "PROCESSES"
@@ -166,7 +167,7 @@ def told_left(left: list[LeftProcess]) -> str:
 
 
 def _freeze(found: dict[int, None]) -> bool:
-    """Stop all that is not in `found` yet, and add it; whether there was any."""
+    """Stop every process that is not in `found` yet, and add it. Returns whether there was any."""
     count, ours = len(found), os.getpid()
     for pid in _walk(ours, lambda pid: pid in found or _send(os.kill, pid, signal.SIGSTOP)):
         found[pid] = None
@@ -174,7 +175,7 @@ def _freeze(found: dict[int, None]) -> bool:
 
 
 def _walk(top: int, visit: Callable[[int], object] = lambda _: None) -> Iterator[int]:
-    """All beneath `top`, a parent before its children. Each is visited before its children are asked for."""
+    """All processes beneath `top`, parents before children. Each is visited before its children are listed."""
     waiting = children(top)
     while waiting:
         pid = waiting.pop()
@@ -184,7 +185,7 @@ def _walk(top: int, visit: Callable[[int], object] = lambda _: None) -> Iterator
 
 
 def _send(send: Callable[[int, int], None], target: int, number: int) -> bool:
-    """False if that is not allowed. Who is gone needs no signal."""
+    """False if that is not allowed. A process that is gone needs no signal."""
     try:
         send(target, number)
     except ProcessLookupError:

@@ -2,44 +2,48 @@
 
     neli run --socket--> guardian --fork, own session--> COMMAND --> its children, and theirs
                             |
-                            |  kills all of it when it is told to, and a margin before its lease ends,
-                            '- and when `neli run` is gone, however that came: the socket ends
+                            |  kills all of it on request, and a margin before its lease ends, and
+                            '- when `neli run` is gone, however that happened: the socket ends
 
     IDLE --start--> RUNNING --finish--> FINISHING (SIGTERM) --grace over--> KILLING (see `descendants`)
       ^                '------ kill, lease almost over, socket ended -----------^  |  |
       '-------------------------- nothing of it is left: `gone` -----------------' |
                      only processes that it may not signal are left: `left`, or its own end without `neli run`
 
-It is a process of its own because `neli run` may be killed or stopped like any other, and then could stop nothing. It
-shares no thread or lock with it: it was forked before there were any, and does nothing but this. It has a copy of the
-connection on which the agent holds the role (`keep`). So if `neli run` is killed, the agent goes on holding the role
-until the guardian has ended all and is gone, too.
+It is a separate process because `neli run` may be killed or stopped like any other, and then could not stop anything.
+It shares no thread or lock with `neli run`: it is forked before there are any, and has no other job. It has a copy of
+the connection on which the agent holds the role (`keep`). So if `neli run` is killed, the agent still holds the role
+until the guardian has ended everything and is gone, too.
 
-**The margin.** To find, stop and kill takes time, above all on a busy machine. A successor may act from the moment that
-the lease ends. So it begins a part of the lease earlier. It sleeps nearly always, and when it wakes up, every
-millisecond counts: so it runs in real time (SCHED_FIFO), where it may, and the command as `neli run` does.
+**The margin.** Finding, stopping and killing processes takes time, above all on a busy machine, and a successor may act
+from the moment that the lease ends. So the guardian starts a fraction of the lease earlier. It sleeps nearly always,
+and when it wakes up, every millisecond counts. So it runs with real-time scheduling (SCHED_FIFO), where it may; the
+command runs with the scheduling of `neli run`.
 
-**The promise.** On Linux, nothing of the command is left when it says `gone`: orphans become the guardian's children
-(PR_SET_CHILD_SUBREAPER). Elsewhere that is true of the command's process group. Processes of other users refuse its
-signals; so the command gets no new privileges (PR_SET_NO_NEW_PRIVS: set-user-ID programs run without it) unless it is
-asked for, and where a cgroup could be made, that ends them all the same.
+**The promise.** On Linux, nothing of the command is left when the guardian sends `gone`: orphans become the guardian's
+children (PR_SET_CHILD_SUBREAPER). Elsewhere that is true for the command's process group. Processes of other users
+refuse its signals. So the command gets no new privileges (PR_SET_NO_NEW_PRIVS: set-user-ID programs run without theirs)
+unless the user asks for them. Where a cgroup could be created, it ends such processes all the same.
 
-**Its end tells.** Unless processes are left that it may not signal, nothing of the command is left when it and `neli
-run` have ended. So `neli run` names it to the agent, whose own death is then told without a wait for this lease.
+**What its end proves.** Unless processes are left that the guardian may not signal, nothing of the command is left when
+both it and `neli run` have ended. So `neli run` names the guardian to the agent, and if the agent itself dies, its
+death can be certified without a wait for this lease.
 
-**If it fails itself**, `neli run` takes its place: it is a subreaper, too, so the guardian's children become its own.
+**If the guardian itself fails**, `neli run` takes its place: it is a subreaper, too, so it inherits the guardian's
+children.
 
     the guardian is killed           the command's first process dies at that moment (PR_SET_PDEATHSIG, which a
-                                     set-user-ID program resets), and `neli run` ends all else
-    it is stopped, or does not run   `neli run` kills it if it has not begun half a margin before the lease ends, or
-                                     half a margin after it was told to begin, and ends all
-    `neli run` is killed or stopped  the guardian ends all
-    both are killed at one moment    the command's first process dies. Its children go on, and only the term keeps out
-                                     their writes. The same holds for one that is killed while the other is stopped
+                                     set-user-ID program resets), and `neli run` ends everything else
+    it is stopped, or does not run   `neli run` kills it and ends everything, if it has not started half a margin
+                                     before the lease ends, or half a margin after it was asked to start
+    `neli run` is killed or stopped  the guardian ends everything
+    both are killed at one moment    the command's first process dies. Its children continue, and only the term keeps
+                                     out their writes. The same holds if one is killed while the other is stopped
 
-A `neli run` that had children when it began, because a shell became it by `exec`, is no subreaper: it could not tell
-those from the command's. It then ends the command's cgroup and process group. A process that was started through a
-service, such as systemd or a container engine, is no child of the command and is not ended.
+A `neli run` that already had children when it started, because a shell became it by `exec`, is not a subreaper: it
+could not distinguish those children from the command's. It then ends the command's cgroup and process group. A process
+that was started through a service, such as systemd or a container engine, is not a child of the command and is not
+ended.
 """
 
 import contextlib
@@ -69,26 +73,26 @@ from neli_router.hosts.leash import end_with_parent
 __all__ = ["MARGIN_MAX", "MARGIN_MIN", "MARGIN_PART", "Guardian", "guardian", "margin_of"]
 
 SWEEP = 0.005
-"""Seconds between two rounds of killing. After the first one, all that was found has ended or is about to."""
+"""Seconds between two rounds of killing. After the first one, everything that was found has ended or is about to."""
 
 MARGIN_PART = 0.15
-"""How much of the lease is left when killing begins. More gives a busy machine more time. Less forgives a renewal that
-comes later: one is due after half of the lease at most."""
+"""The fraction of the lease that is left when killing starts. More gives a busy machine more time. Less tolerates a
+later renewal: one is due after at most half of the lease."""
 
 MARGIN_MIN = 0.03
-"""Seconds. It takes 5 ms to end 50 nested sessions on an idle machine, and the processor must be had first."""
+"""Seconds. It takes 5 ms to end 50 nested sessions on an idle machine, and the guardian must first get the CPU."""
 
 MARGIN_MAX = 1.0
-"""Seconds. A machine that needs longer is not only busy."""
+"""Seconds. A machine that needs longer has worse problems than being busy."""
 
 MARGIN_PART_MAX = 0.25
-"""Of a lease so short that MARGIN_MIN would leave nothing of it."""
+"""The limit for a lease so short that MARGIN_MIN would leave nothing of it."""
 
 LEFT_EVERY = 60.0
-"""Seconds between two reports of processes that cannot be ended. `neli run` says each to a person."""
+"""Seconds between two reports of processes that cannot be ended. `neli run` shows each report to a person."""
 
 LEFT_SWEEP = 0.5
-"""Seconds between two rounds while only such are left."""
+"""Seconds between two rounds while only such processes are left."""
 
 SLEEP_MAX = 3600.0
 
@@ -97,30 +101,30 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def margin_of(lease: float) -> float:
-    """Seconds before the end of `lease` seconds at which killing begins."""
+    """How many seconds before the end of a lease of `lease` seconds killing starts."""
     return min(MARGIN_MAX, max(MARGIN_PART * lease, min(MARGIN_MIN, MARGIN_PART_MAX * lease)))
 
 
 class _Messages:
-    """One end of the connection between the two: JSON objects, one a line. A connection may come with one."""
+    """One end of the connection between the two: JSON objects, one per line. A message may carry a connection."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line, self._rest = line, b""
         self.fileno, self.close = line.fileno, line.close
         self.given: list[int] = []
-        """Numbers of the connections that came."""
+        """Descriptors of the connections that arrived."""
 
     def say(self, *, given: Sequence[int] = (), **message: object) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # It is gone: `heard` says so.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # The other side is gone: `heard` reports it.
             text = json.dumps(message).encode() + b"\n"
             self._line.sendall(text[socket.send_fds(self._line, [text], given) :] if given else text)
 
     def heard(self) -> list[dict[str, Any]]:
-        """Waits for a piece; the messages that it completes. Raises EOFError if the other side is gone."""
+        """Wait for a piece. Returns the messages that it completes. Raises EOFError if the other side is gone."""
         try:
             piece, given, *_ = socket.recv_fds(self._line, 65536, 1)
         except ConnectionResetError:
-            piece, given = b"", []  # It is gone, and left a message of ours unread: that is no defect of this side.
+            piece, given = b"", []  # It is gone, and left a message of ours unread; this side is not at fault.
         self.given += given
         if not piece:
             raise EOFError
@@ -129,30 +133,30 @@ class _Messages:
 
 
 class Guardian:
-    """The hand of `neli run` on its guardian. One command at a time."""
+    """The handle by which `neli run` controls its guardian. One command at a time."""
 
     def __init__(self, line: socket.socket, pid: int, cgroup: Cgroup | None, *, adopts: bool) -> None:
         self._messages, self._group = _Messages(line), 0
         self._cgroup, self._adopts = cgroup, adopts
         self._say = self._messages.say
         self.number = pid
-        """Of its process. When it and `neli run` have ended, all of the command has."""
+        """The guardian's process ID. When it and `neli run` have ended, everything of the command has ended."""
         self.margin = 0.0
-        """Seconds before the end of the lease at which killing begins."""
+        """Seconds before the end of the lease at which killing starts."""
         self.is_gone = self._is_killing = False
         self.overdue_at = inf
-        """From when on it does not do its work, if it has not said by then that it kills: `avenge`."""
+        """If it has not sent by then that it kills, it is not doing its work: `avenge`."""
 
     def fileno(self) -> int:
         return self._messages.fileno()
 
     def patience(self) -> float:
-        """Seconds for which its owner may sleep, unless it says something; at 0, `avenge`."""
+        """Seconds for which its owner may sleep, unless it sends something; at 0, call `avenge`."""
         return max(0.0, min(SLEEP_MAX, self.overdue_at - host_clock()))
 
     def keep(self, connection: int) -> None:
-        """Keep this connection open until all of the command is gone, instead of the one before."""
-        with contextlib.suppress(OSError):  # It has just broken, and there will be another.
+        """Keep this connection open, instead of the previous one, until everything of the command is gone."""
+        with contextlib.suppress(OSError):  # It has just broken, and there will be a new one.
             self._say(given=[connection], keep=True)
 
     def start(
@@ -163,7 +167,7 @@ class Guardian:
         until: float,
         allow_new_privileges: bool = False,
     ) -> None:
-        """Start it; it is killed before `until`, on the host's clock, unless `extend` comes before."""
+        """Start `command`; it is killed before `until`, on the host's clock, unless `extend` is called first."""
         self.margin, self._is_killing = 0.0, False
         self._say(
             start=list(command),
@@ -185,19 +189,19 @@ class Guardian:
         self._say(kill=True)
 
     def heard(self) -> list[dict[str, Any]]:
-        """Its messages: `started`, `failed`, `killing`, `ended`, `left`, `gone`. Raises EOFError if it is not there."""
+        """Its messages: `started`, `failed`, `killing`, `ended`, `left`, `gone`. Raises EOFError if it is gone."""
         said = self._messages.heard()
         for one in said:
             self._group = 0 if "gone" in one or "failed" in one else one.get("started", self._group)
             self._is_killing = self._is_killing or "killing" in one
             if self._is_killing or "gone" in one or "failed" in one:
-                self.overdue_at = inf  # It does its work. To die takes a killed process a while, on a busy machine.
+                self.overdue_at = inf  # It does its work. On a busy machine, a killed process takes a while to die.
             if "left" in one:
                 one["left"] = [LeftProcess(*each) for each in one["left"]]
         return said
 
     def close(self) -> None:
-        """Let it go, and with it all that still runs."""
+        """Let it go, and with it everything that still runs."""
         self._messages.close()
         if not self.is_gone:
             os.kill(self.number, signal.SIGCONT)  # It may have been stopped.
@@ -205,8 +209,8 @@ class Guardian:
             self.is_gone = True
 
     def avenge(self) -> list[LeftProcess]:
-        """The guardian was killed, or does not work: end it, and all of the command. Returns when that is gone, or has
-        become others that this process may not signal: these."""
+        """The guardian was killed, or does not do its work: end it, and everything of the command. Returns when all of
+        it is gone, or only processes that this one may not signal are left, and returns those."""
         self.overdue_at = inf
         os.kill(self.number, signal.SIGKILL)
         os.waitpid(self.number, 0)
@@ -217,7 +221,7 @@ class Guardian:
                     self._cgroup.kill()
                 _quietly(os.killpg, self._group, signal.SIGKILL)
                 with contextlib.suppress(ChildProcessError):
-                    os.waitpid(-self._group, os.WNOHANG)  # It may be a subreaper all the same, by another's wish.
+                    os.waitpid(-self._group, os.WNOHANG)  # Someone else may have made this process a subreaper.
                 select.select([], [], [], SWEEP)
             if self._cgroup is not None:
                 self._cgroup.remove()
@@ -232,17 +236,17 @@ class Guardian:
         return left
 
     def _kill_at(self, until: float) -> float:
-        # The first end may be told late, and the rest of a lease is no more than it.
+        # The first end may arrive late, and the time left on a lease is never more than the lease.
         self.margin = max(self.margin, margin_of(until - host_clock()))
         if not self._is_killing:
-            # One that hears only now that the lease is over, or almost, has the time that `kill` gives it. It would
-            # else be killed itself before it could end anything; and its owner may be killed in that moment, too.
+            # A guardian that hears only now that the lease is over, or almost, gets the time that `kill` gives it.
+            # Otherwise it would be killed before it could end anything; and its owner may be killed just then.
             self.overdue_at = max(until - self.margin / 2, host_clock() + self.margin / 2)
         return until - self.margin
 
 
 def guardian() -> Guardian:
-    """Fork it. To be called before this process has any thread."""
+    """Fork the guardian. Call this before this process has any thread."""
     ours, theirs = socket.socketpair()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -258,7 +262,7 @@ def guardian() -> Guardian:
         ours.close()
         _GuardianLoop(theirs, cgroup, host_clock).run()
     finally:
-        os._exit(1)  # Not `exit`: that would run what our parent registered for its own end.
+        os._exit(1)  # Not `exit`: that would run the exit handlers that our parent registered for itself.
 
 
 class _GuardianLoop:
@@ -274,7 +278,7 @@ class _GuardianLoop:
         self._tell_at = -inf
 
     def run(self) -> NoReturn:
-        # Of its own session, so that a signal from a terminal or a shell to the group of `neli run` does not reach us.
+        # A session of its own, so that no signal from a terminal or a shell to the group of `neli run` reaches us.
         os.setsid()
         self._ignored = {number for number in _STOPPING if signal.getsignal(number) is signal.SIG_IGN}
         for number in _STOPPING:
@@ -299,8 +303,8 @@ class _GuardianLoop:
         if self._is_stuck:
             return LEFT_SWEEP
         if self._killing or not self._leader_lives:
-            # While the leader is gone and the group is not, no signal tells us when its processes end. And they need
-            # the processor to end: in real time, a loop without a pause would keep it from them.
+            # While the leader is gone but the group is not, no signal shows when its processes end. They also need the
+            # processor to end: with real-time scheduling, a loop without a pause would keep it from them.
             return SWEEP
         return max(0.0, min(SLEEP_MAX, self._until - self._clock(), self._kill_at - self._clock()))
 
@@ -318,14 +322,14 @@ class _GuardianLoop:
                     os.close(self._messages.given.pop(0))
             elif "finish" in message and self._process is not None:
                 self._send(message["finish"])
-                self._send(signal.SIGCONT)  # A stopped process takes no other signal.
+                self._send(signal.SIGCONT)  # A stopped process handles no other signal.
                 self._kill_at = min(self._kill_at, self._clock() + message["grace"])
             elif "kill" in message:
                 self._killing = True
 
     def _start(self, asked: Mapping[str, Any]) -> None:
         if self._clock() >= self._until:
-            # `neli run` was stopped in between, and the role may be another's by now.
+            # `neli run` was stopped in between, and another host may have the role by now.
             self._say(ended=-signal.SIGKILL, killed=True)
             self._say(gone=True)
             return
@@ -347,7 +351,7 @@ class _GuardianLoop:
         self._kill_at, self._tell_at = inf, -inf
 
     def _begin(self, parent: int, allow_new_privileges: bool) -> None:
-        """In the command's process, before it becomes the command."""
+        """Runs in the command's process, before it becomes the command."""
         end_with_parent(parent)
         if self._cgroup is not None:
             self._cgroup.enter()
@@ -358,7 +362,7 @@ class _GuardianLoop:
         for number in _STOPPING:
             if number not in self._ignored:
                 signal.signal(number, signal.SIG_DFL)
-        # Here, because the guardian may be killed before it runs again, and then `neli run` must know the group.
+        # Sent from here, because the guardian may be killed before it runs again, and `neli run` must know the group.
         self._say(started=os.getpid())
 
     def _turn(self) -> None:
@@ -367,7 +371,7 @@ class _GuardianLoop:
         now = self._clock()
         self._killing = self._killing or now >= self._until or now >= self._kill_at
         if self._killing:
-            # Once it was waited for, its number may be another's, where all of the group are descendants anyway.
+            # Once it was waited for, its ID may belong to another process; all of the group are descendants anyway.
             self._descendants.kill(self._process.pid if self._leader_lives or sys.platform != "linux" else 0)
             if not self._has_begun:
                 self._has_begun = True
@@ -382,7 +386,7 @@ class _GuardianLoop:
             self._tell(now)
 
     def _tell(self, now: float) -> None:
-        """Say which processes are left and cannot be ended, if there is nothing else."""
+        """Report which processes are left and cannot be ended, if there is nothing else."""
         left = self._descendants.left()
         self._is_stuck = bool(left)
         if left and now >= self._tell_at:
@@ -393,11 +397,11 @@ class _GuardianLoop:
         assert self._process is not None, "it was started"
         self._process.returncode = os.waitstatus_to_exitcode(status)
         self._leader_lives = False
-        # Of a command that was not told to end. Its processes end in any order if it was.
+        # Only for a command that was not asked to end. After such a request, its processes end in any order.
         behind = [] if self._killing or self._kill_at < inf else self._descendants.living()
         said: dict[str, Any] = {"behind": behind} if behind else {}
         self._say(ended=self._process.returncode, killed=self._killing, **said)
-        # Its children may go on working for a role that is about to be another's.
+        # Its children may go on working for a role that another host is about to have.
         self._killing = True
 
     def _send(self, number: int) -> None:
@@ -405,7 +409,7 @@ class _GuardianLoop:
             _quietly(os.killpg, self._process.pid, number)
 
     def _end(self) -> NoReturn:
-        """`neli run` is gone, in one way or another."""
+        """`neli run` is gone, one way or another."""
         self._killing, was_told = True, self._is_stuck
         while self._process is not None:
             self._turn()
@@ -421,7 +425,8 @@ class _GuardianLoop:
 
 
 def _hurry() -> "tuple[int, os.sched_param] | None":
-    """Run before all ordinary processes; how it was before. None where this is not allowed, as a rule but to root."""
+    """Run before all ordinary processes. Returns the previous scheduling; None where this is not allowed, which is
+    usual for users other than root."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             ordinary = os.sched_getscheduler(0), os.sched_getparam(0)
@@ -431,7 +436,7 @@ def _hurry() -> "tuple[int, os.sched_param] | None":
 
 
 def _reap(leader: int = 0, ended: Callable[[int], None] = lambda _: None) -> bool:
-    """Wait for all children that have ended; whether none is left. `ended` is told the status of the leader."""
+    """Wait for all children that have ended. Returns whether none is left. `ended` gets the leader's status."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

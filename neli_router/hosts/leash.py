@@ -1,14 +1,14 @@
-"""The leash: a process that ends with the one which started it, whatever ends that one.
+"""The leash: makes a process end with the one that started it, whatever ends that one.
 
-    parent --starts--> child: end_with_parent()                            a child of this program's own code
-       |    '--------> child: python leash.py --becomes--> COMMAND         leashed(COMMAND): any other
-       '--ends, also by SIGKILL--> the kernel --SIGKILL, or another signal--> child
+    parent --starts--> child: end_with_parent()                            a child with this program's own code
+       |    '--------> child: python leash.py --becomes--> COMMAND         leashed(COMMAND): any other child
+       '--ends, even by SIGKILL--> the kernel --SIGKILL, or another signal--> child
 
-A pipe whose end the child reads does the same only while the child runs and reads, and while no third process has a
-copy of it. The kernel's word (PR_SET_PDEATHSIG) also ends one that is stopped, or that hangs. It has limits:
+A pipe that the child reads does the same, but only while the child runs and reads, and while no third process has a
+copy of the pipe. The kernel's mechanism (PR_SET_PDEATHSIG) also ends a child that is stopped or hangs. It has limits:
 
-- only Linux has it. Elsewhere these functions do nothing, and the child needs a pipe, too
-- the kernel means the *thread* that started the child: so start it on one that lives as long as its process
+- only Linux has it; elsewhere these functions do nothing, and the child needs a pipe, too
+- it is bound to the *thread* that started the child, so start the child on a thread that lives as long as its process
 - a child of the child has no leash, and a set-user-ID program loses it
 """
 
@@ -26,8 +26,8 @@ _PDEATHSIG = 1  # linux/prctl.h, which never changes.
 def end_with_parent(parent: int | None = None, *, by: int = signal.SIGKILL) -> None:
     """This process gets the signal `by` when the thread that started it ends.
 
-    A parent that ended before this call is not told of. With its number, `parent`, this process then ends at once;
-    without, it must have another sign of that.
+    The kernel sends no signal for a parent that ended before this call. If `parent` gives the parent's process ID, this
+    process then ends immediately; otherwise it needs another way to notice.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PDEATHSIG, int(by), 0, 0, 0)
@@ -36,8 +36,8 @@ def end_with_parent(parent: int | None = None, *, by: int = signal.SIGKILL) -> N
 
 
 def leashed(command: Sequence[str], *, by: int = signal.SIGKILL) -> list[str]:
-    """The command line that runs `command` so, as a child of this process."""
-    # The file and not the module: the package would take longer to import than all the rest.
+    """The command line that runs `command` on a leash, as a child of this process."""
+    # Run the file and not the module: importing the package would take longer than everything else.
     return [sys.executable, "-P", __file__, str(os.getpid()), str(int(by)), *command]
 
 

@@ -1,20 +1,21 @@
-"""The process: what this host's kernel says of one process, and of its end.
+"""The process: what this host's kernel reports about one process, and about its end.
 
-    of a number, of a socket's peer, of oneself --> pidfd --readable--> the last of its threads has ended, for certain
+    by process ID, by a socket's peer, own --> pidfd --readable--> the last of its threads has ended, for certain
 
-A number may be given to another process as soon as its own is gone. A pidfd stays with the process for which it was
-opened. If that was too late, it is held for a stranger, and the one that was meant has ended before: then its end is
-seen late, and never too early.
+A process ID may be given to another process as soon as its own process is gone. A pidfd stays with the process for
+which it was opened. If it is opened too late, it refers to a stranger, and the intended process has ended before: then
+its end is noticed late, but never too early.
 
-It is readable only when no thread is left: not while the process is stopped or traced, not while a thread of it sits in
-an uninterruptible call after it was killed, not when only its first thread has ended, and not after an `exec`. One that
-its parent has not waited for yet (a zombie) has ended: it runs no more. All this is the kernel's word, so nothing of it
-is a guess from silence.
+A pidfd is readable only when no thread is left. It is not readable while the process is stopped or traced, while a
+killed thread is still in an uninterruptible call, when only the first thread has ended, or after an `exec`. A process
+that its parent has not waited for yet (a zombie) has ended: it no longer runs. All this comes from the kernel, so
+nothing is guessed from silence.
 
-A number and the moment at which its process began (`ProcessMark`) name one process for as long as the host runs, also
-in memory that outlives the one who wrote it. If both are another's by chance, its end is waited for: late again.
+A process ID and the moment at which its process began (`ProcessMark`) identify one process for as long as the host
+runs, even in memory that outlives the process that wrote it. If both match another process by chance, that process's
+end is waited for: late again.
 
-Only Linux has it (5.3, and 6.5 for peers in other PID namespaces). Elsewhere, `Unsupported`.
+Only Linux supports this (5.3, and 6.5 for peers in other PID namespaces). Elsewhere it raises `Unsupported`.
 """
 
 import os
@@ -36,43 +37,43 @@ _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid.
 
 
 _PARENT, _BEGAN = 1, 19
-"""Fields of /proc/NUMBER/stat, counted from behind the name, which may hold anything."""
+"""Fields of /proc/NUMBER/stat, counted from after the name, which may contain anything."""
 
 
 class ProcessMark(NamedTuple):
-    """What tells one process from all others of this host, until it starts anew."""
+    """Distinguishes one process from all others on this host, until the host restarts."""
 
     number: int
     began: int
-    """In ticks since the host's start."""
+    """In ticks since the host started."""
 
     @classmethod
     def of(cls, number: int, *, parent: int | None = None) -> "ProcessMark":
-        """Of the process that has this number now, if `parent` is its parent, where that is given. Raises
+        """The mark of the process that has this ID now. If `parent` is given, it must be its parent. Raises
         ProcessLookupError."""
         try:
             fields = Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()
         except OSError as error:
             raise ProcessLookupError(f"nothing is known of process {number}") from error
         if parent is not None and int(fields[_PARENT]) != parent:
-            raise ProcessLookupError(f"process {number} is no child of {parent}")
+            raise ProcessLookupError(f"process {number} is not a child of {parent}")
         return cls(number, int(fields[_BEGAN]))
 
 
 class HostProcess:
-    """One process. Raises ProcessLookupError where none is, and Unsupported where a kernel does not tell."""
+    """One process. Raises ProcessLookupError where there is none, and Unsupported where the kernel cannot report it."""
 
     def __init__(self, pidfd: int) -> None:
         self._pidfd = pidfd
 
     @classmethod
     def of(cls, number: int) -> "HostProcess":
-        """The process that has this number now."""
+        """The process that has this ID now."""
         return cls(_opened(number))
 
     @classmethod
     def marked(cls, mark: ProcessMark) -> "HostProcess":
-        """The very process of `mark`. Raises ProcessLookupError if it is no more."""
+        """The very process of `mark`. Raises ProcessLookupError if it no longer exists."""
         found = cls.of(mark.number)
         try:
             if ProcessMark.of(mark.number) != mark:
@@ -88,38 +89,38 @@ class HostProcess:
 
     @classmethod
     def peer_of(cls, connection: socket.socket) -> "HostProcess":
-        """The process that connected this Unix socket, also when it lives in another PID namespace."""
+        """The process that connected this Unix socket, even if it lives in another PID namespace."""
         try:
             return cls(connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
         except ProcessLookupError:
             raise
-        except OSError:  # A kernel before 6.5; or of a peer that has ended, and then it has no number, either.
+        except OSError:  # The kernel is older than 6.5, or the peer has ended; then it has no process ID, either.
             pass
         return cls.of(peer_number(connection))
 
     def fileno(self) -> int:
-        """Readable from its end on: for a loop, or to hand to a child."""
+        """Readable once the process has ended: for a loop, or to pass to a child."""
         return self._pidfd
 
     def has_ended(self, timeout: float = 0.0) -> bool:
-        """Whether all its threads have ended; wait for that, at most `timeout` seconds."""
+        """Whether all its threads have ended. Waits for that, at most `timeout` seconds."""
         poll = select.poll()  # Not select(), which refuses descriptors above 1023.
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(timeout * 1000))
 
     def kill(self) -> None:
-        """End it. That it has ended, `has_ended` says."""
+        """Kill it. Use `has_ended` to see when it has ended."""
         signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of it; it goes on. Twice is fine."""
+        """Let go of it; the process itself continues. Safe to call twice."""
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
 
 
 def peer_number(connection: socket.socket) -> int:
-    """Of the process that connected this Unix socket. Raises OSError: ProcessLookupError if it has none here."""
+    """The ID of the process that connected this Unix socket. Raises OSError: ProcessLookupError if it has none here."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     number, _, _ = _CREDENTIALS.unpack(found)
     if number <= 0:
@@ -130,7 +131,7 @@ def peer_number(connection: socket.socket) -> int:
 def _opened(number: int) -> int:
     open_pidfd: Callable[[int], int] | None = getattr(os, "pidfd_open", None)
     if sys.platform != "linux" or open_pidfd is None:
-        raise Unsupported("a kernel that tells of the end of any process was wanted", sys.platform, "use Linux")
+        raise Unsupported("a kernel that reports the end of any process was wanted", sys.platform, "use Linux")
     try:
         return open_pidfd(number)
     except OSError as error:

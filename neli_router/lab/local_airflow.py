@@ -1,6 +1,6 @@
-"""A local Airflow, to try things on: the Dags of a folder, two hosts' agents on one ledger. At its end nothing is left.
+"""A local Airflow, to try things on: the Dags of a folder, two hosts' agents on one ledger. It leaves nothing behind.
 
-    make airflow --fork--> guardian --own session--> the same program, within: tells what it does, and watches
+    make airflow --fork--> guardian --own session--> the same program, within: logs what it does, and watches
        |                      |                        |-- agent alpha --SQLite ledger-- agent bravo
        | Ctrl-C, SIGTERM,     | kills all of it,       |     ^ AIRFLOW_CONN_NELI_DEFAULT
        | kill -9, an error    | orphans, too           |-- airflow db migrate, and then
@@ -8,18 +8,18 @@
 
     python -m neli_router.lab.local_airflow [--port 8080] [--dags FOLDER] [--keep FOLDER]
 
-Airflow's own `standalone` leaves children behind: the workers of a scheduler that is killed live on, and so may what
-tasks have started. The guardian of `neli run` was made for that. Orphans become its children (on Linux), and it kills
-until none is left, when it is told to, and when this program is gone, however that came. Nobody is asked to end in good
-order: the home, the ledger and the group are thrown away, unless `--keep` names a place for them.
+Airflow's own `standalone` leaves children behind: when a scheduler is killed, its workers live on, and so may processes
+that tasks have started. The guardian of `neli run` solves exactly this. Orphans become its children (on Linux), and it
+kills until none is left, both when it is asked to and when this program dies, however that happens. No process gets a
+graceful shutdown: the home, the ledger and the group are thrown away, unless `--keep` names a place for them.
 
-All that listens does so on loopback: the API server, and the agents on sockets in the home. `serve-logs` would listen
-on all interfaces, so it is left out; logs of the same host are read from their files.
+Everything listens on loopback only: the API server, and the agents on sockets in the home. `serve-logs` would listen on
+all interfaces, so it is left out; logs of the same host are read from their files.
 
 `nightly`, the role of most Dags, is pinned to bravo. So this Airflow, whose agent is alpha, first shows what happens
 where a role is not led, and after a kill of bravo, what a takeover does.
 
-LocalAirflow, the settings and the commands of an installation, serves the tests, too: they start several.
+LocalAirflow, which holds the settings and the commands of an installation, also serves the tests: they start several.
 """
 
 import base64
@@ -65,28 +65,28 @@ SETTINGS: Mapping[str, str] = {
     "CORE__LOAD_EXAMPLES": "False",
     "CORE__EXECUTOR": "LocalExecutor",
     "CORE__TEST_CONNECTION": "Enabled",
-    "CORE__PARALLELISM": "4",  # Each is a process that waits, of some 50 MB.
+    "CORE__PARALLELISM": "4",  # Each is a waiting process of about 50 MB.
     "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
     "CORE__DEFAULT_TASK_RETRY_DELAY": "5",  # Seconds; 300 by default.
     "API__HOST": LOOPBACK,
     "API__WORKERS": "1",
-    "DAG_PROCESSOR__REFRESH_INTERVAL": "2",  # Before a new file is seen; 300 by default.
+    "DAG_PROCESSOR__REFRESH_INTERVAL": "2",  # Until a new file is seen; 300 by default.
     "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
     "DAG_PROCESSOR__PARSING_PROCESSES": "1",
-    # The first task of all waits for an API server that still imports: for a minute where all cores are taken. A worker
-    # that gives up fails its task before the task began; after five tries of 5 seconds by default.
+    # The very first task waits for an API server that is still importing: a minute where all cores are taken. A worker
+    # that gives up fails its task before it began. By default it does so after five tries of 5 seconds.
     "WORKERS__EXECUTION_API_TIMEOUT": "300",
-    # The same for a Dag file, whose imports take seconds even where no core is taken.
+    # The same for a Dag file, whose imports take seconds even on an idle machine.
     "CORE__DAGBAG_IMPORT_TIMEOUT": "300",
     "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",
 }
-"""By section and option: for a machine that has other things to do, and a person who does not want to wait."""
+"""By section and option: for a machine with other things to do, and a user who does not want to wait."""
 
 ANSWER_MAX = 60.0
-"""Seconds for an answer of the API. It is on this machine, which may be busy."""
+"""Seconds to wait for an answer of the API. It is on this machine, which may be busy."""
 
 PORT = 8080
-"""Airflow's own."""
+"""Airflow's default."""
 
 NAMES = ("alpha", "bravo")
 HERE, THERE = NAMES
@@ -95,22 +95,22 @@ ROLE = "nightly"
 """The role of `dags/leader_only.py` and `dags/on_leadership_change.py`."""
 
 PARTITIONS = 8
-"""As `dags/prices_by_partition.py` has it."""
+"""The same number as in `dags/prices_by_partition.py`."""
 
 LEASE = 5.0
-"""Seconds. While Airflow starts, an agent may not get a core for longer than a short lease would forgive."""
+"""Seconds. While Airflow starts, an agent may wait for a core longer than a short lease tolerates."""
 
 START_MAX = 600.0
-"""Seconds for each step of the start. The longest, Airflow's four parts, takes 15 alone on a machine, and minutes on
-one that is very busy."""
+"""Seconds for each step of the start. The longest step, starting Airflow's four parts, takes 15 on an idle machine, and
+minutes on a very busy one."""
 
 DAGS_MAX = 60.0
-"""Seconds for the Dags to be read. A file in the folder may have none, so the start goes on after that."""
+"""Seconds for the Dags to be read. A file in the folder may define none, so the start then continues anyway."""
 
 LOOK_EVERY = 0.1
 
 LAST_LINES = 20
-"""Of a log, when what wrote it has failed: as many as Python's traceback of such a failure often has."""
+"""Lines of a log to show when its writer has failed: about the length of Python's traceback of such a failure."""
 
 SERVE = "from neli_router.commands.cli import main; main()"
 
@@ -122,13 +122,13 @@ What to do now:
   2. Trigger ticks_arrive. It starts a run of prices_by_partition for each partition. Those of {here} do their work;
      those of {there} wait, and with them prices_are_published.
   3. Kill the host {there}, in another terminal: kill -9 {pid}
-     Within about {lease:g} s, {here} leads all. The runs that waited go on; on_leadership_change gets a run, by itself;
+     Within about {lease:g} s, {here} leads all. The runs that waited go on; on_leadership_change gets a run, unasked;
      and leader_only, triggered once more, does its work here.
 """
 
 
 class LocalAirflow:
-    """An installation on loopback: its home, its settings, and the commands of its parts. Who starts them ends them."""
+    """An installation on loopback: its home, settings, and the commands of its parts. The caller starts and ends it."""
 
     def __init__(
         self,
@@ -140,27 +140,27 @@ class LocalAirflow:
         environment: Mapping[str, str] | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """`roles` are those of its users; `settings` are options of Airflow, as SECTION__OPTION."""
+        """`roles` maps users to roles; `settings` are options of Airflow, as SECTION__OPTION."""
         roles = roles or {"admin": "admin"}
         self.home, self.dags, self.url = home, dags, f"http://{LOOPBACK}:{port}"
         self.passwords = {user: secrets.token_hex(8) for user in roles}
         passwords = home / "passwords.json"
         passwords.touch(mode=0o600)
         passwords.write_text(json.dumps(self.passwords), encoding="utf-8")
-        # Without this file, the parts start at once and each writes it, with secrets of its own.
+        # Without this file, the parts would start together and each write it, with its own secrets.
         (home / "airflow.cfg").touch()
         ours = {
             **SETTINGS,
             "API__PORT": str(port),
             "API__BASE_URL": self.url,
             "API__SECRET_KEY": secrets.token_hex(32),
-            "API_AUTH__JWT_SECRET": secrets.token_hex(64),  # All processes share it, and the key of what is encrypted.
+            "API_AUTH__JWT_SECRET": secrets.token_hex(64),  # All processes share it, and the key below.
             "CORE__FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
             "CORE__DAGS_FOLDER": str(dags),
-            # Seconds that a transaction waits for the end of another one: after five, the default, many tasks that end
-            # at one moment on a busy machine fail.
+            # Seconds that a transaction waits for another to end. With the default of five, many tasks that end at the
+            # same moment fail on a busy machine.
             "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",
-            "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",  # It does not follow the port by itself.
+            "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",  # It does not follow the port.
             "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{role}" for user, role in roles.items()),
             "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
             **(settings or {}),
@@ -169,22 +169,22 @@ class LocalAirflow:
             **_environment(),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",  # For `spark-submit`.
             "AIRFLOW_HOME": str(home),
-            # A proxy of this user's is for other hosts, and tasks would ask it for the API server.
+            # The user's proxy is for other hosts, but tasks would use it to reach the API server.
             **{name: f"{os.environ.get(name, '')},{LOOPBACK}".lstrip(",") for name in ("NO_PROXY", "no_proxy")},
             **{f"AIRFLOW__{name}": value for name, value in ours.items()},
             **(environment or {}),
         }
 
     def command_line(self, *arguments: str) -> list[str]:
-        """What runs `airflow ARGUMENTS`, in `environment`."""
+        """The command line of `airflow ARGUMENTS`, to run in `environment`."""
         return [sys.executable, "-P", "-m", "airflow", *arguments]
 
     def part(self, name: str) -> list[str]:
-        """What runs one of PARTS."""
+        """The command line of one of PARTS."""
         return self.command_line(name, *PARTS[name])
 
     def are_healthy(self, *parts: str) -> bool:
-        """Whether these are there, by the word of the API server."""
+        """Whether these parts are healthy, according to the API server."""
         wanted = {"metadatabase", *(part.replace("-", "_") for part in parts)} - {"api_server"}
         with suppress(OSError, HTTPException, ValueError, KeyError):
             health = self.ask("/api/v2/monitor/health")
@@ -205,13 +205,13 @@ class LocalAirflow:
 
 
 class _Local:
-    """One run of the program, within: what it has started, and what it has told."""
+    """One run of the program, inside the guardian: the processes it started, and what it logged."""
 
     def __init__(self, home: Path, dags: Path, port: int) -> None:
         self._began_at = time.monotonic()
         self._home, self._dags, self._ledger = home, dags, f"sqlite://{home}/ledger.db"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        """Those that are to go on."""
+        """Processes that must keep running."""
         connections = {
             "NELI_DEFAULT": {"conn_type": "neli", "extra": {"address": self._address(HERE)}},
             "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[1]"},  # A job takes one core of this machine.
@@ -225,7 +225,7 @@ class _Local:
         )
 
     def run(self) -> None:
-        """Raises NeliError when a part ends; it does not return."""
+        """Start everything and watch it. Never returns; raises NeliError when a part ends."""
         self._tell(f"the home is {self._home}: database, ledger and logs")
         self._start_agents()
         self._tell("making Airflow's database")
@@ -260,7 +260,7 @@ class _Local:
         self._tell(f"two hosts' agents share {PARTITIONS} partitions: {HERE}, which this Airflow asks, and {THERE}")
 
     def _owners(self, client: Client, *roles: Role) -> set[str | None]:
-        """Who leads these, or else all partitions; nobody while one has no owner."""
+        """The owners of `roles`, or of all partitions; empty while one has no owner."""
         with suppress(NeliError):  # The agent is starting, or a takeover is under way.
             return {client.owner_of_role(role).name for role in roles or range(PARTITIONS)}
         return set()
@@ -277,7 +277,7 @@ class _Local:
         give_up_at = time.monotonic() + DAGS_MAX
 
         def are_read() -> bool:
-            with suppress(OSError, HTTPException):  # It is slow: it is asked again.
+            with suppress(OSError, HTTPException):  # It is slow: ask again.
                 token = self._airflow.log_in("admin")
                 dags = self._airflow.ask("/api/v2/dags?limit=1000", token=token)["dags"]
                 found = self._airflow.ask("/api/v2/importErrors?limit=100", token=token)["import_errors"]
@@ -333,7 +333,7 @@ class _Local:
             )
 
     def _await(self, holds: Callable[[], bool], wanted: str) -> None:
-        """Until it is so. Raises NeliError if it takes too long, or if a process ends that was to go on."""
+        """Wait until it holds. Raises NeliError if it takes too long, or if a process ends that must keep running."""
         give_up_at = time.monotonic() + START_MAX
         while not holds():
             self._look()
@@ -378,7 +378,7 @@ class _Local:
 
 
 def _environment() -> dict[str, str]:
-    """This program's, without what is meant for another Airflow, or another group."""
+    """This program's environment, without variables meant for another Airflow or another group."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW_", "_AIRFLOW", "NELI_"))}
 
 
@@ -388,24 +388,24 @@ def _our_dags() -> Path:
 
 def _say(text: str) -> None:
     sys.stdout.write(text)
-    sys.stdout.flush()  # Into a pipe or a file, too, each line is to come when it is said.
+    sys.stdout.flush()  # Pipes and files get each line immediately, too.
 
 
 def _check(dags: Path, port: int) -> None:
-    """Raise ConfigError, ImportError for what would only come to light in the log of some process."""
+    """Raise ConfigError or ImportError for problems that without this only show up in some process's log."""
     require_airflow()
     try:
         import_module("neli_router.agent.server.server")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == OURS:
-            raise  # A defect of ours, which no installation would mend.
+            raise  # A defect of ours, which no installation would fix.
         raise ImportError(f"the agents need the package {error.name}: {how_to_install('agent')}") from error
     problems = []
     if not dags.is_dir():
         problems.append(f"a folder of Dags was wanted, but {dags} is none: name one with --dags, or use a clone's")
     try:
         with socket.socket() as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As servers do; a listener refuses it still.
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As servers do; a listener still refuses it.
             trial.bind((LOOPBACK, port))
     except (OSError, OverflowError) as error:
         problems.append(
@@ -417,7 +417,7 @@ def _check(dags: Path, port: int) -> None:
 
 
 def main() -> int:
-    """The program; its exit code: 0 when it was asked to end, 1 if a part ended, 2 if it cannot run like this."""
+    """Run the program. Returns 0 when it was asked to end, 1 if a part ended, 2 if it cannot run like this."""
     parser = ArgumentParser("python -m neli_router.lab.local_airflow", description="A local Airflow with two agents.")
     parser.add_argument("--port", type=int, default=PORT, help="of Airflow's page and API [%(default)s]")
     parser.add_argument("--dags", type=Path, default=_our_dags(), help="the folder of Dags [a clone's dags/]")
@@ -437,11 +437,11 @@ def main() -> int:
 
 
 def _guarded(dags: Path, port: int, keep: Path | None) -> int:
-    """Run this program once more, under a guardian, until it ends or we are asked to end."""
+    """Run this program again, under a guardian, until it ends or we are asked to end."""
     _check(dags, port)
     code: int = EXIT_BROKEN
     stopping = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    hand = guardian()  # Before anything here has a thread.
+    hand = guardian()  # Before anything here starts a thread.
     with a_folder(keep, "neli-airflow-") as home:
         for number in stopping:
             signal.signal(number, signal.default_int_handler)
@@ -459,7 +459,7 @@ def _guarded(dags: Path, port: int, keep: Path | None) -> int:
             hand.avenge()
         finally:
             for number in stopping:
-                signal.signal(number, signal.SIG_IGN)  # The home goes when all processes have gone, and not before.
+                signal.signal(number, signal.SIG_IGN)  # The home is deleted only after all processes end.
             hand.close()
     _say("\nall of it has ended\n")
     return code

@@ -1,5 +1,5 @@
-"""What a program joins with: members, leases, background tasks, and `witness/`, which reports a member's death.
+"""The part that a program joins a group with: members, leases, background tasks, and `witness/`, which reports deaths.
 
-A footing ties the engine to one protocol and its driver; everything else speaks `protocol.py`.
+A footing ties the engine to one protocol and its driver; everything else uses the terms of `protocol.py`.
 It may import config, drivers, hosts, protocols and router.
 """

@@ -1,11 +1,11 @@
-"""Background on an event loop: a coroutine that is run again and again for as long as its role is led.
+"""Background on an event loop: a coroutine that runs again and again while this member leads its role.
 
     waiting --led--> running the task --returned--> pausing for `interval` --> waiting ...
                         |-- longer than a lease ----> warned about, once a run
-                        |-- its lease was lost -----> cancelled at once, and waiting again
+                        |-- its lease was lost -----> cancelled immediately, and waiting again
                         '-- raised -----------------> ended; `wait` raises it
 
-As `background.py`, but for what an event loop adds: a lost lease ends the run by itself.
+The same as `background.py`, with one addition of the event loop: losing the lease cancels the run automatically.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from neli_router.member.membership import anew
 __all__ = ["AsyncBackground", "AsyncTask"]
 
 AsyncTask = Callable[[AsyncLease], Awaitable[object]]
-"""The function that is run, with its lease. Its result is not looked at."""
+"""The function to run; it gets its lease. Its result is ignored."""
 
 
 class AsyncBackground(BaseBackground):
-    """The handle of a task in the background. Belongs to the loop; the task may use it, too."""
+    """The handle of a background task. Belongs to the loop; the task may use it, too."""
 
     def __init__(self, bridge: Bridge, task: AsyncTask, role: Role, *, interval: float) -> None:
         super().__init__(bridge.engine, role, interval)
@@ -33,23 +33,23 @@ class AsyncBackground(BaseBackground):
         self._runner = asyncio.create_task(self._run(), name=f"{bridge.engine.name}-background")
 
     def on_end(self, tell: "Callable[[AsyncBackground], object]") -> None:
-        """Call `tell` with this handle when it has ended."""
+        """Call the function with this handle when the task has ended."""
         self._runner.add_done_callback(lambda _: tell(self))
 
     @property
     def running(self) -> bool:
-        """Whether the task may still be run: it was not stopped, has not failed, and the member lives."""
+        """Whether the task may run again: it was not stopped, has not failed, and the member is alive."""
         return not self._runner.done()
 
     def stop(self) -> None:
-        """Begin no further run. Does not wait for one in progress; `wait` does."""
+        """Start no further run. Does not wait for a run in progress; `wait` does."""
         self._stopping = True
         self._bridge.wake()
 
     async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the same as in Background.
-        """Wait, at most `timeout` seconds, until no run will ever follow; whether that is so.
+        """Wait, at most `timeout` seconds, until the task will never run again; return whether that is so.
 
-        Raises what the task raised, or what ended the member, each time it is called.
+        Each call raises what the task raised, or what ended the member.
         """
         done, _ = await asyncio.wait({self._runner}, timeout=timeout)
         if self._error is not None:
@@ -66,7 +66,7 @@ class AsyncBackground(BaseBackground):
                     self._note("warning", "background.lease_lost")
                 await self._bridge.until(self._is_over, max(RUN_MIN, self._interval))
         except NeliError:
-            pass  # This was stopped, or the member is over; if by an error, it is there to be asked.
+            pass  # The task was stopped, or the member has ended; if by an error, `finally` takes that error.
         finally:
             self._error = self._error or self._membership.error
             self._engine.neglect(self._look)

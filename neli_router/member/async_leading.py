@@ -1,4 +1,4 @@
-"""Leading on an event loop: waiting that does not hold up the loop, and blocks that end with their lease.
+"""Leading on an event loop: waiting that does not block the loop, and blocks that end with their lease.
 
     membership --notified, on any thread--> Bridge --call_soon_threadsafe--> the loop: waiters wake, blocks look
 
@@ -24,17 +24,17 @@ from neli_router.member.runtime import WAIT_MAX
 __all__ = ["AsyncBlock", "AsyncLease", "Bridge"]
 
 TURNS_MAX = 1000
-"""Turns of a test's clock, each a heartbeat long, between which the loop's other tasks have theirs."""
+"""How many turns of a test's clock, each a heartbeat long, a wait takes while the loop's other tasks run in between."""
 
 
 class Bridge:
-    """From a member's threads to one event loop. All but `wake` belongs to that loop."""
+    """From a member's threads to one event loop. Everything except `wake` belongs to that loop."""
 
     def __init__(self, engine: Engine, busy: "list[asyncio.Task[Any] | None]") -> None:
         self.engine, self.loop = engine, asyncio.get_running_loop()
         self.blocks: set[LeaseCancellation] = set()
         self.busy = busy
-        """The tasks that the member's end would wait for: one for each block, and each handler."""
+        """The tasks that the member's end would wait for: one for each block and each handler."""
         self._waiters: set[asyncio.Future[None]] = set()
         self._is_waking = False
         engine.membership.changed.tell(self.wake)
@@ -43,14 +43,14 @@ class Bridge:
         self.engine.membership.changed.forget(self.wake)
 
     def wake(self) -> None:
-        """Something changed. From any thread; never waits, never raises."""
+        """Report that something changed. May be called from any thread; never waits, never raises."""
         if not self._is_waking:
-            self._is_waking = True  # Until the loop has come to it, one call is enough.
-            with contextlib.suppress(RuntimeError):  # The loop is closed, and no task waits there any more.
+            self._is_waking = True  # One call is enough until the loop has handled it.
+            with contextlib.suppress(RuntimeError):  # The loop is closed, so no task waits on it any longer.
                 self.loop.call_soon_threadsafe(self._awake)
 
     async def until(self, ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109 - see `wait`.
-        """Wait for `ready()`, at most `timeout` seconds; whether it came true. The form that `wait` has on a loop."""
+        """Wait for `ready()`, at most `timeout` seconds; return whether it became true. This is `wait` for a loop."""
         if asyncio.get_running_loop() is not self.loop:
             raise RuntimeError("an AsyncMember belongs to the event loop that opened it, and this is another one")
         self.engine.membership.require_own_process()
@@ -72,7 +72,7 @@ class Bridge:
         return True
 
     async def _turned(self, ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109 - as above.
-        """The same in a test whose clock no other turns: a moment of it at a time, and other tasks come in between."""
+        """The same in a test, where waiting turns the clock: in small steps, so that other tasks run in between."""
         runtime, changed = self.engine.runtime, self.engine.membership.changed
         give_up_at = inf if timeout is None else runtime.clock() + timeout
         for _ in range(TURNS_MAX):
@@ -81,7 +81,7 @@ class Bridge:
             if runtime.clock() >= give_up_at:
                 return False
             await asyncio.sleep(0)
-        return runtime.wait(changed, ready, timeout)  # Without a time-out, it says that the wait is in vain.
+        return runtime.wait(changed, ready, timeout)  # Without a timeout, this raises an error if the wait fails.
 
     async def lead(
         self,
@@ -89,7 +89,7 @@ class Bridge:
         timeout: float | None,  # noqa: ASYNC109 - as above.
         give_up: Callable[[], bool] = lambda: False,
     ) -> Grant | None:
-        """`Membership.lead`. There is no moment between entering and returning at which a cancellation could strike."""
+        """`Membership.lead` for a loop. A cancellation cannot strike between entering and returning."""
         attempt = Attempt(self.engine.membership, partition, give_up)
         await self.until(attempt.is_over, timeout)
         return attempt.outcome()
@@ -103,7 +103,7 @@ class Bridge:
 
 
 class AsyncLease(GrantedLease):
-    """A Lease whose revocation is awaited. Its questions are plain calls: there is nothing to wait for."""
+    """A Lease whose revocation can be awaited. Its other methods are plain calls: they have nothing to wait for."""
 
     __slots__ = ("_bridge",)
 
@@ -113,7 +113,7 @@ class AsyncLease(GrantedLease):
 
     @property
     def revoked(self) -> AsyncRevocation:
-        """Whether it is time to finish: true from when another member shall have the partition, or has it."""
+        """Whether it is time to finish: true once another member is to get the partition, or has it."""
         return AsyncRevocation(self._is_revoked, self._bridge.until)
 
 

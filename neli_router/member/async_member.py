@@ -1,13 +1,14 @@
-"""The member for programs with an event loop: the same names, and nothing that waits holds up the loop.
+"""The member for programs with an event loop: the same API, and waiting never blocks the loop.
 
     async with AsyncMember(config, on_event=handler) as member:        opens in a thread; the handler may be a coroutine
         async with member.leading("nightly") as lease:                 waits until it leads
-            await work(term=lease.term)                                cancelled at once if the lease is lost,
+            await work(term=lease.term)                                cancelled immediately if the lease is lost,
                                                                        and then the block raises LeaseLost
 
-The member itself still lives on threads of its own: it would lose its leases to a loop that is busy for as long. Only
-the program's part, its handler and its blocks, is on the loop. Handlers run there one after another, but for Fenced,
-which may come while another one is awaited; a plain function must not block there.
+The member itself still runs on threads of its own: on the loop, it would lose its leases whenever the loop is busy for
+that long. Only the program's part, its handler and its blocks, runs on the loop. Handlers run there one after another,
+except for Fenced, which may arrive while another handler is being awaited. A handler that is a plain function must not
+block.
 """
 
 import asyncio
@@ -36,9 +37,9 @@ __all__ = ["AsyncMember"]
 
 
 class AsyncMember(AsyncClosing):
-    """A Member for one event loop, to which all of it belongs. Member says all that is not said here.
+    """A Member for one event loop; all of it belongs to that loop. See Member for everything not documented here.
 
-    `source` is a configuration, or a member that exists, which keeps its own handler. Nothing is opened before `open`,
+    `source` is a configuration, or an existing member, which keeps its own handler. Nothing is opened before `open`,
     which `async with` calls; until then, everything else raises Closed.
     """
 
@@ -53,7 +54,7 @@ class AsyncMember(AsyncClosing):
         self._parts: tuple[Member, Bridge, AsyncRouter] | None = None
 
     async def open(self, *, timeout: float = START_MAX) -> Self:  # noqa: ASYNC109 - the same as in Member.
-        """Join, in a thread. Waits, and raises, as Member's constructor does."""
+        """Join, in a thread. Waits and raises like Member's constructor."""
         if self._parts is None:
             self._loop = asyncio.get_running_loop()
             member = self._source if isinstance(self._source, Member) else await self._opened(self._source, timeout)
@@ -63,11 +64,11 @@ class AsyncMember(AsyncClosing):
     # Leading
 
     def leading(self, role: Role, *, timeout: float | None = None) -> AsyncBlock:
-        """`async with` it: a block of work, which is cancelled when its lease is lost and then raises LeaseLost."""
+        """For `async with`: a block of work that is cancelled when its lease is lost, and then raises LeaseLost."""
         return AsyncBlock(self._bridge, role, timeout)
 
     def lease(self, role: Role) -> AsyncLease | None:
-        """The lease of `role`, if this member leads it now. Its handover does not wait for the work: see `leading`."""
+        """The lease of `role`, if this member leads it now. A handover does not wait for your work: see `leading`."""
         bridge, membership = self._bridge, self._bridge.engine.membership
         membership.require_alive()
         grant = membership.grant(self.layout.partition_of_role(role))
@@ -75,24 +76,24 @@ class AsyncMember(AsyncClosing):
 
     @property
     def led(self) -> Mapping[int, int]:
-        """Partition -> term, for all that this member leads now."""
+        """Partition -> term, for all partitions that this member leads now."""
         return self._member.led
 
     async def pulse(self, timeout: float, *, role: Role = 0) -> bool:  # noqa: ASYNC109 - the same as in Member.
-        """Whether this member leads `role`; if not, waits up to `timeout` seconds for it."""
+        """Whether this member leads `role`; if it does not, wait up to `timeout` seconds for that."""
         grant = await self._bridge.lead(self.layout.partition_of_role(role), timeout)
         if grant is not None:
             self._bridge.engine.membership.leave(grant)
         return grant is not None
 
     def pledge(self, seconds: float, *, processes: Sequence[ProcessMark] = ()) -> None:
-        """Before another process is given a lease of this member; see Member."""
+        """Call this before you give another process a lease of this member; see Member."""
         self._member.pledge(seconds, processes=processes)
 
     def background(self, task: AsyncTask, *, role: Role = 0, interval: float = 1.0) -> AsyncBackground:
-        """Await `task(lease)` whenever this member leads `role`, `interval` seconds after each end; see Member.
+        """Await `task(lease)` while this member leads `role`, again `interval` seconds after each run; see Member.
 
-        A run whose lease is lost is cancelled at once.
+        A run whose lease is lost is cancelled immediately.
         """
         require_task(task, interval)
         self._member.require_open()
@@ -101,7 +102,7 @@ class AsyncMember(AsyncClosing):
         background.on_end(self._backgrounds.discard)
         return background
 
-    # What is known
+    # State
 
     @property
     def name(self) -> str:
@@ -113,27 +114,27 @@ class AsyncMember(AsyncClosing):
 
     @property
     def incarnation(self) -> str:
-        """The identity of this life: another after each start, and after having been expired."""
+        """The identity of this life: it changes with each start, and after the member was expired."""
         return self._member.incarnation
 
     @property
     def router(self) -> AsyncRouter:
-        """Who owns what, fed by what this member reads anyway. Closed with the member."""
+        """A router fed by what this member reads anyway. Closed with the member."""
         return self._opened_parts[2]
 
     @property
     def state(self) -> State:
-        """All that the ledger says, as far as it was read."""
+        """The state of the ledger, as far as it has been read."""
         return self._member.state
 
     @property
     def closed(self) -> bool:
-        """Whether this member has ended, for whatever reason."""
+        """Whether this member has ended, for any reason."""
         return self._parts is not None and self._member.closed
 
     @property
     def error(self) -> BaseException | None:
-        """The error that ended this member; None while it lives, and if it was closed."""
+        """The error that ended this member; None while it is alive, and if it was closed."""
         return None if self._parts is None else self._member.error
 
     # Elections and wishes: see Member
@@ -153,7 +154,7 @@ class AsyncMember(AsyncClosing):
 
     async def drain(self, name: str, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - the same as in Member.
         if self._bridge.engine.drains_itself:
-            self._member.drain(name)  # Which waits for nothing here.
+            self._member.drain(name)  # This does not wait.
         else:
             await self.wish(wishes.drain(name), timeout)
 
@@ -184,7 +185,7 @@ class AsyncMember(AsyncClosing):
     # The end
 
     async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the same as in Member.
-        """Leave the group in good order; see Member. In a handler or a block of this member, it only asks for that."""
+        """Leave the group in good order; see Member. In a handler or a block of this member, only ask it to leave."""
         if self._parts is None or self._bridge.engine.membership.void is not None:
             return
         engine, until = self._bridge.engine, self._bridge.until
@@ -198,7 +199,7 @@ class AsyncMember(AsyncClosing):
         self._bridge.disconnect()
 
     async def await_closed(self, *, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the same as in Member.
-        """Wait until this member has ended, at most `timeout` seconds; whether it has. Raises what ended it."""
+        """Wait, at most `timeout` seconds, until this member has ended; return whether it has. Raises what ended it."""
         membership = self._bridge.engine.membership
         await self._bridge.until(lambda: membership.is_over, timeout)
         return membership.outcome()
@@ -233,23 +234,23 @@ class AsyncMember(AsyncClosing):
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # The thread goes on, and the member that it makes would never be closed.
+            # The thread goes on, and nothing would close the member that it creates.
             opening.add_done_callback(_close_orphan)
             raise
 
     def _tell(self, event: Event) -> None:
-        """On a thread of the member: let the loop handle it, and wait for that."""
-        assert self._loop is not None, "a member that is not open tells nothing"
+        """On a thread of the member: let the loop handle `event`, and wait until it has."""
+        assert self._loop is not None, "a member that is not open has no events"
         handling = self._handle(event)
         try:
             handled = asyncio.run_coroutine_threadsafe(handling, self._loop)
         except RuntimeError:
-            handling.close()  # The loop is closed: the program is over, and so is this member.
+            handling.close()  # The loop is closed: the program has ended, and so has this member.
             raise
         handled.result()
 
     async def _handle(self, event: Event) -> None:
-        assert self._on_event is not None, "without a handler there is nothing to tell"
+        assert self._on_event is not None, "without a handler, no event is delivered"
         task = asyncio.current_task()
         self._busy.append(task)
         try:

@@ -1,11 +1,11 @@
-"""Background: a task that is run again and again for as long as its role is led.
+"""Background: a task that runs again and again while this member leads its role.
 
     waiting --led--> running the task --returned--> pausing for `interval` --> waiting ...
                         |-- longer than a lease ----> warned about, once a run: it cannot be stopped from outside
                         |-- its lease was lost -----> waiting: the task should check its lease, and raise or return
                         '-- raised anything else ---> ended; `wait` raises it
 
-Each run is a `leading` block: the handover of the role waits for it to end, and a member that closes waits, too.
+Each run is a `leading` block: the handover of the role waits until it ends, and so does a member that is closing.
 """
 
 from collections.abc import Callable
@@ -22,14 +22,14 @@ from neli_router.member.membership import anew
 __all__ = ["RUN_MIN", "Background", "BaseBackground", "Task", "require_task"]
 
 RUN_MIN = 0.001
-"""The least time from one start to the next: a task without work and interval must not burn a core."""
+"""The minimum time from one start to the next: a task without work and interval must not burn a core."""
 
 Task = Callable[[Lease], object]
-"""The function that is run, with its lease. Its result is not looked at."""
+"""The function to run; it gets its lease. Its result is ignored."""
 
 
 class BaseBackground:
-    """All that both forms have in common: when it is over, and how a run is watched and its end is told."""
+    """The common part of both forms: when the task is over, how a run is watched, and how its end is logged."""
 
     def __init__(self, engine: Engine, role: Role, interval: float) -> None:
         self._engine, self._membership = engine, engine.membership
@@ -45,14 +45,14 @@ class BaseBackground:
         return self._stopping or self._error is not None or membership.closing or membership.is_over
 
     def _look(self, now: float) -> None:
-        """Warn, once a run, of one that takes longer than the lease. The engine's thread calls it: ours is busy."""
+        """Warn, once per run, that it takes longer than the lease. Called by the engine's thread, as ours is busy."""
         lease = self._engine.lease
         if now - self._began > lease:
             ran_for, self._began = now - self._began, inf
             self._note("warning", "background.overrun", ran_for=round(ran_for, 3), lease=lease)
 
     def _fail(self, error: BaseException) -> None:
-        """Keep `error` for `wait`; the task is not run again."""
+        """Keep `error` for `wait`; the task does not run again."""
         self._error = error
         self._note("error", "background.failed", error=type(error).__name__, where=place_of(error))
 
@@ -61,7 +61,7 @@ class BaseBackground:
 
 
 def require_task(task: object, interval: object) -> None:
-    """Raise ConfigError unless it can be run, `interval` seconds after each end."""
+    """Raise ConfigError unless `task` can be run, and `interval` is a valid pause between runs."""
     problems = [] if callable(task) else [f"a task must be a function of one lease, got a {type(task).__name__}"]
     if not (isinstance(interval, int | float) and interval >= 0):
         problems.append(f"interval={interval!r:.40} must be a number of seconds, at least 0")
@@ -70,7 +70,7 @@ def require_task(task: object, interval: object) -> None:
 
 
 class Background(BaseBackground):
-    """The handle of a task in the background. May be shared between threads; the task may use it, too."""
+    """The handle of a background task. May be shared between threads; the task may use it, too."""
 
     def __init__(self, engine: Engine, task: Task, role: Role, *, interval: float) -> None:
         super().__init__(engine, role, interval)
@@ -81,19 +81,19 @@ class Background(BaseBackground):
 
     @property
     def running(self) -> bool:
-        """Whether the task may still be run: it was not stopped, has not failed, and the member lives."""
+        """Whether the task may run again: it was not stopped, has not failed, and the member is alive."""
         return not self._ended
 
     def stop(self) -> None:
-        """Begin no further run. Does not wait for one in progress; `wait` does."""
+        """Start no further run. Does not wait for a run in progress; `wait` does."""
         self._stopping = True
         if self._membership.void is None:
             self._membership.notify()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait, at most `timeout` seconds, until no run will ever follow; whether that is so.
+        """Wait, at most `timeout` seconds, until the task will never run again; return whether that is so.
 
-        Raises what the task raised, or what ended the member, each time it is called.
+        Each call raises what the task raised, or what ended the member.
         """
         self._membership.wait(lambda: self._ended or self._membership.void is not None, timeout)
         self._membership.require_own_process()
@@ -105,7 +105,7 @@ class Background(BaseBackground):
 
     @property
     def deadline(self) -> float:
-        # Without the role, it waits for what the other members do.
+        # Without the role, it depends on what the other members do.
         can_run = not self._ended and not self._running and self._membership.grant(self._partition) is not None
         return self._next_at if can_run else inf
 

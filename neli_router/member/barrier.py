@@ -1,18 +1,18 @@
-"""The barrier: between what a member may act for and what its program does about it.
+"""The barrier: it stands between what a member may act for and what its program does about it.
 
                        handler runs            returned
     QUEUED --Acquired--> PREPARING --------------> LED ------ leases are given, blocks begin
        |                    |                       |
        |                    '------ Revoked --------+--> FINISHING --handler returned, all blocks ended--> released
        |                                            |        |
-       '-- Revoked or Fenced: never told            '- Fenced+--> LOST: leases are void, no block is waited for
+       '-- Revoked or Fenced: never reported        '- Fenced+--> LOST: leases are void, no block is waited for
 
-The pump tells effects and never waits here. The program hears Acquired and Revoked from one thread (`orderly`), one
-after another, and Fenced from a second one (`urgent`), so that a handler which is busy preparing or finishing cannot
-keep the news from it that it must stop. A grant that began and ended before the program could be told is not told.
+The pump reports effects here and never waits. The program receives Acquired and Revoked on one thread (`orderly`), one
+after another, and Fenced on a second one (`urgent`), so that a handler that is busy preparing or finishing cannot hold
+back the news that it must stop. A grant that began and ended before the program could be notified is not reported.
 
-One `Grant` is one time that a partition is this member's: acquired again, even under the same term after an outage, it
-is another grant, so that no lease which was once lost ever holds again.
+A `Grant` is one period in which a partition belongs to this member. When the partition is acquired again, even under
+the same term after an outage, it gets a new grant, so a lease that was once lost never holds again.
 """
 
 import threading
@@ -29,7 +29,7 @@ GrantState = Enum("GrantState", "QUEUED PREPARING LED FINISHING LOST")
 
 
 class Grant:
-    """One time that a partition is this member's. Changed by its barrier only; may be read from any thread."""
+    """One period in which a partition belongs to this member. Only its barrier changes it; any thread may read it."""
 
     __slots__ = ("lost_at", "partition", "reason", "state", "term", "was_told", "working")
 
@@ -37,7 +37,7 @@ class Grant:
         self.partition, self.term = partition, term
         self.state = GrantState.QUEUED
         self.working = 0
-        """Blocks in progress."""
+        """The number of blocks in progress."""
         self.was_told = False
         """Whether the Revoked handler has returned."""
         self.lost_at: float | None = None
@@ -47,8 +47,8 @@ class Grant:
 class Barrier:
     """May be shared between threads. Handlers are called outside of every lock.
 
-    `release` is called with the terms of what the program has finished, `failed` with the name of the event whose
-    handler raised.
+    `release` is called with the terms of the partitions that the program has finished, `failed` with the name of the
+    event whose handler raised.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Barrier:
     # Questions of the program
 
     def grant(self, partition: int) -> Grant | None:
-        """The present grant of `partition`, whatever its state."""
+        """The current grant of `partition`, in any state."""
         return self._grants.get(partition)
 
     def led(self) -> list[Grant]:
@@ -88,11 +88,11 @@ class Barrier:
             return [grant for grant in self._grants.values() if grant.state is GrantState.LED]
 
     def enter(self, grant: Grant) -> None:
-        """Work begins under `grant`, which is led. Called with the lock held that made sure of it."""
+        """Begin work under `grant`, which is led. The caller still holds the lock under which it checked that."""
         grant.working += 1
 
     def leave(self, grants: Sequence[Grant]) -> None:
-        """Work under each of `grants` has ended."""
+        """End work under each of `grants`."""
         with self._changed:
             for grant in grants:
                 grant.working -= 1
@@ -102,10 +102,10 @@ class Barrier:
     # News from the pump
 
     def explain(self, effects: Iterable[object]) -> None:
-        """Take note of why grants are lost, before the standing says that they are.
+        """Record why grants are lost, before the standing shows that they are.
 
-        Otherwise a lease that is asked between the two would give the reason of an earlier event: of a block that was
-        revoked first and then fenced, it would say that the successor acts.
+        Otherwise a lease that is checked between the two would give the reason of an earlier event: for a block that
+        was first revoked and then fenced, it would say that the successor acts.
         """
         for effect in effects:
             if isinstance(effect, Fenced):
@@ -113,7 +113,7 @@ class Barrier:
                     grant.reason = effect.reason
 
     def tell(self, event: Event) -> None:
-        """Take note at once, and let the program know. Never waits for it."""
+        """Record `event` immediately, and notify the program. Never waits for the program."""
         released: list[Grant] = []
         with self._changed:
             match event:
@@ -127,7 +127,7 @@ class Barrier:
         self._let_go(released)
 
     def lose_all(self, reason: str) -> None:
-        """The member ended without the protocol's farewell."""
+        """Lose all grants: the member ended before its protocol could say so."""
         with self._changed:
             self._fence(list(self._grants.values()), reason)
             self._changed.notify_all()
@@ -144,10 +144,10 @@ class Barrier:
             self.orderly.put(partial(self._prepare, self._on_event, fresh))
 
     def _revoke(self, grants: list[Grant]) -> list[Grant]:
-        """Returns what need not be waited for."""
+        """Return the grants that need no waiting."""
         asked = [grant for grant in grants if grant.state is not GrantState.QUEUED]
         for grant in grants:
-            # A program that was never told Acquired is not told Revoked either.
+            # A program that never received Acquired does not receive Revoked either.
             grant.was_told = grant.state is GrantState.QUEUED or self._on_event is None
             grant.state, grant.reason = GrantState.FINISHING, "it was revoked, and its successor acts"
         if self._on_event is not None:
@@ -166,7 +166,7 @@ class Barrier:
 
     def _prepare(self, on_event: Handler, grants: list[Grant]) -> None:
         if self._failing:
-            return  # A program that failed while it finished one partition shall not begin with another.
+            return  # A program that failed while finishing one partition must not begin another.
         begun = self._move(grants, GrantState.QUEUED, GrantState.PREPARING)
         if begun and self._call(on_event, Acquired(_terms(begun))):
             self._move(begun, GrantState.PREPARING, GrantState.LED)
@@ -183,7 +183,7 @@ class Barrier:
     def _call(self, on_event: Handler, event: Event) -> bool:
         try:
             on_event(event)
-        except BaseException as error:  # noqa: BLE001 - not to go on: whatever it is, the member ends by it.
+        except BaseException as error:  # noqa: BLE001 - not to go on: any error ends the member.
             self._failing = True
             self._failed(type(event).__name__, error)
             return False
@@ -197,7 +197,7 @@ class Barrier:
             self._changed.notify_all()
         return moved
 
-    # Changes of state; all of them with the lock held
+    # Changes of state; all with the lock held
 
     def _known(self, terms: Mapping[int, int]) -> list[Grant]:
         found = [self._grants.get(partition) for partition in terms]
@@ -218,7 +218,7 @@ class Barrier:
         grant.state, grant.lost_at, grant.reason = GrantState.LOST, self._clock(), reason
 
     def _let_go(self, grants: list[Grant]) -> None:
-        # Outside of the lock: to post it, the pump is woken up, which takes locks of the ledger.
+        # Outside the lock: posting this wakes the pump, which takes locks of the ledger.
         if grants:
             self._release(_terms(grants))
 

@@ -1,17 +1,17 @@
-"""Believed owners: the table of a group without a broker, as one of its members believes it.
+"""Believed owners: the owner table of a group without a broker, as one of its members believes it to be.
 
     outlook --leaders, terms, cards--> table of owners --feed--> look-ups of this process, and of its agent's clients
 
-Nobody writes down who leads in such a group. But each member hears the leader of every partition that it helps to elect
-one for, and each peer tells what it is called and where its clients reach it. That is enough to send a client to the
-right member, at the price of any look-up.
+Such a group keeps no record of who leads. But each member hears who leads every partition that it helps to elect a
+leader for, and each peer announces its name and the address where clients reach it. That is enough to send a client to
+the right member, at the cost of an ordinary look-up.
 
-**Good to route by, and for nothing else.** A member may know of another leader a moment later than the others, or be
-cut off, and then it knows of none within a few heartbeats. So an owner in here is a place to go to. Whoever goes there
-is told by that member's lease whether it leads; and what is written is written under that lease, and never under a term
-that was found here. It is no other with the tables of a ledger, but for this: two members may believe two things.
+**Use it for routing only.** A member may learn of a new leader a moment later than the others. It may also be cut off,
+and then within a few heartbeats it knows of no leader. So an owner in this table is only an address to try. The member
+there knows from its lease whether it leads; writes happen under that lease, and never under a term found in this table.
+The same is true of a ledger's tables, with one difference: two members may believe different things.
 
-A peer that has told nothing of itself is called as the list spells it, and has no address.
+A peer that has not introduced itself appears under its name in the list, and has no address.
 """
 
 from neli_router.core.keyspace import Layout
@@ -23,11 +23,11 @@ from neli_router.router.table import Owner, Peer, Table
 __all__ = ["BelievedOwners"]
 
 WAIT = "wait for the election, or see by `neli peers` who answers"
-NO_PART = "it takes no part in the election for some, and knows nobody who leads those"
+NO_PART = "it takes no part in the election for some, and does not know who leads those"
 
 
 class BelievedOwners:
-    """Turns the outlooks of one member into readings. One that says the same has the very same table."""
+    """Turns the outlooks of one member into readings. If nothing changed, the reading has the same table object."""
 
     def __init__(self, address: str, layout: Layout) -> None:
         self._address, self._layout = address, layout
@@ -38,7 +38,7 @@ class BelievedOwners:
     def reading(self, outlook: Outlook) -> Reading:
         members = tuple(
             Peer(peer, "", 1, "") if (card := outlook.cards.get(place)) is None
-            # A drained member asks for no partition: that is what a weight of 0 means.
+            # A drained member wants no partitions, which is what a weight of 0 means.
             else Peer(card.name or peer, card.address, int(not card.drained), "")
             for place, peer in enumerate(outlook.peers)
         )  # fmt: skip
@@ -63,7 +63,7 @@ class BelievedOwners:
             and list(before.partitions) == owners
             and None not in owners
         ):
-            return before  # Only why they lead is told otherwise now.
+            return before  # Only the explanation differs, and the table does not show that while all are led.
         parts = [why, NO_PART if None in leaders else ""]
         found = f"this member knows no peer that leads it: {'; '.join(filter(None, parts))}"
         return Table.of(self._address, self._layout, self._number, owners, members, (found, WAIT))

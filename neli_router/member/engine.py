@@ -1,28 +1,28 @@
-"""The engine: one member's inner works, which turn on a thread of their own.
+"""The engine: one member's internals, which run on a thread of their own.
 
     OPENING --the ledger can be read--> PUMPING --the machine stopped, or something broke--> ENDED
-       |-- away, for now: try again        |                                                   ^
-       '-- told to close ------------------+---------------------------------------------------'
+       |-- unreachable, for now: retry     |                                                   ^
+       '-- asked to close -----------------+---------------------------------------------------'
                                            |
                                            |-- standing, state --> membership: leases and waiting calls
                                            |-- state, outlook ---> feed: look-ups
                                            |-- effects ----------> barrier: the program's handler
                                            '-- notices ----------> journal
 
-`start` raises all that makes no sense to retry, on the caller's thread: a ledger that cannot be used, a group with
-other settings. A ledger that is merely away is no such thing; the member joins when it is back.
+`start` raises, on the caller's thread, any error that is not worth a retry: a ledger that cannot be used, a group with
+other settings. A ledger that is only unreachable raises no error; the member joins once the ledger is back.
 
-A driver may hang in the opening of a ledger for as long as its server does not answer. So only the member's own thread
-opens: `start` waits no longer than it was told to, and one that is told to close meanwhile ends at once, because it
-leads nothing yet. The thread then closes what it comes to open.
+A driver may hang while it opens a ledger, for as long as its server does not answer. So only the member's own thread
+opens the ledger: `start` never waits longer than its timeout, and a member that is asked to close in the meantime ends
+immediately, because it leads nothing yet. The thread then closes the ledger if it opens after all.
 
-Whatever ends the engine, the program is fenced before the ledger is let go.
+Whatever ends the engine, the program is fenced before the ledger is released.
 
     fork  --in the child---> void: the threads, the connection and the place in the group are the parent's
-    exit  --before close---> asked to leave in good order, for at most EXIT_MAX, then to leave at once
+    exit  --before close---> asked to leave in good order, for at most EXIT_MAX, then to leave immediately
 
-A script that ends without `close` would otherwise keep its partitions until the others miss its heartbeats. And a child
-that went on with its parent's leases would be a second leader that no other member knows of.
+Otherwise, a script that ends without `close` would keep its partitions until the others miss its heartbeats. And a
+child that continued with its parent's leases would be a second leader that no other member knows of.
 """
 
 import atexit
@@ -68,32 +68,32 @@ from neli_router.router.owners_reader import OwnersReader, OwnersTap
 __all__ = ["BREAK_OFF_MAX", "EXIT_MAX", "FLUSH_MAX", "START_MAX", "Engine", "WishAttempt"]
 
 REOPEN_EVERY = 0.2
-"""The pause before opening an absent ledger is tried again. Opening costs more than reading, and nothing is led yet."""
+"""The pause between attempts to open an absent ledger. Opening costs more than reading, and nothing is led yet."""
 
 START_MAX = 5.0
-"""How long a program waits for its member to open and read the ledger. Until then, errors are raised to the program;
-later ones end the member."""
+"""How long a program waits for its member to open and read the ledger. Errors within this time are raised to the
+program; later errors end the member."""
 
 SLOW_AFTER = 0.5
-"""How long an opening may take until the log tells of it. A server across the world answers in less, and a person who
-started a program should not look at an empty log for longer."""
+"""How long opening may take before the log mentions it. A server on the other side of the world answers sooner, and the
+person who started the program should not stare at an empty log for longer."""
 
-SLOW = f"no answer has come for {SLOW_AFTER:g} s, and it goes on waiting"
+SLOW = f"no answer has come for {SLOW_AFTER:g} s; still waiting"
 
 BREAK_OFF_MAX = 1.0
-"""How long to wait for a member that was told to leave at once. Only a driver that hangs takes longer."""
+"""How long to wait for a member that was asked to leave immediately. Only a driver that hangs takes longer."""
 
 EXIT_MAX = 2.0
-"""How long a process waits at its end for handlers and blocks to finish. Longer is kinder to work in daemon threads,
-shorter to a person who presses Ctrl-C."""
+"""How long a process waits at exit for handlers and blocks to finish. A higher value is kinder to work in daemon
+threads, a lower one to a person who presses Ctrl-C."""
 
 FLUSH_MAX = 0.4
-"""How long a closed member may take to let its ledger go and to write its last lines. A driver or a log that blocks for
-longer blocks only itself."""
+"""How long a closed member may take to release its ledger and write its last log lines. A driver or a log that blocks
+for longer blocks only itself."""
 
 
 class Engine:
-    """One member. `turn` and `run` belong to its own thread; all else may be called from any."""
+    """One member. `turn` and `run` belong to its own thread; everything else may be called from any thread."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Engine:
             max_age=config.max_age,
             clock=runtime.clock,
             watched=not runtime.is_turned,
-            # Of its end this member tells itself.
+            # The member logs its own end.
             tell=lambda notice: None if notice.event == "router.stopped" else self.journal.tell(notice),
         )
         self._footing: Footing | None = None
@@ -140,15 +140,15 @@ class Engine:
         self._moved = self._tried = self._ending = self._is_left_alone = False
 
     def start(self, timeout: float) -> None:
-        """Open the ledger and read it to its end, then go on by itself. Raises what will not heal.
+        """Open the ledger and read it to its end, then continue in the background. Raises errors that will not heal.
 
-        Returns after `timeout` seconds, wherever it has come to.
+        Returns after `timeout` seconds, no matter how far it got.
         """
         _living.add(self)
         if not (self.config.has_ledger or self._is_alone):
             self._read_owners()
         try:
-            if self.runtime.is_turned:  # Nothing hangs in a test, and none wants its clock to be turned by this.
+            if self.runtime.is_turned:  # In a test nothing hangs, and opening must not turn the clock.
                 self._try_to_open()
                 while self._has_to_read():
                     self.turn()
@@ -160,13 +160,13 @@ class Engine:
         except BaseException as error:
             if self.runtime.is_turned:
                 self._end(error)
-            else:  # Ctrl-C, while the member's thread is at work; or it has ended already.
+            else:  # Ctrl-C while the member's thread is at work, or the member has ended already.
                 self.ask_close(at_once=True)
             raise
         self._is_left_alone = True
 
     def _read_owners(self) -> None:
-        """Let the router know what the store of owners tells, because the protocol does not know it."""
+        """Feed the router from the owner store, because the protocol does not know the owners."""
         try:
             source = owners_of(self.config)
         except BeyondProtocol as error:
@@ -176,7 +176,7 @@ class Engine:
 
     @property
     def _is_alone(self) -> bool:
-        """Whether look-ups go by what this member believes, because nobody tells more."""
+        """Whether look-ups use what this member believes, for lack of another source."""
         return self.config.protocol in ELECTED and self.config.ownership is None
 
     def _start_loops(self) -> None:
@@ -197,18 +197,18 @@ class Engine:
         return self.membership.is_over or (self._tried and not self._has_to_read())
 
     def _has_to_read(self) -> bool:
-        """Whether the ledger can be read, and was not yet read to its end."""
+        """Whether the ledger can be read, but has not been read to its end yet."""
         footing, membership = self._footing, self.membership
         if membership.is_over or footing is None or membership.obstacle:
             return False
-        # What the machine stops by ends this member a moment later, and is raised then.
+        # An error that stops the machine ends this member a moment later, and is raised then.
         return not footing.machine.caught_up or footing.machine.error is not None
 
     # The loop
 
     @property
     def deadline(self) -> float:
-        """When to turn, if nothing comes first."""
+        """When to turn next, if nothing else comes first."""
         if self.membership.is_over:
             return inf
         return self.runtime.clock() + REOPEN_EVERY if self._footing is None else self._footing.machine.deadline
@@ -218,7 +218,7 @@ class Engine:
             self.turn()
 
     def turn(self) -> bool:
-        """One bounded piece of work; False if nothing came of it."""
+        """Do one bounded piece of work; return False if it had no effect."""
         self._moved = False
         if self.membership.is_over:
             return False
@@ -228,7 +228,7 @@ class Engine:
             elif not self._try_to_open():
                 self.runtime.pause(REOPEN_EVERY)
         except BaseException as error:
-            # Not to go on: whatever it is, the member ends by it, without the protocol's farewell to the program.
+            # Not to go on: any error ends the member, without a last event from the protocol to the program.
             self.membership.standing = NO_STANDING
             self.barrier.lose_all(f"the member ended by {type(error).__name__}")
             self._end(error)
@@ -250,7 +250,7 @@ class Engine:
         return True
 
     def _cannot_open(self, why: str) -> None:
-        if self._obstacles.get("open", "") in {"", SLOW}:  # A line for each failed try would bury the first.
+        if self._obstacles.get("open", "") in {"", SLOW}:  # A line for each failed attempt would bury the first.
             self.journal.note("warning", "ledger.unavailable", what="open", ledger=self.config.public_ledger, error=why)
         self._meet("open", why)
 
@@ -264,7 +264,7 @@ class Engine:
                 if "open" in self._obstacles:
                     self.journal.note("info", "ledger.available", what="open", ledger=self.config.public_ledger)
                 self._meet("open", "")
-        if gone:  # It was closed while the ledger was opened.
+        if gone:  # The member was closed while the ledger was being opened.
             self._let_go(footing)
         membership.notify()
 
@@ -304,12 +304,12 @@ class Engine:
             case Stopped():
                 self._stopped = news
                 if self._footing is not None:
-                    self._footing.wake()  # Or the read that follows would wait for records that no machine takes.
+                    self._footing.wake()  # Otherwise, the next read would wait for records that no machine takes.
             case _:
                 pass  # Other notices are for the journal.
 
     def _meet(self, what: str, obstacle: str) -> None:
-        """The ledger cannot be opened, read or appended to because of `obstacle`; if that is empty, it can be again."""
+        """Record why the ledger cannot be opened, read or appended to; an empty `obstacle` means that it can again."""
         others = {key: text for key, text in self._obstacles.items() if key != what}
         self._obstacles = {**others, what: obstacle} if obstacle else others
         self.membership.obstacle = next(iter(self._obstacles.values()), "")
@@ -319,14 +319,14 @@ class Engine:
     # Requests of the program, from any thread
 
     def post(self, event: Request) -> None:
-        """Let the protocol take `event` soon, if it has begun."""
+        """Pass `event` to the protocol soon, if the protocol has begun."""
         if not self.membership.is_over and self._footing is not None:
             self._footing.post(event)
 
     def pledge(self, seconds: float, processes: Sequence[ProcessMark]) -> None:
-        """Other processes may act on this member's leases for so long from now on. Raises ConfigError if a witness may
-        not wait for that."""
-        # Of what is no number, such as nan, a child would take no note.
+        """Other processes may act on this member's leases for `seconds` from now. Raises ConfigError if the witness
+        cannot wait that long."""
+        # The check also catches nan, which a child would ignore.
         if not 0 <= seconds <= LEASE_MAX:
             raise ConfigError(
                 [f"a pledge is of 0 to {LEASE_MAX:g} seconds, as long as a lease may be, got {seconds!r:.60}"]
@@ -334,8 +334,8 @@ class Engine:
         config = self.config
         if config.witness not in {"child", "none"} and config.has_ledger:
             problem = (
-                f"a pledge is kept by witness='child', and this member has {config.witness!r}: others see this "
-                "process alone, and would tell its death at once. Choose 'child', or 'none'"
+                f"a pledge is kept by witness='child', and this member has {config.witness!r}: other witnesses see "
+                "this process alone, and would report its death immediately. Choose 'child', or 'none'"
             )
             raise ConfigError([problem])
         if not self.membership.is_over and self._footing is not None:
@@ -343,7 +343,7 @@ class Engine:
 
     @contextmanager
     def wishing(self, wish: CheckedWish, timeout: float) -> "Iterator[WishAttempt]":
-        """A block that waits for `is_due`, says it, and waits for `is_over`. Raises at its end if that was in vain."""
+        """A block that waits for `is_due`, says the wish, and waits for `is_over`. Raises at its end if it failed."""
         self.membership.require_alive()
         if not self.config.has_ledger:
             raise no_wishes(wish.what, self.config.protocol)
@@ -354,23 +354,23 @@ class Engine:
             raise unheard(wish, timeout, self.membership.obstacle)
 
     def rebalance(self) -> None:
-        """Pass what this member leads to living peers that are preferred. Raises BeyondProtocol, where nobody is."""
+        """Pass what this member leads to living preferred peers. Raises BeyondProtocol where no peer is preferred."""
         wanted = "preferred leaders were wanted"
         self._require_election(wanted)
         if self.config.protocol == "gossip" or self.config.policy == "random":
             found = "gossip" if self.config.protocol == "gossip" else "policy='random'"
-            raise BeyondProtocol(wanted, f"{found} prefers nobody", "name the peer that shall lead")
+            raise BeyondProtocol(wanted, f"{found} has no preferred peers", "name the peer that should lead")
         self.post(Rebalance())
 
     def nominate(self, peer: str, partitions: Iterable[int] | None) -> None:
-        """Let `peer`, as the list spells it, lead these partitions; None is all."""
+        """Let `peer`, spelled as in the list, lead these partitions; None means all."""
         wanted = f"{peer} was wanted as a leader"
         self._require_election(wanted)
         if self.config.protocol == "gossip" and partitions is not None:
             raise BeyondProtocol(wanted, "with gossip one member leads all partitions", "leave the partitions out")
         peers, numbers = peers_at(self.config).peers, None if partitions is None else tuple(partitions)
         if peer not in peers:
-            raise ConfigError([f"{str(peer)[:100]!r} is none of the peers: there is {', '.join(peers)}"])
+            raise ConfigError([f"unknown peer {str(peer)[:100]!r}; known peers: {', '.join(peers)}"])
         self._require_partitions(numbers or ())
         place, replicas = peers.index(peer), self.replicas()
         for i in numbers or ():
@@ -378,18 +378,18 @@ class Engine:
                 found = f"it is no replica of partition {i}, which {', '.join(peers[one] for one in replicas[i])} elect"
                 raise BeyondProtocol(wanted, found, "name one of these")
         if not any(place in able for able in replicas):
-            raise BeyondProtocol(wanted, "it is no replica of any partition", "name another peer")
+            raise BeyondProtocol(wanted, "it is not a replica of any partition", "name another peer")
         self.post(Nominate(place, numbers))
 
     def replicas(self) -> Sequence[Collection[int]]:
-        """By partition, the places of the peers that may lead it."""
+        """For each partition, the places of the peers that may lead it."""
         settings, count = self.config.peer_settings(my_place(self.config)), self.config.layout.partitions
         if isinstance(settings, TermSettings):
             return [electorate(settings, i)[0] for i in range(count)]
         return [range(settings.size)] * count
 
     def shed(self, partitions: Iterable[int] | None) -> None:
-        """Lead these, or all, only while no other peer can; none takes that back."""
+        """Lead these partitions, or all, only while no other peer can; an empty list takes that back."""
         self.membership.require_open()
         wanted = "to lead some partitions only while no other member can was wanted"
         if not self.drains_itself:
@@ -407,7 +407,7 @@ class Engine:
 
     @property
     def drains_itself(self) -> bool:
-        """Whether the group is one in which each member sheds for itself, and nobody for another."""
+        """Whether each member of this group sheds for itself, and no member can do it for another."""
         return self.config.protocol in ELECTED
 
     def require_itself(self, name: str) -> None:
@@ -416,8 +416,8 @@ class Engine:
         mine = [self.member, *filter(None, [peers_at(self.config).me])]
         if name not in mine:
             problem = (
-                f"{name!r:.60} is not this member, which is {' at '.join(mine)}: among peers nobody writes down what "
-                "is wished of others, so each member drains itself. Ask the agent of the other, or its program"
+                f"{name!r:.60} is not this member, which is {' at '.join(mine)}: peers keep no record of wishes for "
+                "others, so each member drains itself. Ask the other member's agent, or its program"
             )
             raise ConfigError([problem])
 
@@ -429,38 +429,38 @@ class Engine:
     def _require_election(self, wanted: str) -> None:
         self.membership.require_open()
         if self.config.protocol not in ("term", "gossip"):
-            found = f"in a group of the protocol {self.config.protocol!r} nobody can be named to lead"
+            found = f"in a group of the protocol {self.config.protocol!r}, no member can be named to lead"
             raise BeyondProtocol(wanted, found, "choose the protocol 'term', where any member may lead")
 
     def wish(self, wish: CheckedWish) -> None:
-        """Let the ledger take note, under the name of the present incarnation."""
+        """Write `wish` to the ledger, in the name of the current incarnation."""
         self.post(Wish(wish.record(self.membership.incarnation)))
 
     def oversee(self, watch: Callable[[float], None]) -> None:
-        """Call `watch` with the time, again and again: for what must be watched from outside. It must not wait."""
+        """Call `watch` with the time, again and again, for things to be watched from outside. It must not wait."""
         with self.membership.changed:
             self._watches = (*self._watches, watch)
 
     def neglect(self, watch: Callable[[float], None]) -> None:
-        """Take an `oversee` back."""
+        """Undo an `oversee`."""
         with self.membership.changed:
             self._watches = tuple(other for other in self._watches if other != watch)
 
     def ask_close(self, *, at_once: bool = False, error: NeliError | None = None) -> None:
-        """Let the member leave; never waits. `at_once` fences the program, without waiting for what it does."""
+        """Let the member leave; never waits. `at_once` fences the program, without waiting for its work."""
         membership = self.membership
         if membership.is_over or (membership.closing and not at_once):
             return
         error = self._failure or error  # The first failure is the cause of all others.
         self._close = Close(at_once, error)
-        membership.error = error  # Before `closing`: questions shall be answered with the failure, if there was one.
+        membership.error = error  # Before `closing`: from then on, callers must see the failure, if there was one.
         membership.closing = True
-        self._end(error, unless_pumping=True)  # There is nothing to hand over, and the opening may hang.
+        self._end(error, unless_pumping=True)  # Before pumping, there is nothing to hand over, and opening may hang.
         self.post(self._close)
         membership.notify()
 
     def close(self, timeout: float | None) -> None:
-        """Leave in good order within `timeout` seconds, else at once. A caller that must not wait only asks."""
+        """Leave in good order within `timeout` seconds, then immediately. A caller that must not wait only asks."""
         membership = self.membership
         if membership.void is not None:
             return
@@ -497,7 +497,7 @@ class Engine:
         else:
             known = error if isinstance(error, NeliError) else defect(error)
             self.feed.fail(known)
-            if self._is_left_alone:  # Else it is raised to the program, which is to tell it once.
+            if self._is_left_alone:  # Otherwise the error is raised to the program, which should report it once.
                 self.journal.note("error", "member.stopped", error=type(error).__name__, why=str(known))
         membership.error, membership.ended = error, True
         for lane in self.barrier.lanes:
@@ -505,7 +505,7 @@ class Engine:
         membership.notify()
         if self._owners_reader is not None:
             self._owners_reader.close(0)
-        # Last, because a driver may take a while to close, and nobody must wait for that longer than FLUSH_MAX.
+        # Last, because a driver may take a while to close, and no caller may wait for it longer than FLUSH_MAX.
         if self._footing is not None:
             self._let_go(self._footing)
         self.journal.lane.end()
@@ -517,7 +517,7 @@ class Engine:
             self.journal.note("warning", "ledger.close_failed", error=str(error))
 
     def on_fork(self, parent: int) -> None:
-        """This is a child of process `parent`. Takes no lock: the thread that holds it may not exist here."""
+        """Void this copy, in a child of process `parent`. Takes no lock: the thread holding it may not exist here."""
         self.membership.make_void(forked(self.member, parent))
 
 
@@ -529,19 +529,19 @@ class WishAttempt:
         self._give_up_at = self._membership.clock() + timeout
 
     def is_due(self) -> bool:
-        """Whether it can be said, or never will be: before its genesis a ledger takes note of nothing."""
+        """Whether the wish can be said, or never will be: before its genesis, a ledger records nothing."""
         return self._membership.is_over or self._membership.state.genesis is not None
 
     def say(self) -> float:
-        """Let the ledger take note; for how many seconds to wait for that."""
+        """Write the wish to the ledger; return how many seconds to wait for it to appear."""
         if self._wish.name and self._membership.state.holder(self._wish.name) is None:
-            # It may be about to join. But a name that is mistyped never does, and nothing else would tell.
+            # The member may be about to join. But a mistyped name never joins, and nothing else would report it.
             self._engine.journal.note("warning", "wish.waits_for_member", wish=self._wish.what, name=self._wish.name)
         self._engine.wish(self._wish)
         return self._give_up_at - self._membership.clock()
 
     def is_over(self) -> bool:
-        """Whether the ledger shows it, or will not any more."""
+        """Whether the ledger shows the wish, or can no longer show it."""
         return self._membership.is_over or self._wish.shown(self._membership.state)
 
 
@@ -554,7 +554,7 @@ def _kind_of_table(config: Config) -> str:
 
 
 _living: WeakSet[Engine] = WeakSet()
-"""The engines of this process that have begun and were not forgotten."""
+"""The engines of this process that were started and are not garbage-collected yet."""
 
 
 def _after_fork() -> None:
@@ -574,5 +574,5 @@ def _at_exit() -> None:
 
 
 atexit.register(_at_exit)
-if hasattr(os, "register_at_fork"):  # Windows has none, and must come as far as to be refused with a clear sentence.
+if hasattr(os, "register_at_fork"):  # Windows has none, but must get far enough to be refused with a clear message.
     os.register_at_fork(after_in_child=_after_fork)

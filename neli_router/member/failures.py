@@ -1,11 +1,11 @@
-"""Failures of the program, of its process, and of ours, in words that help at 3 a.m.
+"""Failures of the program, of its process and of this library, in words that help at 3 a.m.
 
     a handler raised            HandlerFailed   the program's own error is its cause
     used in a forked child      Forked
     our thread ended by a bug   NeliError       a defect: what `await_closed` raises has the traceback
 
-The text of a foreign error may quote a key, and a key may be a person's name. So it is never repeated here: the place
-where it was raised stands in for it.
+The text of a foreign error may quote a key, and a key may be a person's name. So that text is never repeated here;
+messages name the place where the error was raised instead.
 """
 
 import os
@@ -23,18 +23,18 @@ def place_of(error: BaseException) -> str:
 
 
 def handler_failed(event: str, error: BaseException) -> HandlerFailed:
-    """The error that ends a member whose program's handler of `event` raised `error`."""
+    """The error that ends a member when the program's handler of `event` raised `error`."""
     failure = HandlerFailed(
         f"the program's handler of {event} was to return",
         f"it raised {type(error).__name__} ({place_of(error)})",
-        "mend it and start the member again: it has left, because what is half prepared or half finished cannot be led",
+        "fix it and restart the member, which has left: a half-prepared or half-finished partition cannot be led",
     )
     failure.__cause__ = error
     return failure
 
 
 def forked(member: str, parent: int) -> Forked:
-    """The error of every use of `member` in this child of the process `parent`."""
+    """The error for every use of `member` in this child of process `parent`."""
     return Forked(
         f"member {member} was needed",
         f"process {parent} opened it and this is process {os.getpid()}, forked from it",
@@ -43,7 +43,7 @@ def forked(member: str, parent: int) -> Forked:
 
 
 def defect(error: BaseException) -> NeliError:
-    """The error of ours that stands for a foreign one."""
+    """Our error that stands in for a foreign one."""
     return NeliError(
         "a member's own thread was to run until the member was closed",
         f"it ended by {type(error).__name__} ({place_of(error)})",

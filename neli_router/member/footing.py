@@ -1,11 +1,11 @@
-"""The footing: what a member stands on, and the pump that keeps it there. Its engine turns it, and knows no more of it.
+"""The footing: what a member stands on, and the pump that keeps it there. The engine only turns it.
 
     ledger_footing    a ledger and Induction: reads what the whole group is and does
-    group_footing     a broker's consumer group and NELI or Fast NELI: knows its own tenures, and nothing of the others'
-    peer_footing      datagrams between the members, and an elector: the same
+    group_footing     a broker's consumer group and NELI or Fast NELI: knows its own tenures, but not the others'
+    peer_footing      datagrams between the members, and an elector: likewise
 
-A footing is opened on the engine's thread, because a driver may hang. It says what happens by `Foothold`, which belongs
-to the engine.
+A footing is opened on the engine's thread, because a driver may hang. It reports what happens through the engine's
+`Foothold`.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,43 +21,43 @@ __all__ = ["Foothold", "Footing", "Request"]
 
 
 Request = Released | Close | Wish | Nominate | Prefer | Rebalance
-"""What a program, or an operator, says to a machine. The engine posts to each footing what its protocol takes."""
+"""A program's or an operator's request to a machine. The engine posts to each footing only what its protocol takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foothold:
-    """The engine's ear. All of it is called on the engine's thread."""
+    """The engine's callbacks. All of them are called on the engine's thread."""
 
     explain: Callable[[Sequence[object]], None]
-    """Gets the effects of a step before the standing says what they come to."""
+    """Receives the effects of a step before the standing shows their result."""
     stepped: Callable[[float], None]
-    """Called with the time after each step, when the membership knows what it came to, and before its effects are
-    carried out."""
+    """Called with the time after each step, once the membership knows its result, and before its effects are carried
+    out."""
     moved: Callable[[], None]
-    """Called when others may have something to do now that was not told them."""
+    """Called when other loops may have something to do now and were not notified of it."""
     tell: Callable[[News], None]
-    """Gets what the machine tells its program and its operators."""
+    """Receives the machine's news for its program and its operators."""
 
 
 class Footing(Protocol):
-    """One member's. `turn` and `close` belong to one thread; all else may be called from any."""
+    """One member's footing. `turn` and `close` belong to one thread; the rest may be called from any thread."""
 
     @property
     def machine(self) -> Machine[Any, Any]:
-        """The machine that is driven."""
+        """The machine that this footing drives."""
 
     def turn(self) -> None:
-        """One bounded piece of work."""
+        """Do one bounded piece of work."""
 
     def post(self, event: Request) -> None:
-        """Let the machine take `event` soon."""
+        """Pass `event` to the machine soon."""
 
     def wake(self) -> None:
-        """Make a `turn` that waits return."""
+        """Make a waiting `turn` return."""
 
     def pledge(self, until: float, processes: Sequence[ProcessMark]) -> None:
-        """Others may act on this member's leases until then, and its death is not told before; if `processes` are told,
-        they act no longer than one of these lives."""
+        """Others may act on this member's leases until then, and its death is not reported earlier. If `processes` are
+        named, others act only while one of these processes is alive."""
 
     def close(self) -> None:
-        """Let go of it. May raise NeliError, and block for a driver's time."""
+        """Release what the footing holds. May raise NeliError, and block for as long as a driver does."""

@@ -2,8 +2,8 @@
 
     pump --standing--> membership: leases and waiting calls
 
-Such a member knows what it leads, and not who leads the rest: no record of the group exists. Its router is fed by the
-store of owners, where every member tells what it leads, or by nothing: see `engine.py`.
+Such a member knows what it leads, but not who leads the rest: no record of the group exists. Its router is fed by the
+owner store, where every member publishes what it leads, or by nothing: see `engine.py`.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ __all__ = ["GroupFooting"]
 
 
 class GroupFooting:
-    """A `Footing`, opened. Raises LedgerError, ConfigError and GroupMismatch."""
+    """An open `Footing`. Raises LedgerError, ConfigError and GroupMismatch."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class GroupFooting:
                 explain=foothold.explain,
             )
         except BaseException:
-            with contextlib.suppress(NeliError):  # The first failure is the one to tell.
+            with contextlib.suppress(NeliError):  # The first failure is the one to report.
                 self.close()
             raise
-        # At once, and not at the first step: the store of owners is told of this member when the engine has it.
+        # Now, not at the first step: the member is published to the owner store as soon as the engine has this footing.
         membership.incarnation = self._pump.machine.incarnation
 
     @property
@@ -73,7 +73,7 @@ class GroupFooting:
         self._subscription.wake()
 
     def pledge(self, until: float, processes: Sequence[ProcessMark]) -> None:
-        pass  # Nobody tells of a death: the broker ends the session of one that is silent.
+        pass  # No witness reports a death: the broker ends the session of a silent member.
 
     def close(self) -> None:
         self._subscription.close()

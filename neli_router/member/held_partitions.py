@@ -1,10 +1,10 @@
 """Held partitions: some of a member's partitions, on which a server's client works. Each ends at its own time.
 
-    member.hold(partitions) --those that are led--> LED --revoked: told once--> FINISHING --close--> handed over
-                                                     '------ lost: told once, and let go of <--'
+    member.hold(partitions) --those that are led--> LED --revoked: reported once--> FINISHING --close--> handed over
+                                                     '------ lost: reported once, and let go of <--'
 
-A block of `leading` is one thread's or one task's work for one partition, and ends with it. A client of the agent may
-hold hundreds of partitions, and goes on with the others when one is lost. So the agent's stream asks a holding for news
+A `leading` block is the work of one thread or one task for one partition, and ends with it. A client of the agent may
+hold hundreds of partitions, and keeps the others when one is lost. So the agent's stream asks the holding for news
 whenever something has changed; nothing here waits. The handover of each partition waits until the holding is closed.
 """
 
@@ -19,7 +19,7 @@ __all__ = ["HeldPartitions"]
 
 
 class HeldPartitions(Closing):
-    """Those of `partitions` that are led now. Belongs to one thread."""
+    """The subset of `partitions` that is led now. Belongs to one thread."""
 
     def __init__(self, membership: Membership, partitions: Sequence[int]) -> None:
         self._membership, self._partitions = membership, partitions
@@ -30,15 +30,15 @@ class HeldPartitions(Closing):
 
     @property
     def leases(self) -> Sequence[Lease]:
-        """Of all that is still held, in the order of their partitions."""
+        """The leases of all that is still held, in the order of their partitions."""
         return [self._leases[partition] for partition in sorted(self._leases)]
 
     def has_news(self) -> bool:
-        """Whether `revoked`, `lost` or `more` has something to tell."""
+        """Whether `revoked`, `lost` or `more` has something to report."""
         return bool(self._revoked() or self._lost() or self._more())
 
     def lost(self) -> Mapping[str, Sequence[Lease]]:
-        """Why -> leases, of those that do not hold any more since this was last asked. They are let go of."""
+        """Reason -> the leases lost for it since the last call. They are let go of."""
         told: dict[str, list[Lease]] = {}
         for partition in self._lost():
             lease = self._leases.pop(partition)
@@ -50,20 +50,19 @@ class HeldPartitions(Closing):
         return told
 
     def revoked(self) -> Sequence[Lease]:
-        """Those that were revoked since this was last asked."""
+        """The leases that were revoked since the last call."""
         revoked = self._revoked()
         self._told_revoked.update(revoked)
         return [self._leases[partition] for partition in revoked]
 
     def more(self) -> Sequence[Lease]:
-        """Of the partitions that were asked for, those that came to be led since this was last asked. They are not
-        held."""
+        """Leases of requested partitions that have become led since the last call. They are not held."""
         more = self._more()
         self._told_more = {grant for grant in self._told_more if grant.state is GrantState.LED} | set(more)
         return [Lease(self._membership, grant, grant.partition) for grant in more]
 
     def close(self) -> None:
-        """Let go of all of it. Twice is fine."""
+        """Let go of everything. May be called more than once."""
         self._membership.leave(*self._grants.values())
         self._grants.clear()
         self._leases.clear()

@@ -1,13 +1,13 @@
-"""The journal: a member's lines in the log, written off the threads that must not wait.
+"""The journal: a member's log lines, written on a separate thread so that threads which must not wait never do.
 
     pump, handlers --note(level, event, fields)--> [ note | note | ... ] --own thread--> structlog or logging
                                                      at most NOTES_MAX; beyond that they are counted, not kept
 
-A log may block: a full pipe to a container's runtime, a slow disk. A member whose heartbeat waits for its log line
-loses its leases to it. So only the thread of this lane writes.
+A log may block: a full pipe to a container's runtime, a slow disk. A member whose heartbeat waited for a log line
+would lose its leases. So only the thread of this lane writes.
 
-Every event has a constant name. Partitions and terms are logged, keys never, nor the text of a program's own errors,
-which may quote one.
+Every event has a constant name. Partitions and terms are logged. Keys are never logged, and neither is the text of a
+program's own errors, which may quote a key.
 """
 
 import sys
@@ -22,7 +22,7 @@ from neli_router.protocols.protocol import Acquired, Fenced, News, Notice, Revok
 __all__ = ["NOTES_MAX", "Journal"]
 
 NOTES_MAX = 1000
-"""Notes that may wait while the log blocks: several minutes of a very bad day. More would cost memory."""
+"""How many notes may wait while the log blocks: several minutes of a very bad day. More would cost memory."""
 
 
 QUIET = frozenset(
@@ -37,7 +37,7 @@ QUIET = frozenset(
     }
     | {"peers.alive", "peers.majority_heard", "peers.moved", "peers.resolved", "witness.found"}
 )
-"""Notices that report no trouble."""
+"""Notices that do not report trouble."""
 
 
 class Journal:
@@ -49,7 +49,7 @@ class Journal:
         self.lane: Lane[tuple[str, str, Mapping[str, object]]] = Lane(lane_name, self._write, on_end)
 
     def tell(self, news: News) -> None:
-        """Note what the protocol has to say to operators, if it is that."""
+        """Log `news` if it is meant for operators."""
         match news:
             case Acquired(terms=terms):
                 self.note("info", "leader.acquired", **_fields(terms))
@@ -63,7 +63,7 @@ class Journal:
                 pass
 
     def note(self, level: str, event: str, /, **fields: object) -> None:
-        """Write it down soon. Never waits, never raises."""
+        """Log this soon. Never waits, never raises."""
         if self.lane.length < NOTES_MAX:
             self.lane.put((level, event, fields))
         else:
@@ -76,7 +76,7 @@ class Journal:
             if self._dropped:
                 dropped, self._dropped = self._dropped, 0
                 self._log.warning("journal.dropped", notes=dropped)
-        except Exception:  # noqa: BLE001 - as `logging` itself does: a broken log must not end what it reports on.
+        except Exception:  # noqa: BLE001 - like `logging` itself: a broken log must not end what it reports on.
             traceback.print_exc(file=sys.stderr)
 
 

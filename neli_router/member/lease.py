@@ -1,10 +1,10 @@
-"""The lease of a member: its program holds it while it works, and asks it before it acts.
+"""A member's lease: the program holds it while it works, and checks it before it acts.
 
     holds  <=>  the grant was not lost  and  the member's standing has the partition under this term
                 and  the host's clock has not reached the end of the last heartbeat that came back
 
-A question reads one published value and the clock. It takes no lock, reads no ledger, and needs no other thread to be
-alive. So a process that was stopped for a minute finds its lease over before its own pump knows.
+A check reads one published value and the clock. It takes no lock, reads no ledger, and does not depend on any other
+thread being alive. So a process that was stopped for a minute finds its lease over before its own pump knows.
 """
 
 from math import inf
@@ -19,7 +19,7 @@ __all__ = ["GrantedLease", "Lease"]
 
 
 class GrantedLease(BaseLease):
-    """All that the two forms of a member's lease have in common."""
+    """The common part of the two forms of a member's lease."""
 
     __slots__ = ("_grant", "_membership")
 
@@ -28,7 +28,7 @@ class GrantedLease(BaseLease):
         self._membership, self._grant = membership, grant
 
     def _end(self) -> float:
-        # Once lost, always lost: after an outage the same term may be this member's again, in a grant of its own.
+        # Once lost, always lost: after an outage this member may hold the same term again, but in a new grant.
         if self._grant.state is GrantState.LOST:
             return -inf
         return self._membership.standing.end(self._partition, self._term)
@@ -46,15 +46,15 @@ class GrantedLease(BaseLease):
         if grant.partition in standing.terms:
             ago = max(0.0, now - standing.end(grant.partition, grant.term))
             return f"it ended {ago:.3f} s ago, no heartbeat of {self._member} having come back in time"
-        return f"{self._member} does not hold it any more ({grant.reason or 'it was fenced just now'})"
+        return f"{self._member} no longer holds it ({grant.reason or 'it was fenced just now'})"
 
 
 class Lease(GrantedLease):
-    """One member's right to act for one partition. May be shared between threads; worth nothing in another process."""
+    """One member's right to act for one partition. May be shared between threads, but is void in another process."""
 
     __slots__ = ()
 
     @property
     def revoked(self) -> Revocation:
-        """Whether it is time to finish: true from when another member shall have the partition, or has it."""
+        """Whether it is time to finish: true once another member is to get the partition, or has it."""
         return Revocation(self._is_revoked, self._membership.wait)

@@ -1,18 +1,18 @@
-"""Leases: the right to act for partitions, each under its term, as long as a clock has not reached the right's end.
+"""Leases: the right to act for partitions, each under its term, until a clock reaches the right's end.
 
     BaseRight  holds <=> end > clock()
        |-- BaseLease                          one partition
        |      |-- Lease, AsyncLease              the end is that of this process's own member   (member/)
-       |      '-- AgentLease, AsyncAgentLease    the end is the one that an agent told          (agent/client/)
-       '-- Share, AsyncShare                  many partitions, as an agent told                 (agent/client/)
+       |      '-- AgentLease, AsyncAgentLease    the end is what an agent reported              (agent/client/)
+       '-- Share, AsyncShare                  many partitions, as reported by an agent          (agent/client/)
 
-    Revocation, AsyncRevocation               whether it is time to finish: to be asked, or waited for
+    Revocation, AsyncRevocation               whether it is time to finish: can be checked, or waited for
 
 A lease is a question about time, not a flag: a process that was stopped for a minute finds its lease over at its first
-question, whatever its other threads know. A check and the act that it guards are never one, because time passes between
-them. So an act that matters carries `term`, and the store that receives it refuses a lower one.
+check, no matter what its other threads know. A check and the act that it guards are never atomic, because time passes
+between them. So an act that matters carries `term`, and the store that receives it refuses a lower term.
 
-There is no I/O, no clock and no thread here. Each form says where its end comes from, and how its caller waits.
+There is no I/O, no clock and no thread here. Each form defines where its end comes from and how its caller waits.
 """
 
 from collections.abc import Callable, Coroutine
@@ -25,9 +25,9 @@ __all__ = ["AsyncRevocation", "BaseLease", "BaseRight", "Revocation"]
 
 
 class BaseRight:
-    """Everything but what it is a right to, and how one waits for its revocation.
+    """Everything except what the right covers, and how a caller waits for its revocation.
 
-    `clock` counts the seconds that `_end` is an end of.
+    `clock` is the clock on which `_end` is a time.
     """
 
     __slots__ = ("_clock", "_member")
@@ -41,16 +41,16 @@ class BaseRight:
         return self._member
 
     def remaining(self) -> float:
-        """Seconds for which it holds if it is not renewed; 0 if it is lost. It grows with each renewal."""
+        """For how many seconds it still holds without renewal; 0 if it is lost. Grows with each renewal."""
         return max(0.0, self._end() - self._clock())
 
     def holds(self) -> bool:
-        """Whether it holds now. Costs about a microsecond."""
-        return self._end() > self._clock()  # The end first: a thread may be stopped between the two questions.
+        """Whether it holds now. Takes about a microsecond."""
+        return self._end() > self._clock()  # The end first: the thread may be stopped between the two reads.
 
     def check(self) -> None:
         """Raise LeaseLost if it does not hold now (and Forked in a forked child, where no lease ever holds)."""
-        if self._end() <= self._clock():  # Not `holds()`: programs ask this again and again, and each call shows.
+        if self._end() <= self._clock():  # Not `holds()`: this is called so often that an extra call would show.
             raise self.lost()
 
     def lost(self) -> NeliError:
@@ -65,19 +65,19 @@ class BaseRight:
     # Left to each form
 
     def _wanted(self) -> str:
-        """The first part of the error when it is lost."""
+        """The first part of the error for a lost right."""
         raise NotImplementedError
 
     def _end(self) -> float:
-        """Until when it holds; `-inf` once it is lost."""
+        """When it ends; `-inf` once it is lost."""
         raise NotImplementedError
 
     def _is_revoked(self) -> bool:
-        """Whether another member shall have a partition of it, or has it."""
+        """Whether another member is to get one of its partitions, or has it."""
         raise NotImplementedError
 
     def _not_here(self, wanted: str) -> NeliError | None:
-        """The error if this object is worth nothing in this process, such as after a fork."""
+        """The error if this object is void in this process, such as after a fork."""
         raise NotImplementedError
 
     def _why_lost(self, now: float) -> str:
@@ -95,7 +95,7 @@ class BaseLease(BaseRight):
 
     @property
     def role(self) -> Role:
-        """As it was asked for. It may be a key, so it stands in no log, no error and no `repr`."""
+        """The role, as requested. It may be a key, so it never appears in a log, an error or a `repr`."""
         return self._role
 
     @property
@@ -128,7 +128,7 @@ class _BaseRevocation:
 
 
 class Revocation(_BaseRevocation):
-    """Whether it is time to finish. Becomes true once and stays so; to be used like a `threading.Event`."""
+    """Whether it is time to finish. Once true, it stays true. Use it like a `threading.Event`."""
 
     __slots__ = ("_wait",)
 
@@ -137,12 +137,12 @@ class Revocation(_BaseRevocation):
         self._wait = wait
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for it, at most `timeout` seconds; whether it is time to finish."""
+        """Wait at most `timeout` seconds; return whether it is time to finish."""
         return self._wait(self._is_set, timeout)
 
 
 class AsyncRevocation(_BaseRevocation):
-    """Whether it is time to finish. Becomes true once and stays so; to be used like an `asyncio.Event`."""
+    """Whether it is time to finish. Once true, it stays true. Use it like an `asyncio.Event`."""
 
     __slots__ = ("_wait",)
 
@@ -153,5 +153,5 @@ class AsyncRevocation(_BaseRevocation):
         self._wait = wait
 
     async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the same as in Revocation.
-        """Wait for it, at most `timeout` seconds; whether it is time to finish."""
+        """Wait at most `timeout` seconds; return whether it is time to finish."""
         return await self._wait(self._is_set, timeout)

@@ -5,9 +5,9 @@
       '----what was read----> tap
     witness --others' ends--> pump
 
-The witness, who will tell this member's death, is found before the machine begins, because the Join says who it is.
+The witness, which will report this member's death, is chosen before the machine begins, because the Join names it.
 
-All that the group is and does is in the ledger, so this member's router needs nothing else.
+The ledger holds everything that the group is and does, so this member's router needs nothing else.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ __all__ = ["LedgerFooting"]
 
 
 class LedgerFooting:
-    """A `Footing`, opened. Raises LedgerError and ConfigError."""
+    """An open `Footing`. Raises LedgerError and ConfigError."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class LedgerFooting:
                 tap=tap,
             )
         except BaseException:
-            with contextlib.suppress(NeliError):  # The first failure is the one to tell.
+            with contextlib.suppress(NeliError):  # The first failure is the one to report.
                 self.close()
             raise
         feed.address = self._ledger.address
@@ -81,7 +81,7 @@ class LedgerFooting:
         self._opened.turn()
 
     def post(self, event: Request) -> None:
-        assert isinstance(event, Released | Close | Wish), "the engine refuses what only peers take"
+        assert isinstance(event, Released | Close | Wish), "the engine refuses requests that only peers accept"
         self._opened.post(event)
 
     def wake(self) -> None:
@@ -95,7 +95,7 @@ class LedgerFooting:
         self._ledger.close()
 
     def _begin(self, state: State, now: float) -> Induction:
-        # Only now: a ledger that is away is opened again and again, and each time would be a life that no Join follows.
+        # Only now: an unreachable ledger is opened again and again, and each attempt would begin a life without a Join.
         self._witness = self._find_witness(self._life, self._ledger, self._tell)
         return Induction(
             self._settings,
@@ -125,5 +125,5 @@ class LedgerFooting:
 
     @property
     def _opened(self) -> Pump[Induction]:
-        assert self._pump is not None, "it is set when the footing is opened"
+        assert self._pump is not None, "the pump is set when the footing is opened"
         return self._pump

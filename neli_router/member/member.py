@@ -1,4 +1,4 @@
-"""The member: one process's place in a group, and all that the process may do with it.
+"""The member: one process's place in a group, and everything that the process may do with it.
 
     with Member(config, on_event=handler) as member:          joins; its own thread keeps it a member
         with member.leading("nightly") as lease:              waits until it leads, yields the lease
@@ -6,17 +6,18 @@
                 lease.check()                                 raises as soon as another member may lead
                 database.write(..., term=lease.term)          an act that is not checked again carries the term
 
-    pulse(timeout)      "do I lead now?", asked again and again              goNELI's ways of working
-    background(task)    the task runs, again and again, wherever the role is led
+    pulse(timeout)      "do I lead now?", asked again and again              the goNELI style
+    background(task)    the task runs again and again, on whichever member leads the role
 
-A member leads a *role*: role j, a number, is filled by partition j mod M; a name is a key, as a `Router` routes it. It
-does not choose which: it is given its share of the partitions, and leads the roles that fall into them.
+A member leads a *role*: role j, a number, belongs to partition j mod M; a name is a key, which a `Router` can look up.
+A member does not choose its roles: it is given a share of the partitions, and leads the roles that belong to them.
 
-A partition is led from when the handler of Acquired has returned until Revoked or Fenced. It is handed over when the
-handler of Revoked has returned and every block on it has ended, or after `drain_timeout`. See `protocol.py`.
+A member leads a partition from the time that the handler of Acquired returns until Revoked or Fenced. The partition is
+handed over when the handler of Revoked has returned and every block on it has ended, or after `drain_timeout`. See
+`protocol.py`.
 
-Nothing here runs on the caller's thread but the waiting, and nothing ever runs on an event loop; for asyncio there is
-`AsyncMember`. After a fork, the child's copy is void: its leases do not hold, and every call raises Forked.
+Only waiting happens on the caller's thread, and nothing ever runs on an event loop; for asyncio, use `AsyncMember`.
+After a fork, the child's copy is void: its leases do not hold, and every call raises Forked.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,18 +54,18 @@ __all__ = ["Member"]
 
 
 class Member(Closing):
-    """A member of a group, from its construction until `close`. May be shared between threads, all of it.
+    """A member of a group, from its construction until `close`. All of it may be shared between threads.
 
-    `config` may be the address of a ledger, if nothing else is to be chosen.
+    `config` may be just the address of a ledger if the defaults suit you.
 
-    The constructor waits for the ledger to be opened and read, at most `timeout` seconds, and raises errors that will
-    not heal: ConfigError, GroupMismatch, LedgerUnusable, LedgerRewound, Unsupported. A ledger that cannot be reached
-    is no such error: the log tells of it, and the member joins when it can be. An error that ends a member later is
-    raised by every call from then on.
+    The constructor waits at most `timeout` seconds for the ledger to be opened and read. It raises errors that will not
+    heal: ConfigError, GroupMismatch, LedgerUnusable, LedgerRewound, Unsupported. An unreachable ledger raises nothing:
+    the problem is logged, and the member joins once the ledger can be reached. After an error that ends the member
+    later, every call raises that error.
 
     `on_event` is called with Acquired, Revoked and Fenced, on threads of the member. If it raises, the member leaves.
-    For a program that shows a group to people, `tap` reads along all that the member reads, and `owners_tap`, where the
-    protocol borrows a consumer group, all that the store of owners says.
+    For programs that display a group, `tap` receives all that the member reads. Where the protocol borrows a consumer
+    group, `owners_tap` receives all that the owner store says.
     """
 
     def __init__(
@@ -92,10 +93,10 @@ class Member(Closing):
 
     @contextmanager
     def leading(self, role: Role, *, timeout: float | None = None) -> Iterator[Lease]:
-        """A block of work for `role`: waits until this member leads it, and holds up its handover until the end.
+        """A block of work for `role`: waits until this member leads it, and delays its handover until the block ends.
 
-        Raises NotLeading if that takes longer than `timeout` seconds, and LeaseLost at the end of a block whose lease
-        no longer holds there, unless the block raised something itself. Raises Closed if the member is being closed.
+        Raises NotLeading if the wait takes longer than `timeout` seconds, and Closed if the member is being closed. At
+        the end of the block, raises LeaseLost if the lease no longer holds, unless the block itself raised an error.
         """
         partition = self._layout.partition_of_role(role)
         grant = self._membership.lead(partition, timeout)
@@ -107,18 +108,18 @@ class Member(Closing):
             lease.check()
 
     def lease(self, role: Role) -> Lease | None:
-        """The lease of `role`, if this member leads it now. Its handover does not wait for the work: see `leading`."""
+        """The lease of `role`, if this member leads it now. A handover does not wait for your work: see `leading`."""
         self._membership.require_alive()
         grant = self._membership.grant(self._layout.partition_of_role(role))
         return None if grant is None else Lease(self._membership, grant, role)
 
     @property
     def led(self) -> Mapping[int, int]:
-        """Partition -> term, for all that this member leads now."""
+        """Partition -> term, for all partitions that this member leads now."""
         return self._membership.led()
 
     def pulse(self, timeout: float, *, role: Role = 0) -> bool:
-        """Whether this member leads `role`; if not, waits up to `timeout` seconds for it."""
+        """Whether this member leads `role`; if it does not, wait up to `timeout` seconds for that."""
         partition = self._layout.partition_of_role(role)
         grant = self._membership.lead(partition, timeout)
         if grant is not None:
@@ -126,21 +127,23 @@ class Member(Closing):
         return grant is not None
 
     def pledge(self, seconds: float, *, processes: Sequence[ProcessMark] = ()) -> None:
-        """Say this before another process is given a lease of this member: that one may act for `seconds` from now on.
+        """Call this before you give another process a lease of this member: it may then act for `seconds` from now.
 
-        If this process dies, its witness knows nothing of the other one. With the pledge, it waits that long before it
-        tells the group. A lease is given as its term and `lease.remaining()`: pledge that, each time that you tell it.
-        Takes `witness="child"`, or "none", which has nothing to wait for; with others it raises ConfigError. With
-        `processes`, all that acts on it has ended when these have, at most two, and then it is not waited for.
+        If this process dies, its witness does not know about the other process. With the pledge, the witness waits that
+        long before it reports the death. A lease is handed out as its term and `lease.remaining()`: pledge that value
+        each time you hand out a lease. Needs `witness="child"`, or "none", which has nothing to wait for; raises
+        ConfigError with any other witness. `processes` names at most two processes without which nothing acts on the
+        lease: once they have all ended, the witness waits no longer.
         """
         self._membership.require_own_process()
         self._engine.pledge(seconds, processes)
 
     def background(self, task: Task, *, role: Role = 0, interval: float = 1.0) -> Background:
-        """Run `task(lease)` on a thread of its own while this member leads `role`, `interval` seconds after each end.
+        """Run `task(lease)` on a thread of its own while this member leads `role`, `interval` seconds after each run.
 
-        It should check its lease, and end within one: a longer run is warned about in the log. An error ends it,
-        and is raised by the handle's `wait`; only LeaseLost, for its own lease, makes it wait to lead again.
+        The task should check its lease, and finish within the length of a lease: the log warns of a longer run. An
+        error ends the background, and the handle's `wait` raises it. Only LeaseLost, for the task's own lease, makes
+        the background wait until this member leads again.
         """
         require_task(task, interval)
         self._membership.require_open()
@@ -148,7 +151,7 @@ class Member(Closing):
         self._engine.runtime.start(background)
         return background
 
-    # What is known
+    # State
 
     @property
     def name(self) -> str:
@@ -160,36 +163,36 @@ class Member(Closing):
 
     @property
     def incarnation(self) -> str:
-        """The identity of this life: another after each start, and after having been expired."""
+        """The identity of this life: it changes with each start, and after the member was expired."""
         return self._membership.incarnation
 
     @property
     def router(self) -> Router:
-        """Who owns what, fed by what this member reads anyway. Closed with the member."""
+        """A router fed by what this member reads anyway. Closed with the member."""
         return self._router
 
     @property
     def state(self) -> State:
-        """All that the ledger says, as far as it was read."""
+        """The state of the ledger, as far as it has been read."""
         self._membership.require_own_process()
         return self._membership.state
 
     @property
     def closed(self) -> bool:
-        """Whether this member has ended, for whatever reason."""
+        """Whether this member has ended, for any reason."""
         return self._membership.is_over
 
     @property
     def error(self) -> BaseException | None:
-        """The error that ended this member; None while it lives, and if it was closed."""
+        """The error that ended this member; None while it is alive, and if it was closed."""
         return self._membership.void or self._membership.error
 
     @property
     def engine(self) -> Engine:
-        """The inner works, which the asynchronous form shares. Not for programs: it may change in any release."""
+        """The internals, shared with the asynchronous form. Not for programs: they may change in any release."""
         return self._engine
 
-    # For a server that tells others of this member, such as the agent's
+    # For a server that speaks for this member to others, such as the agent's
 
     @property
     def standing(self) -> Standing:
@@ -198,17 +201,17 @@ class Member(Closing):
 
     @property
     def obstacle(self) -> str:
-        """Why the ledger cannot be reached, in its driver's words; empty if it can."""
+        """Why the ledger cannot be reached, in its driver's words; empty if it can be."""
         return self._membership.obstacle
 
     @property
     def is_powerless(self) -> bool:
-        """Whether this member's heartbeats come back, but too late for it to expire a member that died."""
+        """Whether this member's heartbeats come back, but too late for it to expire a dead member."""
         return self._membership.is_powerless and not self.closed
 
     @property
     def outlook(self) -> Outlook | None:
-        """What this member knows of its peers; None if it has none, or has not yet begun to listen."""
+        """This member's view of its peers; None if it has none, or has not begun to listen yet."""
         return self._membership.outlook
 
     @property
@@ -217,7 +220,7 @@ class Member(Closing):
         return self._membership.closing
 
     def hold(self, partitions: Sequence[int]) -> HeldPartitions:
-        """Work on those of `partitions` that are led now, until it is closed."""
+        """Hold those of `partitions` that are led now, for work on them, until the returned object is closed."""
         return HeldPartitions(self._membership, partitions)
 
     def leads(self, partition: int) -> bool:
@@ -228,14 +231,14 @@ class Member(Closing):
         return self._membership.why_not(partition)
 
     def not_leading(self, partition: int, timeout: float) -> NotLeading:
-        """The error of a wait for `partition` that was in vain."""
+        """The error raised when a wait for `partition` times out."""
         return self._membership.not_leading(partition, timeout)
 
     def certify(self, incarnation: str) -> None:
-        """Let the ledger take note that the process of `incarnation` has ended with all its threads. Waits for nothing.
+        """Record in the ledger that the process of `incarnation` has ended with all its threads. Does not wait.
 
-        The others take over at once: so this is only for a server that saw it."""
-        # Of one that has not joined yet, a reader knows no name by its incarnation.
+        Other members then take over immediately, so only a server that saw the process end may call this."""
+        # Before this member has joined, readers cannot resolve its incarnation to a name.
         by = self.incarnation if self.incarnation in self.state.seats else self.name
         self._engine.post(Wish(Certify(by=by, incarnation=incarnation)))
 
@@ -245,7 +248,7 @@ class Member(Closing):
 
     def observe(self, changed: Callable[[], None], turned: Callable[[float], None]) -> Callable[[], None]:
         """Call `changed` whenever a partition is led or lost and when this member ends, and `turned` with the time
-        after every step of its thread. Neither may wait or raise. The answer takes both back."""
+        after every step of its thread. Neither may wait or raise. The returned function stops both."""
         self._membership.changed.tell(changed)
         self._engine.oversee(turned)
 
@@ -256,49 +259,50 @@ class Member(Closing):
         return end
 
     def ask_close(self) -> None:
-        """Begin to leave, and do not wait for the end of it."""
+        """Begin to leave, without waiting for the end."""
         self._engine.ask_close()
 
     # Wishes, of operators and of programs that measure their load. The group remembers them beyond this member's life.
-    # Each returns when the ledger shows it, and raises LedgerUnavailable if that takes longer than `timeout` seconds.
-    # A drain, a pin or a weight for a name that no member has waits for one, and the log says so. (The commands refuse
-    # it, because a person may have mistyped it.)
+    # Each call returns when the ledger shows the wish, and raises LedgerUnavailable if that takes longer than `timeout`
+    # seconds. A drain, a pin or a weight for a name that no member has waits for such a member, and the log says so.
+    # (The commands refuse it, because a person may have mistyped the name.)
 
     def rebalance(self) -> None:
-        """Pass what this member leads to living peers that are preferred: of `term` with priorities.
+        """Pass what this member leads to living preferred peers. Only for `term` with priorities.
 
-        Returns at once: each partition moves when the program has finished with it. Raises BeyondProtocol where nobody
-        is preferred.
+        Returns immediately: each partition moves when the program has finished with it. Raises BeyondProtocol where no
+        peer is preferred.
         """
         self._engine.rebalance()
 
     def nominate(self, peer: str, partitions: Iterable[int] | None = None) -> None:
-        """`peer`, HOST:PORT as in the list, shall lead these partitions of `term`, or all; of `gossip`, all.
+        """Let `peer`, HOST:PORT as in the list, lead these partitions, or all. With `gossip`, it is always all.
 
-        Returns at once, and a word of it may be lost on its way: say it again if it does not come to be. Raises
-        BeyondProtocol and ConfigError.
+        Returns immediately. The request may be lost on its way: repeat it if it has no effect. Raises BeyondProtocol
+        and ConfigError.
         """
         self._engine.nominate(peer, partitions)
 
     def shed(self, partitions: Iterable[int] | None = None) -> None:
         """Lead these partitions of `term`, or all, only while no other member can: for a host under load.
 
-        What is led of them goes to the others in good order, and comes back after `shed(())`. Each call says all that
-        is shed. It is kept over a restart. Of `gossip`, where one member leads all, it is all or nothing, and nothing
-        comes back by itself. Returns at once; raises BeyondProtocol and ConfigError.
+        Those that this member leads go to the others in good order, and come back after `shed(())`. Each call replaces
+        the previous one, and the setting survives a restart. With `gossip`, where one member leads all partitions, it
+        is all or nothing, and nothing comes back on its own. Returns immediately; raises BeyondProtocol and
+        ConfigError.
         """
         self._engine.shed(partitions)
 
     @property
     def shedding(self) -> frozenset[int]:
-        """The partitions of `term` and `gossip` that this member leads only while no other can."""
+        """The partitions that this member leads only while no other can; for `term` and `gossip`."""
         return self._membership.shed
 
     def drain(self, name: str, *, timeout: float = WISH_MAX) -> None:
-        """The member called `name` shall own nothing but what is pinned to it.
+        """Let the member called `name` own nothing except what is pinned to it.
 
-        Of `term` and `gossip`, `name` is this member's own, or its HOST:PORT: it sheds everything, and returns at once.
-        It keeps what it is then nominated for.
+        With `term` and `gossip`, `name` must be this member's own name or its HOST:PORT: the member sheds everything,
+        and the call returns immediately. It keeps any partitions that it is nominated for afterwards.
         """
         if self._engine.drains_itself:
             self._engine.require_itself(name)
@@ -315,8 +319,8 @@ class Member(Closing):
             self.wish(wishes.undrain(name), timeout)
 
     def pin(self, partition: int, name: str, *, timeout: float = WISH_MAX) -> None:
-        """`partition` shall belong to the member called `name`. While that one is away, it goes where it would go
-        anyway, and the pin stays."""
+        """Assign `partition` to the member called `name`. While that member is away, the partition goes where it would
+        go without the pin, and the pin stays."""
         self.wish(wishes.pin(partition, name, self._layout), timeout)
 
     def unpin(self, partition: int, *, timeout: float = WISH_MAX) -> None:
@@ -324,11 +328,11 @@ class Member(Closing):
         self.wish(wishes.unpin(partition, self._layout), timeout)
 
     def weigh(self, name: str, weight: int | None, *, timeout: float = WISH_MAX) -> None:
-        """`name` counts with `weight` from now on; None lets it count with its own."""
+        """Override the weight of the member called `name`; None restores its own weight."""
         self.wish(wishes.weigh(name, weight), timeout)
 
     def load(self, loads: Mapping[int, float], *, timeout: float = WISH_MAX) -> None:
-        """Partition -> how much work it is, in any unit that is the same for all; 0 forgets it."""
+        """Set how much work each partition is, in any unit that is the same for all; 0 forgets it."""
         self.wish(wishes.load(loads, self._layout), timeout)
 
     def wish(self, wish: CheckedWish, timeout: float = WISH_MAX) -> None:
@@ -340,22 +344,23 @@ class Member(Closing):
     # The end
 
     def close(self, *, timeout: float | None = None) -> None:
-        """Leave the group in good order: Revoked for all that is led, then hand over. Twice is fine.
+        """Leave the group in good order: Revoked for all that is led, then hand over. May be called more than once.
 
         Waits for handlers and blocks, at most `drain_timeout`, or `timeout` if that is less; unfinished work is then
-        fenced. The others begin at once then: a process that was given a lease may act until the end that it was told.
-        In a handler or a block of this member, which it would wait for, it returns at once, and the member leaves when
-        that has ended. In a forked child it does nothing: the parent's member lives on.
+        fenced. The other members then begin immediately, although a process that was given a lease may act until the
+        end that it was given. In a handler or block of this member, `close` cannot wait for its own caller: it returns
+        immediately, and the member leaves when that handler or block has ended. In a forked child it does nothing: the
+        parent's member lives on.
         """
         self._engine.close(timeout)
         if self._publisher is not None and not self._membership.must_not_wait and self._membership.void is None:
             self._publisher.await_end(FLUSH_MAX)
 
     def await_closed(self, *, timeout: float | None = None) -> bool:
-        """Wait until this member has ended, at most `timeout` seconds; whether it has.
+        """Wait, at most `timeout` seconds, until this member has ended; return whether it has.
 
-        Raises the error that ended it, if one did: Replaced, LedgerRewound, GroupMismatch, Diverged,
-        LedgerUnusable, HandlerFailed.
+        Raises the error that ended it, if any: Replaced, LedgerRewound, GroupMismatch, Diverged, LedgerUnusable,
+        HandlerFailed.
         """
         self._membership.wait(lambda: self._membership.is_over, timeout)
         return self._membership.outcome()
@@ -374,7 +379,7 @@ class Member(Closing):
 
 
 def _publisher(config: Config, engine: Engine) -> "Publisher | None":
-    """The publisher that tells a store what `engine` leads, if that is wanted."""
+    """The publisher that reports to a store what `engine` leads, if one is configured."""
     if config.ownership is None or engine.runtime.is_turned:
         return None
     from neli_router.member.publisher import Publisher  # noqa: PLC0415 - as above.

@@ -1,13 +1,14 @@
-"""The membership: a member's own thread publishes it, and all other threads ask it and wait for it.
+"""The membership: a member's own thread publishes it, and all other threads read it and wait on it.
 
     engine (one thread) --standing, state, ended--> membership <--lead, leave, wait, require_open-- any thread
 
-Asking takes no lock: the engine replaces whole values, and a value never changes. Waiting sleeps on one condition,
-which is notified when a partition is led, is lost, or the member ends. The passing of time notifies no thread, so none
-sleeps for long.
+Reading takes no lock: the engine replaces whole values, and a value never changes. Waiting sleeps on one condition,
+which is notified when a partition is led, is lost, or the member ends. The passing of time notifies no thread, so no
+thread sleeps for long.
 
-A forked child has these objects, and not the threads that keep them true. So there the membership is *void*: it has no
-standing, and every call says so before it touches a lock, because the thread that holds it may not exist here.
+A forked child has these objects, but not the threads that keep them up to date. So in the child the membership is
+*void*: it has no standing, and every call says so before it touches a lock, because the thread that holds the lock may
+not exist there.
 """
 
 import copy
@@ -34,10 +35,10 @@ _BY_STATE: Mapping[GrantState, str] = {
 
 
 class Membership:
-    """One member's, from its beginning to its end. May be shared between threads."""
+    """One member's membership, from its beginning to its end. May be shared between threads."""
 
     barrier: Barrier
-    """Set by the engine, which it tells about what is finished."""
+    """Set by the engine; it reports to the engine what is finished."""
 
     def __init__(self, member: str, runtime: Runtime, *, protocol: str) -> None:
         self.member, self.runtime, self.clock = member, runtime, runtime.clock
@@ -46,21 +47,21 @@ class Membership:
         self.state, self.incarnation = State(), ""
         self.closing = self.ended = False
         self.error: BaseException | None = None
-        """The error that ended the member; None as long as it lives, and if it was asked to leave."""
+        """The error that ended the member; None while it is alive, and if it was asked to leave."""
         self.void: NeliError | None = None
-        """Why these objects are no member any more, although it was not ended."""
+        """Why these objects no longer represent a member, although the member was not ended."""
         self.obstacle = ""
         """Why the ledger cannot be reached, in its driver's words."""
         self.is_powerless = False
-        """Whether this member's Beats come back too late for it to expire a member that died."""
+        """Whether this member's Beats come back too late for it to expire a dead member."""
         self.outlook: Outlook | None = None
-        """What this member knows of its peers, if its protocol elects among them."""
+        """This member's view of its peers, if its protocol elects among them."""
         self.watching = 0
-        """How many callers wait for the state to change, which it does at every record."""
+        """How many callers wait for a change of the state, which every record brings."""
         self.shed: frozenset[int] = frozenset()
-        """Among peers: the partitions that this member shall lead only while no other can."""
+        """Among peers: the partitions that this member should lead only while no other member can."""
         self.drained = False
-        """Whether these are all that it could lead."""
+        """Whether `shed` has every partition that this member could lead."""
         self._protocol = protocol
         self._inside = threading.local()
 
@@ -72,7 +73,7 @@ class Membership:
 
     @property
     def must_not_wait(self) -> bool:
-        """Whether the member's end waits for the caller: it is a handler, or inside a `leading` block."""
+        """Whether the member's end waits for the caller, because it is a handler or inside a `leading` block."""
         return self.barrier.is_here or getattr(self._inside, "depth", 0) > 0
 
     def require_own_process(self) -> None:
@@ -85,30 +86,30 @@ class Membership:
             raise self._closed("was closed before")
 
     def require_open(self) -> None:
-        """As `require_alive`, and raise Closed from when it is being closed."""
+        """The same as `require_alive`, but also raise Closed while the member is being closed."""
         self.require_alive()
         if self.closing:
             raise self._closed("is being closed")
 
     def outcome(self) -> bool:
-        """Whether the member has ended in good order. Raises what ended it otherwise."""
+        """Whether the member has ended in good order. If an error ended it, raise that error."""
         self.require_own_process()
         if self.error is not None:
             raise anew(self.error)
         return self.ended
 
     def led(self) -> dict[int, int]:
-        """Partition -> term, for all that leases are given for now."""
+        """Partition -> term, for all partitions for which leases are given now."""
         self.require_own_process()
         return {grant.partition: grant.term for grant in self.barrier.led() if self._holds(grant)}
 
     def grant(self, partition: int) -> Grant | None:
-        """The grant that a lease of `partition` can be given for now."""
+        """The grant under which a lease of `partition` can be given now."""
         grant = self.barrier.grant(partition)
         return grant if grant is not None and grant.state is GrantState.LED and self._holds(grant) else None
 
     def why_not(self, partition: int) -> str:
-        """Why `partition` is not led."""
+        """Why this member does not lead `partition`."""
         if self._protocol in ELECTED:
             return _why_not_elected(self.outlook, partition, self.barrier.grant(partition), self.obstacle)
         if self._protocol != "induction":
@@ -116,7 +117,7 @@ class Membership:
         return why_not(self.state, self.incarnation, partition, self.barrier.grant(partition), self.obstacle)
 
     def not_leading(self, partition: int, timeout: float | None) -> NotLeading:
-        """The error of a wait for `partition` that was in vain."""
+        """The error raised when a wait for `partition` times out."""
         return NotLeading(
             f"member {self.member} was to lead partition {partition} within {timeout or 0:g} s",
             self.why_not(partition),
@@ -126,7 +127,7 @@ class Membership:
     # Work
 
     def enter(self, partitions: Iterable[int]) -> list[Grant]:
-        """Begin to work for those of `partitions` that are led now. The handover of each then waits for `leave`."""
+        """Begin work on those of `partitions` that are led now. The handover of each then waits for `leave`."""
         with self.changed:
             if self.is_over or self.closing:
                 return []
@@ -136,19 +137,19 @@ class Membership:
         return grants
 
     def leave(self, *grants: Grant) -> None:
-        """The work for `grants`, which `enter` began, has ended."""
+        """End the work for `grants` that `enter` began."""
         if self.void is None:
             self.barrier.leave(grants)
 
     def lead(self, partition: int, timeout: float | None, give_up: Callable[[], bool] = lambda: False) -> Grant | None:
-        """`enter` as soon as it is led; None after `timeout` or `give_up()`. Raises what ends the member meanwhile."""
+        """`enter` once `partition` is led; None after `timeout` or `give_up()`. Raises what ends the member."""
         attempt = Attempt(self, partition, give_up)
         self.wait(attempt.is_over, timeout)
         return attempt.outcome()
 
     @contextmanager
     def working(self, grant: Grant) -> Iterator[None]:
-        """A block of the calling thread, for which `grant` was entered."""
+        """A block of work on the calling thread, for which `grant` was entered."""
         self._inside.depth = getattr(self._inside, "depth", 0) + 1
         try:
             yield
@@ -159,13 +160,16 @@ class Membership:
     # Waiting
 
     def wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait for `ready()`, at most `timeout` seconds; whether it came true. It must look for the member's end."""
+        """Wait for `ready()`, at most `timeout` seconds; return whether it became true.
+
+        `ready` must also become true when the member ends.
+        """
         self.require_own_process()
         return self.runtime.wait(self.changed, ready, timeout)
 
     @contextmanager
     def watching_state(self) -> Iterator[None]:
-        """Waits in this block are notified of every record, too."""
+        """Waits in this block are also notified of every record."""
         with self.changed:
             self.watching += 1
         try:
@@ -179,7 +183,7 @@ class Membership:
             self.changed.notify_all()
 
     def make_void(self, error: NeliError) -> None:
-        """These objects are no member any more. Takes no lock."""
+        """Mark these objects as no longer a member. Takes no lock."""
         self.void, self.standing = error, NO_STANDING
 
     def _holds(self, grant: Grant) -> bool:
@@ -190,14 +194,14 @@ class Membership:
 
 
 class Attempt:
-    """One wait for leadership: the caller asks `is_over` whenever something changed, and takes the `outcome`."""
+    """One wait for leadership: the caller checks `is_over` whenever something changed, and then takes the `outcome`."""
 
     def __init__(self, membership: Membership, partition: int, give_up: Callable[[], bool]) -> None:
         self._membership, self._partition, self._give_up = membership, partition, give_up
         self._grant: Grant | None = None
 
     def is_over(self) -> bool:
-        """Whether there is nothing to wait for any more. If the partition is led, work for it has then begun."""
+        """Whether there is nothing left to wait for. If the partition is led, work on it has then begun."""
         membership = self._membership
         if self._grant is None and not (membership.is_over or membership.closing or self._give_up()):
             for grant in membership.enter([self._partition]):
@@ -206,42 +210,42 @@ class Attempt:
         return True
 
     def outcome(self) -> Grant | None:
-        """The grant that was entered; None if it was given up. Raises the error that ended the member."""
+        """The grant that was entered; None if the wait was given up. Raises the error that ended the member."""
         if self._grant is None and not self._give_up():
             self._membership.require_open()
         return self._grant
 
 
 def why_not(state: State, me: str, partition: int, grant: Grant | None, obstacle: str) -> str:
-    """Why a member does not lead `partition`. The first reason that applies: each explains those that come after it.
+    """Why a member does not lead `partition`: the first reason that applies, since each explains those after it.
 
-    `me` is the member's incarnation, `obstacle` what keeps it from the ledger, if anything.
+    `me` is the member's incarnation; `obstacle` is what keeps it from the ledger, if anything.
     """
     if obstacle:
         return f"the ledger is out of reach ({obstacle})"
     if me not in state.seats:
-        return "this member was not admitted to the group yet, for which it must first have read along for a lease"
+        return "this member is not admitted to the group yet: it must first read along for the length of a lease"
     if grant is not None and grant.state in _BY_STATE:
         return _BY_STATE[grant.state]
     owner = state.owners[partition]
     if owner == me:
         return "this member owns it, and waits for its own heartbeat, or for the end of its predecessor's lease"
-    name = "nobody" if owner is None else state.seats[owner].name
+    name = "no member" if owner is None else state.seats[owner].name
     coming = ", and is to give it to this member" if state.targets[partition] == me else ""
     return f"{name} owns it under term {state.terms[partition]}{coming}"
 
 
 def _why_not_given(grant: Grant | None, obstacle: str) -> str:
-    """The same, for a group that is borrowed of a broker: who leads it instead, the member cannot know."""
+    """The same, for a group borrowed from a broker: the member cannot know which other member leads the partition."""
     if obstacle:
         return f"the broker is out of reach ({obstacle})"
     if grant is not None and grant.state in _BY_STATE:
         return _BY_STATE[grant.state]
-    return "the broker gave it to another member, or it is given and no fresh heartbeat of it has come yet"
+    return "the broker gave it to another member, or it is given to this one and no fresh heartbeat has come yet"
 
 
 def _why_not_elected(outlook: Outlook | None, partition: int, grant: Grant | None, obstacle: str) -> str:
-    """The same, among peers. Who leads it instead is what this member believes."""
+    """The same, among peers. It names the leader that this member believes in."""
     if obstacle:
         return f"the peers are out of reach ({obstacle})"
     if grant is not None and grant.state in _BY_STATE:
@@ -249,18 +253,18 @@ def _why_not_elected(outlook: Outlook | None, partition: int, grant: Grant | Non
     if outlook is None:
         return "this member has not begun to listen to its peers"
     if (led := outlook.leaders[partition]) is None:
-        return "this member is none of the replicas that elect its leader"
+        return "this member is not one of the replicas that elect its leader"
     if led.leader == outlook.me:
-        return f"this member was elected under term {led.term}, and may not act yet, or no more"
+        return f"this member was elected under term {led.term}, and may not act yet, or no longer"
     if led.leader is not None:
         return f"{outlook.peers[led.leader]} leads it under term {led.term}"
-    return f"nobody leads it: {outlook.why_unled}"
+    return f"no peer leads it: {outlook.why_unled}"
 
 
 def anew(error: BaseException) -> BaseException:
-    """A copy to raise: one that is raised again and again would grow its traceback, and mix that of several threads."""
+    """A copy to raise: raising the same error repeatedly would grow its traceback, and mix those of several threads."""
     if not isinstance(error, NeliError):
-        return error  # Not ours, so perhaps it cannot be copied.
+        return error  # Not one of our errors, so it may not be copyable.
     fresh = copy.copy(error)
     fresh.__cause__ = error.__cause__
     return fresh

@@ -1,13 +1,13 @@
 """The footing of a member whose group has neither ledger nor broker: a link to its peers, and an elector.
 
     pump --standing--> membership: leases and waiting calls
-     '----outlook----> membership: what it knows of its peers, for people
-             '-------> feed: whom it believes to lead, for look-ups
+     '----outlook----> membership: what it knows about its peers, for people
+             '-------> feed: who it believes leads, for look-ups
 
-Such a member knows what it leads, and whom it supports. Its router is fed by the store of owners, where every member
-tells what it leads; without one, by what this member believes itself (`believed_owners.py`).
+Such a member knows what it leads, and which peers it supports. Its router is fed by the owner store, where every member
+publishes what it leads; without a store, by this member's own beliefs (`believed_owners.py`).
 
-Nothing is ever out of reach here. A member that hears no majority of its peers leads nothing, and goes on asking.
+Nothing is ever unreachable here. A member that does not hear a majority of its peers leads nothing, and keeps asking.
 """
 
 import contextlib
@@ -38,22 +38,22 @@ from neli_router.router.feed import Feed
 __all__ = ["PeerFooting"]
 
 LOOK_EVERY = 0.2
-"""Seconds between two outlooks. People see changes so much later; more often costs time with thousands of
+"""Seconds between two outlooks. A higher value shows changes to people later; a lower one costs time with thousands of
 partitions."""
 
 LOOK_SOON = 0.02
-"""The same if another member has come to lead: look-ups go by the outlook, and a handover takes no longer than a few of
-these. What this member itself comes to lead is looked at before it is told of it."""
+"""The same after another member has become leader: look-ups use the outlook, and a handover takes only a few of these.
+When this member itself becomes leader, the outlook is taken before the member learns of it."""
 
 LATE_MAX = 1.0
-"""Seconds by which a step may be late, besides a lease: a turn waits half as long for its peers."""
+"""Seconds, in addition to a lease, by which a step may be late: a turn waits half as long for its peers."""
 
 STOOD_STILL = "this process got no time: it was stopped, suspended or starved, or its disk gave no answer"
-"""Told first: what such a member tells next of its peers, that they are silent, is of itself."""
+"""Logged first: when such a member then reports its peers as silent, the cause is the member itself."""
 
 
 class PeerFooting:
-    """A `Footing`, opened. Raises ConfigError and PeersUnusable."""
+    """An open `Footing`. Raises ConfigError and PeersUnusable."""
 
     def __init__(
         self, config: Config, runtime: Runtime, *, membership: Membership, feed: Feed | None, foothold: Foothold
@@ -79,12 +79,12 @@ class PeerFooting:
                 explain=foothold.explain,
             )
         except BaseException:
-            with contextlib.suppress(NeliError):  # The first failure is the one to tell.
+            with contextlib.suppress(NeliError):  # The first failure is the one to report.
                 self.close()
             raise
-        # At once, and not at the first step: the store of owners is told of this member when the engine has it.
+        # Now, not at the first step: the member is published to the owner store as soon as the engine has this footing.
         membership.incarnation = self._pump.machine.incarnation
-        self._tell_shed(self._pump.machine)  # It may have been drained before it was started again.
+        self._tell_shed(self._pump.machine)  # The member may have been drained before it was restarted.
         self._introduce()
 
     @property
@@ -102,7 +102,7 @@ class PeerFooting:
         self._link.wake()
 
     def pledge(self, until: float, processes: Sequence[ProcessMark]) -> None:
-        pass  # Nobody tells of a death: a leader that is silent is missed.
+        pass  # No witness reports a death: the peers notice a leader's silence.
 
     def close(self) -> None:
         self._link.close()
@@ -121,7 +121,7 @@ class PeerFooting:
         ):
             self._look_at, self._changes = now + LOOK_EVERY, changes
             self._look(machine, now)
-        # After the look: whoever may act for a key shall be the one that a look-up of this process finds.
+        # After the look: a look-up in this process must find the member that may act for the key.
         membership.standing, membership.incarnation = standing, machine.incarnation
         self._tell_shed(machine)
         self._stepped(now)
@@ -136,7 +136,7 @@ class PeerFooting:
             self._introduce()
 
     def _introduce(self) -> None:
-        """Tell the others what this member is called, and what it sheds."""
+        """Send the others this member's name, its address and how much it sheds."""
         membership = self._membership
         self._card = PeerCard(self._name, self._address, len(membership.shed), membership.drained)
         self._link.say(encoded(self._card))
@@ -165,8 +165,8 @@ class PeerFooting:
 
 
 def _refusals(link: PeerLink, machine: Voter) -> dict[int, str]:
-    """Why nothing of a peer is taken: the link's reason is of what came last, because what the machine ignores has come
-    through the link. One that is silent may have been ended to be given other settings."""
+    """Why a peer's messages are ignored. The link's reason takes precedence: it is about the latest message, since what
+    the machine ignores has passed the link. A silent peer may have been stopped to be given other settings."""
     return {**dict.fromkeys(machine.strangers - link.silent, "lease"), **link.refusals}
 
 

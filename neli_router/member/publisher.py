@@ -1,22 +1,22 @@
-"""The publisher: tells a store of owners which partitions a member leads, on a thread of its own.
+"""The publisher: reports to an owner store which partitions a member leads, on a thread of its own.
 
     membership: leases are given or end --notify--> publisher --claim: led, released, expiry--> store
-                                                   '--every third of the expiry, while anything is led
+                                                   '--each third of the expiry, while anything is led
 
-The store is a copy for people who ask, so nothing ever waits for it: not the pump, not a handler, not the end of a
-member. When it is away, the log says so once, and what is led is told again when it is back.
+The store is a copy for look-ups, so nothing ever waits for it: not the pump, not a handler, not the end of a member.
+When the store is unreachable, the log says so once, and what is led is published again when it is back.
 
-    led            told as soon as leases are given, which is when the handler of Acquired has returned
-    led no longer  taken back after a lease, unless the ledger still says that it is ours: meanwhile the next owner will
-                   have put itself there under a higher term, and no reader ever finds that there is no owner
-    lease lost     not renewed any more, so that it expires; a member that hears itself again renews it
-    member ended   everything is taken back at once
+    led            published as soon as leases are given, which is when the handler of Acquired has returned
+    led no longer  taken back after a lease, unless the ledger still says that it is ours: in the meantime the next
+                   owner will have put itself there under a higher term, and no reader ever finds a gap without an owner
+    lease lost     no longer renewed, so that it expires; a member that hears itself again renews it
+    member ended   everything is taken back immediately
 
-A member of a group without a ledger tells of itself also while it leads nothing, and for one lease at a time: no record
-of the group exists, so the store alone knows who is a member. Its successor takes its place there when the protocol
-lets it, which is after the lease has ended; until then routers and people shall not be told that it leads.
+A member of a group without a ledger publishes itself even while it leads nothing, and for one lease at a time: no
+record of the group exists, so only the store knows who is a member. Its successor takes its place there when the
+protocol allows it, which is after the lease has ended; until then, the store must not show the successor as leader.
 
-Everything is told again now and then, because a store may lose some of it in a failover without a sign of it.
+Everything is published again now and then, because a store may silently lose some of it in a failover.
 """
 
 import contextlib
@@ -33,18 +33,18 @@ from neli_router.member.membership import Membership
 __all__ = ["TTL_MIN", "Publisher"]
 
 TTL_MIN = 3.0
-"""Seconds after which a silent member is forgotten; three leases, if that is longer. An owner that dies is replaced by
-its successor after one lease, so this counts for groups that end as a whole. Lowering it costs more renewals."""
+"""Seconds after which a silent member is forgotten; three leases, if that is longer. A dead owner is replaced by its
+successor after one lease, so this matters only for groups that end as a whole. Lowering it costs more renewals."""
 
 RENEWALS = 3
-"""In one expiry, so that two of them may be lost."""
+"""How many renewals fit into one expiry, so that two of them may be lost."""
 
 WHOLE_EVERY = 30.0
 RETRY_EVERY = 0.2
 
 
 class Publisher:
-    """One member's. Ends by itself when the member does."""
+    """One member's publisher. Ends automatically when the member does."""
 
     def __init__(
         self,
@@ -60,17 +60,17 @@ class Publisher:
         self._open, self._card, self._membership, self._journal = owners, card, membership, journal
         self._layout, self._lease = config.layout, config.lease
         self._is_register = not config.has_ledger
-        """Whether the store is where members are known."""
+        """Whether the store is the group's register of members."""
         self._ttl = max(TTL_MIN, config.lease * (1 if self._is_register else 3))
         self._store: Owners | None = None
         self._kicks: SimpleQueue[None] = SimpleQueue()
-        """Not an Event: a signal handler that closes a member may interrupt one that is being set, and wait for it."""
+        """Not an Event: a signal handler that closes a member may interrupt a `set()` and then wait for its lock."""
         self._over = threading.Event()
         self._holder = ""
         self._told: dict[int, int] = {}
-        """Partition -> term, as the store says it of us, as far as we know."""
+        """Partition -> term, as we believe the store shows it for us."""
         self._fading: dict[int, float] = {}
-        """The partitions that are led no longer and were not taken back, and since when."""
+        """Partitions that are no longer led and were not taken back yet -> since when."""
         self._renewed_at = self._whole_at = float("-inf")
         self._version = Version()
         self._away = False
@@ -88,11 +88,11 @@ class Publisher:
             self._over.set()
 
     def turn(self) -> bool:
-        """In a test that turns the clock there is no store to tell."""
+        """Do nothing: a test that turns the clock has no store to publish to."""
         return False
 
     def await_end(self, timeout: float) -> None:
-        """Until the store knows that this member has ended, at most `timeout` seconds."""
+        """Wait, at most `timeout` seconds, until the store knows that this member has ended."""
         self._over.wait(timeout)
 
     def _kick(self) -> None:
@@ -100,11 +100,11 @@ class Publisher:
             self._kicks.put(None)
 
     def _turn_safely(self) -> float:
-        """Tell what there is to tell; return for how long there will be nothing else."""
+        """Publish what is due; return for how long nothing else will be."""
         try:
             left = self._turn()
         except (LedgerError, GroupMismatch) as error:
-            self._told, self._whole_at = {}, float("-inf")  # There is no knowing what arrived.
+            self._told, self._whole_at = {}, float("-inf")  # It is unknown what arrived.
             self._complain(error)
             return RETRY_EVERY
         if self._away:
@@ -114,7 +114,7 @@ class Publisher:
 
     def _turn(self) -> float:
         membership, now = self._membership, self._membership.clock()
-        if membership.incarnation != self._holder:  # The former one's entries expire, or have a higher term by now.
+        if membership.incarnation != self._holder:  # The old incarnation's entries expire, or have higher terms by now.
             self._holder, self._told, self._fading = membership.incarnation, {}, {}
         led = membership.led()
         is_whole = now - self._whole_at > WHOLE_EVERY
@@ -137,7 +137,7 @@ class Publisher:
         return max(0.0, self._renewed_at + every - now) if self._shows(led) else every
 
     def _shows(self, led: dict[int, int]) -> bool:
-        """Whether the store is to know this member: one without an incarnation has not begun."""
+        """Whether the store should show this member: one without an incarnation has not begun."""
         return bool(led) or (self._is_register and bool(self._holder))
 
     def _released(self, led: dict[int, int], now: float) -> dict[int, int]:
@@ -163,11 +163,11 @@ class Publisher:
     def _say(self, ttl: float, led: dict[int, int], released: dict[int, int]) -> Receipt:
         if self._store is None:
             self._store = self._open()
-        # A drained member asks for no partition: that is what a weight of 0 means.
+        # A drained member wants no partitions, which is what a weight of 0 means.
         card = self._card._replace(weight=0) if self._membership.drained else self._card
         return self._store.publish(self._layout, Claim(self._holder, card, ttl, led, released))
 
     def _complain(self, error: NeliError) -> None:
-        if not self._away:  # Once an outage: a line for each failed try would bury the first.
+        if not self._away:  # Once per outage: a line for each failed attempt would bury the first.
             self._away = True
             self._journal.note("warning", "ownership.unavailable", why=str(error))

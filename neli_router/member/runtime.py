@@ -1,10 +1,10 @@
-"""The runtime: the time that a member goes by, and the threads that keep its loops going.
+"""The runtime: a member's clock, and the threads that run its loops.
 
     Threads    the host's clock; each loop has a thread of its own, and waiting blocks the caller
     (testing)  a clock that the test turns; it also turns the loops, and waiting turns the clock
 
-A loop is written once and knows neither: `run` works and waits until it is over, for a thread; `turn` does what can be
-done now, for a test. So what users test with is the code that they ship.
+A loop is written once and works with both: `run`, for a thread, works and waits until it is over; `turn`, for a test,
+does what can be done now. So users test the same code that they ship.
 
     Lane: put --> [ item | item | ... ] --one after another, outside of every lock--> handle
 """
@@ -33,12 +33,12 @@ from neli_router.protocols.protocol import Notice
 __all__ = ["THREADS", "WAIT_MAX", "Changed", "Lane", "Loop", "Runtime", "Threads"]
 
 WAIT_MAX = 0.25
-"""The longest sleep between two looks at what is waited for. Notifications make waiting quick; this makes it certain,
+"""The longest sleep between two checks of what is waited for. Notifications make waiting quick; this makes it reliable,
 because time passes, and leases end, without a notification."""
 
 
 class Changed(threading.Condition):
-    """A condition that also tells those who must not block on it, such as an event loop."""
+    """A condition that also notifies listeners that must not block on it, such as an event loop."""
 
     def __init__(self) -> None:
         # The lock is reentrant, because a signal handler may close a member while its thread waits here.
@@ -52,7 +52,7 @@ class Changed(threading.Condition):
             self.listeners = (*self.listeners, listener)
 
     def forget(self, listener: Callable[[], None]) -> None:
-        """Take a `tell` back."""
+        """No longer call `listener`."""
         with self:
             self.listeners = tuple(other for other in self.listeners if other != listener)
 
@@ -67,41 +67,41 @@ class Loop(Protocol):
 
     @property
     def name(self) -> str:
-        """For people who look at a list of threads."""
+        """A name for people who look at a list of threads."""
 
     @property
     def deadline(self) -> float:
         """When there will be something to do, if nothing else happens first; `inf` means never."""
 
     def run(self) -> None:
-        """Work, and wait where there is nothing to do, until it is over."""
+        """Work, and wait when there is nothing to do, until the loop is over."""
 
     def turn(self) -> bool:
-        """Do at most one piece of work, waiting for nothing; False if there was none."""
+        """Do at most one piece of work, without waiting; return False if there was none."""
 
 
 class Runtime(Protocol):
-    """All that a member needs from the world, besides its ledger."""
+    """All that a member needs from the outside world."""
 
     is_turned: bool
-    """Whether a test turns the clock by hand, so that nothing must wait for real time."""
+    """Whether a test turns the clock by hand, so that nothing may wait for real time."""
 
     def clock(self) -> float:
         """Seconds on a time line that never goes back."""
 
     def wall(self) -> int:
-        """The wall clock in microseconds, for the terms of a group that is founded now."""
+        """The wall clock in microseconds, for the terms of a newly founded group."""
 
     def rng(self) -> Random:
-        """Randomness for incarnations: different for every member that was ever made."""
+        """Randomness for incarnations: different for every member ever created."""
 
     def ledger(self, config: Config) -> Ledger:
-        """A handle of the group's ledger."""
+        """A handle to the group's ledger."""
 
     def witness(
         self, config: Config, name: str, life: OwnLife, ledger: Ledger, tell: Callable[[Notice], None]
     ) -> Witness:
-        """Who will tell the death of the member called `name`, and what it knows of the others'."""
+        """The witness that will report the death of the member called `name`, and that knows about others' deaths."""
 
     def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
         """A consumer in the broker's group."""
@@ -110,17 +110,17 @@ class Runtime(Protocol):
         """The link to the other peers of the group."""
 
     def start(self, loop: Loop) -> None:
-        """Keep `loop` going from now on."""
+        """Run `loop` from now on."""
 
     def pause(self, seconds: float) -> None:
         """Wait a moment before trying again."""
 
     def wait(self, changed: threading.Condition, ready: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until `ready()`, which is asked with `changed` held, at most `timeout` seconds; whether it was."""
+        """Wait until `ready()`, called with `changed` held, at most `timeout` seconds; return whether it was ready."""
 
 
 class Threads:
-    """The runtime of real life. May be shared between threads and members."""
+    """The runtime for production. May be shared between threads and members."""
 
     is_turned = False
 
@@ -148,7 +148,7 @@ class Threads:
         return configuration.open_link(config, host_clock)
 
     def start(self, loop: Loop) -> None:
-        # Daemons, or a program that forgot to close would never end. At its exit, the engine lets its members leave.
+        # Daemon threads, or a program that forgot to close would never end. At exit, the engine lets its members leave.
         threading.Thread(target=loop.run, name=loop.name, daemon=True).start()
 
     def pause(self, seconds: float) -> None:
@@ -178,7 +178,7 @@ class Lane(Generic[Item]):
     def __init__(self, name: str, handle: Callable[[Item], object], on_end: Callable[[], None] = lambda: None) -> None:
         self.name = name
         self.is_over = False
-        """Whether the last item was handled, after `end`; then `on_end` is called."""
+        """Whether `end` was called and the last item has been handled; then `on_end` is called."""
         self._handle, self._on_end = handle, on_end
         self._queue: SimpleQueue[Item | None] = SimpleQueue()
         self._worker: int | None = None
@@ -187,17 +187,17 @@ class Lane(Generic[Item]):
         self._queue.put(item)
 
     def end(self) -> None:
-        """Nothing more comes: `run` returns when what is queued was handled."""
+        """Mark the end of the queue: `run` returns once all items before it are handled."""
         self._queue.put(None)
 
     @property
     def length(self) -> int:
-        """How many items wait, roughly."""
+        """Roughly how many items are waiting."""
         return self._queue.qsize()
 
     @property
     def is_here(self) -> bool:
-        """Whether the caller is being called by this lane."""
+        """Whether the caller runs within a call from this lane."""
         return self._worker == threading.get_ident()
 
     def run(self) -> None:
@@ -207,7 +207,7 @@ class Lane(Generic[Item]):
 
     def turn(self) -> bool:
         if self._worker is not None:
-            return False  # Its handler turned the clock: one after another still holds.
+            return False  # The lane's own handler turned the clock; items must still be handled one after another.
         try:
             item = self._queue.get_nowait()
         except Empty:

@@ -1,13 +1,13 @@
-"""Wishes: an operator or a program wants something of the group, and it is checked before it is written for ever.
+"""Wishes: what an operator or a program wants from the group, checked before it is written permanently.
 
-    drain, undrain    the member of that name shall own nothing but what is pinned to it
-    pin, unpin        a partition shall belong to the member of that name
-    weigh             a member counts with another weight than it introduced itself with
-    load              how much work partitions are, as measured
+    drain, undrain    the member of that name should own nothing except what is pinned to it
+    pin, unpin        a partition should belong to the member of that name
+    weigh             override a member's weight
+    load              how much work each partition is, as measured
 
 A wish outlives members: it goes by name, and the ledger keeps it until it is taken back. Readers skip a record that
-does not decode, so a wish that none would understand is refused here. And an append may be lost, so a wish counts as
-made when the state shows it.
+does not decode, so a wish that no reader would understand is refused here. And an append may be lost, so a wish counts
+as made only when the state shows it.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -36,39 +36,39 @@ __all__ = [
 ]
 
 NAMES_SHOWN = 10
-"""Members that an error names, those first that are spelled most alike."""
+"""How many members an error lists; the most similar names come first."""
 
 WISH_MAX = 10.0
-"""How long to wait until a wish is read back: several tries of a ledger that is hardly there."""
+"""How long to wait until a wish is read back: enough for several attempts on a ledger that barely responds."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedWish:
-    """A wish that may be said: in words, as a record of the member that says it, and how to see that it was granted."""
+    """A valid wish: in words, as a record of the member that says it, and how to see that it was granted."""
 
     what: str
     record: Callable[[str], Record]
     shown: Callable[[State], bool]
     name: str = ""
-    """Of the member that it is for. A wish for one that is not there waits for it: for ever, if that is mistyped."""
+    """The name of the member that it is for. A wish for an absent member waits for it; if mistyped, forever."""
 
 
 def unheard(wish: CheckedWish, timeout: float, obstacle: str) -> LedgerUnavailable:
-    """The error if the ledger did not show it in time."""
+    """The error if the ledger did not show the wish in time."""
     return LedgerUnavailable(
         f"{wish.what} was to be read back within {timeout:g} s",
         obstacle or "the ledger did not show it",
-        "it may still come to be: look at the group, and say it again, which does no harm",
+        "it may still take effect: look at the group, and repeat the wish, which does no harm",
     )
 
 
 def no_wishes(what: str, protocol: str) -> BeyondProtocol:
-    """The error for a wish in a group of a protocol that takes none."""
+    """The error for a wish in a group whose protocol takes none."""
     if protocol in ELECTED:
-        prefer = "; or say who shall lead by the `preferences` of all members" if protocol == "term" else ""
+        prefer = "; or choose leaders with the `preferences` of all members" if protocol == "term" else ""
         return BeyondProtocol(
             f"{what} was wanted",
-            f"in a group of the protocol {protocol!r} {SHARERS[protocol]}, and nobody writes down such a wish",
+            f"in a group of the protocol {protocol!r} {SHARERS[protocol]}, and such wishes are not recorded",
             f"drain a member at its own agent; name a leader with `neli rebalance --to`{prefer}",
         )
     return BeyondProtocol(
@@ -144,7 +144,7 @@ def load(loads: Mapping[int, float], layout: Layout) -> CheckedWish:
 
 
 def require_member(name: str, members: Collection[str]) -> None:
-    """Raise ConfigError, with the members that there are, unless `name` is one of them."""
+    """Raise ConfigError, listing the members, unless `name` is one of them."""
     if name in members:
         return
     nearest = sorted(members, key=lambda other: (-SequenceMatcher(None, name, other).ratio(), other))

@@ -1,24 +1,24 @@
-"""Belief: for which partitions a program was told that it may act, and which it was asked to let go.
+"""Belief: which partitions a program knows it may act for, and which it was asked to let go of.
 
-                     may act for it                              another member shall have it
+                     may act for it                              another member will get it
     (not led) ---------- Acquired ---------> led ------------------- Revoked -----------------> draining
          ^                                    |                                                    |
          |<------ Fenced: may no longer ------+------ Fenced: may no longer, or drain_timeout -----+
          |<------------------------------ Released by the program: now it is given up -------------'
 
-A protocol says what a member *may* act for; this keeps what its program believes, and tells it the difference. The
-program never believes more than the protocol allows, because it hears of losses first and in the same step. It hears of
-nothing twice: a partition that was fenced is not revoked as well.
+A protocol says which partitions a member *may* act for. This module keeps what the program believes, and reports the
+difference to it. The program never believes more than the protocol allows, because it is notified of losses first and
+in the same step. It is notified of a loss only once: a partition that was fenced is not revoked as well.
 
-A machine that reads no ledger knows nobody's tenures but its own: a `Believer`. Those of borrowed groups and electors
-are such, and answer alike for what they believe.
+A machine that reads no ledger knows only its own tenures; it is a `Believer`. The machines of borrowed groups and of
+electors are Believers, and report what they believe in the same way.
 
-**No told end outlasts a drain.** A partition that drains is given up when its time is over, whether the program has let
-go of it or not. So as soon as it is asked for, its lease is shown to end then at the latest. An end that was told
-before is at most a lease away: a `drain_timeout` that is no shorter than the lease covers that, too.
+**No reported end outlasts a drain.** A draining partition is given up when its time is over, whether or not the program
+has let go of it. So from the moment the program is asked for it, its lease is reported to end then at the latest. An
+end that was reported earlier is at most a lease away; a `drain_timeout` no shorter than the lease covers that, too.
 
-Under `available` nothing drains. A partition is given up while it is led, and the program is told Revoked when the
-protocol knows that it has a successor: then it can stop without a gap.
+Under `available` nothing drains. A partition is given up while it is still led, and the program is notified with
+Revoked once the protocol knows of its successor: then it can stop without a gap.
 """
 
 from abc import ABC, abstractmethod
@@ -32,20 +32,20 @@ __all__ = ["Belief", "Believer"]
 
 
 class Belief:
-    """One program's belief. It outlives an incarnation: under `available` the program leads on when one ends."""
+    """One program's belief. It outlives an incarnation: under `available`, the program keeps leading when one ends."""
 
     def __init__(self, drain_timeout: float) -> None:
         self._drain_timeout = drain_timeout
         self.leading: dict[int, int] = {}
         """Partition -> term, as the program knows it."""
         self.reason = ""
-        """Why partitions are lost next, in words for the program."""
+        """The reason for the next loss of partitions, in words for the program."""
         self._succeeded: set[int] = set()
         self._draining: dict[int, float] = {}
 
     @property
     def draining(self) -> dict[int, float]:
-        """Partition -> by when the program has to let go of it. It was asked to, and still has it."""
+        """Partition -> when the program must have let go of it; it was asked to, and still has the partition."""
         return self._draining
 
     @property
@@ -54,8 +54,8 @@ class Belief:
         return min(self.draining.values(), default=inf)
 
     def bounded(self, ends: Mapping[int, float]) -> dict[int, float]:
-        """`ends`, where no draining partition ends later than it is taken away. A successor waits no longer for it, and
-        whoever was told a later end would act beside that one: a client of an agent, say, which hears of the loss late.
+        """`ends`, cut so that no draining partition ends later than the drain. A successor does not wait for longer. A
+        caller that saw a later end, such as an agent's client that hears of the loss late, would act alongside it.
         """
         draining = self.draining
         return {i: min(end, draining.get(i, inf)) for i, end in ends.items()}
@@ -65,7 +65,7 @@ class Belief:
         self._succeeded.update(partitions)
 
     def release(self, terms: Mapping[int, int]) -> list[int]:
-        """The program let go of these; returns those that it was asked for."""
+        """The program let go of these partitions; returns those that it was asked for."""
         draining = self.draining
         done = [i for i, term in terms.items() if i in draining and self.leading.get(i) == term]
         for i in done:
@@ -73,7 +73,7 @@ class Belief:
         return done
 
     def settle(self, may: Mapping[int, int], *, take: bool) -> list[Event]:
-        """Tell the program the difference to `may`, for which it may act; new partitions only if `take`."""
+        """Events that bring the program's belief to `may`, which it may act for; new partitions only if `take`."""
         if may == self.leading:
             return []
         events = self._lose({i: term for i, term in self.leading.items() if i not in may})
@@ -87,7 +87,7 @@ class Belief:
         return events
 
     def drain(self, partitions: Mapping[int, int], now: float) -> tuple[list[int], list[Event]]:
-        """Ask for `partitions`, which are led; returns those that were asked for too long ago, and are lost now."""
+        """Ask the program for `partitions`, which are led; returns those whose time is over, which are lost now."""
         draining = self.draining
         events: list[Event] = []
         asked = {i: term for i, term in partitions.items() if i not in draining}
@@ -116,7 +116,7 @@ class Belief:
 
 
 class Believer(ABC):
-    """A machine that has no ledger to read: what it answers of itself, whatever its protocol."""
+    """The answers that every machine without a ledger gives about itself, whatever its protocol."""
 
     def __init__(self, drain_timeout: float, now: float, rng: Random) -> None:
         self._incarnation = f"{rng.getrandbits(64):016x}"
@@ -125,7 +125,7 @@ class Believer(ABC):
 
     @abstractmethod
     def _ends(self, partition: int) -> float:
-        """Until when this member may act for `partition`, if it hears nothing more."""
+        """Until when this member may act for `partition` if it hears nothing more."""
 
     @property
     def incarnation(self) -> str:
@@ -133,7 +133,7 @@ class Believer(ABC):
 
     @property
     def caught_up(self) -> bool:
-        return True  # There is no past to read.
+        return True  # This machine has nothing to catch up with.
 
     @property
     def heard_at(self) -> float:
@@ -141,12 +141,12 @@ class Believer(ABC):
 
     @property
     def leading(self) -> dict[int, int]:
-        """Partition -> term, for all that the program was told it Acquired and was not yet told it lost."""
+        """Partition -> term, for each partition that the program was notified it Acquired and not yet that it lost."""
         return dict(self._belief.leading)
 
     @property
     def finishing(self) -> tuple[int, ...]:
-        """The partitions that were Revoked and that the program has not let go of."""
+        """The Revoked partitions that the program has not let go of yet."""
         return tuple(self._belief.draining)
 
     @property

@@ -1,4 +1,4 @@
-"""The program's side of every protocol: a member's settings, and what it says to its machine and hears from it.
+"""The program's side of every protocol: a member's settings, and the messages between a program and its machine.
 
     program --Released, Close--> machine --Acquired, Revoked, Fenced--> program's handler
     clock ---Tick (now)--------> machine --Notice, Stopped-----------> log, end of the member
@@ -6,27 +6,27 @@
 
     Acquired  prepare, then lead: leases are given when the handler has returned
     Revoked   finish what you are doing: the successor waits for you, at most `drain_timeout`
-    Fenced    stop at once: another member may lead already
+    Fenced    stop immediately: another member may lead already
 
             Acquired               Revoked                      (handed over)
     nothing --------> may lead ----------------> finishing --------------------> nothing
        ^                 '---------- Fenced ---------+
        '---------------------------------------------'
 
-Acquired and Revoked reach the handler one after another, in order, on one thread. Fenced comes on a thread of its own,
+Acquired and Revoked reach the handler one after another, in order, on one thread. Fenced arrives on a separate thread,
 even while the handler is busy with another event, because it must not wait. A handler that raises ends the member: a
 partition that is half prepared or half finished cannot be led. A partition may be acquired again under a higher term
-without a loss in between: leases of the old term are void then.
+without being lost in between: leases of the old term are void then.
 
-A machine does no I/O, has no clock, no thread and no randomness of its own. It takes one input and the time, and
-answers with effects that must be carried out in their order. `deadline` says when to step it with `TICK` if nothing
-comes first. How a machine reaches the other members is its own affair: see `induction/events.py`.
+A machine does no I/O, and has no clock, thread or source of randomness of its own. It takes one input and the time, and
+returns effects that must be carried out in order. `deadline` says when to step it with `TICK` if nothing comes first.
+How a machine reaches the other members is up to its protocol: see `induction/events.py`.
 
 The times that follow from the settings:
 
-|<----------------- lease ----------------->|          how long a Beat proves anything, from its sending
-|<-beat->|<-beat->|<-beat->| ...                       how often one is sent: several may be lost
-|<----- half a lease ---->|                            longer since my last Beat came back: I do not hear myself
+|<----------------- lease ----------------->|          how long a Beat proves anything, counted from its sending
+|<-beat->|<-beat->|<-beat->| ...                       how often a Beat is sent: several may be lost
+|<----- half a lease ---->|                            if my last Beat came back longer ago, I do not hear myself
 |<------------------- wait ------------------>|        the lease as counted on the slowest allowed clock
 |<-------------- suspicion ---------------->|<-stagger->|<-beat->|<- 3 D ->|        = hold, under `available`
 """
@@ -73,39 +73,39 @@ __all__ = [
 ]
 
 NAME_MAX = 256
-"""Longest name, address or zone, in characters. A name is for people and log lines; longer ones are mistakes."""
+"""Longest name, address or zone, in characters. Names are for people and log lines; a longer one is a mistake."""
 
 RECORD_MAX = 8 * 2**20
-"""Bytes of the longest record, which is a snapshot: some 100 for each partition and member."""
+"""Bytes of the longest record, which is a snapshot: about 100 for each partition and member."""
 
 BASE_MAX = 2**52
-"""Terms count from a base. The wall clock, in microseconds, gets there in the year 2112. The rest leaves room for
-offsets, so that terms stay in bounds."""
+"""Terms count from a base. The wall clock, in microseconds, reaches this limit in the year 2112. The range above it is
+room for offsets, so that terms stay in bounds."""
 
 WEIGHT_MAX = 1_000_000
-"""Weights are whole numbers, so that every member divides the partitions alike; a million is fine enough."""
+"""Weights are whole numbers, so that all members compute the same shares; a resolution of a million is fine enough."""
 
 LOAD_MAX = 1e15
-"""The most that one partition may be as load: a sum of loads is then exact to far more digits than any measurement."""
+"""The largest load of one partition. Within it, a sum of loads is exact to far more digits than any measurement."""
 
 BEATS_PER_LEASE = 6
-"""More beats a lease make false suspicions rarer and cost records; fewer than four, and one lost Beat would be enough
-for a member not to hear itself."""
+"""More beats per lease make false suspicions rarer and cost records. With fewer than four, a single lost Beat would be
+enough for a member not to hear itself."""
 
 STAGGER_RANKS = 4
-"""How many survivors wait for each other before they accuse; those that come after stand level with the last. The wait
-is only there to spare records: an accusation that comes second is void."""
+"""How many survivors wait for each other before they accuse; later ranks wait as long as the last of these. The wait
+only saves records: a second accusation is void."""
 
 STAGGERS_PER_LEASE = 20
-"""A twentieth of a lease between accusers is several times what a record takes to be read, at any sensible lease."""
+"""A twentieth of a lease between accusers: at any sensible lease, several times what reading a record takes."""
 
 LEASE_MIN = 0.01
 LEASE_MAX = 3600.0
-"""A lease has ten milliseconds at least, because shorter ones are eaten up by thread switches, and an hour at most."""
+"""A lease is at least ten milliseconds, because thread switches would use up a shorter one, and at most an hour."""
 
 DRIFT_MAX = 0.001
-"""The most that one clock's rate may be off: 1000 parts in a million, where crystals are off by 50 and slewing, which
-our clock does not follow, by 500. Raising it lengthens every takeover by twice as much."""
+"""The most that one clock's rate may be off: 1000 parts in a million. Crystals are off by about 50, and slewing, which
+our clock does not follow, by 500. Raising this lengthens every takeover by twice as much."""
 
 Terms = Mapping[int, int]
 """Partition -> term."""
@@ -114,12 +114,12 @@ Guarantee = Literal["exclusive", "available"]
 
 
 def wait_for(lease: float, drift: float = DRIFT_MAX) -> float:
-    """How long to wait, on one's own clock, for a lease that another member counts on its clock."""
+    """How long to wait, on this member's clock, for a lease that another member counts on its own clock."""
     return lease * (1 + drift) / (1 - drift)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """One member's settings. Times are in seconds. `ConfigError` names all that is wrong with them at once."""
+    """One member's settings. Times are in seconds. One `ConfigError` names everything that is wrong with them."""
 
     name: str
     layout: Layout
@@ -131,24 +131,24 @@ class Settings(Struct, frozen=True, kw_only=True):
     weight: int = 1
     zone: str = ""
     delay_max: float | None = None
-    """D: under `available`, how late a record may be read for the guarantee to hold; None is a quarter of a lease."""
+    """D: under `available`, how late a record may be read for the guarantee to hold; None: a quarter of a lease."""
     drain_timeout: float = 30.0
-    """How long a successor waits for the program to finish what was revoked. Longer is kinder to long work; a program
-    that hangs keeps its partitions for that long."""
+    """How long a successor waits for the program to finish what was revoked. A longer timeout suits long work, but a
+    program that hangs keeps its partitions for that long."""
     snapshot_every: int = 5000
-    """Records between snapshots. More makes newcomers start slower and the ledger longer, fewer costs bytes."""
+    """Records between snapshots. More records slow down newcomers and lengthen the ledger, fewer cost bytes."""
     drift: float = DRIFT_MAX
     replace: bool = False
-    """Take the name from a member that lives under it. Else a newcomer that hears it gives up."""
+    """Take the name from a live member that has it. Otherwise a newcomer that hears that member gives up."""
     term_base: int = 0
-    """Terms are above this. A group that moves to a new ledger gives the highest term that it ever had."""
+    """Terms are above this. When a group moves to a new ledger, set this to the highest term that it ever had."""
 
     def __post_init__(self) -> None:
         if problems := self.problems():
             raise ConfigError(problems)
 
     def problems(self) -> list[str]:
-        """Every contradiction, as a sentence that says what was wanted, what was found and what to do."""
+        """Every contradiction, as a sentence that names the expected value, the actual value and the remedy."""
         found: list[str] = []
 
         def need(holds: bool, sentence: str) -> None:
@@ -174,7 +174,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             f"guarantee={self.guarantee!r} is unknown: choose 'exclusive' (at most one acts) or 'available'",
         )
         times = {"lease": self.lease, "drift": self.drift, "drain_timeout": self.drain_timeout}
-        # Those that follow from the lease are no problems of their own.
+        # Values that follow from the lease are not separate problems.
         times |= {what: time for what, time in (("beat", self.beat), ("delay_max", self.delay_max)) if time is not None}
         for what, value in times.items():
             need(_is_time(value), f"{what}={value!r} must be a number of seconds, at least 0: correct it")
@@ -183,7 +183,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             f"snapshot_every={self.snapshot_every!r} must be a whole number of at least 100 records",
         )
         if not all(_is_time(value) for value in times.values()):
-            return found  # The rest compares them.
+            return found  # The checks below compare these times.
         need(
             LEASE_MIN <= self.lease <= LEASE_MAX,
             f"lease={self.lease} must be from {LEASE_MIN} to {LEASE_MAX} seconds",
@@ -222,12 +222,12 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def lasts(self) -> float:
-        """How long a Beat that came back lets its sender act, from its sending."""
+        """How long a Beat that came back lets its sender act, counted from its sending."""
         return self.lease if self.exclusive else self.hold
 
     @property
     def hold(self) -> float:
-        """Under `available`: long enough for the successor to suspect, to be given the partition and to be heard."""
+        """Under `available`: long enough for the successor to suspect, to get the partition and to be heard."""
         return self.lease + STAGGER_RANKS * self.stagger + self.beat_every + 3 * self.delay
 
 
@@ -243,19 +243,19 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-# What the program says to its machine
+# From the program to its machine
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The program has finished what it did for these partitions under these terms."""
+    """The program has finished its work for these partitions under these terms."""
 
     terms: Terms
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The program wants to leave the group: in good order, or `at_once` when it cannot wait or failed by `error`."""
+    """The program wants to leave the group: in good order, or `at_once` if it cannot wait or failed with `error`."""
 
     at_once: bool = False
     error: NeliError | None = None
@@ -269,7 +269,7 @@ class Tick:
 TICK = Tick()
 
 
-# What the program hears from its machine
+# From the machine to its program
 
 
 @dataclass(frozen=True, slots=True, match_args=False)
@@ -277,7 +277,7 @@ class _AboutPartitions:
     __match_args__ = ("partitions",)
 
     terms: Terms
-    """Partition -> the term, which every write on its behalf should carry."""
+    """Partition -> its term, which every write for the partition should carry."""
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -287,25 +287,25 @@ class _AboutPartitions:
 
 @dataclass(frozen=True, slots=True, match_args=False)
 class Acquired(_AboutPartitions):
-    """These partitions are this member's. Prepare: each is led when the handler has returned."""
+    """These partitions now belong to this member. Prepare: each is led once the handler has returned."""
 
 
 @dataclass(frozen=True, slots=True, match_args=False)
 class Revoked(_AboutPartitions):
-    """Other members shall have these partitions. Finish: each is handed over when the handler has returned and every
-    `leading` block on it has ended, or else after `drain_timeout`, with Fenced before."""
+    """Other members will get these partitions. Finish: each is handed over once the handler has returned and every
+    `leading` block on it has ended, or after `drain_timeout`, preceded by Fenced."""
 
 
 @dataclass(frozen=True, slots=True, match_args=False)
 class Fenced(_AboutPartitions):
-    """Another member may act for these partitions already. Stop at once; the handler is not waited for."""
+    """Another member may act for these partitions already. Stop immediately; nothing waits for the handler."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something an operator would want in the log: a constant name, and fields."""
+    """Something that an operator would want in the log: a constant name, and fields."""
 
     event: str
     fields: Mapping[str, object]
@@ -313,7 +313,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The machine has ended, because it was told to or, with an error, because it may not go on."""
+    """The machine has ended: on request or, with an error, because it must not go on."""
 
     error: NeliError | None
 
@@ -321,20 +321,20 @@ class Stopped:
 Event = Acquired | Revoked | Fenced
 
 News = Event | Notice | Stopped
-"""All that a machine tells, to the program or to its operators."""
+"""Everything that a machine reports to the program or to its operators."""
 
 Handler = Callable[[Event], object]
-"""The function that a program gives its member. Its result is not looked at; raising ends the member."""
+"""The function that a program gives its member. Its result is ignored; raising ends the member."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """For which partitions the program may act, as a value that any thread can ask: it ends as time passes."""
+    """The partitions that the program may act for, as a value that any thread can query. It expires as time passes."""
 
     terms: Terms
     until: float
     ends: Mapping[int, float]
-    """Where a single partition ends at another time than `until`."""
+    """The ends of single partitions that differ from `until`."""
 
     def end(self, partition: int, term: int) -> float:
         """Until when the program may act for `partition` under `term`; `-inf` if it may not."""
@@ -353,15 +353,15 @@ Given_co = TypeVar("Given_co", covariant=True)
 
 
 class Machine(Protocol[Taken_contra, Given_co]):
-    """The one shape of all protocols. Beside the program's side, each takes and gives what its own ledger needs."""
+    """The interface of all protocols. In addition to the program's side, each takes and gives what its ledger needs."""
 
     @property
     def incarnation(self) -> str:
-        """The id under which the member is known to the others at present; empty for a machine that only reads."""
+        """The member's current id, by which the others know it; empty for a machine that only reads."""
 
     @property
     def standing(self) -> Standing:
-        """For which partitions the program was told that it may act, and until when."""
+        """The partitions that the program was notified it may act for, and until when."""
 
     @property
     def deadline(self) -> float:
@@ -369,15 +369,15 @@ class Machine(Protocol[Taken_contra, Given_co]):
 
     @property
     def caught_up(self) -> bool:
-        """Whether all was read that there was at the start: until then, what is known of the group may be its past."""
+        """Whether everything that existed at the start was read: until then, this may be the group's past."""
 
     @property
     def error(self) -> NeliError | None:
-        """What this machine has stopped by, or will as soon as it may; None as long as it goes on."""
+        """The error that stopped this machine, or will stop it as soon as it may; None while it goes on."""
 
     @property
     def heard_at(self) -> float:
-        """When a sign of life of any member was last read. Without any, when the machine began or stepped last."""
+        """When a sign of life of any member was last read; without any, when the machine began or was last stepped."""
 
     def step(self, event: Taken_contra, now: float) -> Sequence[Given_co]:
         """Take `event` at `now`, which never goes back."""

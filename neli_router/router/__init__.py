@@ -1,5 +1,5 @@
-"""What a program asks: who owns a key. Routers, the table of owners and what fills it; columns of keys, and their load.
+"""Look-ups of the owner of a key: routers, the table of owners and what fills it, columns of keys, and load profiles.
 
-A look-up takes no lock, waits for nothing and never leaves this room.
+A look-up takes no lock, waits for nothing and never leaves the process.
 It may import config, drivers and protocols.
 """

@@ -1,10 +1,10 @@
-"""Several groups, for programs with an event loop: the names of `Groups`, and nothing that waits holds up the loop.
+"""Several groups, for programs with an event loop: the API of `Groups`, without ever blocking the loop.
 
     async with AsyncGroups({"blue": one, "green": two}) as groups:   opens in a thread, waits for the tables
         groups.owners("customer-7")                                  a plain call: there is nothing to wait for
         async for change in groups["green"].watch(): ...             that group's own AsyncRouter
 
-`Groups` alone decides what the groups answer and which of them are left out; here is only the waiting.
+`Groups` decides what the groups answer and which of them are left out; this module only does the waiting.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ __all__ = ["AsyncGroups"]
 
 
 class AsyncGroups(AsyncClosing):
-    """Groups for one event loop. Look-ups may come from any thread, the coroutines belong to the loop.
+    """Groups for one event loop. Look-ups may come from any thread; the coroutines belong to the loop.
 
-    Takes what Groups takes. Nothing is opened before `open`, which `async with` calls; until then, everything else
-    raises Closed.
+    Takes the same arguments as Groups. Nothing is opened before `open`, which `async with` calls; until then,
+    everything else raises Closed.
     """
 
     owners: Callable[[Key], list[Leader]]
-    """See Groups; its own method, so that it costs the same."""
+    """See Groups; this is its method itself, so a call costs the same."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class AsyncGroups(AsyncClosing):
         self.owners = self._owners_before_open
 
     async def open(self, timeout: float = AWAIT_MAX) -> Self:  # noqa: ASYNC109 - the same name as in Groups.
-        """Open every group and wait for tables. Raises as the constructor of Groups does."""
+        """Open every group and wait for tables. Raises the same errors as the constructor of Groups."""
         if self._groups is None:
-            # In a thread, because a driver may take its time. If we are cancelled meanwhile, the groups that
-            # come of it are forgotten, and their readers end by themselves.
+            # In a thread, because a driver may take its time. If we are cancelled meanwhile, the thread's groups are
+            # dropped, and their readers end on their own.
             groups = await asyncio.to_thread(self._make)
             self._routers = {group: AsyncRouter(groups[group]) for group in groups}
             self._groups, self.owners = groups, groups.owners
@@ -66,7 +66,7 @@ class AsyncGroups(AsyncClosing):
         return self._opened.owners_of_role(role)
 
     def __getitem__(self, group: str) -> AsyncRouter:
-        """That group's own router, to watch it, or to ask what only one group can tell."""
+        """The router of `group`, for watching and for questions about a single group."""
         return self._routers[group] if self._groups is not None else self._refuse()
 
     def __iter__(self) -> Iterator[str]:
@@ -102,15 +102,15 @@ class AsyncGroups(AsyncClosing):
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
-        groups.await_tables(0)  # Waits for nothing, and raises if there is none.
+        groups.await_tables(0)  # Does not wait, and raises if no group has a table.
 
     async def reopen(self, timeout: float = AWAIT_MAX) -> None:  # noqa: ASYNC109 - the same name as in Groups.
-        """Open every group's ledger anew: after a fork, in the child's own event loop, or after errors. See Groups."""
+        """Open every group's ledger again: after a fork, in the child's own event loop, or after errors. See Groups."""
         await asyncio.to_thread(self._opened.reopen, wait=False)
         await self.await_tables(timeout)
 
     async def close(self) -> None:
-        """Stop reading. Routers that were given stay open. Twice is fine."""
+        """Stop reading. Routers that were passed in stay open. May be called twice."""
         if self._groups is not None:
             await asyncio.to_thread(self._groups.close)
 
@@ -132,6 +132,6 @@ class AsyncGroups(AsyncClosing):
 
 
 async def _settled(router: AsyncRouter, timeout: float) -> None:  # noqa: ASYNC109 - passed on.
-    """Wait until this group has a table, or is known to have none."""
+    """Wait until this group has a table, or is known not to have one."""
     with contextlib.suppress(NeliError):
         await router.await_table(timeout)

@@ -1,4 +1,4 @@
-"""The router for programs with an event loop: the same names, and nothing that waits holds up the loop.
+"""The router for programs with an event loop: the same API, without ever blocking the loop.
 
     async with AsyncRouter("sqlite:///var/lib/jobs/ledger.db") as router:    opens in a thread, waits for the table
         router.owner("customer-7")                                           a plain call: there is nothing to wait for
@@ -33,14 +33,14 @@ __all__ = ["AsyncRouter", "AsyncWatch"]
 
 
 class AsyncRouter(AsyncClosing):
-    """A Router for one event loop. Look-ups may come from any thread, the coroutines belong to the loop.
+    """A Router for one event loop. Look-ups may come from any thread; the coroutines belong to the loop.
 
-    Takes what Router takes, or a Router that exists, such as a member's. Nothing is opened before `open`, which
-    `async with` calls; until then, everything else raises Closed.
+    Takes the same arguments as Router, or an existing Router, such as a member's. Nothing is opened before `open`,
+    which `async with` calls; until then, everything else raises Closed.
     """
 
     owner: Callable[[Key], Owner]
-    """Who owns a key; the Router's own method, so that it costs the same. Raises as that does."""
+    """The owner of a key. This is the Router's method itself, so a call costs the same and raises the same errors."""
 
     def __init__(
         self,
@@ -61,19 +61,19 @@ class AsyncRouter(AsyncClosing):
     def from_redis(
         cls, url: str, *, layout: Layout | None = None, name: str | None = None, max_age: float | None = MAX_AGE
     ) -> Self:
-        """See Router. Raises ConfigError at once; nothing is opened before `open`."""
+        """See Router. Raises ConfigError immediately; nothing is opened before `open`."""
         return cls(configuration.owners_at(url), layout=layout, name=name, max_age=max_age)
 
     async def open(self, timeout: float = AWAIT_MAX) -> Self:  # noqa: ASYNC109 - the same name as in Router.
-        """Open the ledger and wait for a table, at most for `timeout` seconds. Raises as Router's constructor does."""
+        """Open the ledger and wait for a table, at most `timeout` seconds. Raises like Router's constructor."""
         if self._router is None:
-            # In a thread, because a driver may take its time. If we are cancelled meanwhile, the router that comes
-            # of it is forgotten, and its reader ends by itself.
+            # In a thread, because a driver may take its time. If we are cancelled meanwhile, the thread's router is
+            # dropped, and its reader ends on its own.
             self._hold(await asyncio.to_thread(self._make))
         try:
             await self.await_table(timeout)
         except BaseException:
-            await self.close(timeout=0)  # The caller has waited for long enough.
+            await self.close(timeout=0)  # The caller has waited long enough.
             raise
         return self
 
@@ -132,12 +132,12 @@ class AsyncRouter(AsyncClosing):
             feed.hide_from(show)
 
     async def reopen(self, timeout: float = AWAIT_MAX) -> None:  # noqa: ASYNC109 - the same name as in Router.
-        """Open the ledger anew: after a fork, in the child's own event loop, or after an error. See Router."""
+        """Open the ledger again: after a fork, in the child's own event loop, or after an error. See Router."""
         await asyncio.to_thread(self._opened.reopen, wait=False)
         await self.await_table(timeout)
 
     async def close(self, *, timeout: float = CLOSE_MAX) -> None:  # noqa: ASYNC109 - the same as in Router.
-        """Stop reading and release the ledger; look-ups then raise Closed. Twice is fine."""
+        """Stop reading and release the ledger; look-ups then raise Closed. May be called twice."""
         if self._router is not None:
             await asyncio.to_thread(self._router.close, timeout=timeout)
 
@@ -164,7 +164,7 @@ class AsyncRouter(AsyncClosing):
 
 
 class AsyncWatch(AsyncClosing, AsyncIterator[Change | Gap]):
-    """The changes after `table`, for one event loop; each goes to one of the tasks that wait. Otherwise as Watch is."""
+    """The changes after `table`, for one event loop; each goes to one of the waiting tasks. Otherwise like Watch."""
 
     def __init__(self, feed: Feed) -> None:
         self._changed = asyncio.Event()
@@ -178,7 +178,7 @@ class AsyncWatch(AsyncClosing, AsyncIterator[Change | Gap]):
             async with asyncio.timeout(timeout):
                 while True:
                     self._changed.clear()
-                    # Asked first: a change that is put between the two questions is then taken by the second.
+                    # `is_closed` comes first: `take` then still gets a change that is put between the two calls.
                     was_closed = self._watch.is_closed
                     taken = self._watch.take(0)
                     if taken is not None or was_closed:
@@ -193,18 +193,18 @@ class AsyncWatch(AsyncClosing, AsyncIterator[Change | Gap]):
         return taken
 
     async def close(self) -> None:
-        """Want no more changes; those that were not taken are dropped. Twice is fine."""
+        """Stop watching; changes that were not taken are dropped. May be called twice."""
         self._watch.close()
 
 
 def _waker() -> Callable[[asyncio.Event], None]:
-    """A function that sets an event of the running loop, from any thread; without that loop, it does nothing."""
+    """A function that sets an event of the running loop from any thread. If the loop is gone, it does nothing."""
     loop, process = asyncio.get_running_loop(), os.getpid()
 
     def wake(event: asyncio.Event) -> None:
         if os.getpid() != process:
-            return  # A forked child shares the socket by which a loop is woken, and would wake its parent's.
-        # A loop may end between asking and telling; its tasks are gone then, and the reader must not fail.
+            return  # A forked child shares the socket that wakes a loop, and would wake its parent's loop.
+        # The loop may already have ended; its tasks are gone then, and the reader must not fail.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(event.set)
 

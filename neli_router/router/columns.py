@@ -1,22 +1,22 @@
-"""Whole columns of keys at once: their partitions and their owners, for Arrow, pandas and polars.
+"""Whole columns of keys in one call: their partitions and their owners, for Arrow, pandas and polars.
 
     keys in Arrow, pandas, polars --handed over, not copied--> polars --murmur3--> partitions --take--> owners
     Python objects in a column -----one by one where polars refuses them-----------'
 
-The answer is a column of the same kind, as long as the keys, and bit by bit what `Layout.partition` and `Router.owner`
-say of each key. `polars-hash` computes the hash in place, without a Python object for each key; `benchmarks/columns.py`
-holds it against mmh3. pandas and Arrow give their buffers to polars as they are. An encoded column (a dictionary in
-Arrow, a categorical in pandas) has its distinct values hashed, once.
+The answer is a column of the same kind and length as the keys, and is exactly what `Layout.partition` and
+`Router.owner` say for each key. `polars-hash` computes the hash in place, without a Python object for each key;
+`benchmarks/columns.py` compares it with mmh3. pandas and Arrow give their buffers to polars without copying. For an
+encoded column (a dictionary in Arrow, a categorical in pandas), each distinct value is hashed once.
 
-**Missing keys** stay missing in the answer, as is the custom in columns. Everything else that is no key is a BadKey, as
-a single one is. So is a column of numbers: "7", "7.0" and the bytes of a number are different keys, and only the
-program knows which of them it means.
+**Missing keys** stay missing in the answer, as usual for columns. Anything else that is not a key raises BadKey, as it
+does for a single key. So does a column of numbers: "7", "7.0" and the bytes of a number are different keys, and only
+the program knows which of them it means.
 
-**Types of the answer.** Partitions are signed integers of 64 bits. Delta and Spark know no unsigned ones, and the
-difference of two unsigned ones wraps. pandas answers in `Int64`, whether keys are missing or not, because a type that
-depended on that would change from one batch to the next. Names of owners come encoded, since there are few of them.
+**Types of the answer.** Partitions are signed 64-bit integers: Delta and Spark have no unsigned integers, and the
+difference of two unsigned integers wraps. pandas answers in `Int64`, whether or not keys are missing, because otherwise
+the type could change from one batch to the next. Names of owners are encoded, since there are few of them.
 
-Every package is imported by the first column that needs it. A column of Python objects in pandas does without polars,
+Every package is imported by the first column that needs it. A column of Python objects in pandas works without polars,
 but takes longer.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["owners_of", "partitions_of"]
 
 TAG = r"^[^{]*\{([^}]+)\}"
-"""The part of a text that counts in a layout with tags: see `Layout`. Without a match, all of it counts."""
+"""The part of a text that counts in a layout with tags: see `Layout`. Without a match, the whole text counts."""
 
 Column = TypeVar("Column")
 LIBRARIES = frozenset({"pandas", "polars", "pyarrow"})
@@ -45,9 +45,9 @@ LIBRARIES = frozenset({"pandas", "polars", "pyarrow"})
 def partitions_of(column: Column, layout: Layout) -> Column:
     """The partition of each key in `column`: Arrow's Array or ChunkedArray, or a Series of pandas or polars.
 
-    The answer is of the same kind, with pandas' index and the column's name; a missing key has a missing partition. An
-    expression of polars gives an expression, for a column of text or, in a layout without tags, of bytes; polars raises
-    an error of its own for others. Raises BadKey.
+    The answer is of the same kind, with pandas' index and the column's name; a missing key has a missing partition. A
+    polars expression gives an expression, for a column of text or, in a layout without tags, of bytes; for other
+    columns polars raises its own error. Raises BadKey.
     """
     match _library(column):
         case "pandas":
@@ -60,11 +60,11 @@ def partitions_of(column: Column, layout: Layout) -> Column:
 
 
 def owners_of(column: Any, router: Router | AsyncRouter, *, whole: bool = False) -> Any:
-    """The name of the member that owns each key in `column`, all from one table; or, with `whole`, all of its `Owner`.
+    """The name of the member that owns each key in `column`, all from one table; or, with `whole`, its full `Owner`.
 
     Names are a dictionary (Arrow) or a categorical (pandas, polars). `whole` gives name, address, partition and term: a
-    struct in Arrow and polars, a DataFrame in pandas. A missing key has no owner. Raises BadKey, NoOwner if one of
-    the others has none, and what `router.owners` raises.
+    struct in Arrow and polars, a DataFrame in pandas. A missing key has no owner. Raises BadKey, NoOwner if any other
+    key has no owner, and the errors of `router.owners`.
     """
     table = router.table
     match _library(column):
@@ -81,13 +81,13 @@ def owners_of(column: Any, router: Router | AsyncRouter, *, whole: bool = False)
 
 
 def _of_polars(column: Any, layout: Layout) -> Any:
-    import polars as pl  # noqa: PLC0415 - the caller has it; here and below, its users alone pay for a package.
+    import polars as pl  # noqa: PLC0415 - the caller has it; here and below, only users of a package pay for it.
 
     if isinstance(column, pl.Expr):
         return _hashed(column, layout)
     if not isinstance(column, pl.Series):
         raise _no_column(f"found a {type(column).__name__}")
-    # Under a name of ours: polars takes one such as ^key$ for a search for columns, even in methods of a Series.
+    # Renamed, because polars treats a name like ^key$ as a search for columns, even in methods of a Series.
     return _of_series(column.alias("key"), layout).alias(column.name)
 
 
@@ -99,7 +99,7 @@ def _of_series(keys: "pl.Series", layout: Layout) -> "pl.Series":
         keys, kind = keys.cast(pl.String), pl.String()
     if kind == pl.Null:
         return keys.cast(pl.Int64)
-    if kind == pl.Object or (kind == pl.Binary and layout.tags):  # polars has no search in bytes that could find a tag.
+    if kind == pl.Object or (kind == pl.Binary and layout.tags):  # polars has no search in bytes to find a tag.
         return pl.Series(_one_by_one(keys.to_list(), layout), dtype=pl.Int64)
     if kind not in (pl.String, pl.Binary):
         raise _no_column(f"found a column of {kind.base_type()}")
@@ -190,7 +190,7 @@ def _of_pandas(column: Any, layout: Layout) -> Any:
         raise _no_column(f"found a {type(column).__name__}")
     kind, values = column.dtype, cast("Any", column.array)
     if isinstance(kind, pd.CategoricalDtype):
-        # If all keys are missing, pandas takes the categories for numbers.
+        # If all keys are missing, pandas treats the categories as numbers.
         keys = pd.Series(kind.categories) if len(kind.categories) else pd.Series([], dtype="object")
         distinct = _of_pandas(keys, layout).array
         answers = distinct.take(column.cat.codes, allow_fill=True)  # The code of a missing key is -1.
@@ -217,12 +217,12 @@ def _of_objects(column: "pd.Series[Any]", layout: Layout) -> Any:
 
 
 def _texts(column: "pd.Series[Any]") -> "pl.Series | None":
-    """The column in polars; None if polars is not here, or if others than texts are in it."""
+    """The column in polars; None if polars is not installed, or if the column has values other than texts."""
     try:
         import polars as pl  # noqa: PLC0415
         import polars_hash  # noqa: F401, PLC0415
 
-        # From a list, which polars takes strictly: from an array of objects, it makes texts of numbers.
+        # From a list, because polars checks it strictly; from an array of objects, it converts numbers to texts.
         return pl.Series("key", column.tolist(), dtype=pl.String)
     except (ImportError, TypeError, ValueError):
         return None
@@ -236,7 +236,7 @@ def _owners_in_pandas(column: Any, table: Table, *, whole: bool) -> Any:
     rows = partitions.fillna(-1).to_numpy("int64")
     if not whole:
         return pd.Series(pd.Categorical(owners["name"]).take(rows, allow_fill=True), column.index, name=column.name)
-    kinds = zip(owners.items(), (None, None, "Int64", "Int64"), strict=True)  # None: what this pandas has for texts.
+    kinds = zip(owners.items(), (None, None, "Int64", "Int64"), strict=True)  # None: this pandas' type for texts.
     columns = {
         field: pd.Series(values, dtype=kind).array.take(rows, allow_fill=True) for (field, values), kind in kinds
     }
@@ -247,7 +247,7 @@ def _owners_in_pandas(column: Any, table: Table, *, whole: bool) -> Any:
 
 
 def _library(column: object) -> str:
-    """The package that the column's class, or the class that it derives from, belongs to; empty if it is another."""
+    """The package of the column's class, or of a class that it derives from; empty if it is another package."""
     roots = (kind.__module__.partition(".")[0] for kind in type(column).__mro__)
     return next((root for root in roots if root in LIBRARIES), "")
 
@@ -258,7 +258,7 @@ def _one_by_one(keys: Iterable[Any], layout: Layout) -> list[int | None]:
 
 
 def _owners(table: Table, met: Callable[[], Iterable[int]]) -> dict[str, list[Any]]:
-    """Each field of an Owner as a list by partition. Raises NoOwner if one of the partitions that are met has none."""
+    """Each field of an Owner as a list by partition. Raises NoOwner if a partition that occurs has no owner."""
     if None in table.partitions:
         for partition in met():
             table.owner_of_slot(partition)

@@ -1,25 +1,25 @@
-"""The feed: a source tells it of the table, and it says whether look-ups may believe that.
+"""The feed: a source publishes the table to it, and it decides whether look-ups may believe that table.
 
                         .--- older than max_age -------------> STALE ---- read again ----.
     AWAITING --read--> a table <----------------------------------------------------------'
-                        '--- no member heard for so long ----> SILENT --- one was heard --> a table
+                        '--- no member heard for too long ---> SILENT --- one was heard --> a table
     from anywhere:   --fail--> STOPPED      --fork, in the child--> FORKED      --close--> CLOSED
 
-AWAITING has another face, UNMADE, while there is no ledger yet because no member has made one.
+AWAITING has a variant, UNMADE, while there is no ledger yet because no member has made one.
 
-A source publishes a Reading: a table, and how current it is. Readers are shown either a table or the reason why there
-is none. Whatever ends a table replaces it: the watchdog when time has passed, the source when it fails, the hook of a
-fork. So a look-up needs no clock and no lock, and a table that is shown may be believed.
+A source publishes a Reading: a table, and how current it is. Readers see either a table or the reason why there is
+none. Any event that ends a table also replaces it: the watchdog when time has passed, the source when it fails, the
+fork hook. So a look-up needs no clock and no lock, and may believe any table that it sees.
 
-The watchdog is one thread for all feeds of the process. Freshness is a promise about time, and time passes while the
-thread that reads a ledger hangs inside its driver for an hour. So another thread must take the table away.
+The watchdog is one thread for all feeds of the process. Freshness is a promise about time, and time also passes while
+the thread that reads a ledger hangs inside its driver for an hour. So a different thread must take the table away.
 
     asleep --the earliest deadline, or NAP_MAX--> check each watched feed --> asleep until the next one
        ^                                                                        '--none left--> the thread ends
        '-- `watch`, `nudge`: a deadline that may come earlier than the present nap ends
 
-Sources are a thread that reads a ledger or a store of owners (`ledger_reader.py`, `owners_reader.py`), a member's own
-pump, and a program that wrote its table down (`FixedFeed`). A feed knows tables and nothing of how they come about.
+A source is a thread that reads a ledger or a store of owners (`ledger_reader.py`, `owners_reader.py`), a member's own
+pump, or a program that wrote its table down (`FixedFeed`). A feed knows tables, but not how they are made.
 """
 
 import math
@@ -54,35 +54,35 @@ __all__ = ["WATCHDOG", "Feed", "FixedFeed", "Reading", "Watchdog"]
 
 NAP_MAX = 1.0
 """The watchdog's longest sleep while there is a deadline. A sleep does not count the time that the host is suspended,
-and the clocks of feeds do: after a suspend, a table that became too old is still used for this long at most. Lowering
-it costs wake-ups that find nothing."""
+but the clocks of feeds do: after a suspend, a table that became too old is still used for at most this long. Lowering
+it costs wake-ups that find nothing to do."""
 
 
 class Reading(NamedTuple):
-    """All that a source tells when it has read everything that there is."""
+    """The news that a source publishes when it has read to the end."""
 
     table: Table | None
-    """None while no group was founded. The very same object as in the last reading if nothing in it has changed."""
+    """None while no group was founded. The same object as in the last reading if nothing in it has changed."""
     offset: int
-    """Everything below it was read."""
+    """Everything below this offset was read."""
     read_at: float
     heard_at: float = -math.inf
     """When a sign of a member was last read."""
     silence_max: float = math.inf
-    """For how long no sign of a member may be read before all of them count as dead."""
+    """After how long without a sign of any member all of them count as dead."""
     last_heard: Callable[[], str] = member_that_left
-    """Which member gave that last sign, in the words of an error."""
+    """The member that gave the last sign, in words for an error."""
 
 
 NOTHING_READ = Reading(None, 0, -math.inf)
 
 
 class Feed:
-    """One source's table. May be shared between threads; `publish` is for one at a time.
+    """One source's table. May be shared between threads; `publish` may be called by one thread at a time.
 
-    `kind` says in errors what the address is of; the address is empty while it is not known. `tell` gets a Notice
-    whenever readers lose the table or have one again. With `watched=False`, the caller that turns the clock must call
-    `check` afterwards.
+    Errors use `kind` to say what the address stands for; the address is empty while it is not known. `tell` gets a
+    Notice whenever readers lose the table or get one again. With `watched=False`, a caller that turns the clock must
+    call `check` afterwards.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Feed:
         self._renew_lock()
         self._reading = NOTHING_READ
         self._table: Table | None = None
-        """The newest that was ever read; `_view` says whether look-ups may go by it."""
+        """The newest table that was ever read; `_view` says whether look-ups may use it."""
         self._read_at = self._listening_since = -math.inf
         self._trouble = self._unmade = ""
         self._over: Plight | None = None
@@ -117,7 +117,7 @@ class Feed:
         if self._watched:
             WATCHDOG.watch(self)
 
-    # Questions of readers.
+    # For readers.
 
     @property
     def at(self) -> At:
@@ -131,7 +131,7 @@ class Feed:
 
     @property
     def error(self) -> NeliError | None:
-        """Why the source stopped for good; None if it did not."""
+        """Why the source stopped for good; None if it has not."""
         return self._error
 
     def show_to(self, show: Callable[[View], None]) -> None:
@@ -141,7 +141,7 @@ class Feed:
             show(self._view)
 
     def hide_from(self, show: Callable[[View], None]) -> None:
-        """Take a `show_to` back."""
+        """Undo a `show_to`."""
         with self._lock:
             self._shows.remove(show)
 
@@ -154,7 +154,7 @@ class Feed:
         return watch
 
     def is_settled(self) -> bool:
-        """Whether there is something to go by: a table, or that no member is alive. Raises what ended the feed."""
+        """Whether there is an answer: a table, or that no member is alive. Raises the error that ended the feed."""
         view = self._view
         if isinstance(view, Table):
             return True
@@ -169,24 +169,24 @@ class Feed:
                 raise self.late(timeout)
 
     def late(self, timeout: float) -> NeliError:
-        """The error for a caller that waited in vain."""
+        """The error for a caller whose wait timed out."""
         wanted = f"a table of {self.address or self._kind} was wanted within {timeout:g} s"
-        if self._unmade:  # Not a look-up's NoOwner: the caller may have mistaken the address.
+        if self._unmade:  # Not a look-up's NoOwner: the caller may have got the address wrong.
             return LedgerMissing(wanted, unmade(f"{self._kind} {self.address}".rstrip(), self._unmade), MAKE)
         return self._no_table(Plight.AWAITING).explain(wanted)
 
-    # News from the source.
+    # For the source.
 
     def publish(self, reading: Reading) -> None:
-        """The source was read to its end, and this is what it said.
+        """Take `reading`: the source was read to its end, and this is the result.
 
-        Not to be called before the end was reached once: a table from the group's past would pass for today's.
+        Must not be called before the end was reached once: a table from the group's past would look current.
         """
         with self._lock:
             if self._over is not None:
                 return
             if reading.read_at > self._read_at:
-                if self._trouble:  # A reader that was cut off heard no member, which says nothing about the members.
+                if self._trouble:  # A reader that was cut off heard no member; that says nothing about the members.
                     self._listening_since = reading.read_at
                 self._read_at, self._trouble, self._unmade = reading.read_at, "", ""
             self._reading, before = reading, self._table
@@ -194,13 +194,13 @@ class Feed:
                 self._take(reading.table)
             notice = self._settle()
             if self._table is not None and self._table is not before:
-                # Only now: a program that is told of a change and looks it up must find it.
+                # Only now: a program that is notified of a change and looks it up must find it.
                 self._announce(before, self._table)
         if notice is not None:
             self._tell(notice)
 
     def away(self, trouble: str, *, unmade: str = "") -> None:
-        """The source cannot read at the moment. Errors repeat what its driver said, which must not be empty.
+        """The source cannot be read at the moment. Errors quote `trouble`, its driver's words, which must not be empty.
 
         `unmade` is what was found in the place of a source that no member has made yet.
         """
@@ -221,7 +221,7 @@ class Feed:
             self._tell(notice)
 
     def reopen(self) -> None:
-        """Another source begins to tell, in this process."""
+        """Another source begins to publish, in this process."""
         with self._lock:
             self._over = self._error = None
             self._read_at, self._trouble, self._unmade = -math.inf, "", ""
@@ -232,7 +232,7 @@ class Feed:
             WATCHDOG.watch(self)
 
     def close(self) -> None:
-        """The table is not needed any more. Twice is fine."""
+        """The table is no longer needed. May be called twice."""
         with self._lock:
             self._finish(Plight.CLOSED, self._error)
             self._settle()
@@ -241,7 +241,7 @@ class Feed:
     # Time and forks.
 
     def check(self) -> float:
-        """End a table that became too old; return the seconds for which the present one is good."""
+        """End a table that became too old; return for how many seconds the present one is still good."""
         with self._lock:
             notice = self._settle()
             left = self._read_at + self._max_age - self._clock() if isinstance(self._view, Table) else math.inf
@@ -250,7 +250,7 @@ class Feed:
         return left
 
     def fork(self) -> None:
-        """In a child: the thread that tells is not here, and may have held the lock when it was left behind."""
+        """Called in a child of a fork: the publishing thread does not exist here, and may have held the lock."""
         self._renew_lock()
         if self._over is Plight.CLOSED:
             return
@@ -260,14 +260,14 @@ class Feed:
             self._finish(Plight.FORKED, None)
             self._settle()
 
-    # How.
+    # Implementation.
 
     def _renew_lock(self) -> None:
         self._lock = threading.RLock()  # Reentrant: a signal handler may close a router at any moment.
         self._changed = threading.Condition(self._lock)
 
     def _take(self, table: Table) -> None:
-        """Go by `table` from now on, unless its layout is another than the one that look-ups go by."""
+        """Use `table` from now on, unless its layout differs from the one that look-ups use."""
         if self.layout is None:
             self.layout = table.layout
         if self.layout == table.layout:
@@ -288,9 +288,9 @@ class Feed:
             watch.put(changed)
 
     def _settle(self) -> Notice | None:
-        """Show what is true now; returns what an operator would want to know of it. The caller holds the lock.
+        """Show the current view; returns a notice if an operator would want to know. The caller holds the lock.
 
-        The notice is for the caller to tell without the lock: a log may be slow, and the program behind it may look
+        The caller must report the notice without the lock: a log may be slow, and the program behind it may look
         something up.
         """
         was, now = self._view, self._judge()
@@ -305,7 +305,7 @@ class Feed:
             return Notice(f"router.{now.plight.name.lower()}", {"ledger": self.address, "why": why})
         if isinstance(now, Table):
             if isinstance(was, NoTable):
-                WATCHDOG.nudge()  # There was no deadline, and now there is.
+                WATCHDOG.nudge()  # The feed had no deadline before, and now has one.
             if isinstance(was, NoTable) and was.plight in ALARMING:
                 return Notice("router.recovered", {"ledger": self.address, "at": self._reading.offset})
         return None
@@ -320,7 +320,7 @@ class Feed:
         reading, table = self._reading, self._table
         if table is None or reading.table is None:
             return self._no_table(Plight.UNFOUNDED)
-        # Counted up to the last read, not to now: the sign that we wait for may stand in what was not read yet.
+        # Counted up to the last read, not to now: the sign that we wait for may be there, not read yet.
         if self._read_at - max(reading.heard_at, self._listening_since) > reading.silence_max:
             return self._no_table(Plight.SILENT)
         return table
@@ -338,7 +338,7 @@ class Feed:
             watch.end(why)
 
     def _no_table(self, plight: Plight) -> NoTable:
-        # The error is bound now: this may be explained when another source has begun.
+        # The error is bound now, because it may be explained after another source has begun.
         return NoTable(plight, partial(self._explain, plight, self._error))
 
     def _explain(self, plight: Plight, error: NeliError | None, wanted: str) -> NeliError:
@@ -358,9 +358,9 @@ class Feed:
 
 
 class FixedFeed(Feed):
-    """Shows one table for ever: for tests, for tools, and for groups whose owners never change.
+    """Shows one table forever: for tests, for tools, and for groups whose owners never change.
 
-    It has no thread and no file, so there is nothing that a fork could break.
+    It has no thread and no file, so a fork cannot break anything.
     """
 
     def __init__(self, table: Table) -> None:
@@ -372,7 +372,8 @@ class FixedFeed(Feed):
 
 
 class Watchdog:
-    """Ends what became too old, and tells feeds of a fork. Keeps none of them alive. May be shared between threads."""
+    """Ends tables that became too old, and notifies feeds of a fork. Holds only weak references to feeds. May be shared
+    between threads."""
 
     _changed: threading.Condition
     _watched: WeakSet[Feed]
@@ -384,7 +385,7 @@ class Watchdog:
         self._sit_down()
 
     def know(self, feed: Feed) -> None:
-        """Tell `feed` of forks, for as long as the program keeps it."""
+        """Notify `feed` of forks, for as long as the program keeps it."""
         self._known.add(feed)
 
     def watch(self, feed: Feed) -> None:
@@ -397,19 +398,19 @@ class Watchdog:
                 self._thread.start()
 
     def unwatch(self, feed: Feed) -> None:
-        """Check `feed` no longer."""
+        """Stop checking `feed`."""
         with self._changed:
             self._watched.discard(feed)
             self.nudge()
 
     def nudge(self) -> None:
-        """A deadline changed, and not to a later one."""
+        """A deadline changed, and may now be earlier."""
         with self._changed:
             self._nudged = True
             self._changed.notify()
 
     def fork(self) -> None:
-        """In a child: the thread is not here, and may have held the lock when it was left behind."""
+        """Called in a child of a fork: the thread does not exist here, and may have held the lock."""
         self._sit_down()
         for feed in list(self._known):
             feed.fork()
@@ -426,16 +427,16 @@ class Watchdog:
                 if not watched:
                     self._thread = None
                     return
-            # Without our lock, because each feed takes its own, and the thread that holds that may be calling `nudge`.
+            # Without our lock: each feed takes its own, and the thread that holds a feed's lock may be calling `nudge`.
             left = min(feed.check() for feed in watched)
-            del watched  # Or this thread would keep them alive while it sleeps.
+            del watched  # Otherwise this thread would keep them alive while it sleeps.
             with self._changed:
                 if not self._nudged:
                     self._changed.wait(None if left == math.inf else max(0.0, min(left, NAP_MAX)))
 
 
 WATCHDOG = Watchdog()
-"""The one of this process."""
+"""The watchdog of this process."""
 
-if hasattr(os, "register_at_fork"):  # Windows has none, and must come as far as to be refused with a clear sentence.
+if hasattr(os, "register_at_fork"):  # Windows lacks it; the import must still succeed, to refuse with a clear message.
     os.register_at_fork(after_in_child=WATCHDOG.fork)

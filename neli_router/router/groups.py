@@ -1,16 +1,17 @@
-"""Several groups for the same roles: each gives every key an owner of its own, so that one remains when others fail.
+"""Several groups for the same roles: each has its own owner for every key, so one owner remains when other groups fail.
 
     ledger of "blue"  --Router--> Owner(anna)  --.
                                                   >-- Groups.owners("customer-7") --> [blue: anna, green: gerd]
     ledger of "green" --Router--> Owner(gerd)  --'        a group that has no answer is left out
 
-One group has a gap whenever an owner dies. Two or more *disjoint* groups, on ledgers of their own, give every role an
-owner each, and one of them goes on. All work is then done twice; docs/groups.md says when that is right, and how to
-keep the groups on different hosts.
+One group has a gap whenever an owner dies. With two or more *disjoint* groups, on separate ledgers, every role has one
+owner in each group, and if one owner dies the other goes on. All work is then done twice; docs/groups.md says when that
+is right, and how to keep the groups on different hosts.
 
-`owners` raises only if no group has an answer. Each group has its own reader and its own `max_age`: one whose ledger
-cannot be read is left out once its table is too old, and is back by itself. So is one whose ledger is not there yet.
-The `exclusive` guarantee and the terms hold within a group; a fence must know the terms of each group apart.
+`owners` raises only if no group has an answer. Each group has its own reader and its own `max_age`: a group whose
+ledger cannot be read is left out once its table is too old, and returns automatically. The same goes for a group whose
+ledger does not exist yet. The `exclusive` guarantee and the terms hold within a group; a fence must track the terms of
+each group separately.
 """
 
 import time
@@ -43,35 +44,35 @@ from neli_router.router.table import Owner, Peer, Table
 __all__ = ["GRACE", "Groups", "Leader", "SharedHost", "Source", "by_host", "by_zone"]
 
 GRACE = 2.0
-"""Seconds that the other groups may take for their first table when one has answered. Raising it makes a start slower
-while a group is down; lowering it lets a router that has just started name fewer owners than there are."""
+"""Seconds that the other groups may take for their first table once one has answered. Raising it slows down a start
+while a group is down; lowering it lets a router that has just started name fewer owners than exist."""
 
 LOOK_EVERY = 0.05
-"""Between two looks at which groups have answered, while a router starts."""
+"""Seconds between two checks of which groups have answered, while a router starts."""
 
 Source = str | Config | Callable[[], Ledger] | Router
-"""Where a group's table comes from: all that a Router takes, or a Router that the program opened and will close."""
+"""Where a group's table comes from: anything that a Router takes, or a Router that the program opens and closes."""
 
 
 class Leader(NamedTuple):
-    """The owner that one group gives."""
+    """The owner in one group."""
 
     group: str
     owner: Owner
 
 
 class SharedHost(NamedTuple):
-    """Two groups have owners of the same roles on one host, and would lose them with it at once."""
+    """Two groups have owners of the same roles on one host, and would lose both together with it."""
 
     host: str
     groups: tuple[str, str]
     roles: tuple[int, ...]
-    """Of groups with M partitions each, below M. If the numbers differ, below their greatest common divisor g; then r
-    stands for some of r, r + g, r + 2g ..."""
+    """For groups with M partitions each, numbers below M. If the groups' partition counts differ, numbers below their
+    greatest common divisor g; then r stands for some of r, r + g, r + 2g ..."""
 
 
 def by_host(peer: Peer) -> str:
-    """The host in a member's address; nothing if it has none."""
+    """The host in a member's address; empty if it has none."""
     place = peer.address.partition("://")[2] or peer.address
     place = place.partition("/")[0].rpartition("@")[2]
     if place.startswith("["):  # IPv6, as in [::1]:80.
@@ -80,16 +81,17 @@ def by_host(peer: Peer) -> str:
 
 
 def by_zone(peer: Peer) -> str:
-    """A member's zone; nothing if it has none."""
+    """A member's zone; empty if it has none."""
     return peer.zone
 
 
 class Groups(Closing):
-    """Names the owners of a key in several groups. May be shared between threads, all but `close` and `reopen`.
+    """Names the owners of a key in several groups. May be shared between threads, except for `close` and `reopen`.
 
-    `sources` has each group's source by a name of your choice, in the order in which answers come. `max_age` is that
-    of a Router, for all groups or by the group's name; a Router that is given has its own. Waits until every group has
-    a table, at most `GRACE` seconds longer than until the first has, and raises only if none has one within `timeout`.
+    `sources` maps a name of your choice to each group's source; answers come in its order. `max_age` is the same as for
+    a Router, for all groups or by the group's name; a Router that is passed in has its own. Waits until every group has
+    a table, at most `GRACE` seconds longer than for the first one, and raises only if no group has one within
+    `timeout`.
     """
 
     def __init__(
@@ -118,24 +120,24 @@ class Groups(Closing):
     # Look-ups
 
     def owners(self, key: Key) -> list[Leader]:
-        """Who owns `key`, by each group that can tell. Raises BadKey; and LookupFailed if none can.
+        """The owners of `key`, one from each group that has an answer. Raises BadKey, and LookupFailed if none has.
 
-        Where all fail for the same reason, the error is what a Router raises: NoOwner, StaleTable, Forked, Closed.
+        If all groups fail for the same reason, raises the error of a Router: NoOwner, StaleTable, Forked, Closed.
         """
         try:
             return [Leader(group, owner(key)) for group, owner in self._owner_in]
         except NeliError:
-            pass  # One group cannot tell. The error that is raised below must not carry this one as its context.
+            pass  # One group has no answer. The error raised below must not carry this error as its context.
         return self._ask("owners of a key were wanted", lambda router: router.owner(key))
 
     def owners_of_role(self, role: Role) -> list[Leader]:
-        """Who fills `role`, a number or a name, by each group that can tell. Raises as `owners` does."""
+        """The owners of `role` (a number or a name), one from each group that has an answer. Raises like `owners`."""
         return self._ask("owners of a role were wanted", lambda router: router.owner_of_role(role))
 
-    # What is known
+    # State
 
     def __getitem__(self, group: str) -> Router:
-        """That group's own router, to watch it, or to ask what only one group can tell."""
+        """The router of `group`, for watching and for questions about a single group."""
         return self._routers[group]
 
     def __iter__(self) -> Iterator[str]:
@@ -146,13 +148,13 @@ class Groups(Closing):
 
     @property
     def errors(self) -> dict[str, NeliError]:
-        """Why each group that has no table has none. Empty if all is well."""
+        """The error of each group without a table. Empty if all is well."""
         return {group: answer for group in self._routers if isinstance(answer := self._table(group), NeliError)}
 
     def shared_hosts(self, host_of: Callable[[Peer], str] = by_host) -> list[SharedHost]:
-        """Where two groups have their leaders of one role on one host. Groups that have no table are left out.
+        """Hosts on which two groups have their leaders of the same role. Groups without a table are left out.
 
-        A member of which `host_of` tells nothing is on no host. Raises GroupMismatch if groups hash keys differently.
+        A member for which `host_of` is empty is not on any host. Raises GroupMismatch if groups hash keys differently.
         """
         tables = self._tables()
         found: list[SharedHost] = []
@@ -170,11 +172,11 @@ class Groups(Closing):
         return found
 
     def groups_on(self, host: str, host_of: Callable[[Peer], str] = by_host) -> list[str]:
-        """The groups that have a member on `host`: joining another from there puts both at risk of one failure."""
+        """The groups with a member on `host`: joining another group from there exposes both to the same failure."""
         return [group for group, table in self._tables().items() if host in map(host_of, table.members)]
 
     def await_tables(self, timeout: float = AWAIT_MAX) -> None:
-        """Wait as the constructor does. Raises LookupFailed if no group has a table after `timeout` seconds."""
+        """Wait like the constructor. Raises LookupFailed if no group has a table after `timeout` seconds."""
         give_up_at = time.monotonic() + timeout
         pending, is_first = list(self._routers.values()), True
         while pending and time.monotonic() < give_up_at:
@@ -187,9 +189,9 @@ class Groups(Closing):
     # Life
 
     def reopen(self, *, wait: bool = True, timeout: float = AWAIT_MAX) -> None:
-        """Open every group's ledger anew, in this process: after a fork, or after errors that were mended.
+        """Open every group's ledger again, in this process: after a fork, or after errors that were fixed.
 
-        A Router that was given is its owner's to reopen.
+        Routers that were passed in are not reopened; that is up to their owner.
         """
         for router in self._ours:
             router.reopen(wait=False)
@@ -197,14 +199,14 @@ class Groups(Closing):
             self.await_tables(timeout)
 
     def close(self) -> None:
-        """Stop reading. Routers that were given stay open. Twice is fine."""
+        """Stop reading. Routers that were passed in stay open. May be called twice."""
         for router in self._ours:
             router.close()
 
     def __repr__(self) -> str:
         return f"<Groups {', '.join(f'{group}: {router!r}' for group, router in self._routers.items())}>"
 
-    # How
+    # Implementation
 
     def _open(self, source: str | Config | Callable[[], Ledger], age: float | EllipsisType | None) -> Router:
         if callable(source):
@@ -243,7 +245,7 @@ class Groups(Closing):
 
 
 def _patiently(open_ledger: Callable[[], Ledger]) -> Ledger:
-    """A ledger that is not there yet stops a lone router; here, other groups answer, and it is tried again."""
+    """A ledger that does not exist yet stops a lone router. Here other groups answer, so opening it is tried again."""
     try:
         return open_ledger()
     except LedgerUnusable as error:
@@ -256,7 +258,7 @@ def _is_settled(router: Router) -> bool:
     except StaleTable:
         return False
     except NeliError:
-        return True  # It stopped, and no table will come.
+        return True  # The router stopped, and no table will come.
     return True
 
 
@@ -275,7 +277,7 @@ def _failed(wanted: str, errors: Mapping[str, NeliError]) -> NeliError:
     kinds = {type(error) for error in errors.values()}
     kind = kinds.pop() if len(kinds) == 1 else LookupFailed
     if not issubclass(kind, LookupFailed | Closed):
-        kind = LookupFailed  # A rewound ledger, say, is one group's trouble; theirs is that no group answers.
+        kind = LookupFailed  # For example, a rewound ledger concerns one group; here the error is that none answers.
     return kind(wanted, f"no group has an answer ({found})", "; or ".join(remedies))
 
 

@@ -1,4 +1,4 @@
-"""The ledger's reader: fills a feed from what is folded of a ledger.
+"""The ledger's reader: fills a feed with the tables folded from a ledger.
 
     open the ledger, find the newest snapshot --cannot now, or no member has made it--> try again after RETRY_EVERY
       '--> turn the pump --> publish, once the end was reached --> turn ...
@@ -6,10 +6,10 @@
 
     state that was folded --LedgerReadings--> a Reading with its table, for a feed
 
-All of it on the reader's thread: a driver may hang in the opening for as long as its server does not answer.
+All of this runs on the reader's thread: a driver may hang in `open` for as long as its server does not answer.
 
-This is the one module of the router that knows a protocol. It turns the pump of an observer, and makes tables of the
-states that were folded, for its own feed and for that of a member.
+This is the only module of the router that knows a protocol. It turns the pump of an observer, and makes tables from
+folded states, for its own feed and for a member's.
 """
 
 from collections.abc import Callable
@@ -31,13 +31,13 @@ from neli_router.router.table import Owner, Peer, Table, no_owner
 __all__ = ["SILENCE_LEASES", "LedgerReader", "LedgerReadings", "table_of"]
 
 SILENCE_LEASES = 3
-"""For how many leases no member may be heard before the group counts as dead. One member's death is no such thing: the
-others expire it after one. Lowering this calls a group dead whose only member is restarting; raising it has look-ups
-name dead owners for longer."""
+"""After how many leases without hearing any member the group counts as dead. This is not for a single death: others
+expire a dead member after one lease. With a lower value, a group whose only member is restarting counts as dead; with a
+higher one, look-ups name dead owners for longer."""
 
 RETRY_EVERY = 0.1
-"""The pause before opening is tried again. Nothing is served meanwhile, so it is short; and opening costs more than
-reading, so it is longer than the pump's pause."""
+"""The pause before opening is tried again. It is short because nothing is served meanwhile, but longer than the pump's
+pause because opening costs more than reading."""
 
 
 class LedgerReader(Reader):
@@ -52,7 +52,7 @@ class LedgerReader(Reader):
         self._ledger: Ledger | None = None
         self._pump: Pump[Observer] | None = None
         self._told = False
-        """Whether the log was told that the ledger cannot be opened."""
+        """Whether it was logged that the ledger cannot be opened."""
         self._thread.start()
 
     def _turn(self) -> None:
@@ -90,17 +90,17 @@ class LedgerReader(Reader):
             self._is_open = True
         except (LedgerUnavailable, LedgerTrimmed, LedgerMissing) as error:
             self._cannot_begin(feed, error)
-            del feed, error  # Neither is to be kept alive while we wait.
+            del feed, error  # Neither must be kept alive while we wait.
             self._closing.wait(RETRY_EVERY)
 
     def _cannot_begin(self, feed: Feed, error: LedgerError) -> None:
         feed.away(str(error), unmade=error.found if isinstance(error, LedgerMissing) else "")
-        if not self._told:  # Once: a line for each failed try would bury the first.
+        if not self._told:  # Logged only once: a line for each failed try would bury the first.
             self._told = True
             self._tell(Notice("ledger.unavailable", {"what": "open", "ledger": feed.address, "error": str(error)}))
 
     def _publish(self, observer: Observer, now: float) -> None:
-        # A closed reader may still be on its way out of a driver that hung, and another reader may feed by now.
+        # A closed reader may still be returning from a driver that hung, while another reader already fills the feed.
         if self._pump is None or self._is_over() or not observer.caught_up:
             return
         if (feed := self._feed()) is not None:
@@ -117,25 +117,26 @@ class LedgerReader(Reader):
                     self._away(str(fields["error"]))
                 self._tell(news)
             case _:
-                pass  # An observer leads nothing, and is never told to close.
+                pass  # An observer leads nothing, and never gets a Close.
 
     def _pause(self, seconds: float) -> None:
         self._closing.wait(seconds)
 
 
 class LedgerReadings:
-    """Turns the states of one ledger into readings. A table takes over the rows of the one before."""
+    """Turns the states of one ledger into readings. A table reuses the rows of the one before."""
 
     def __init__(self) -> None:
         self._known: tuple[State, Table] | None = None
 
     def of(self, state: State, address: str, *, read_at: float, heard_at: float) -> Reading:
-        """The ledger at `address` was read to its end at `read_at`; its last sign of a member came at `heard_at`."""
+        """The reading of `state`, for a ledger at `address` that was read to its end at `read_at`. Its last sign of a
+        member was read at `heard_at`."""
         genesis = state.genesis
         if genesis is None:
             return Reading(None, state.at, read_at, heard_at)
         was, table = self._known or (None, None)
-        # By identity: the fold keeps what a record does not change, and a Beat changes none of these.
+        # Compared by identity: the fold keeps objects that a record does not change, and a Beat changes none of these.
         if (
             table is None
             or was is None
@@ -153,7 +154,7 @@ class LedgerReadings:
 
 
 def table_of(state: State, address: str, *, was: State | None = None, before: Table | None = None) -> Table:
-    """The table of `state`, which has a genesis. Takes over from `before`, the table of `was`, what is the same."""
+    """The table of `state`, which has a genesis. Reuses unchanged owners of `before`, the table of `was`."""
     assert state.genesis is not None, "without a genesis there is no layout, and so no table"
     if was is None or before is None:
         was, before = State(), None
@@ -178,7 +179,7 @@ def table_of(state: State, address: str, *, was: State | None = None, before: Ta
 
 
 def _last_heard(state: State) -> str:
-    if not state.seats:  # It changed since.
+    if not state.seats:  # The members have left since.
         return member_that_left()
     newest = max(state.last_beats, key=lambda incarnation: state.last_beats[incarnation])
     seat = state.seats[newest]

@@ -1,14 +1,15 @@
-"""A load profile: how much work each slot and each partition is, as measured. The file that `neli load` takes.
+"""A load profile: the measured load of each slot and each partition. The file that `neli load` takes.
 
     keys, weights --by slot, summed--> slots --mod M--> partitions --neli load--> Load, a record --> assignment
                                          '--> the hottest, by their numbers
 
-A load is in any unit: rows, seconds, bytes. Only proportions count. There is no key in a profile, because keys may be
-personal data, and profiles are sent around. A slot is enough to act on: it says which partition is hot, and whether one
-slot alone is more than a member should carry. To see its keys, ask the data: `neli_router.spark.hot_keys`.
+A load may be in any unit: rows, seconds, bytes. Only proportions count. A profile contains no keys, because keys may be
+personal data, and profiles are sent around. A slot is enough to act on: it shows which partition is hot, and whether a
+single slot is more than a member should carry. To find the keys of a slot, search the data:
+`neli_router.spark.hot_keys`.
 
-The file is JSON. It names the layout that slots and partitions were counted by, so that a profile of one group is not
-taken for that of another. All of it is checked as it is read, before anything is written to a ledger.
+The file is JSON. It names the layout by which slots and partitions were counted, so that a profile of one group is not
+mistaken for another group's. The whole file is checked when it is read, before anything is written to a ledger.
 """
 
 import os
@@ -27,18 +28,19 @@ from neli_router.protocols.protocol import LOAD_MAX
 __all__ = ["SLOTS_KEPT", "LoadProfile"]
 
 SLOTS_KEPT = 65_536
-"""The hottest slots that a profile keeps: all of them, in the default layout. With more of them, a file would be large
-and a driver's memory full, and slots as cold as that are of no interest. Partitions count all."""
+"""How many of the hottest slots a profile keeps: in the default layout, all. More would make files large and fill a
+driver's memory, and such cold slots do not matter. The partitions' loads include all slots."""
 
 SIZE_MAX = 64 << 20
-"""Bytes of a file: ten times what the largest layout in use would take. A larger file is something else."""
+"""Bytes of a file: ten times what the largest layout in use would take. A larger file must be something else."""
 
 DIGITS = 6
-"""More than any measurement holds. Files, and the record that every member reads, would else be twice as long."""
+"""More than the precision of any measurement. With all digits, files, and the record that every member reads, would be
+twice as long."""
 
 FLOOR = 1e-9
-"""A partition without any load counts as this part of the whole. Zero would forget its load, and without
-a load it would count as the mean of the others."""
+"""A partition without any load counts as this fraction of the total. Zero would forget its load, and without a load it
+would count as the mean of the others."""
 
 Load = Annotated[float, Meta(ge=0)]
 Slot = Annotated[int, Meta(ge=0)]
@@ -60,7 +62,7 @@ class LoadProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @classmethod
     def of(cls, layout: Layout, slots: Iterable[tuple[int, float]], partitions: Mapping[int, float]) -> Self:
-        """The profile of these loads, in any order; a partition that is not named has none. Raises ConfigError."""
+        """The profile of these loads, in any order; a partition that is not named has no load. Raises ConfigError."""
         ranked = sorted(slots, key=_by_heat)[:SLOTS_KEPT]
         return cls(
             layout=layout,
@@ -70,13 +72,13 @@ class LoadProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @classmethod
     def of_columns(cls, keys: Any, layout: Layout, *, weights: Any = None) -> Self:
-        """The profile of a column of keys: of Arrow, pandas or polars, as `partitions_of` takes it.
+        """The profile of a column of keys in Arrow, pandas or polars, as for `partitions_of`.
 
-        Each key counts as 1, or as what stands at its place in the column `weights`: a number of at least 0. A missing
+        Each key counts as 1, or as the entry at its place in the column `weights`: a number of at least 0. A missing
         key counts for nothing. Needs the extra `columns`. Raises BadKey, ConfigError.
         """
         try:
-            import polars as pl  # noqa: PLC0415 - it comes with an extra, and files are read without it.
+            import polars as pl  # noqa: PLC0415 - it comes with an extra, and reading files does not need it.
         except ImportError:
             raise MissingExtra.of("polars", "for a load profile of columns", "columns") from None
         from neli_router.router.columns import partitions_of  # noqa: PLC0415 - as above.
@@ -98,9 +100,9 @@ class LoadProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return sum(self.partitions)
 
     def loads(self) -> dict[int, float]:
-        """Partition -> its load, as the group is to be told it: each above 0, and none beyond what a ledger takes.
+        """Partition -> its load, in the form that a Load record takes: each above 0 and at most LOAD_MAX.
 
-        Raises ConfigError if there is no load at all.
+        Raises ConfigError if all loads are zero.
         """
         total = self.total
         if not total:
@@ -109,7 +111,7 @@ class LoadProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return {partition: _rounded(max(load, total * FLOOR) / unit) for partition, load in enumerate(self.partitions)}
 
     def hottest(self, count: int) -> list[tuple[int, float]]:
-        """The slots with the highest loads, and these; the hottest first."""
+        """The slots with the highest loads, as pairs of slot and load; the hottest first."""
         return sorted(self.slots.items(), key=_by_heat)[:count]
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -121,19 +123,19 @@ class LoadProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
-        """The profile in a file. Raises ConfigError, which names all that is wrong with it."""
+        """The profile in a file. Raises ConfigError, which names everything that is wrong with it."""
         try:
             if Path(path).stat().st_size > SIZE_MAX:
-                raise ConfigError([f"{path} has more than {SIZE_MAX >> 20} MiB: it is no load profile"])
+                raise ConfigError([f"{path} has more than {SIZE_MAX >> 20} MiB: it is not a load profile"])
             return msgspec.json.decode(Path(path).read_bytes(), type=cls)
         except OSError as error:
             raise ConfigError([f"the load profile {path} cannot be read: {error.strerror}"]) from None
         except msgspec.ValidationError as error:
-            # A ConfigError of the profile itself comes inside of it.
+            # A ConfigError of the profile itself is the cause of this error.
             said = error.__cause__.problems if isinstance(error.__cause__, ConfigError) else [str(error)]
-            raise ConfigError([f"{path} is no load profile that can be used: {one}" for one in said]) from None
+            raise ConfigError([f"{path} is not a usable load profile: {one}" for one in said]) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise ConfigError([f"{path} is no JSON: give a file that LoadProfile.save wrote"]) from None
+            raise ConfigError([f"{path} is not JSON: give a file that LoadProfile.save wrote"]) from None
 
     def __repr__(self) -> str:
         return f"<LoadProfile of {self.layout.spelled()}: {self.total:g} in all>"

@@ -1,23 +1,23 @@
-"""The reader of a store of owners: fills a feed with the table that owners tell.
+"""The reader of a store of owners: fills a feed with the table that owners record there.
 
     table, whole --> publish --> follow --a change, the next one--> publish --> follow ...
        ^                           |--CHECK_EVERY, or a holder expires--> table, if it changed at all
        '--a change was missed------'--away--> try again after RETRY_EVERY; look-ups go on until max_age
 
-    layout, holders, holdings --table_of_owners--> a table, whose offset is the number of the change that it is as of
+    layout, holders, holdings --table_of_owners--> a table, whose offset is the number of its last change
 
-News by themselves prove nothing: they may stop because nothing happens or because they are lost on the way. So the
-version is asked for at least every CHECK_EVERY, and the table is as old as the last such question, counted from before
-it.
+News alone proves nothing: it may stop because nothing happens, or because it gets lost. So the version is queried at
+least every CHECK_EVERY, and the table is as old as the last query, counted from before the query was sent.
 
-Which holder expires is judged by the store's clock when it is asked. While it cannot be asked, no holder expires: the
-members may be well, and only the table grows old. When it can be asked again, they could not renew either. So those
-that were alive before get RENEWAL_MAX to do so: else an outage would end with a moment in which nothing has an owner.
+The store's clock at the time of a query decides which holders have expired. While the store cannot be queried, no
+holder expires: the members may be well, and only the table grows old. After an outage, the members could not renew
+either. So those that were alive before it get RENEWAL_MAX to do so; otherwise, an outage would end with a moment in
+which no partition has an owner.
 
-Look-ups are those of a router that reads a ledger, but for this: a partition may have no owner although members are
-alive. It was released, its holder has expired, or its owner does not publish.
+Look-ups work like those of a router that reads a ledger, with one difference: a partition may have no owner although
+members are alive. It was released, its holder has expired, or its owner does not publish.
 
-A program that shows the group to people reads along by a tap: members and their expiry are more than look-ups need.
+A program that shows the group to people uses a tap, because it needs members and their expiry, which look-ups do not.
 """
 
 from collections.abc import Mapping
@@ -35,14 +35,14 @@ from neli_router.router.table import Owner, Peer, Table, no_owner
 __all__ = ["CHECK_EVERY", "OwnersReader", "OwnersTap", "renewable", "table_of_owners"]
 
 CHECK_EVERY = 1.0
-"""Seconds. Raising it saves a question a second, and finds later that a message was lost."""
+"""Seconds between queries of the version. Raising it saves queries, but detects a lost message later."""
 
 WHOLE_EVERY = 30.0
-"""How often everything is read whatever the version says: a store that lost some of it may have the same one again."""
+"""How often to read everything, whatever the version says: a store that lost data may reach the same version again."""
 
 RENEWAL_MAX = 3.0
-"""Seconds after an outage for which holders from before it do not expire. A member that waits for an answer of a store
-that hangs tries again within that time. Longer names owners that died meanwhile for longer."""
+"""Seconds after an outage during which holders from before it do not expire. A member that waits for a hanging store
+retries within this time. With a higher value, owners that died meanwhile are named for longer."""
 
 NAP_MIN = 0.01
 """The shortest wait for a holder to expire."""
@@ -50,16 +50,16 @@ NAP_MIN = 0.01
 RETRY_EVERY = 0.1
 
 UNPUBLISHED = (
-    "no live member has told the store of owners that it leads it",
+    "no live member has recorded in the store of owners that it leads it",
     "wait for its next owner; if none comes, see whether every member has the option `ownership`",
 )
 
 
 class OwnersTap(Protocol):
-    """Called on the reader's thread, before look-ups have the same. It must neither wait nor raise."""
+    """Called on the reader's thread, before look-ups see the same data. It must neither wait nor raise."""
 
     def listed(self, listing: Listing, asked_at: float, now: float) -> None:
-        """This is all that the store says, expired holders among it; its mappings may change afterwards.
+        """`listing` is everything that the store says, including expired holders; its mappings may change afterwards.
         `listing.now_ms` is the store's clock at `asked_at` of this host, or a little later."""
 
     def away(self) -> None:
@@ -80,7 +80,7 @@ class OwnersReader(Reader):
         self._shown: tuple[Version, dict[str, Card], Table | None] | None = None
         self._alive: Mapping[str, Card] = {}
         self._late: dict[str, float] = {}
-        """Holder -> until when it does not expire, because the store was away."""
+        """Holder -> the time before which it does not expire, because the store was away."""
         self._was_away = False
         self._asked_at = self._whole_at = self._due_at = 0.0
         self._thread.start()
@@ -90,7 +90,7 @@ class OwnersReader(Reader):
             self._follow()
         except LedgerError as error:
             if isinstance(error, LedgerUnusable) and not self._is_open:
-                raise  # A mistake in the address. Later, an operator who mends a password does not know of this router.
+                raise  # A mistake in the address. Later errors are retried: an operator may be fixing a password.
             self._listing, self._was_away = None, True
             self._away(str(error))
             if self._tap is not None:
@@ -112,7 +112,7 @@ class OwnersReader(Reader):
                 continue
             if news.version != known.version._replace(revision=known.version.revision + 1):
                 if known.version.continues(news.version):
-                    continue  # It was sent before the table was read.
+                    continue  # This news was sent before the table was read.
                 self._listing = None
                 break
             self._holdings.update(news.holdings)
@@ -150,14 +150,14 @@ class OwnersReader(Reader):
                 table = table_of_owners(feed.address, listing.layout, at, alive, self._holdings)
                 self._shown = listing.version, alive, table
             feed.publish(Reading(self._shown[2], at, self._asked_at))
-            if feed.error is not None:  # Another group has begun here: nothing more can be told.
+            if feed.error is not None:  # Another group has begun here: there is nothing further to publish.
                 self._closing.set()
 
 
 def renewable(
     holders: Mapping[str, tuple[Card, int]], now_ms: int, late: Mapping[str, float], now: float
 ) -> dict[str, tuple[Card, int]]:
-    """`holders`, of which those in `late` do not expire before that time of this host, which reads `now`."""
+    """`holders`, where those in `late` do not expire before the time given there by this host's clock (`now`)."""
     return {
         holder: (card, max(expires_ms, now_ms + int(1000 * (late.get(holder, now) - now))) if expires_ms else 0)
         for holder, (card, expires_ms) in holders.items()
@@ -171,7 +171,7 @@ def table_of_owners(
     holders: Mapping[str, Card],
     holdings: Mapping[int, Holding],
 ) -> Table | None:
-    """The table in which `holders`, who are alive, own what they hold. None if no member ever said anything."""
+    """The table in which `holders`, which are alive, own what they hold. None if no member ever recorded anything."""
     if layout is None:
         return None
     owners: list[Owner | None] = [None] * layout.partitions

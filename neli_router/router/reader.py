@@ -1,9 +1,9 @@
 """A reader: one thread that fills a feed for a router, and never writes to its source.
 
-    turn, and turn again --closed, or the feed is kept by no program any more--> release the source
+    turn, and turn again --closed, or no program keeps the feed any longer--> release the source
                          --an error that will not heal--> the feed stops, with that error
 
-The thread does not keep the feed alive: a router that a program forgot must not read for ever.
+The thread does not keep the feed alive: a router that a program forgot must not read forever.
 """
 
 import os
@@ -17,23 +17,23 @@ from neli_router.router.feed import Feed
 __all__ = ["CLOSE_MAX", "Reader"]
 
 CLOSE_MAX = 1.0
-"""How long `close` waits for the thread. A driver may hang for longer; then the thread, a daemon, is left to it."""
+"""How long `close` waits for the thread. If a driver hangs for longer, the thread, a daemon, is left running."""
 
 
 class Reader:
-    """Fills `feed` from `source`, as its name is in errors. `close` may be called from any thread."""
+    """Fills `feed`; errors call its source `source`. `close` may be called from any thread."""
 
     def __init__(self, feed: Feed, source: str, *, clock: Clock) -> None:
         self._feed, self._source, self._clock = ref(feed), source, clock
         self._is_open = False
-        """Whether the source was opened. Until then it may hang for long, and holds nothing that is worth a wait."""
+        """Whether the source was opened. Until then it may hang for long, and holds nothing worth waiting for."""
         self._closing = threading.Event()
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name="neli-router", daemon=True)
 
     def close(self, timeout: float = CLOSE_MAX) -> None:
-        """Stop reading, and release the source: waited for at most `timeout` seconds, and not at all while it is still
-        being opened. Twice is fine; in a child of a fork, there is nothing to stop."""
+        """Stop reading, and release the source. Waits at most `timeout` seconds, and not at all while the source is
+        still being opened. May be called twice; in a child of a fork there is nothing to stop."""
         if os.getpid() != self._process:
             return
         self._closing.set()
@@ -48,7 +48,7 @@ class Reader:
         except NeliError as error:
             self._stop(error)
         except BaseException as error:
-            # Not to go on: without this, look-ups would use the last table for as long as max_age lets them.
+            # The feed must stop, too: otherwise look-ups would use the last table for as long as max_age allows.
             self._stop(_defect(self._source, error))
             raise
         finally:
@@ -67,15 +67,15 @@ class Reader:
         self._closing.set()
 
     def _turn(self) -> None:
-        """One bounded piece of work. Raises what will not heal."""
+        """One bounded piece of work. Raises errors that will not heal."""
         raise NotImplementedError
 
     def _wake(self) -> None:
-        """Make a turn that waits return. From any thread."""
+        """Make a waiting turn return. May be called from any thread."""
         raise NotImplementedError
 
     def _release(self) -> None:
-        """Let the source go, at the end of the thread."""
+        """Release the source, at the end of the thread."""
         raise NotImplementedError
 
 

@@ -1,12 +1,12 @@
-"""Why look-ups have no table: each plight, and its error in words that help at 3 a.m.
+"""Why look-ups have no table: each plight, and an error message that helps at 3 a.m.
 
     nothing read yet  AWAITING    StaleTable      no member made the ledger yet  UNMADE      NoOwner
     too old           STALE       StaleTable      no group was founded           UNFOUNDED   NoOwner
     source failed     STOPPED     its own error   no member is alive             SILENT      NoOwner
     closed            CLOSED      Closed          in a forked child              FORKED      Forked
 
-An error is made anew for every look-up that fails. One that was kept and raised again would grow its traceback with
-each raise, and hold the variables of every caller alive.
+Every failed look-up gets a new error object. An error that was kept and raised again would grow its traceback with each
+raise, and keep the variables of every caller alive.
 """
 
 from collections.abc import Callable
@@ -34,38 +34,38 @@ __all__ = [
 Plight = Enum("Plight", "AWAITING UNMADE UNFOUNDED STALE SILENT STOPPED FORKED CLOSED")
 
 NO_MEMBER = frozenset({Plight.UNFOUNDED, Plight.SILENT})
-"""The source was read, and it says that there is no member."""
+"""The source was read, and it says that the group has no live member."""
 
 OVER = frozenset({Plight.STOPPED, Plight.FORKED, Plight.CLOSED})
-"""Nothing heals these but `reopen`, and nothing at all the last."""
+"""Only `reopen` heals these, and nothing heals the last."""
 
 ALARMING = frozenset({Plight.STALE, Plight.SILENT, Plight.STOPPED})
-"""The log shall tell of these: something is wrong that the program did not ask for."""
+"""These are logged: something is wrong that the program did not ask for."""
 
 MAKE = "start a member, which makes it, or correct the address"
 
-HEAL = "look-ups go on by themselves once it is read again"
+HEAL = "look-ups resume automatically once it is read again"
 
 
 class At(NamedTuple):
     """How current a table is."""
 
     offset: int
-    """Every record of the ledger below it was read."""
+    """Every record of the ledger below this offset was read."""
     age: float
     """Seconds since the ledger was last read up to its end; `inf` if it never was."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoTable:
-    """There is no table to go by, and why. `explain(wanted)` makes the error for a look-up that wanted something."""
+    """Why look-ups have no table. `explain(wanted)` makes the error for a look-up that wanted something."""
 
     plight: Plight
     explain: Callable[[str], NeliError]
 
 
 View = Table | NoTable
-"""All that a look-up has to go by."""
+"""The input of a look-up: a table, or the reason why there is none."""
 
 
 def explain(
@@ -84,9 +84,9 @@ def explain(
 ) -> NeliError:
     """The error for a look-up that wanted something in this plight.
 
-    `kind` says what is at `address`. The last sign of a member was read `silent_for` seconds ago, and `last_heard` says
-    which one gave it. `trouble` has the driver's words when it could not read, `unmade_because` what it found in the
-    place of a ledger that is not there, `error` is why the source stopped.
+    `kind` says what is at `address`. The last sign of a member was read `silent_for` seconds ago, and `last_heard`
+    names that member. `trouble` has the driver's words if it could not read, `unmade_because` says what it found in the
+    place of a missing ledger, and `error` is why the source stopped.
     """
     place, because = f"{kind} {address}".rstrip(), f" (the last try: {trouble})" if trouble else ""
     match plight:
@@ -105,7 +105,7 @@ def explain(
             return NoOwner(wanted, f"no member ever joined, no group has begun on {address}", "start a member")
         case Plight.SILENT:
             last = f"last heard {silent_for:.1f} s ago: {last_heard()}"
-            found = f"nobody is alive on {address} ({last})"
+            found = f"no member is alive on {address} ({last})"
             return NoOwner(wanted, found, "start a member, or see why the members cannot reach the ledger")
         case Plight.FORKED:
             found = f"this process is a fork, and what reads {kind} stayed in its parent"
@@ -119,10 +119,10 @@ def explain(
 
 
 def unmade(place: str, because: str) -> str:
-    """What is found in the place of a source that no member has made yet."""
+    """The words for a source that no member has made yet."""
     return f"no member has made {place} yet ({because})"
 
 
 def member_that_left() -> str:
-    """The member that was last heard, in words, if it is none any more."""
+    """The member that was heard last, in words, if it has left since."""
     return "a member that has left"

@@ -1,16 +1,16 @@
-"""The router: who owns this key? Answered from memory, in about the time that hashing the key takes.
+"""The router: which member owns this key? Answered from memory, in about the time that hashing the key takes.
 
-    a ledger, or owners in Redis --a reader, a thread of its own--.
+    a ledger, or owners in Redis --a reader, on its own thread ---.
                                                                   v      a table, or why there is none
     a member's pump ------------------------------------------> feed ---------------> Router.owner(key) --> Owner
     a static table -------------------------------------------------'                         '--> or an error
 
-A look-up hashes the key and reads one row. It asks no clock, takes no lock and checks no flag. When the table becomes
-too old, when no member is alive, when the process is forked or the router closed, the feed takes the row away (see
-`router/feed.py`); the look-up then finds nothing, and only then goes the longer way that finds out why.
+A look-up hashes the key and reads one row. It reads no clock, takes no lock and checks no flag. When the table becomes
+too old, when no member is alive, when the process is forked or the router closed, the feed takes the rows away (see
+`router/feed.py`). The look-up then finds no row, and only then takes the slow path that finds out why.
 
-`owner` is one Python call, two attributes and a mask, because every further step shows: `benchmarks/lookup.py` says by
-how much, and which steps cannot be spared.
+`owner` is one Python call, two attributes and a mask, because every further step is measurable: `benchmarks/lookup.py`
+shows by how much, and which steps are necessary.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,28 +41,27 @@ from neli_router.router.watch import Watch
 __all__ = ["AWAIT_MAX", "MAX_AGE", "Router"]
 
 MAX_AGE = 10.0
-"""For a router that is given an address alone. Raising it lets look-ups outlive a longer outage of the ledger, and name
-owners for longer that are no more; lowering it to a few leases makes every hiccup of the ledger an error."""
+"""The default for a router that gets only an address. Raising it lets look-ups outlive a longer outage of the ledger,
+but also name dead owners for longer; lowering it to a few leases turns every hiccup of the ledger into an error."""
 
 AWAIT_MAX = 30.0
-"""How long to wait for the first table: reading a few thousand records takes a fraction of it."""
+"""How long to wait for the first table: reading a few thousand records takes a fraction of this."""
 
 _hash_32 = mmh3.hash
 
 
 class Router(Closing):
-    """Names the owner of a key or a role. May be shared between threads, all but `close` and `reopen`.
+    """Names the owner of a key or a role. May be shared between threads, except for `close` and `reopen`.
 
-    `source` is a configuration; the address of a ledger; a function that opens one, which `reopen` calls again; a
-    store of owners; or a feed that is filled elsewhere, as that of a member is. `layout` is refused if the ledger
-    records another, None takes what it records. `name` says which member's keys are `mine`. A table that was not
-    confirmed for `max_age` seconds is an error; None has look-ups go on with the last one known. A configuration's own
-    three values hold where none are given.
+    `source` is a configuration; the address of a ledger; a function that opens one, which `reopen` calls again; a store
+    of owners; or a feed that is filled elsewhere, such as a member's. `layout` is refused if the ledger records another
+    one; None takes the recorded one. `name` says which member's keys are `mine`. A table that was not confirmed for
+    `max_age` seconds is an error; with None, look-ups go on with the last known table. Without these three arguments, a
+    configuration's own values apply.
 
-    Opens and reads the ledger on a thread of its own, and writes nothing to it. Waits until there is a table, or the
-    certainty that the group has no member, at most for `timeout` seconds, and then raises StaleTable, or LedgerMissing
-    if no member has made the ledger by then. With `wait=False` it does not wait, and a ledger that cannot be used is
-    told by look-ups.
+    Opens and reads the ledger on its own thread, and writes nothing to it. Waits until there is a table, or the
+    certainty that the group has no member. After `timeout` seconds it raises StaleTable, or LedgerMissing if no member
+    has made the ledger by then. With `wait=False` it does not wait, and look-ups report a ledger that cannot be used.
 
     After a fork, look-ups in the child raise Forked until `reopen`. Cannot be pickled: send the address.
     """
@@ -128,58 +127,58 @@ class Router(Closing):
         wait: bool = True,
         timeout: float = AWAIT_MAX,
     ) -> Self:
-        """A router over what owners tell in Redis, without a ledger: `redis://host:6379/group` and its like.
+        """A router over the owners that members record in Redis, without a ledger: `redis://host:6379/group` and so on.
 
-        The members need the option `ownership` with that address. Otherwise as the constructor; `at.offset` is then
-        the number of the change that the table is as of. Raises ConfigError, LedgerUnusable.
+        The members need the option `ownership` with that address. Otherwise like the constructor, but `at.offset` is
+        the number of the last change in the table. Raises ConfigError, LedgerUnusable.
         """
         return cls(configuration.owners_at(url), layout=layout, name=name, max_age=max_age, wait=wait, timeout=timeout)
 
     # Look-ups
 
     def owner(self, key: Key) -> Owner:
-        """Who owns `key`. Raises BadKey, NoOwner, StaleTable, Forked, Closed, or what stopped the router.
+        """The owner of `key`. Raises BadKey, NoOwner, StaleTable, Forked, Closed, or the error that stopped the router.
 
-        A kept `owner = router.owner` sees every change.
+        A saved reference `owner = router.owner` sees every change.
         """
         try:
-            # Bytes may hold anything, a text only ASCII: see keyspace.py. Everything else takes the longer way.
+            # Bytes may hold anything, a text only ASCII: see keyspace.py. Everything else takes the slow path.
             if key.isascii() or type(key) is bytes:
                 return self._rows[_hash_32(key) & self._mask]
         except (AttributeError, IndexError, TypeError):
-            pass  # No key, or no row. The error that is raised below must not carry this one as its context.
+            pass  # Not a key, or no row. The error raised below must not carry this error as its context.
         return self._owner_the_longer_way(key)
 
     def owners(self, keys: Iterable[Key]) -> list[Owner]:
-        """The owner of each of `keys`, in their order and all from one table. Raises as `owner` does, for any of them.
+        """The owner of each of `keys`, in their order and all from one table. Raises like `owner`, for any of them.
 
-        Quicker than asking for each: it costs hardly more than the bare hashing.
+        Faster than a call for each key: it costs hardly more than the bare hashing.
         """
         return self._table_for("the owners of several keys were wanted").owners(keys)
 
     def owner_of_role(self, role: Role) -> Owner:
-        """Who fills `role`: a number, or a name. Raises as `owner` does."""
+        """The owner of `role`: a number, or a name. Raises like `owner`."""
         return self._table_for("the owner of a role was wanted").owner_of_role(role)
 
     def mine(self, keys: Iterable[Key]) -> list[Key]:
-        """Those of `keys` that the member whose name this router was given owns, in their order.
+        """Those of `keys` that the member with this router's `name` owns, in their order.
 
-        It tells what the table says. Before acting on a key, ask the member for a lease.
+        This only says what the table says. Before acting on a key, ask the member for a lease.
         """
         if self._name is None:
             raise ConfigError(["mine() needs to know who is asking: give the router a name, as Router(..., name='a')"])
         return self._table_for("a member's keys were wanted").held_by(self._name, keys)
 
-    # What is known
+    # State
 
     @property
     def table(self) -> Table:
-        """All owners, in one value that never changes. Raises as `owner` does."""
+        """All owners, in one immutable value. Raises like `owner`."""
         return self._table_for("the table was wanted")
 
     @property
     def members(self) -> tuple[Peer, ...]:
-        """The members, in the order in which they joined. Raises as `owner` does."""
+        """The members, in the order in which they joined. Raises like `owner`."""
         return self._table_for("the members were wanted").members
 
     @property
@@ -189,12 +188,12 @@ class Router(Closing):
 
     @property
     def error(self) -> NeliError | None:
-        """Why this router stopped for good; None as long as it has not."""
+        """Why this router stopped for good; None if it has not."""
         return self._feed.error
 
     @property
     def feed(self) -> Feed:
-        """The source of this router's table; for another form of it, or another reader beside it."""
+        """The feed of this router's table, for wrapping it in another kind of router or adding another reader."""
         return self._feed
 
     def watch(self) -> Watch:
@@ -208,22 +207,22 @@ class Router(Closing):
     # Life
 
     def reopen(self, *, wait: bool = True, timeout: float = AWAIT_MAX) -> None:
-        """Open the ledger anew, in this process: after a fork, or after an error that was mended.
+        """Open the ledger again, in this process: after a fork, or after an error that was fixed.
 
-        A router that a member feeds cannot do that; open a member, and use its router. Raises as the constructor does.
+        A router that a member feeds cannot be reopened; open a member, and use its router. Raises like the constructor.
         """
         view = self._view
         if isinstance(view, NoTable) and (self._start is None or view.plight is Plight.CLOSED):
             raise view.explain(f"a router of {self._feed.address or 'a ledger'} was to be reopened")
         if self._start is None:
-            return  # It is fed already, and a table that never changes is open for ever.
+            return  # It is fed already, or its table never changes and is always open.
         self._stop()
         self._feed.reopen()
         self._begin(wait=wait, timeout=timeout)
 
     def close(self, *, timeout: float = CLOSE_MAX) -> None:
-        """Stop reading and release the ledger, which is waited for at most `timeout` seconds. Look-ups then raise
-        Closed. Twice is fine."""
+        """Stop reading and release the ledger, waiting at most `timeout` seconds for that. Look-ups then raise Closed.
+        May be called twice."""
         self._feed.close()
         self._stop(timeout)
 
@@ -239,7 +238,7 @@ class Router(Closing):
             "and open a router where that arrives, or send `router.table`, which is a plain value"
         )
 
-    # How
+    # Implementation
 
     def _begin(self, *, wait: bool, timeout: float) -> None:
         if self._start is None:
@@ -249,7 +248,7 @@ class Router(Closing):
             if wait:
                 self._feed.await_table(timeout)
         except BaseException:
-            self.close(timeout=0)  # The caller has waited for long enough.
+            self.close(timeout=0)  # The caller has waited long enough.
             raise
 
     def _stop(self, timeout: float = CLOSE_MAX) -> None:
@@ -258,8 +257,8 @@ class Router(Closing):
             reader.close(timeout)
 
     def _show(self, view: View) -> None:
-        # Another thread may be between any two steps of a look-up, and hold the rows of before. That is no harm,
-        # because the mask belongs to the layout, which stays: it fits to all rows there will ever be.
+        # Another thread may be between any two steps of a look-up, and hold the previous rows. This does no harm: the
+        # mask depends only on the layout, which never changes, so it fits all rows that there will ever be.
         if isinstance(view, Table):
             self._mask = view.mask
         self._view = view
@@ -267,7 +266,7 @@ class Router(Closing):
 
     def _owner_the_longer_way(self, key: Key) -> Owner:
         layout, view = self._feed.layout, self._view
-        slot = (layout or Layout()).slot(key)  # First of all, a key must be a key, whatever else is wrong.
+        slot = (layout or Layout()).slot(key)  # A bad key is reported first, whatever else is wrong.
         if isinstance(view, Table):
             return view.owner_of_slot(slot)
         raise view.explain(f"the owner of {'a key' if layout is None else f'slot {slot}'} was wanted")
@@ -286,15 +285,15 @@ def _read_owners(feed: Feed, source: OwnersSource) -> Reader:
 
 
 def _opener(source: Any) -> tuple[Callable[[], Ledger], str]:
-    """The function that opens the ledger, and the ledger's address as far as it is known before."""
+    """The function that opens the ledger, and the ledger's address if it is known before opening."""
     if isinstance(source, Config | str):
         config = Config.given(source)
-        require_driver(config.ledger)  # On the caller's thread, to which it is raised even if it does not wait.
-        # A router only reads, so it makes no ledger.
+        require_driver(config.ledger)  # On the caller's thread, so that it raises there even with wait=False.
+        # A router only reads, so it does not create a ledger.
         return partial(configuration.open, config, create=False), config.public_ledger
     if not callable(source):
         problem = (
-            f"a {type(source).__name__} is no source: give a Config, an address, or a function that opens a ledger"
+            f"a {type(source).__name__} is not a source: give a Config, an address, or a function that opens a ledger"
         )
         raise ConfigError([problem])
     return cast("Callable[[], Ledger]", source), ""

@@ -1,17 +1,17 @@
-"""The table: who owns what, as one value that never changes.
+"""The table: which member owns which partition, as one immutable value.
 
     key --hash--> slot --mod M--> partition --> partitions[i]   an Owner, or None and the reason why
            '------- & mask ----------------> rows[j]            the same by one index, if everything is owned
 
-A source makes a new table whenever owners, terms or members changed (`ledger_reader.py`, `owners_reader.py`). A table
+A source makes a new table whenever owners, terms or members change (`ledger_reader.py`, `owners_reader.py`). A table
 may be given to any thread, kept, compared with a later one, or sent to another process.
 
-**Rows.** If S and M are powers of two (the defaults are), slot mod M is nothing but the lowest bits of the hash:
-`hash & (M - 1)`. So the quickest table is the row of partitions itself. It stays in the processor's nearest cache,
-where one entry a slot (128 KiB at S = 16384) does not: on CPython 3.11, a look-up costs 1.3 times the bare
-`owners[mmh3.hash(key) % S]` with the short row, and 1.5 times with the long one. Another M needs the long one. Tags,
-or an S that is no power of two, need the longer way. So does a table with a hole, which must say why: it has no rows
-at all, so that a look-up that finds a row need not ask whether it has an owner.
+**Rows.** If S and M are powers of two (the defaults are), slot mod M is just the lowest bits of the hash:
+`hash & (M - 1)`. So the fastest table is the row of partitions itself. It stays in the processor's nearest cache, while
+a row with one entry per slot (128 KiB at S = 16384) does not: on CPython 3.11, a look-up costs 1.3 times the bare
+`owners[mmh3.hash(key) % S]` with the short row, and 1.5 times with the long one. Any other M needs the long row. Tags,
+or an S that is not a power of two, need the slow path. So does a table with an unowned partition, which must say why:
+it has no rows at all, so that a look-up that finds a row need not check whether it has an owner.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,15 +26,15 @@ from neli_router.errors import BadKey, ConfigError, NoOwner
 __all__ = ["ROWS_MAX", "Owner", "Peer", "Table", "no_owner"]
 
 ROWS_MAX = 2**16
-"""The longest row of slots, for an M that is no power of two. A longer one would fit into no cache, and at 2**32 slots
-not into memory; the longer way is then as quick."""
+"""The longest row of slots, for an M that is not a power of two. A longer row would not fit into any cache, and with
+2**32 slots not into memory; the slow path is then just as fast."""
 
 RUN = 4096
-"""Keys that are joined at a time: enough to make a run cheap, and few enough to stay in the cache."""
+"""How many keys are joined at a time: enough to make a run cheap, and few enough to stay in the cache."""
 
 
 class Owner(NamedTuple):
-    """The owner of a partition, and its term: the fencing token that a write on its behalf must carry."""
+    """The owner of a partition, and its term: the fencing token that a write for the partition must carry."""
 
     name: str
     address: str
@@ -56,17 +56,17 @@ class Table:
     """All owners, as of `offset`. Immutable, so it may be shared between threads; may be pickled."""
 
     address: str
-    """Of the ledger that it was read from."""
+    """The address of the ledger that the table was read from."""
     layout: Layout
     offset: int
-    """Every record below it is counted in. The table stays the newest until a record changes an owner or a member."""
+    """Every record below this offset is included. The table stays current until a record changes an owner or member."""
     partitions: tuple[Owner | None, ...]
     members: tuple[Peer, ...]
     """In the order in which they joined."""
     why_unowned: tuple[str, str]
     """Why a partition without an owner has none, and what to do about it."""
     rows: tuple[Owner, ...]
-    """`rows[mmh3.hash(key) & mask]` is the owner of a key, if there are any rows and mmh3 can be given the key."""
+    """`rows[mmh3.hash(key) & mask]` is the owner of a key, if there are any rows and mmh3 can hash the key directly."""
     mask: int
     """The same for all tables of one layout, with rows or without."""
 
@@ -80,7 +80,7 @@ class Table:
         members: tuple[Peer, ...],
         why_unowned: tuple[str, str],
     ) -> "Table":
-        """The table of these owners, one or None for each partition of `layout`."""
+        """The table of these owners: an Owner or None for each partition of `layout`."""
         mask = _mask(layout)
         row = [owner for owner in owners if owner is not None]
         rows: list[Owner] = []
@@ -90,7 +90,7 @@ class Table:
 
     @classmethod
     def static(cls, owners: "Sequence[Owner | None] | Mapping[int, Owner]", layout: Layout) -> "Table":
-        """The table that a program wrote down itself: an owner for each partition. Raises ConfigError."""
+        """A table that a program wrote down itself: an owner for each partition. Raises ConfigError."""
         problems: list[str] = []
         if isinstance(owners, Mapping):
             unknown = [partition for partition in owners if partition not in range(layout.partitions)]
@@ -114,11 +114,11 @@ class Table:
         )
 
     def owner(self, key: Key) -> Owner:
-        """Who owns `key`. Raises BadKey, NoOwner."""
+        """The owner of `key`. Raises BadKey, NoOwner."""
         return self.owner_of_slot(self.layout.slot(key))
 
     def owner_of_slot(self, slot: int) -> Owner:
-        """Who owns the keys of `slot`. Raises NoOwner."""
+        """The owner of the keys of `slot`. Raises NoOwner."""
         partition = slot % self.layout.partitions
         owner = self.partitions[partition]
         if owner is None:
@@ -126,7 +126,7 @@ class Table:
         return owner
 
     def owner_of_role(self, role: Role) -> Owner:
-        """Who fills `role`, a number or a name. Raises BadKey, NoOwner."""
+        """The owner of `role`, a number or a name. Raises BadKey, NoOwner."""
         partition = self.layout.partition_of_role(role)
         owner = self.partitions[partition]
         if owner is None:
@@ -134,7 +134,7 @@ class Table:
         return owner
 
     def owners(self, keys: Iterable[Key]) -> list[Owner]:
-        """The owner of each of `keys`, in their order. Raises BadKey, and NoOwner if one of them has none."""
+        """The owner of each of `keys`, in their order. Raises BadKey, and NoOwner if a key has no owner."""
         keys, rows, mask, hash_32 = _collected(keys), self.rows, self.mask, mmh3.hash
         if not rows:
             return [self.owner(key) for key in keys]
@@ -160,7 +160,7 @@ class Table:
 def _mask(layout: Layout) -> int | None:
     """The mask that turns mmh3's signed hash into an index into the rows; None if this layout has no rows.
 
-    Python's `&` takes a negative number as two's complement, so the lowest bits are those of the unsigned hash.
+    Python's `&` treats a negative number as two's complement, so the lowest bits are those of the unsigned hash.
     """
     if layout.tags or layout.slots & (layout.slots - 1):
         return None
@@ -170,9 +170,9 @@ def _mask(layout: Layout) -> int | None:
 
 
 def _collected(keys: Iterable[Key]) -> tuple[Key, ...]:
-    """All of them, in a tuple: in a list, another thread could put a key that mmh3 cannot bear after it was checked."""
+    """All keys, in a tuple: into a list, another thread could put a key that mmh3 cannot hash after the check."""
     if isinstance(keys, str | bytes):
-        # A text would pass for its letters, and each would have an owner.
+        # A text would count as a sequence of letters, and each letter would have an owner.
         raise BadKey(
             "several keys were wanted", f"found one {type(keys).__name__}", "put it into a list, or ask owner()"
         )
@@ -180,15 +180,16 @@ def _collected(keys: Iterable[Key]) -> tuple[Key, ...]:
 
 
 def _are_ascii(keys: tuple[Key, ...]) -> bool:
-    """Whether all are texts of ASCII, which mmh3 can be given as they are. To join them and ask once is quickest."""
+    """Whether all keys are ASCII texts, which mmh3 can hash directly. Joining them and checking once is fastest."""
     try:
         return all("".join(keys[at : at + RUN]).isascii() for at in range(0, len(keys), RUN))  # type: ignore[arg-type]
     except TypeError:
-        return False  # Bytes among them, or what is no key.
+        return False  # Some are bytes, or not keys at all.
 
 
 def _misplaced(owners: Sequence[Any]) -> list[str]:
-    """The problem with the first entry that is not its partition's owner. A list off by one would else name all."""
+    """The problem with the first entry that is not its partition's owner. With all of them, a list off by one would
+    report every entry."""
     for place, owner in enumerate(owners):
         if owner is not None and not (isinstance(owner, Owner) and owner.partition == place):
             said = f"says that it owns {owner.partition!r}" if isinstance(owner, Owner) else "is none"
@@ -197,7 +198,7 @@ def _misplaced(owners: Sequence[Any]) -> list[str]:
 
 
 def no_owner(had_owners: bool) -> tuple[str, str]:
-    """Why a table without owners has none: every partition belongs to a member as long as there is one."""
+    """Why a table without owners has none: while there is a member, every partition has an owner."""
     if had_owners:
-        return "the group has no member any more: all of them left or were expired", "start a member"
+        return "the group no longer has a member: all of them left or were expired", "start a member"
     return "no member ever joined the group", "start a member"

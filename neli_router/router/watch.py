@@ -1,12 +1,12 @@
-"""Watching: the changes of the table, for programs that follow them at a pace of their own.
+"""Watching: the changes of the table, for programs that follow them at their own pace.
 
     each new table --put--> [ change | change | ... ]  --take--> the program, one at a time
                               at most CHANGES_MAX
                               one more: all are dropped, and a Gap says so --> the program reads `router.table` again
 
-A slow follower must neither hold up the thread that reads the ledger nor fill the memory. A queue that drops only
-its oldest would hand out changes that start from something the program never saw, without a word. So it drops all it
-has, and says how much that was and up to where.
+A slow follower must neither hold up the thread that reads the ledger nor fill the memory. A queue that drops only its
+oldest changes would silently hand out changes to a state that the program never saw. So the queue drops everything, and
+reports how many changes that was and up to which table.
 """
 
 import threading
@@ -23,17 +23,17 @@ __all__ = ["CHANGES_MAX", "Change", "Gap", "Watch", "changes"]
 
 CHANGES_MAX = 16384
 """The most changes that wait to be taken: several whole tables of the usual size. Raising it costs memory while a
-watcher is slow; lowering it below a group's number of partitions makes every change of all of them a gap."""
+watcher is slow. Lowering it below a group's number of partitions turns every change of all partitions into a gap."""
 
 
 class Change(NamedTuple):
-    """A partition has another owner, or the same under a new term. None stands for no owner."""
+    """A partition has another owner, or the same owner under a new term. None stands for no owner."""
 
     partition: int
     before: Owner | None
     after: Owner | None
     offset: int
-    """The table with this offset is the first in which it is so."""
+    """The first table with this change is the one at this offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Gap:
 
     missed: int
     offset: int
-    """The changes up to the table with this offset are the ones dropped."""
+    """All changes up to the table at this offset were dropped."""
 
 
 def changes(before: Table | None, after: Table) -> list[Change]:
@@ -58,8 +58,8 @@ def changes(before: Table | None, after: Table) -> list[Change]:
 class Watch(Closing, Iterator[Change | Gap]):
     """The changes after `table`. Iterating waits for the next one, and ends when this watch or its router is closed.
 
-    May be shared between threads; each change goes to one of them. Raises what look-ups raise when the router stopped
-    for an error or was forked away.
+    May be shared between threads; each change goes to one of them. Raises the errors that look-ups raise when the
+    router stopped for an error or was forked away.
     """
 
     def __init__(self, table: Table | None, *, tell: Callable[[], None] | None = None) -> None:
@@ -88,7 +88,7 @@ class Watch(Closing, Iterator[Change | Gap]):
         return taken
 
     def close(self) -> None:
-        """Want no more changes; those that were not taken are dropped. Twice is fine."""
+        """Stop watching; changes that were not taken are dropped. May be called twice."""
         with self._changed:
             self._queue.clear()
         self.end()
@@ -97,7 +97,7 @@ class Watch(Closing, Iterator[Change | Gap]):
 
     @property
     def is_closed(self) -> bool:
-        """Whether no more changes will be put."""
+        """Whether further changes are refused."""
         return self._closed
 
     def put(self, changed: Iterable[Change]) -> None:
@@ -114,7 +114,7 @@ class Watch(Closing, Iterator[Change | Gap]):
         self._wake()
 
     def end(self, why: Callable[[], NeliError] | None = None) -> None:
-        """No more changes come: once the last is taken, iterating ends, or raises `why()`."""
+        """No further changes follow: once the last is taken, iterating ends, or raises `why()`."""
         with self._changed:
             if not self._closed:
                 self._closed, self._why = True, why
@@ -122,7 +122,7 @@ class Watch(Closing, Iterator[Change | Gap]):
         self._wake()
 
     def fork(self) -> None:
-        """In a child: the holder of the lock may be a thread that this process does not have."""
+        """Called in a child of a fork: the lock may be held by a thread that does not exist here."""
         self._changed = threading.Condition()
         self._queue.clear()
 

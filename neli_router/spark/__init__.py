@@ -2,17 +2,17 @@
 
     session()                                a SparkSession: Java and Python found, loopback where it is local
     with_slot, with_partition                the slot and the partition of every key, as a column
-    owned(df, key, partitions, layout)       the rows of the partitions that this host leads, and no other file read
+    owned(df, key, partitions, layout)       the rows of the partitions that this host leads; reads no other file
     append_rows(rows, table, terms, batch)   a DataFrame into a fenced Delta table (`stage_rows`: in two steps)
     read_table(spark, table)                 the rows of a fenced table, or of some partitions, at any version
-    load_profile(rows, "key", layout)        how much work slots and partitions are, for `neli load`; `hot_keys`
-    SqlReceiver, RedisReceiver               writes from executors: each batch of a partition lands once
+    load_profile(rows, "key", layout)        the load of slots and partitions, for `neli load`; `hot_keys`
+    SqlReceiver, RedisReceiver               writes from executors: each partition's batch lands once
     guarded(spark, share)                    a block whose Spark jobs are cancelled once its lease is lost
     run_job(job)                             the end of a program: exit code 75 if its lease was lost
     register_ledgers(spark)                  spark.read.format("neli"): a group's ledger as a table, or as a stream
 
-Any SparkSession will do for all the rest: one of `spark-submit`, of a notebook, or of a cluster. The names come from
-modules that need packages of the extra `spark`, so each is imported when it is asked for.
+Everything but `session` works with any SparkSession: one of `spark-submit`, of a notebook, or of a cluster. The names
+come from modules that need packages of the extra `spark`, so each module is imported when its name is first used.
 
 It may import agent, drivers, fence, router and status.
 """
@@ -82,13 +82,13 @@ _HOMES = {
     "with_partition_of_role": "slots",
     "with_slot": "slots",
 }
-"""Name -> its module. A module may not have the name of what it offers, or it would be found in its place."""
+"""Name -> its module. A module must not be named like something it exports, or it would be found instead."""
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from neli_router.spark.runtime import explained  # noqa: PLC0415 - a door that imports nothing can be run through.
+    from neli_router.spark.runtime import explained  # noqa: PLC0415 - nothing is imported until a name is used.
 
     with explained():
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -2,24 +2,24 @@
 
     rows --repartition by `partition`--> tasks --> _neli/NAME/rows/partition=3/part-0.parquet      Spark's own commit
                                                                      |
-    driver: counted as many rows as were written? --yes--> FencedTable.commit: fence and files, in one version
-                                                  --no---> TableUnavailable, and nothing has landed
+    driver: does it count as many rows as were written? --yes--> FencedTable.commit: fence and files, in one version
+                                                        --no---> TableUnavailable, and nothing has landed
 
-All rows of one partition go through one task, and no file holds two partitions. So an owner reads its files and no
+All rows of one partition go through one task, and no file holds two partitions. So an owner reads its own files and no
 others, and a batch adds one file to each partition.
 
-**Tasks that run twice.** A lost executor's tasks run again, and with speculation the slow ones run twice. Spark's
+**Tasks that run twice.** The tasks of a lost executor run again, and with speculation the slow ones run twice. Spark's
 committer lets one attempt of each task finish, and moves its files out of `_temporary` when the whole job is done. We
-ask for its version 1, because version 2 moves them task by task, and leaves half of a failed job among finished files.
-The folder is new for each attempt, so nothing of an older job can be in it. A straggler that goes on after its driver
-has died writes into that folder only, which no reader looks at.
+request its version 1, because version 2 moves them task by task, and leaves half of a failed job among finished files.
+The folder is new for each attempt, so it cannot contain anything of an older job. A straggler that goes on after its
+driver has died writes only into that folder, which no reader looks at.
 
-**A file system that is not shared** is the trap of a cluster: executors write to their own disks, Spark reports a
-success, and the driver finds no file. The batch would land empty. So rows are counted twice: by Spark as they are
-written, and by the footers of the files that the driver sees. Both must agree.
+**A file system that is not shared** is the trap of a cluster: executors write to their own disks, Spark reports
+success, and the driver finds no file. The batch would land empty. So rows are counted twice: by Spark during the write,
+and in the footers of the files that the driver sees. Both counts must agree.
 
-Reading needs no jar either: the table says which files are in it, and Spark reads Parquet. The column `partition` comes
-from the names of the folders, so a filter on it skips files, and `partitions=` does not even list them.
+Reading needs no jar either: the table lists its files, and Spark reads Parquet. The column `partition` comes from the
+folder names, so a filter on it skips files, and `partitions=` does not even list them.
 """
 
 import threading
@@ -38,21 +38,21 @@ from neli_router.spark.slots import NOTE, noted_as
 __all__ = ["append_rows", "read_table", "stage_rows"]
 
 COUNT_SECONDS_MAX = 60.0
-"""Spark tells the count through a queue that drops what is too much for it; then it would never come."""
+"""Spark reports the count through a queue that drops events when it is full; then the count would never arrive."""
 
 COMMITTER = "mapreduce.fileoutputcommitter.algorithm.version"
 
 TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
-"""By default INT96, in which other engines read years after 2262 as others."""
+"""By default INT96, whose years after 2262 other engines misread."""
 
 
 def append_rows(
     rows: DataFrame, table: FencedTable, terms: Mapping[int, int], batch: int, *, after: int | None = None
 ) -> Commit:
-    """Write `rows` and commit them as `FencedTable.append` does: one step of all partitions in `terms`.
+    """Write `rows` and commit them like `FencedTable.append`: one step of all partitions in `terms`.
 
-    `rows` have the table's columns; `partition` says where each belongs. It must be one of `terms`. Raises what
-    `FencedTable.stage` and `commit` raise, and Spark's own errors.
+    `rows` have the table's columns; `partition` says where each row belongs. It must be one of `terms`. Raises the
+    errors of `FencedTable.stage` and `commit`, and Spark's own errors.
     """
     with table.stage(terms, batch, after=after) as staging:
         stage_rows(rows, staging)
@@ -60,7 +60,7 @@ def append_rows(
 
 
 def stage_rows(rows: DataFrame, staging: Staging) -> int:
-    """Write `rows` into `staging`, and count them. Once for each staging. Nothing has landed before it is committed.
+    """Write `rows` into `staging`, and count them. Call it once for each staging. Nothing lands before the commit.
 
     Raises TableMismatch, before Spark starts any work, if the columns are not the table's; TableUnavailable if
     the driver does not see what the executors wrote.
@@ -97,9 +97,9 @@ def read_table(
     partitions: Iterable[int] | None = None,
     version: int | None = None,
 ) -> DataFrame:
-    """The rows of `partitions`, all of them by default, as the table is now or was at `version`.
+    """The rows of `partitions` (default: all), as the table is now or was at `version`.
 
-    It stays at that version. Read it again for what is committed later.
+    The DataFrame stays at that version. Call again to read what is committed later.
     """
     schema = StructType.fromJson(table.made.spark_schema())
     if files := table.files(partitions, version=version):
@@ -107,13 +107,13 @@ def read_table(
         rows = spark.read.schema(schema).option("basePath", to_write(table.path)).parquet(*paths)
     else:
         rows = spark.createDataFrame([], schema)
-    # As the columns are noted that Spark lays out: so `owned` knows at once whether it was given the table's layout.
+    # Note the layout like `laid_out` does, so that `owned` knows immediately whether it was given the table's layout.
     return rows.withMetadata(PARTITION, {NOTE: noted_as(table.layout)})
 
 
 def _answer(counted: Observation) -> int:
     found: list[int] = []
-    # In a thread that nothing waits for, since asking for a count that was dropped takes for ever.
+    # In a thread that nothing waits for, because asking for a count that was dropped never returns.
     asker = threading.Thread(target=lambda: found.append(int(counted.get["rows"])), daemon=True, name="neli-count")
     asker.start()
     asker.join(COUNT_SECONDS_MAX)

@@ -1,47 +1,46 @@
-"""The guard: while a Spark job runs in a driver, its lease is watched, and its loss ends the job at once.
+"""The guard: watches the lease of a Spark job in a driver, and ends the job immediately when the lease is lost.
 
     with client.share() as share, guarded(spark, share) as guard:
         for batch in batches:
-            if guard.ending:                 another member shall have a partition: finish, and leave the block
+            if guard.ending:                 another member is to take a partition: finish, and leave
                 break
             guard.check()                    raises LeaseLost once another member may act
             work(batch)                      its Spark jobs are cancelled if the lease is lost meanwhile
 
     WATCHING --revoked--> ENDING ---------------------------- the block ends --> OVER
-        |                   |    '-- streaming queries end with the batch that they are at
+        |                   |    '-- streaming queries end after their current batch
         '--fenced, or run out--> LOST: jobs are cancelled and queries stopped, again and again
                                    |-- the block ends, however --> LeaseLost
                                    '-- it does not, for END_MAX --> the process ends, with exit code 75
 
-It hears of a loss from the client's thread, at the moment that the agent tells it, and of a lease that runs out by its
-own clock: the agent may be dead, or this process may have been stopped. A thread of its own does nothing but that, so a
+The guard learns of a loss from the client's thread, as soon as the agent reports it, and notices an expired lease by
+its own clock: the agent may be dead, or this process may have been stopped. A separate thread does nothing else, so a
 driver that hangs in Spark, or a Spark that does not answer, cannot keep it from ending the process.
 
-**Cancelling is courtesy.** A job may swallow the error, a task may have written already, a stopped process knows
-nothing. So all that the job writes carries its term, and the fence of the table or the database refuses it
+**Cancelling is only a courtesy.** A job may swallow the error, a task may already have written, a stopped process knows
+nothing. So everything that the job writes carries its term, and the fence of the table or the database refuses it
 (`neli_router.fence`). The guard only makes a lost job stop soon, and leave the machine to others.
 
-**Which jobs.** Measured on Spark 4.2, cancelling from another thread than the job's:
+**Which jobs.** Measured on Spark 4.2, cancelling from a thread other than the job's:
 
-    SparkSession.interruptTag       nothing, in silence: in classic, it knows the tags of its own thread alone
+    SparkSession.interruptTag       nothing, silently: in classic, it knows only the tags of its own thread
     SparkContext.cancelJobsWithTag  SQL and RDDs, of the tagged thread and of threads that inherit from it
-    SparkSession.interruptAll       SQL of the session, from any thread; no RDDs; over Connect, there is nothing else,
-                                    and it stops all streaming queries of the session, too
+    SparkSession.interruptAll       SQL of the session, from any thread; no RDDs; the only way over Connect; it also
+                                    stops all streaming queries of the session
 
-So it does all that there is: the block's thread is tagged, and besides, the whole session is interrupted. Give the
-guard a session of its own (`spark.newSession()`) if other work shall go on. A job on RDDs in a thread of a plain pool
-is only reached by the end of the process; start such threads as `pyspark.InheritableThread`. Whatever is started after
-the loss is cancelled, too, for as long as the block lasts. Over Connect, an operation that is cancelled while the
-server still plans it ends for the client, but was seen to begin in the server all the same, and to go on there: nothing
-on this side can reach it any more, and it keeps its cores. (Spark 4.2.1 does so by itself, if `interruptAll` comes
-within milliseconds of the operation.)
+So the guard uses both: it tags the block's thread, and also interrupts the whole session. Give the guard a session of
+its own (`spark.newSession()`) if other work must go on. A job on RDDs in a thread of a plain pool only stops when the
+process ends; start such threads as `pyspark.InheritableThread`. Anything started after the loss is cancelled, too, for
+as long as the block lasts. Over Connect, an operation that is cancelled while the server still plans it ends for the
+client, but was seen to begin and go on in the server all the same: nothing on this side can reach it any longer, and it
+keeps its cores. (Spark 4.2.1 does so on its own, if `interruptAll` comes within milliseconds of the operation.)
 
-A program that holds Python's lock for ever can only be ended from outside: `neli run -- spark-submit ...` does that,
-for a role.
+A program that holds Python's lock forever can only be ended from outside: `neli run -- spark-submit ...` does that, for
+a role.
 
-`run_job` makes a program of a job: it turns the loss into exit code 75, with the reason on standard error. A job of one
-block is done unless that block ended because it was asked to. One that opens blocks again and again must say itself
-whether it is done: it may have gone on with what was left, or others may have done the rest.
+`run_job` turns a job into a program: it maps the loss to exit code 75, with the reason on standard error. A job of one
+block is done unless that block ended because it was asked to. A job that opens blocks again and again must report
+itself whether it is done: it may have gone on with what was left, or others may have done the rest.
 """
 
 import os
@@ -68,56 +67,58 @@ from neli_router.fence import Refused
 __all__ = ["END_MAX", "Held", "LeaseGuard", "guarded", "run_job"]
 
 END_MAX = 30.0
-"""Seconds from the loss until a block that did not end ends the process. More lets slow `finally` blocks clean up, and
-lets a zombie use the machine for longer; its writes are refused all the same."""
+"""Seconds from the loss until a block that did not end ends the process. A longer time lets slow `finally` blocks clean
+up, and lets a zombie use the machine for longer; its writes are refused all the same."""
 
 AGAIN = 0.2
-"""Seconds between two rounds of cancelling, and two looks at a query's batch."""
+"""Seconds between two rounds of cancelling, and between two looks at a query's batch."""
 
 JOIN_MAX = 1.0
-"""Seconds that leaving a block waits for the guard's threads. They may hang in a Spark that does not answer."""
+"""Seconds to wait, when a block ends, for the guard's threads. They may hang in a Spark that does not answer."""
 
 
 Held = AgentLease | Share
-"""What a guard watches: a lease of `client.leading(role)` or of `client.lease(role)`, or a share."""
+"""The right that a guard watches: a lease from `client.leading(role)` or `client.lease(role)`, or a share."""
 
 _last: "LeaseGuard | None" = None
-"""The guard that ended last in this process, for `run_job`."""
+"""The last guard that ended in this process, for `run_job`."""
 
 
 def guarded(spark: SparkSession, held: Held, *, end_within: float | None = END_MAX) -> "LeaseGuard":
     """A block of work on `spark` under `held`: `with guarded(spark, share) as guard`.
 
-    Raises LeaseLost before anything begins if `held` does not hold now, and at the end of a block that lost it, in
-    place of the error that the block raised. `end_within` says when a lost block that goes on ends the process; None,
-    for a notebook, never.
+    Raises LeaseLost before anything begins if `held` does not hold now, and at the end of a block that lost it, instead
+    of the error that the block raised. `end_within` says after how long a lost block that goes on ends the process;
+    None, for a notebook, means never.
     """
     return LeaseGuard(spark, held, end_within)
 
 
 class LeaseGuard:
-    """Of one block. `check` and `ending` may be asked from any thread."""
+    """The guard of one block. `check` and `ending` may be called from any thread."""
 
     def __init__(self, spark: SparkSession, held: Held, end_within: float | None) -> None:
         self._spark, self._held, self._end_within = spark, held, end_within
         self._tag = f"neli-guard-{uuid4().hex}"
         self._others: set[str] = set()
-        """Streaming queries that were there before."""
+        """Streaming queries that were there before the block."""
         self._stopping: set[str] = set()
         self._news, self._over = threading.Event(), threading.Event()
         self._lost: NeliError | None = None
         self._threads: list[threading.Thread] = []
         self.was_revoked = False
-        """Whether the block has ended in time, after it was asked to."""
+        """Whether the block ended in time after it was asked to."""
 
     @property
     def ending(self) -> bool:
-        """Whether it is time to finish and to leave the block: another member shall have a partition, or may have."""
+        """Whether it is time to finish and leave the block: another member is to take a partition, or may have taken
+        it."""
         held = self._held
         return self._lost is not None or bool(held.ending if isinstance(held, Share) else held.revoked)
 
     def check(self) -> None:
-        """Raise LeaseLost if the lease was lost. Costs about a microsecond: ask before each job, and in long loops."""
+        """Raise LeaseLost if the lease was lost. Costs about a microsecond: call it before each job, and in long
+        loops."""
         if (lost := self._lost) is not None:
             raise _anew(lost)
         self._held.check()
@@ -149,11 +150,11 @@ class LeaseGuard:
         self.was_revoked = was_ending and self._lost is None
         if self._lost is None and not self._held.holds():
             self._lost = self._held.lost()
-        # Ctrl-C stays what it is. An error of ours says it already.
+        # Ctrl-C stays Ctrl-C. An error of ours already says what happened.
         if self._lost is not None and isinstance(error, Exception | SystemExit | None) and not _is_loss(error):
             raise _anew(self._lost) from error
 
-    # The lease: a thread that asks nothing of Spark
+    # The lease: a thread that does not call Spark
 
     def _watch(self) -> None:
         held, is_finishing = self._held, False
@@ -172,7 +173,7 @@ class LeaseGuard:
             self._end_process(self._lost)
 
     def _end_process(self, lost: NeliError) -> None:
-        frame = sys._current_frames().get(self._block)  # noqa: SLF001 - there is no other way to say where it hangs.
+        frame = sys._current_frames().get(self._block)  # noqa: SLF001 - only this says where it hangs.
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         _end_now(
             f"{lost}\n{stack}neli: THE JOB DID NOT STOP within {self._end_within:g} s of this, so its process ends"
@@ -181,7 +182,7 @@ class LeaseGuard:
     # Spark: threads that may hang
 
     def _cut(self) -> None:
-        """Cancel all that runs, until the block ends: what is started after the loss is of no use, either."""
+        """Cancel everything that runs, until the block ends: work that starts after the loss is useless, too."""
         while not self._over.is_set():
             _attempt(self._cancel_jobs)
             _attempt(self._stop_queries)
@@ -197,7 +198,7 @@ class LeaseGuard:
             self._stop(query)
 
     def _finish(self) -> None:
-        """Let each query end the batch that it is at, and stop it then."""
+        """Let each query finish its current batch, then stop it."""
         begun: dict[str, object] = {}
 
         def look() -> None:
@@ -211,7 +212,7 @@ class LeaseGuard:
             self._over.wait(AGAIN)
 
     def _stop(self, query: StreamingQuery) -> None:
-        # In a thread of its own: it waits for the function of `foreachBatch`, which may hang.
+        # In a separate thread: stopping waits for the function of `foreachBatch`, which may hang.
         if query.id not in self._stopping:
             self._stopping.add(query.id)
             threading.Thread(target=_stop, args=(query,), name="neli-guard-stop", daemon=True).start()
@@ -220,7 +221,7 @@ class LeaseGuard:
         return [query for query in self._spark.streams.active if query.id not in self._others]
 
     def _context(self) -> SparkContext | None:
-        """None over Spark Connect, which has none."""
+        """The SparkContext; None over Spark Connect, which has none."""
         try:
             return self._spark.sparkContext
         except AttributeError:
@@ -235,8 +236,8 @@ class LeaseGuard:
 def run_job(job: Callable[[], object], *, end_within: float | None = END_MAX) -> NoReturn:
     """Run `job` and end the process: the last line of a program for `spark-submit`, or for Python.
 
-    `job` may answer whether it is done, by True or False, as `StepLoop.run` does. With any other answer, it is done
-    unless its last guarded block ended because it was asked to.
+    `job` may return whether it is done, as True or False, like `StepLoop.run`. With any other result, it is done unless
+    its last guarded block ended because it was asked to.
 
     0    the job is done
     1    it raised an error of its own; the traceback says where
@@ -273,7 +274,7 @@ def _code_of(job: Callable[[], object]) -> int:
 
 def _end_now(why: str) -> NoReturn:
     """The last resort. Not `sys.exit`: that would wait for the thread that hangs."""
-    # Another thread, because what hangs may be this very writing: nobody reads a full pipe.
+    # In another thread, because this very write may be what hangs: a full pipe may have no reader.
     saying = threading.Thread(target=_say, args=(why,), daemon=True)
     saying.start()
     saying.join(JOIN_MAX)
@@ -292,7 +293,7 @@ def _is_loss(error: BaseException | None) -> bool:
 
 
 def _anew(lost: NeliError) -> NeliError:
-    """A copy to raise: one that is raised again and again would grow its traceback."""
+    """A copy to raise: an error that is raised again and again would grow its traceback."""
     return type(lost)(lost.wanted, lost.found, lost.remedy)
 
 
@@ -302,13 +303,14 @@ def _batch(query: StreamingQuery) -> object:
 
 
 def _attempt(act: Callable[[], None]) -> None:
-    """Something with Spark, which will be tried again. A Spark that is gone, or going, raises anything."""
+    """Call Spark; failures do not matter, because it is tried again. A Spark that is gone, or going, raises
+    anything."""
     try:
         act()
-    except Exception as error:  # noqa: BLE001 - the bound of `_watch` is what counts.
+    except Exception as error:  # noqa: BLE001 - the time limit of `_watch` still applies.
         logs.logger().warning("guard.cannot_ask_spark", error=type(error).__name__)
 
 
 def _stop(query: StreamingQuery) -> None:
-    with suppress(Exception):  # It has ended by itself, or its Spark has.
+    with suppress(Exception):  # The query, or its Spark, has already ended.
         query.stop()

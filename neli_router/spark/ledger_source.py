@@ -1,33 +1,33 @@
 """The ledger as a table: a data source of Spark, in Python, over any ledger that other processes can reach.
 
     register_ledgers(spark)
-    spark.read.format("neli").option("ledger", "kafka://host:9092/jobs").load()              one row a record
-    spark.read.format("neli").option("ledger", ...).option("view", "tenures").load()         one row a partition's owner
-    spark.readStream.format("neli").option("ledger", ...).load()                             the same, for ever
+    spark.read.format("neli").option("ledger", "kafka://host:9092/jobs").load()              one row per record
+    spark.read.format("neli").option("ledger", ...).option("view", "tenures").load()         one row per tenure
+    spark.readStream.format("neli").option("ledger", ...).load()                             the same, without end
 
     driver     LedgerScan --plans--> OffsetRange [0, 50000)  [50000, 100000)  ...
-    executors     each range by itself: open the ledger, find the fold's state below it, read, fold --> rows
+    executors     each range alone: open the ledger, find the fold's state below it, read, fold --> rows
 
-Nothing else is needed in Spark: no jar, no connector, and the same words for Kafka, Redis and SQLite.
-`status/history.py` says what the rows mean. A scan appends nothing and joins nothing, so the group does not notice it.
+Spark needs nothing else: no jar, no connector, and the same options for Kafka, Redis and SQLite. `status/history.py`
+says what the rows mean. A scan appends nothing and joins nothing, so the group does not notice it.
 
-**Streams.** A ledger is one order, so a stream's offset is one number, and a batch is a range. The driver folds along,
-and gives each range the state at its beginning. A checkpoint holds the place, and how to tell that it is the same
-ledger still: the `base` of its genesis, and the hash of the last record read. So a restart goes on exactly where
-the last batch ended, and a ledger that lost records, was made anew, or is another one is refused, even if it is longer
-by now. While the query runs, the driver's handle finds the same by itself.
+**Streams.** A ledger is totally ordered, so a stream's offset is one number, and a batch is a range. The driver folds
+along, and passes each range the state at its beginning. A checkpoint holds the place, and how to recognize the ledger:
+the `base` of its genesis, and the hash of the last record read. So a restart goes on exactly where the last batch
+ended. A ledger that lost records, was recreated, or is a different one is refused, even if it is longer by now. While
+the query runs, the driver's handle detects the same.
 
     StreamPlace(offset, base, last, mark, ...) --restart--> the record at `last` has this mark, the genesis this base?
                                                             yes: read on   no: LedgerRewound   gone: the base decides
 
-**Gaps.** Members drop old records. If a record is gone when it is to be read, that is an error, which says from where
-to where; with `on_gap=warn` it is a warning, and the table goes on with what is left. `start=earliest` asks for what
-there is, and so begins without a gap.
+**Gaps.** Members drop old records. If a record is gone when it is to be read, that is an error, which names the missing
+range; with `on_gap=warn` it is a warning, and the table goes on with what is left. `start=earliest` reads what is
+there, and so begins without a gap.
 
-**Secrets.** Spark shows the options of a stream in its plans as they are. So an address with a password is refused as
-an option, before there is a plan. Give it a name instead, `register_ledgers(spark, ledgers={"jobs": address})`, and say
+**Secrets.** Spark shows the options of a stream unchanged in its plans. So an address with a password is refused as an
+option, before there is a plan. Give it a name instead, `register_ledgers(spark, ledgers={"jobs": address})`, and write
 `option("ledger", "jobs")`. Addresses travel to the executors inside pickled objects, which no plan, page or log shows;
-the checkpoint has no address at all.
+the checkpoint contains no address.
 """
 
 import hashlib
@@ -92,7 +92,7 @@ __all__ = ["LedgerScan", "LedgerSource", "LedgerStream", "OffsetRange", "StreamP
 FORMAT = "neli"
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-"""Without it Spark refuses a Python data source that can take filters."""
+"""Without it, Spark refuses a Python data source that can take filters."""
 
 RECORDS: Mapping[str, DataType] = {
     "offset": LongType(),
@@ -110,7 +110,7 @@ RECORDS: Mapping[str, DataType] = {
     "sent_at": DoubleType(),
     "payload": StringType(),
 }
-"""The fields of RecordRow, which says what they mean."""
+"""The fields of RecordRow, which documents them."""
 
 TENURES: Mapping[str, DataType] = {
     "offset": LongType(),
@@ -135,36 +135,36 @@ VIEWS = {
 EARLIEST, LATEST = "earliest", "latest"
 
 RANGE_MAX = 50_000
-"""Records in one task. More wastes less on finding the state at its beginning, which reads some 10,000; fewer lets more
-executors help."""
+"""Records in one task. More records waste less on finding the state at its beginning, which reads some 10,000; fewer
+let more executors help."""
 
 BATCH_MAX = 100_000
-"""Records in one batch of a stream. More catches up faster; fewer loses less work when a batch fails."""
+"""Records in one batch of a stream. More records catch up faster; fewer lose less work when a batch fails."""
 
 ROWS_MAX = 10_000
-"""Rows handed to Spark at once: a bound for the memory of a task."""
+"""Rows handed to Spark in one piece: a bound for the memory of a task."""
 
 OPEN_PATIENCE = 1.0
 """Seconds that a record may wait for a broker. Nothing is appended here."""
 
 SECONDS_MAX = 253_402_300_799
-"""The end of the year 9999, which is where Spark's timestamps end for Python."""
+"""The end of the year 9999, the last that Spark's timestamps support in Python."""
 
 _OPTIONS = ("end", "ledger", "on_gap", "records_per_batch", "records_per_task", "start", "view")
 
 
 def register_ledgers(spark: SparkSession, *, ledgers: Mapping[str, str] | None = None) -> None:
-    """Let `spark` read ledgers by `format("neli")`. Twice is fine: the last `ledgers` count.
+    """Let `spark` read ledgers with `format("neli")`. Calling it twice is fine: the last `ledgers` count.
 
-    `ledgers` are addresses by name, for `option("ledger", NAME)`: the only way for an address with a password. Raises
-    ConfigError if one of them is no address of a ledger that Spark can read.
+    `ledgers` maps names to addresses, for `option("ledger", NAME)`: the only way for an address with a password. Raises
+    ConfigError if one of them is not the address of a ledger that Spark can read.
     """
     named = dict(ledgers or {})
     if problems := [f"{name}: {problem}" for name, address in named.items() for problem in _problems(address)]:
         raise ConfigError(problems)
 
-    # A class of its own, because Spark makes the source from a class and its options alone: what must not be an option
-    # can only be an attribute of the class.
+    # A class of its own, because Spark makes the source from nothing but a class and its options: a value that must not
+    # be an option can only be an attribute of the class.
     class Registered(LedgerSource):
         ledgers = named
 
@@ -177,7 +177,7 @@ class Wanted:
     """The options, checked."""
 
     ledger: str = field(repr=False)
-    """Its address, perhaps with a password."""
+    """The ledger's address, perhaps with a password."""
     view: str
     start: str | int
     end: str | int
@@ -191,14 +191,14 @@ class Wanted:
         return VIEWS[self.view]
 
     def opened(self) -> Ledger:
-        """A handle of the ledger, to be closed. Raises LedgerError."""
+        """A handle of the ledger, which the caller closes. Raises LedgerError."""
         return patiently(lambda: open_ledger(self.ledger, create=False, patience=OPEN_PATIENCE))
 
     def gap(self, wanted: int, there: int) -> None:
-        """The records from `wanted` to below `there` are gone: raise LedgerTrimmed, or warn."""
+        """The records from `wanted` up to but not including `there` are gone: raise LedgerTrimmed, or warn."""
         error = LedgerTrimmed(
             f"the records of {public_address(self.ledger)} from offset {wanted} on were wanted",
-            f"nothing can be known of those below {there} any more: the group dropped them",
+            f"those below {there} are gone: the group dropped them",
             "read from `earliest` on, or set on_gap to `warn` to go on with what is left; a stream that keeps up, or "
             "a larger snapshot_every, loses none",
         )
@@ -238,23 +238,23 @@ class LedgerSource(DataSource):
 
 
 class OffsetRange(InputPartition):
-    """The records of one task: at `start` and above, below `end`."""
+    """The records of one task: from `start` up to but not including `end`."""
 
     def __init__(self, start: int, end: int, *, base: int | None, state: State | None, standing: bool) -> None:
         self.start, self.end = start, end
         self.base = base
-        """Of the ledger's genesis, if it is known."""
+        """The base of the ledger's genesis, if it is known."""
         self.state = state
-        """At `start`; None if the task must find it."""
+        """The state at `start`; None if the task must find it."""
         self.standing = standing
-        """Whether the tenures that had begun before `start` belong to it."""
+        """Whether the tenures that had begun before `start` belong to this range."""
 
     def __repr__(self) -> str:
         return f"OffsetRange({self.start}, {self.end})"
 
 
 class LedgerScan(DataSourceReader):
-    """One scan. Filters on `offset` narrow the range, and those on `kind` leave rows out before Spark sees them."""
+    """One scan. Filters on `offset` narrow the range; filters on `kind` drop rows before Spark sees them."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
@@ -282,7 +282,7 @@ class LedgerScan(DataSourceReader):
                     self._keep({value for value in values if isinstance(value, str)})
                 case _:
                     pass
-        return filters  # Spark applies them all again, so that ours may be coarse.
+        return filters  # Spark applies them all again, so ours may be coarse.
 
     def _narrow(self, low: int, high: int) -> None:
         self._low, self._high = max(self._low, low), min(self._high, high)
@@ -300,7 +300,7 @@ class LedgerScan(DataSourceReader):
                 wanted.gap(start, first)
             start, state = _known(ledger, wanted, min(max(start, first, self._low), tip))
         end = max(start, min(end, self._high))
-        # At least one range, even if it is empty: tenures may stand at its beginning.
+        # At least one range, even an empty one: tenures may stand at its beginning.
         return [
             OffsetRange(
                 at,
@@ -319,24 +319,24 @@ class LedgerScan(DataSourceReader):
 
 @dataclass(frozen=True)
 class StreamPlace:
-    """How far a stream has read, and how to tell that the ledger is still the one that it read."""
+    """How far a stream has read, and how to verify that the ledger is still the same."""
 
     offset: int
-    """Of the next record."""
+    """The offset of the next record."""
     began: int
-    """Where the stream began. Spark does not keep where a first batch began: it asks anew, and `latest` has moved."""
+    """Where the stream began. Spark does not store where a first batch began: it asks again, and `latest` has moved."""
     base: int | None
-    """Of the genesis, once it is known."""
+    """The base of the genesis, once it is known."""
     told: bool
-    """Whether the tenures that stood at the beginning of the stream were told."""
+    """Whether the tenures that stood at the beginning of the stream were delivered."""
     last: int | None = None
     """The offset of the last record read; None before the first."""
     mark: str | None = None
-    """That record's hash."""
+    """The hash of that record."""
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> "StreamPlace":
-        """As a checkpoint has it."""
+        """Read a place from a checkpoint."""
         try:
             return cls(**said)
         except TypeError:
@@ -345,14 +345,14 @@ class StreamPlace:
 
 
 class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One query's reader, in a process of the driver that lives as long as the query."""
+    """The reader of one query, in a process of the driver that lives as long as the query."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
         self._ledger: Ledger | None = None
         self._initial: StreamPlace | None = None
         self._place: StreamPlace | None = None
-        """Where `_state` stands."""
+        """The place that `_state` belongs to."""
         self._state: State | None = None
         self._target: int | None = None
         self._planned: dict[tuple[StreamPlace, StreamPlace], list[OffsetRange]] = {}
@@ -391,9 +391,9 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         if begins.offset == begins.began != ends.began:
             begins = replace(begins, offset=ends.began, began=ends.began)
-        # After a restart the last batch is planned again, and must turn out to be the same.
+        # After a restart the last batch is planned again, and the plan must be the same.
         if (begins, ends) not in self._planned and (found := self._plan(begins, ends.offset)) != ends:
-            raise self._rewound(f"the records up to {ends.offset} are others than the checkpoint tells of ({found})")
+            raise self._rewound(f"the records up to {ends.offset} differ from those of the checkpoint ({found})")
         return self._planned[begins, ends]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -411,10 +411,10 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._ledger
 
     def _plan(self, start: StreamPlace, end: int) -> StreamPlace:
-        """Fold on from `start` to `end`, and cut that into ranges. Returns the place there."""
+        """Fold from `start` to `end`, and cut that into ranges. Returns the place there."""
         if self._place != start or self._state is None:
             self._resume(start)
-        self._place = None  # If this breaks off, the state stands somewhere in between.
+        self._place = None  # If this fails, the state stands somewhere in between.
         cuts, count, last = [(start.offset, self._state)], 0, None
         for state, entries in _runs(self._opened(), self._wanted, start.offset, end, self._state):
             self._state = state
@@ -443,18 +443,18 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return place
 
     def _resume(self, place: StreamPlace) -> None:
-        """Find the state at `place`, and make sure that this is the ledger that was read up to there."""
+        """Find the state at `place`, and verify that this is the ledger that was read up to there."""
         ledger = self._opened()
         first = patiently(ledger.start)
         if place.last is not None and place.last >= first:
             found = next(between(ledger, place.last, place.last + 1), None)
             if found is None or _mark(found) != place.mark:
-                raise self._rewound(f"the record at offset {place.last} is another one than was read there")
+                raise self._rewound(f"the record at offset {place.last} differs from the one that was read there")
         self._state = state_before(ledger, place.offset)
         self._same_base(place)
 
     def _same_base(self, place: StreamPlace) -> int | None:
-        """The base as it is known now. Raises LedgerRewound if it was another one at `place`."""
+        """The base that is known now. Raises LedgerRewound if it was different at `place`."""
         base = base_of(self._state)
         if base is not None and place.base is not None and base != place.base:
             raise self._rewound(f"its genesis has the base {base}, and that of the ledger read so far was {place.base}")
@@ -464,13 +464,13 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return LedgerRewound(
             f"the ledger {public_address(self._wanted.ledger)} with all that this stream has read was wanted",
             found,
-            "if it was made anew on purpose, or is another one, start the query with a new checkpoint; else find out "
-            "what happened to it",
+            "if it was recreated on purpose, or is another one, start the query with a new checkpoint; otherwise find "
+            "out what happened to it",
         )
 
 
 def _wanted(options: Mapping[str, str], ledgers: Mapping[str, str]) -> Wanted:
-    """The options as they are meant. Raises ConfigError with all problems."""
+    """Parse the options. Raises ConfigError with all problems."""
     said = {name.lower(): value for name, value in options.items()}
     problems = [unknown("option", name, _OPTIONS) for name in said if name not in _OPTIONS]
 
@@ -538,7 +538,7 @@ def _resolved(option: str, value: str | int, first: int, tip: int) -> int:
     assert isinstance(value, int)
     if value > tip:
         raise ConfigError([f"{option}={value} is above the ledger's end, which is {tip} now"])
-    return max(value, min(first, 1))  # Most ledgers count from 1, and nothing was ever below that.
+    return max(value, min(first, 1))  # Most ledgers count from 1, so nothing was ever below 1.
 
 
 def _known(ledger: Ledger, wanted: Wanted, start: int) -> tuple[int, State | None]:
@@ -560,7 +560,7 @@ def _mark(entry: Entry) -> str:
 def _runs(
     ledger: Ledger, wanted: Wanted, start: int, end: int, state: State | None
 ) -> Iterator[tuple[State | None, Iterator[Entry]]]:
-    """The entries from `start` to below `end`, with the state before the first of them; anew after each gap."""
+    """The entries from `start` up to but not including `end`, with the state before the first; again after each gap."""
     position = start
 
     def entries() -> Iterator[Entry]:
@@ -571,7 +571,7 @@ def _runs(
                 yield entry
             position = end
         except LedgerTrimmed:
-            return  # What is left begins above.
+            return  # The remaining records begin above.
 
     while position < end:
         yield state, entries()
@@ -589,7 +589,7 @@ def _rows(wanted: Wanted, part: OffsetRange) -> Iterator[RecordRow] | Iterator[T
             raise LedgerRewound(
                 f"the ledger {public_address(wanted.ledger)} whose genesis has the base {part.base} was wanted",
                 f"it has the base {base_of(state)} now",
-                "it was made anew while it was read: start the query again",
+                "it was recreated while it was read: start the query again",
             )
         if part.standing and wanted.view == "tenures":
             yield from standing_rows(state)
@@ -599,7 +599,7 @@ def _rows(wanted: Wanted, part: OffsetRange) -> Iterator[RecordRow] | Iterator[T
 
 
 def _batches(wanted: Wanted, part: OffsetRange, kinds: Collection[str] | None) -> Iterator[pa.RecordBatch]:
-    """The rows of one range, as Spark takes them soonest."""
+    """The rows of one range, in the form that Spark takes fastest."""
     schema = to_arrow_schema(wanted.schema, timezone="UTC")
     rows = (row for row in _rows(wanted, part) if kinds is None or row.kind in kinds)
     while some := list(islice(rows, ROWS_MAX)):
@@ -610,5 +610,5 @@ def _batches(wanted: Wanted, part: OffsetRange, kinds: Collection[str] | None) -
 
 
 def _microseconds(time: float | None) -> int | None:
-    """As Spark keeps it; None for what a broken clock said, which must not stop the reading of all the rest."""
+    """A time in Spark's form; None for a broken clock's value, which must not stop the reading of all other rows."""
     return None if time is None or not 0 <= time <= SECONDS_MAX else round(time * 1e6)

@@ -5,10 +5,10 @@
                                      '---------------the hottest slots-------------'
     rows of some slots --sum of weights by slot and key--> the hottest keys, for those who may see keys
 
-The rows are read once: of the sums by slot there are no more than slots, so Spark keeps them for the two questions that
-follow. Only the answers come to the driver: a number for each partition, and one for each of the hottest slots.
+The rows are read once: the sums by slot are at most as many as the slots, so Spark keeps them for the two queries that
+follow. Only the results come to the driver: a number for each partition, and one for each of the hottest slots.
 
-Keys never leave the executors for a profile. `hot_keys` is asked for on purpose, and answers with a DataFrame.
+Keys never leave the executors for a profile. `hot_keys` is called on purpose, and returns a DataFrame.
 """
 
 from collections.abc import Iterable
@@ -24,17 +24,17 @@ from neli_router.spark.slots import column_of, quoted, with_slot
 
 __all__ = ["hot_keys", "load_profile"]
 
-SLOT, LOAD = "_neli_slot", "_neli_load"  # No column of keys has such a name.
+SLOT, LOAD = "_neli_slot", "_neli_load"  # No column of keys has a name like this.
 KEYS_SHOWN = 10
-"""Of each slot. One or two keys make a slot hot; with many of them, it would not be."""
+"""Keys shown for each slot. One or two keys make a slot hot; if it had many of them, it would not be hot."""
 
 
 def load_profile(df: DataFrame, key: str, layout: Layout, *, weight: str | None = None) -> LoadProfile:
-    """How much work each slot and each partition of `layout` is, by the rows of `df`.
+    """The load of each slot and each partition of `layout`, according to the rows of `df`.
 
-    A row counts as 1, or as what its column `weight` says: a number of at least 0. A row whose key is null counts for
-    nothing. Reads `df` once, and returns when that is done. Raises BadKey for a column of another type than string and
-    binary, and ConfigError for a column that is missing and for weights that are null, negative or not finite.
+    A row counts as 1, or as the value of its column `weight`: a number of at least 0. A row whose key is null counts
+    for nothing. Reads `df` once, and returns when that is done. Raises BadKey for a column of a type other than string
+    and binary, and ConfigError for a missing column and for weights that are null, negative or not finite.
     """
     rows = _rows(df, key, layout, weight)
     load = sql.col(LOAD)
@@ -65,10 +65,10 @@ def hot_keys(
     weight: str | None = None,
     count: int = KEYS_SHOWN,
 ) -> DataFrame:
-    """The `count` hottest keys of each of `slots`, the hottest of all first: columns `slot`, `key`, `load`.
+    """The `count` hottest keys of each of `slots`, hottest first: columns `slot`, `key`, `load`.
 
-    `profile.hottest(5)` names slots to ask for. Keys may be personal data: mind where you show them. Nothing is read
-    before the result is. Raises as `load_profile` does, but does not look at the weights.
+    `profile.hottest(5)` names slots to pass. Keys may be personal data: mind where you show them. Nothing is read
+    before the result is. Raises the errors of `load_profile`, but does not check the weights.
     """
     rows = _rows(df, key, layout, weight).where(sql.col(SLOT).isin(*slots))
     named = sql.col(quoted(column_of(df, key).name)).alias("key")
@@ -79,7 +79,7 @@ def hot_keys(
 
 
 def _rows(df: DataFrame, key: str, layout: Layout, weight: str | None) -> DataFrame:
-    """The keys under their own name, which a message may tell, with their slots and their loads."""
+    """The keys under their own name, which a message may quote, with their slots and loads."""
     load = _load(df, weight)
     rows = df.select(sql.col(quoted(column_of(df, key).name)), load.alias(LOAD))
     return with_slot(rows, key, layout, name=SLOT)

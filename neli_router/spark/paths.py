@@ -1,7 +1,7 @@
-"""Paths below which the driver and all executors see the same files, as Spark takes them.
+"""Paths below which the driver and all executors see the same files, in the forms that Spark takes.
 
-/lake/[eu]/prices --to_write--> file:///lake/[eu]/prices          a bare path may be one of the cluster's own storage
-                  --to_read---> file:///lake/\\[eu\\]/prices        Spark's readers take a bare one for a pattern
+/lake/[eu]/prices --to_write--> file:///lake/[eu]/prices          a bare path may mean the cluster's own storage
+                  --to_read---> file:///lake/\\[eu\\]/prices        Spark's readers take a bare path for a pattern
 """
 
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 __all__ = ["to_read", "to_write"]
 
 PATTERN = re.compile(r"[\\{}\[\]*?]")
-"""Characters by which a path names many files."""
+"""Characters that make a path name many files."""
 
 
 def to_write(path: Path) -> str:

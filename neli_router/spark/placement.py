@@ -1,23 +1,23 @@
 """Rows by owner: where they lie in a table, which of them a host reads, and which of its tasks works on them.
 
-    rows --laid_out--> one task a partition --.write.partitionBy("partition")--> .../partition=3/part-0.parquet
+    rows --laid_out--> one task per partition --.write.partitionBy("partition")--> .../partition=3/part-0.parquet
                                                                                           |
-    rows of mine <--each row's key is looked at-- files of mine alone <--partition IN (3, 7), by owned--'
-         '--repartition_by_owner--> one task a partition, or one an owner
+    rows of mine <--each row's key is checked-- files of mine alone <--partition IN (3, 7), by owned--'
+         '--repartition_by_owner--> one task per partition, or one per owner
 
-**Only the column itself skips files.** It stands in the names of the folders, so Spark knows before it reads which
-files a filter on it leaves. An expression of the slot says the same of every row, but Spark would have to read all of
-them to see it. So `owned` filters by the stored column, and looks at the key of each row that it reads besides: a row
-that lies in a partition where its key does not belong stops the job.
+**Only the column itself skips files.** It is part of the folder names, so Spark knows before it reads which files a
+filter on it leaves. An expression of the slot says the same about every row, but Spark would have to read all rows to
+evaluate it. So `owned` filters by the stored column, and also checks the key of each row that it reads: a row in a
+partition where its key does not belong stops the job.
 
-**A table of another layout** holds in each partition keys that are another member's. There are three looks at that,
-from the cheapest on: the layout that `laid_out` noted with the column, and that Spark keeps in every file; numbers of
-partitions in the folders' names that the layout does not have; and the rows. The first two come at once, before any
-job. The second is there for files without a note: half of the layout's partitions would hold keys of mine in folders
-that I never read, and all rows that I do read would be right.
+**A table of another layout** holds in each partition keys that belong to another member. Three checks detect that, the
+cheapest first: the layout that `laid_out` noted with the column, and that Spark keeps in every file; partition numbers
+in the folder names that the layout does not have; and the rows. The first two run immediately, before any job. The
+second is for files without a note: half of the layout's partitions would hold keys of mine in folders that I never
+read, and all rows that I do read would be right.
 
-**One task a partition.** Hashing the column, as `repartition("partition")` does, puts several partitions into one task
-and none into another. So the tasks are numbered here, and Spark takes the numbers as they are.
+**One task per partition.** Hashing the column, like `repartition("partition")`, puts several partitions into one task
+and none into another. So the tasks are numbered here, and Spark uses the numbers unchanged.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -38,12 +38,12 @@ __all__ = ["FilesRead", "files_read", "laid_out", "owned", "repartition_by_owner
 PARTITION = "partition"
 
 SHOWN_MAX = 5
-"""Numbers of partitions in a message: there may be thousands."""
+"""Partition numbers in a message: there may be thousands."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilesRead:
-    """How many files of a table are read, of how many that it has."""
+    """How many files of a table are read, and how many it has."""
 
     read: int
     total: int
@@ -53,10 +53,11 @@ class FilesRead:
 
 
 def laid_out(df: DataFrame, key: str, layout: Layout, *, name: str = PARTITION, tasks: int | None = None) -> DataFrame:
-    """`df` with the partition of each key, so that `.write.partitionBy("partition")` makes one file of each partition.
+    """`df` with the partition of each key, so that `.write.partitionBy("partition")` writes one file for each
+    partition.
 
-    Each task has whole partitions: one, or more of them where `tasks` are fewer than the partitions. A row without a
-    key fails the job, because it has no partition that an owner would read. Raises as `with_partition` does.
+    Each task has whole partitions: one, or several if `tasks` are fewer than the partitions. A row without a key fails
+    the job, because it belongs to no partition that an owner would read. Raises the errors of `with_partition`.
     """
     field = column_of(df, key)
     placed = with_partition(noted(df, field.name, layout), key, layout, name=name)
@@ -67,14 +68,14 @@ def laid_out(df: DataFrame, key: str, layout: Layout, *, name: str = PARTITION, 
 def owned(
     df: DataFrame, key: str, partitions: Iterable[int], layout: Layout, *, stored: str | None = PARTITION
 ) -> DataFrame:
-    """The rows of `df` whose keys are of `partitions`, such as `share.terms`. No partitions have no rows.
+    """The rows of `df` whose keys are in `partitions`, such as `share.terms`. Without partitions, it is empty.
 
     The table is laid out by the column `stored`, and the files of other partitions are not read: see `files_read`. With
     `stored=None`, for a table that is not laid out, all files are read. A row without a key is in no partition.
 
     Raises BadKey for a column that cannot be a key, ConfigError for a missing column and for a partition that `layout`
     does not have, and TableMismatch for a table that was laid out by another layout. If only its rows show that, the
-    job fails, with the same words.
+    job fails with the same message.
     """
     mine = _numbers(partitions, layout)
     computed = unused_name(df.columns, "partition")
@@ -91,9 +92,9 @@ def owned(
 
 
 def files_read(df: DataFrame, partitions: Iterable[int], *, stored: str = PARTITION) -> FilesRead:
-    """How many files `owned` reads of the table `df`, by the names of their folders. Reads none of them.
+    """How many files of the table `df` are read by `owned`, judged by their folder names. Reads none of them.
 
-    `df` is the table as it was opened. Spark says the same after it has read, as `number of files read` of the scan.
+    `df` is the opened table itself. Spark reports the same after reading, as the scan's `number of files read`.
     """
     mine, column = set(partitions), _stored(df, stored).name
     files = [_partition_of(file, column) for file in df.inputFiles()]
@@ -103,10 +104,10 @@ def files_read(df: DataFrame, partitions: Iterable[int], *, stored: str = PARTIT
 def repartition_by_owner(
     df: DataFrame, partitions: Iterable[int], *, owners: Mapping[int, Hashable] | None = None, name: str = PARTITION
 ) -> DataFrame:
-    """`df` in as many tasks as there are `partitions`, each with all rows of one, told by the column `name`.
+    """`df` in as many tasks as there are `partitions`, each with all rows of one, according to the column `name`.
 
-    With `owners`, partition -> owner, there is a task for each owner. Tasks are in the order of the partitions, and of
-    the owners' first ones. A row of another partition, or of none, fails the job: it would have no task.
+    With `owners`, partition -> owner, there is one task for each owner. Tasks are in the order of the partitions, or of
+    the owners' first partitions. A row of another partition, or of none, fails the job: it would have no task.
     """
     wanted = sorted(set(partitions))
     field = _stored(df, name)
@@ -116,7 +117,7 @@ def repartition_by_owner(
         raise ConfigError(["partitions must be one or more, or there is no task for any row"])
     tasks: dict[Hashable, int] = {}
     task_of = {number: tasks.setdefault(owners[number] if owners else number, len(tasks)) for number in wanted}
-    # A list that is looked up by the partition: a chain of conditions would be walked for each row.
+    # A list, looked up by partition: a chain of conditions would be evaluated for each row.
     table = sql.lit([task_of.get(number) for number in range(wanted[-1] + 1)])
     stray = ConfigError([f"column {field.name!r} has a row of a partition that is not among those wanted"])
     return df.repartitionById(len(tasks), _or_fail(sql.get(table, _column(field.name)), stray))
@@ -127,7 +128,7 @@ def _column(name: str) -> Column:
 
 
 def _or_fail(column: Column, error: NeliError) -> Column:
-    """`column`; a row in which it is null fails the job with the words of `error`."""
+    """`column`; a row in which it is null fails the job with the message of `error`."""
     return sql.coalesce(column, sql.raise_error(str(error)))
 
 
@@ -147,15 +148,15 @@ def _stored(df: DataFrame, name: str) -> StructField:
 
 
 def _require_layout(df: DataFrame, stored: StructField, key: StructField, layout: Layout) -> None:
-    """Compare what can be known of the table's layout before a row is read. Raises TableMismatch."""
-    # The note with the column itself first: that with the key may be older, from a table that the rows were in before.
+    """Compare what is known of the table's layout before any row is read. Raises TableMismatch."""
+    # The column's own note comes first: the key's note may be older, from a table that the rows were in before.
     for field in (stored, key):
         if NOTE in field.metadata:
             if field.metadata[NOTE] != noted_as(layout):
                 raise _mismatch(f"column {field.name!r} notes {field.metadata[NOTE]}", layout)
             return
     if df.isStreaming:
-        return  # Its files come later.
+        return  # Its files do not exist yet.
     numbers = (_partition_of(file, stored.name) for file in df.inputFiles())
     if strange := sorted({number for number in numbers if number is not None and number >= layout.partitions}):
         raise _mismatch(f"it has the partitions {_some(strange)}", layout)
@@ -165,14 +166,14 @@ def _mismatch(found: str, layout: Layout) -> TableMismatch:
     return TableMismatch(
         f"a table that is laid out by {layout.spelled()} was wanted",
         found,
-        "read it with the layout of the group that wrote it, or lay its rows out anew",
+        "read it with the layout of the group that wrote it, or lay its rows out again",
     )
 
 
 def _partition_of(file: str, column: str) -> int | None:
-    """The partition in whose folder `file` lies; None if there is no such folder."""
+    """The partition in whose folder `file` lies; None if it is outside any such folder."""
     folders = [name.partition("=") for name in file.split("/")[:-1]]
-    # Escaped twice: by Spark, as the name of a folder, and then as part of a URI.
+    # Escaped twice: by Spark, as a folder name, and then as part of a URI.
     found = [value for name, _, value in folders if unquote(unquote(name)) == column and value.isdecimal()]
     return int(found[-1]) if found else None
 

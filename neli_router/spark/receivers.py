@@ -5,23 +5,23 @@
                                                                     |-- new             write the rows, commit
                                                                     |-- written before  write nothing
                                                                     '-- a lower term    Refused, write nothing
-    Landing, or Refused  <------------- what became of each partition
+    Landing, or Refused  <------------- the outcome for each partition
 
-Three things may make Spark write twice, or too late. None of them needs Spark's help to be stopped:
+Three things may make Spark write twice, or too late. Stopping them does not need Spark's help:
 
-- *A task is run twice*: it failed after its write, its executor was lost, or speculation started a second beside it.
-  Both carry the same batch. The second waits until the first has committed or was rolled back, and then finds the
+- *A task runs twice*: it failed after its write, its executor was lost, or speculation started a second run alongside.
+  Both runs carry the same batch. The second waits until the first has committed or was rolled back, and then finds the
   batch there, or writes it.
 - *A driver was deposed*, and its tasks go on. They carry its term, and a newer owner has raised the fence.
-- *An older batch is late*, after a newer one was written. Batches only grow, so it counts as written before.
+- *An older batch is late*, after a newer one was written. Batches only grow, so it counts as already written.
 
-A batch of a partition must be written whole, in one transaction. So all of its rows must come to one task, one after
-the other: the data is shuffled and sorted by partition here, and this is not left to the caller. If the rows of a
-partition ever came from two tasks, the second would be taken for a repetition; so the driver looks at that, too.
+A batch of a partition must be written whole, in one transaction. So all of its rows must reach one task, one after the
+other: this module shuffles and sorts the data by partition, and does not leave that to the caller. If the rows of a
+partition ever came from two tasks, the second would pass for a repetition; so the driver checks that, too.
 
-A task that is refused does not fail: Spark would run it three times more, in vain. It goes on with its other
-partitions, and the driver raises Refused when all have ended. To call again with the same batch and the terms that are
-still held is safe: what was written is not written again.
+A refused task does not fail: Spark would run it three more times, without effect. It goes on with its other partitions,
+and the driver raises Refused when all have ended. Calling again with the same batch and the terms that are still held
+is safe: what was written is not written again.
 """
 
 from abc import ABC, abstractmethod
@@ -45,22 +45,22 @@ LANDED, BEFORE, REFUSED, FOREIGN = "landed", "before", "refused", "foreign"
 
 _FIELDS = {"partition": pa.int64(), "rows": pa.int64(), "admitted": pa.int64(), "outcome": pa.string()}
 _DECLARED = "partition BIGINT, rows BIGINT, admitted BIGINT, outcome STRING"
-"""The same for Spark. Of each partition in a task, one such row goes to the driver."""
+"""The same for Spark. A task sends the driver one row for each of its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """What became of a batch. All of its partitions are written now."""
+    """The outcome of a batch. All of its partitions are written now."""
 
     landed: Mapping[int, int]
-    """Partition -> its rows, where this call wrote them."""
+    """Partition -> its number of rows, where this call wrote them."""
     before: frozenset[int]
-    """Partitions of which this batch, or a later one, had been written before: by an earlier call, or by the first of
-    two runs of one task. (If Spark hears of the second run first, a partition that this call wrote is here.)"""
+    """Partitions where this batch, or a later one, had been written before: by an earlier call, or by the first of two
+    runs of one task. (If Spark hears of the second run first, a partition that this call wrote is listed here.)"""
 
 
 class _Receiver(ABC):
-    """What both have in common. Terms and batches are remembered under names such as `prices/3`."""
+    """The common part of both receivers. Terms and batches are remembered under names such as `prices/3`."""
 
     def __init__(self, resource: str, connect: Callable[[], Any]) -> None:
         self._resource, self._connect = resource, connect
@@ -69,13 +69,13 @@ class _Receiver(ABC):
         return f"{self._resource}/{partition}"
 
     def raise_terms(self, terms: Mapping[int, int]) -> None:
-        """Raise the fence of each partition to its term. A new owner does this before it reads anything, `progress`
-        too: from then on no older owner can write. Raises Refused."""
+        """Raise the fence of each partition to its term. A new owner does this before it reads anything, including
+        `progress`: from then on no older owner can write. Raises Refused."""
         with closing(self._connect()) as connection:
             self._raise(connection, {self._name(partition): terms[partition] for partition in sorted(terms)})
 
     def progress(self, partitions: Iterable[int]) -> dict[int, int | None]:
-        """Partition -> the last batch that was written of it; None if there was none yet."""
+        """Partition -> the last batch written to it; None if there was none yet."""
         with closing(self._connect()) as connection:
             return {partition: self._last_batch(connection, self._name(partition)) for partition in sorted(partitions)}
 
@@ -98,7 +98,7 @@ class _Receiver(ABC):
             outcomes = list(self._outcomes(_rows(names, batches), place, held, batch, write))
             yield pa.RecordBatch.from_pylist(outcomes, schema=pa.schema(_FIELDS))
 
-        # By their places: mapInArrow takes a column with a dot in its name for a part of another one.
+        # By position: mapInArrow takes a column with a dot in its name for a part of another column.
         bare = frame.toDF(*(f"c{number}" for number in range(len(names))))
         together = bare.repartition(f"c{place}").sortWithinPartitions(f"c{place}")
         return self._landing(together.mapInArrow(task, _DECLARED).collect(), held)
@@ -106,7 +106,7 @@ class _Receiver(ABC):
     def _outcomes(
         self, rows: Iterator[Row], place: int, terms: Mapping[int, int], batch: int, write: Callable[..., Any]
     ) -> Iterator[dict[str, int | str | None]]:
-        """In a task: take one partition after the other to the receiver."""
+        """In a task: pass one partition after the other to the receiver."""
         connection = None
         try:
             for partition, its_rows in groupby(rows, lambda row: row[place]):
@@ -123,10 +123,10 @@ class _Receiver(ABC):
                     yield {"partition": partition, "outcome": LANDED if is_new else BEFORE, "rows": counted.count}
         finally:
             if connection is not None:
-                connection.close()  # With what was not committed.
+                connection.close()  # This drops what was not committed.
 
     def _landing(self, outcomes: list[Row], terms: Mapping[int, int]) -> Landing:
-        """In the driver: the good end, or the error."""
+        """In the driver: return the landing, or raise the error."""
         by_kind: dict[str, dict[Any, Row]] = {LANDED: {}, BEFORE: {}, REFUSED: {}, FOREIGN: {}}
         for outcome in outcomes:
             by_kind[outcome.outcome][outcome.partition] = outcome
@@ -161,14 +161,15 @@ class _Receiver(ABC):
     def _land(
         self, connection: Any, resource: str, term: int, batch: int, rows: Iterator[Row], write: Callable[..., Any]
     ) -> bool:
-        """Write `rows` if the batch is new, and say whether it was. Raises Refused, with nothing left open."""
+        """Write `rows` if the batch is new, and return whether it was. Raises Refused, and leaves no transaction
+        open."""
 
 
 class SqlReceiver(_Receiver):
-    """Tables in SQLite or PostgreSQL, whose fence `fence.install` has made.
+    """Tables in SQLite or PostgreSQL whose fence was made by `fence.install`.
 
-    `connect` opens a connection that is not in autocommit mode. It is called in the driver and in each task: so it must
-    be a function that can be pickled, and what it needs must be on the executors.
+    `connect` opens a connection that is not in autocommit mode. It is called in the driver and in each task, so it must
+    be a function that can be pickled, and everything that it needs must be on the executors.
     """
 
     def __init__(self, resource: str, connect: Callable[[], Any], *, paramstyle: str | None = None) -> None:
@@ -186,13 +187,13 @@ class SqlReceiver(_Receiver):
     ) -> Landing:
         """Write the rows of each partition by `write(connection, rows)`, each in a transaction, if the batch is new.
 
-        `write` neither commits nor rolls back. It is called in a task, as `connect` is. `terms` holds all partitions
-        in the column `partition`. Raises Refused if some of them have newer owners; the others are written then.
+        `write` neither commits nor rolls back. It is called in a task, like `connect`. `terms` holds all partitions in
+        the column `partition`. Raises Refused if some of them have newer owners; the other partitions are written then.
         """
         return self._write(frame, write, terms, batch, partition)
 
     def _raise(self, connection: Any, terms: Mapping[str, int]) -> None:
-        for resource, term in sorted(terms.items()):  # In another order, two drivers could wait for each other.
+        for resource, term in sorted(terms.items()):  # In any other order, two drivers could wait for each other.
             fence.admit(connection, resource, term, paramstyle=self._paramstyle)
         connection.commit()
 
@@ -214,7 +215,7 @@ class SqlReceiver(_Receiver):
 
 
 class RedisReceiver(_Receiver):
-    """Keys in Redis. `connect` makes a client, in the driver and in each task: it must be one that can be pickled."""
+    """Keys in Redis. `connect` makes a client, in the driver and in each task, so it must be picklable."""
 
     def write(
         self,
@@ -227,7 +228,7 @@ class RedisReceiver(_Receiver):
     ) -> Landing:
         """Carry out `commands(rows)` of each partition, in one step, if the batch is new.
 
-        One step has at most BATCH_MAX commands of `fence.redis`. The rest is as in SqlReceiver.write.
+        One step has at most BATCH_MAX commands of `fence.redis`. Everything else works as in SqlReceiver.write.
         """
         return self._write(frame, commands, terms, batch, partition)
 

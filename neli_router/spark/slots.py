@@ -1,30 +1,30 @@
-"""The slot and the partition of every key as a column, in Spark's own SQL: bit by bit what `Layout` says of one key.
+"""The slot and the partition of every key as a column, in Spark's own SQL: identical, bit for bit, to `Layout`.
 
     key of whole words, 4, 8, 12 ... bytes --hash(START, key)----> hash --mod S--> slot --mod M--> partition
                                                                    ^
-    any other, with zeros behind it --hash(START, ...)--> a hash   |
+    any other, padded with zeros ----hash(START, ...)--> a hash   |
                                                              |     |
                              undo the finish and the last round,   |
                              finish with the true length ----------'
 
-There is no Python worker and no jar, so it also holds over Spark Connect, and Spark compiles it with the rest of the
+It needs no Python worker and no jar, so it also works over Spark Connect, and Spark compiles it with the rest of the
 query. Spark's `hash()` is murmur3, too, but not quite the standard one that all our members use:
 
-- It starts from 42, and we from 0. It takes several columns, and what it has after one is where it starts the next. So
-  a first column, a number whose hash is 0, makes it start the key from 0.
-- It takes the last one to three bytes in a way of its own. So they get zeros behind them and are a round of four, which
-  is what the standard makes of them, but for the end of a round: a turn and a multiplication. These are undone, and the
-  finish, which counts the length with the zeros, before them. Every step of murmur3 can be undone: a multiplication by
-  an odd number is, modulo 2^32, by that number's inverse. A key of whole words needs none of this, and is not copied:
-  the other way's columns are null for it.
+- It starts from 42, and we start from 0. It takes several columns, and starts each column from the result of the one
+  before. So a first column, a number whose hash is 0, makes it start the key from 0.
+- It treats the last one to three bytes in its own way. So we pad them with zeros to a round of four. The standard does
+  the same, except for the end of a round: a rotation and a multiplication. These are undone, and before them the
+  finish, which counts the padded length. Every step of murmur3 can be undone: a multiplication by an odd number is
+  undone by that number's inverse modulo 2^32. A key of whole words needs none of this, and is not copied: for such a
+  key, the columns of the other path are null.
 
-**Numbers** stay below 2^32 in a BIGINT. The factors are signed, so that no product leaves 64 bits: with ANSI mode, an
-overflow is an error. **One column a step**, each over the one before it, because each step reads it two or three times.
-One expression would hold a hundred hashes; Spark's compiler would take long and then give up. For the same reason, see
-`_left_here`, no filter on the result may be pushed down into the steps.
+**Numbers** stay below 2^32 in a BIGINT. The factors are signed, so that no product exceeds 64 bits: in ANSI mode, an
+overflow is an error. **One column per step**, each over the one before it, because each step reads it two or three
+times. One expression would hold a hundred hashes; Spark's compiler would take long and then give up. For the same
+reason (see `_left_here`), no filter on the result may be pushed down into the steps.
 
-**No key, no slot**: a null has a null, as is the custom in columns. Text counts by its UTF-8 bytes, whatever its
-collation, and bytes as they are. Every other type is refused before anything is read.
+**No key, no slot**: a null gives a null, as is usual for columns. Text counts by its UTF-8 bytes, whatever its
+collation, and bytes unchanged. Every other type is refused before anything is read.
 """
 
 from collections.abc import Callable, Collection
@@ -52,35 +52,36 @@ __all__ = [
 BITS = 2**32
 MASK = BITS - 1
 
-FIRST, SECOND = 0xCC9E2D51, 0x1B873593  # What a round multiplies a word of the key by ...
-FIVE, ADDED = 5, 0xE6546B64  # ... and what it does to the state in the end, after a turn by 13 bits.
+FIRST, SECOND = 0xCC9E2D51, 0x1B873593  # A round multiplies a word of the key by these ...
+FIVE, ADDED = 5, 0xE6546B64  # ... and finally changes the state by these, after rotating it by 13 bits.
 FINISH_FIRST, FINISH_SECOND = 0x85EBCA6B, 0xC2B2AE35
 
 INT_MAX = 2**31
-"""A column of INT holds numbers below this; only a layout with more slots takes a BIGINT."""
+"""A column of INT holds numbers below this; only a layout with more slots needs a BIGINT."""
 
 KEY_TYPES = (StringType, VarcharType, CharType, BinaryType)
 SCRATCH = "_neli"
 
 NOTE = "neli.layout"
-"""Where a column's metadata holds the layout by which it was made. Spark keeps it in tables and in files of Parquet."""
+"""The key in a column's metadata that holds the layout by which it was made. Spark keeps it in tables and in Parquet
+files."""
 
 
 def with_slot(df: DataFrame, key: str, layout: Layout, *, name: str = "slot") -> DataFrame:
-    """`df` with a last column `name`: the slot of each key in the column `key`, as `layout.slot` has it.
+    """`df` with a last column `name`: the slot of each key in the column `key`, identical to `layout.slot`.
 
-    Use it by `df.transform(with_slot, "key", layout)`. Nothing is read before the result is. Text and binary are keys;
-    a null has a null slot. Slots are INT, or BIGINT if the layout has more than 2^31. Raises BadKey for a column of
-    another type, and ConfigError if `key` is missing or `name` is there already.
+    Use it with `df.transform(with_slot, "key", layout)`. Nothing is read before the result is. Text and binary are
+    keys; a null has a null slot. Slots are INT, or BIGINT if the layout has more than 2^31. Raises BadKey for a column
+    of another type, and ConfigError if `key` is missing or `name` already exists.
     """
     return _hashed(df, key, layout.tags, name, lambda hashed: _typed(_mod(hashed, layout.slots), layout.slots))
 
 
 def with_partition(df: DataFrame, key: str, layout: Layout, *, name: str = "partition") -> DataFrame:
-    """`df` with a last column `name`: the partition of each key in the column `key`; else as `with_slot`."""
+    """`df` with a last column `name`: the partition of each key in the column `key`; otherwise like `with_slot`."""
 
     def partition(hashed: Column) -> Column:
-        # Where M divides S, as it mostly does, the slot on the way changes nothing.
+        # If M divides S, as it usually does, the slot in between changes nothing.
         slot = hashed if layout.slots % layout.partitions == 0 else _mod(hashed, layout.slots)
         return _typed(_mod(slot, layout.partitions), layout.partitions)
 
@@ -90,8 +91,8 @@ def with_partition(df: DataFrame, key: str, layout: Layout, *, name: str = "part
 def with_partition_of_role(df: DataFrame, role: str, layout: Layout, *, name: str = "partition") -> DataFrame:
     """`df` with the partition that fills each role: role j, a whole number, is filled by partition j mod M.
 
-    A column of names is one of keys. Numbers have this function of their own because 7 may be a role or a key, and as a
-    key it is hashed, as some text or bytes. Raises as `with_slot` does.
+    A column of role names is a column of keys. Numbers have their own function because 7 may be a role or a key, and as
+    a key it is hashed, as text or bytes. Raises the errors of `with_slot`.
     """
     field = column_of(df, role)
     if not isinstance(field.dataType, IntegralType):
@@ -103,17 +104,17 @@ def with_partition_of_role(df: DataFrame, role: str, layout: Layout, *, name: st
 def noted(df: DataFrame, name: str, layout: Layout) -> DataFrame:
     """`df` with `layout` noted in the metadata of the column `name`."""
     metadata = {**column_of(df, name).metadata, NOTE: noted_as(layout)}
-    # Not `withMetadata`, which reads a dot in a name as a way into a struct.
+    # Not `withMetadata`, which reads a dot in a name as a path into a struct.
     return df.withColumn(name, sql.col(quoted(name)).alias(name, metadata=metadata))
 
 
 def noted_as(layout: Layout) -> dict[str, int | bool]:
-    """`layout` as columns note it."""
+    """`layout` in the form of a column's note."""
     return {"slots": layout.slots, "partitions": layout.partitions, "tags": layout.tags}
 
 
 def column_of(df: DataFrame, name: str) -> StructField:
-    """The one column of `df` that Spark finds under `name`, whatever stands in the name. Raises ConfigError."""
+    """The one column of `df` that Spark finds under `name`, with any characters. Raises ConfigError."""
     fold = _fold(df)
     found = [field for field in df.schema.fields if fold(field.name) == fold(name)]
     if len(found) == 1:
@@ -125,7 +126,7 @@ def column_of(df: DataFrame, name: str) -> StructField:
 
 
 def _new_name(df: DataFrame, name: str) -> str:
-    """`name`, which is that of no column yet: a user's column is never replaced in silence. Raises ConfigError."""
+    """`name`, if no column has it yet: a user's column is never replaced silently. Raises ConfigError."""
     fold = _fold(df)
     if fold(name) in map(fold, df.columns):
         raise ConfigError([f"column {name!r} is there already, so it cannot be added: pass another name, or drop it"])
@@ -133,7 +134,7 @@ def _new_name(df: DataFrame, name: str) -> str:
 
 
 def unused_name(taken: Collection[str], purpose: str) -> str:
-    """A name for a column that is dropped again: none of `taken`, in whatever case."""
+    """A name for a temporary column: none of `taken`, in any case."""
     lower, name = {column.lower() for column in taken}, f"{SCRATCH}_{purpose}"
     while name in lower:
         name = f"_{name}"
@@ -141,7 +142,7 @@ def unused_name(taken: Collection[str], purpose: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """`name` as Spark reads a column's name: in backticks, dots and all."""
+    """`name` in the form in which Spark reads a column's name: in backticks, including dots."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -156,29 +157,29 @@ def _hashed(df: DataFrame, key: str, tags: bool, name: str, result: Callable[[Co
     _require_key(field.name, field.dataType)
     _new_name(df, name)
     steps = _Steps(df, (*df.columns, name))
-    # To text without a look at the bytes, so that one way serves all kinds of keys; and out of any collation, because
-    # `hash` may count what the collation calls equal as equal.
+    # Cast to text without checking the bytes, so that one path serves all kinds of keys; and drop any collation,
+    # because `hash` may treat as equal what the collation calls equal.
     text = sql.col(quoted(field.name)).cast("string")
     if tags:
         text = _tag(steps, text)
     size = steps.column("size", sql.octet_length(text))
-    odd = size.bitwiseAND(sql.lit(3))  # So many bytes are left behind the last whole word.
+    odd = size.bitwiseAND(sql.lit(3))  # The number of bytes after the last whole word.
     whole = steps.column("whole", sql.hash(sql.lit(START), text))
     hashed = steps.column("hash", sql.when(odd != 0, _unsigned(sql.hash(sql.lit(START), _padded(text, odd)))))
     for step in STEPS:
         hashed = steps.column("hash", sql.when(odd != 0, step(hashed, size)))
-    # In this order, because a null has no size, and must not come to `whole`: `hash` makes a number of a null, too.
+    # In this order, because a null has no size, and must not reach `whole`: `hash` makes a number of a null, too.
     return steps.done(name, sql.when(odd == 0, result(_unsigned(whole))).otherwise(_left_here(result(hashed), hashed)))
 
 
 class _Steps:
-    """Columns over columns, under names that no column of the user's has; all of them gone in the end."""
+    """Columns over columns, under names that no column of the user has; all of them are dropped in the end."""
 
     def __init__(self, df: DataFrame, taken: Collection[str]) -> None:
         self._df, self._taken, self._names = df, taken, dict[str, str]()
 
     def column(self, name: str, column: Column) -> Column:
-        """`column` worked out once for all its readers; an older one of this name is gone."""
+        """`column`, computed once for all its readers; an older one of this name is dropped."""
         scratch = self._names.setdefault(name, unused_name(self._taken, name))
         self._df = self._df.withColumn(scratch, column)
         return sql.col(scratch)
@@ -187,13 +188,13 @@ class _Steps:
         return self._df.withColumn(name, column).drop(*self._names.values())
 
 
-# What is hashed
+# The hashed text
 
 
 def _tag(steps: _Steps, text: Column) -> Column:
-    """What is between the first `{` and the first `}` after it, if there is anything; else all of `text`.
+    """The part between the first `{` and the first `}` after it, if it is not empty; otherwise all of `text`.
 
-    Places are counted in bytes. Functions that count characters lose their way in bytes that are no UTF-8.
+    Positions are counted in bytes. Functions that count characters fail on bytes that are not UTF-8.
     """
     before = sql.octet_length(sql.substring_index(text, "{", 1))  # All of it, if there is no `{`.
     rest = steps.column("rest", sql.substring(text.cast("binary"), before + 2, sql.lit(2**31 - 1)).cast("string"))
@@ -203,7 +204,7 @@ def _tag(steps: _Steps, text: Column) -> Column:
 
 
 def _padded(text: Column, odd: Column) -> Column:
-    """`text`, whose last word has `odd` bytes only, with zeros for the rest."""
+    """`text`, whose last word has only `odd` bytes, padded with zeros."""
     return sql.concat(text, sql.when(odd == 1, "\0\0\0").when(odd == 2, "\0\0").otherwise("\0"))
 
 
@@ -219,7 +220,7 @@ def _times(state: Column, factor: int) -> Column:
 
 
 def _shifted(state: Column, *bits: int) -> Column:
-    """`state`, with itself moved down by so many bits taken off (or on: it is the same) by XOR."""
+    """`state`, XORed with itself shifted right by each of `bits`."""
     return reduce(Column.bitwiseXOR, [sql.shiftrightunsigned(state, count) for count in bits], state)
 
 
@@ -228,14 +229,14 @@ def _inverse(factor: int) -> int:
 
 
 def _without_zeros(state: Column, size: Column) -> Column:
-    """The end of the last round, which held zeros of ours, undone; and the true length counted."""
+    """The state with the end of the last round undone, which held our zeros; and with the true length counted."""
     turned = _times(state - _bigint(ADDED), _inverse(FIVE))
     before = _unsigned(sql.shiftrightunsigned(turned, 13).bitwiseOR(sql.shiftleft(turned, 32 - 13)))
     return before.bitwiseXOR(size.cast("bigint"))
 
 
 STEPS: tuple[Callable[[Column, Column], Column], ...] = (
-    # Spark's finish undone: x ^ x >> 16 undoes itself, and x ^ x >> 13 takes one term more, as 2 * 13 is below 32.
+    # Undo Spark's finish: x ^ x >> 16 undoes itself, and x ^ x >> 13 needs one more term, as 2 * 13 is below 32.
     lambda state, _: _times(_shifted(state, 16), _inverse(FINISH_SECOND)),
     lambda state, _: _times(_shifted(state, 13, 26), _inverse(FINISH_FIRST)),
     lambda state, size: _shifted(state, 16).bitwiseXOR((size + 3).bitwiseAND(sql.lit(-4)).cast("bigint")),
@@ -245,14 +246,14 @@ STEPS: tuple[Callable[[Column, Column], Column], ...] = (
     lambda state, _: _times(_shifted(state, 13), FINISH_SECOND),
     lambda state, _: _shifted(state, 16),
 )
-"""From what Spark's `hash` gives of a key with zeros behind it to what the standard gives of the key: the state and the
-key's size in, the next state out."""
+"""From Spark's `hash` of a key padded with zeros to the standard hash of the key. Each step takes the state and the
+key's size, and returns the next state."""
 
 
 def _start() -> int:
     """The number, as a signed INT, whose hash in Spark is 0: murmur3 of one word from 42, undone from its end.
 
-    The finish makes 0 of 0 only, and it counts a length of 4, so the state before it was 4.
+    The finish maps only 0 to 0, and it counts a length of 4, so the state before it was 4.
     """
     turned = (4 - ADDED) * _inverse(FIVE) % BITS
     word = _turned((_turned(turned, 32 - 13) ^ 42) * _inverse(SECOND) % BITS, 32 - 15) * _inverse(FIRST) % BITS
@@ -266,11 +267,11 @@ def _turned(word: int, bits: int) -> int:
 START = _start()
 
 
-# What is made of the hash
+# The result of the hash
 
 
 def _mod(column: Column, size: int) -> Column:
-    """`column`, which is not negative, mod `size`: the lowest bits where they will do, as a division takes long."""
+    """`column`, which is not negative, mod `size`: the lowest bits if that is enough, because a division is slow."""
     return column.bitwiseAND(_bigint(size - 1)) if BITS % size == 0 else column % _bigint(size)
 
 
@@ -279,12 +280,12 @@ def _typed(column: Column, size: int) -> Column:
 
 
 def _left_here(result: Column, state: Column) -> Column:
-    """`result`, marked so that Spark does not work it out anew for a filter below.
+    """`result`, marked so that Spark does not compute it again for a filter below.
 
-    Spark moves a filter down through every column that it reads, and puts in its place how that column is made. Step by
-    step, the filter would become the one expression with a hundred hashes. It leaves a filter where it is if the column
-    is expensive to make, and the one sign that it takes for it is a function like RLIKE. So there is one, where no row
-    comes to: no state is negative (for a null it is a null, too).
+    Spark pushes a filter down through every column that it reads, and substitutes the column's definition. Step by
+    step, the filter would become the one expression with a hundred hashes. Spark leaves a filter in place if the column
+    is expensive to compute, and the only sign that it accepts is a function like RLIKE. So there is one, in a branch
+    that no row reaches: no state is negative (for a null the result is null, too).
     """
     return sql.when(state >= 0, result).otherwise(sql.rlike(state.cast("string"), sql.lit("-")).cast("int"))
 

@@ -1,4 +1,4 @@
-"""Steps: a job lands each step of its input once in every partition, whichever host leads the partition meanwhile.
+"""Steps: a job lands each step of its input once in every partition, whichever hosts lead it meanwhile.
 
     input      1     2     3     4     5     6            numbered, and the same for every host
     table      partition 0 |=================|            landed up to 5, by this host
@@ -6,24 +6,24 @@
                partition 2 |==========|                   landed up to 3, by a host that was killed then
                                 '-----> next: partition 2, from 3 to 5; then 0, 1 and 2, from 5 to 6
 
-The table holds how far each partition has come, and moves it in the very commit that lands the rows. So there is
-nothing else to remember, and a host that takes a partition over goes on where the table is:
+The table holds the progress of each partition, and moves it in the same commit that lands the rows. So nothing else has
+to be remembered, and a host that takes over a partition goes on where the table is:
 
     share of the host --> raise the terms --> read the progress --> step, commit, step, commit ... --> close the share
         ^                                                                                                  |
-        '---- a partition was revoked or gained: finish the step, and open the share anew ------------------'
-              one was lost: stop at once (see `guard`)
+        '---- a partition was revoked or gained: finish the step, and open the share again -----------------'
+              one was lost: stop immediately (see `guard`)
 
-The terms come first. Then the table refuses earlier leaders, also a driver that was stopped in the middle of its
-commit and wakes up later: so the progress that is read next is final.
+The terms come first. From then on the table refuses earlier leaders, including a driver that was stopped in the middle
+of its commit and wakes up later: so the progress that is read next is final.
 
-**One step is for all partitions that stand at its beginning**, in one Spark job and one commit. After a takeover, some
-stand further back. They catch up first, in steps that end where the next ones stand, and then all go on together.
+**One step serves all partitions at its beginning**, in one Spark job and one commit. After a takeover, some partitions
+are further back. They catch up first, in steps that end where the next partitions are, and then all go on together.
 
 **Structured Streaming** drives the same steps. Spark numbers micro-batches from 0 for each query, so two hosts give the
-same number to different input, and a takeover would begin anew. Therefore the rows say to which step they belong, in a
-column `step`, and a micro-batch lands as a step from where the table is to the last one in it. A query begins where the
-table stands, with a checkpoint that is thrown away: the table is the checkpoint. Where a micro-batch is one interval,
+same number to different input, and a takeover would begin from scratch. So each row says which step it belongs to, in a
+column `step`, and a micro-batch lands as a step from the table's progress to the last step in it. A query begins at the
+table's progress, with a checkpoint that is thrown away: the table is the checkpoint. If a micro-batch is one interval,
 its step is Spark's batch id, counted from there.
 """
 
@@ -48,19 +48,20 @@ from neli_router.spark.guard import guarded
 __all__ = ["STEP", "InputStep", "StepLoop", "StepSource", "StepWriter", "next_step"]
 
 STEP = "step"
-"""The column of a stream that says to which step a row belongs: the one that is complete with it."""
+"""The column of a stream that says which step a row belongs to: the step that is complete with it."""
 
 LOOK_EVERY = 0.2
-"""Seconds between two looks at the input's tip while there is nothing to do. Shorter publishes sooner and asks more."""
+"""Seconds between two looks at the input's tip while there is nothing to do. A shorter time publishes sooner, but asks
+more often."""
 
 SHARE_MAX = 10.0
-"""Seconds to wait for a first partition before it is asked whether other hosts have done all that there is. Longer than
-an agent with a usual lease needs to join; shorter ends a job sooner on a host that gets none."""
+"""Seconds to wait for a first partition before checking whether other hosts have done everything. It must be longer
+than an agent with a usual lease needs to join; a shorter time ends a job sooner on a host that gets no partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputStep:
-    """What some partitions take next: all of their lane's input behind `after`, up to and with `upto`."""
+    """The next input of some partitions: all of their lane's input behind `after`, up to and including `upto`."""
 
     lane: int
     after: int
@@ -69,10 +70,10 @@ class InputStep:
 
 
 def next_step(progress: Mapping[int, int], tips: Sequence[int], *, longest: int) -> InputStep | None:
-    """The step of the partitions that are furthest behind the tip of their lane; None if all are there.
+    """The step of the partitions that are furthest behind the tip of their lane; None if all have reached it.
 
     Partition i is in lane i mod the number of lanes. A step is at most `longest` long, and ends where other partitions
-    of the lane stand, so that these go on together.
+    of the lane are, so that they go on together.
     """
     behind = {partition: tips[partition % len(tips)] - at for partition, at in progress.items()}
     furthest = max(behind, key=lambda partition: behind[partition], default=None)
@@ -85,24 +86,24 @@ def next_step(progress: Mapping[int, int], tips: Sequence[int], *, longest: int)
 
 
 class StepSource(Protocol):
-    """Input that is cut into steps. `frame` and `stream` give the same rows; `stream` has the column STEP besides."""
+    """Input that is cut into steps. `frame` and `stream` give the same rows; `stream` also has the column STEP."""
 
     def lanes(self) -> int: ...
 
     def tip(self, lane: int, known: int) -> int:
-        """How far the lane goes now, which was known to go to `known`."""
+        """The current end of the lane; its last known end is `known`."""
 
     def frame(self, step: InputStep) -> DataFrame: ...
 
     def stream(self, lane: int, after: int, longest: int) -> DataFrame:
-        """The lane behind `after`, as it comes, in micro-batches of at most `longest`."""
+        """The lane behind `after`, as it arrives, in micro-batches of at most `longest`."""
 
 
 class StepWriter:
-    """The steps of one share into one table. Threads may share it if each writes lanes of its own."""
+    """The steps of one share into one table. Threads may share a writer if each writes its own lanes."""
 
     def __init__(self, table: FencedTable, terms: Mapping[int, int]) -> None:
-        """Raises the terms in the table first; raises Refused if newer owners have all of these partitions."""
+        """First raises the terms in the table; raises Refused if newer owners have all of these partitions."""
         lost = table.raise_terms(terms).lost
         self._table = table
         self.terms = {partition: term for partition, term in terms.items() if partition not in lost}
@@ -114,7 +115,7 @@ class StepWriter:
         commit = append_rows(rows, self._table, terms, step.upto, after=step.after)
         for partition in (*commit.landed, *commit.skipped):
             self.progress[partition] = step.upto
-        for partition in commit.lost:  # The guard tells of it, too; until then, the others go on.
+        for partition in commit.lost:  # The guard reports it, too; until then, the others go on.
             del self.progress[partition], self.terms[partition]
         logger().info(
             "step.landed",
@@ -130,11 +131,11 @@ class StepWriter:
 
 
 Transform = Callable[[DataFrame, Sequence[int]], DataFrame]
-"""Makes of some input the table's rows of these partitions."""
+"""Turns input into the table's rows of these partitions."""
 
 
 class StepLoop:
-    """One host's job over one table: see `run`. Not for two threads at once."""
+    """One host's job on one table: see `run`. Only one thread may use it at a time."""
 
     def __init__(
         self,
@@ -153,10 +154,10 @@ class StepLoop:
     ) -> None:
         """`longest` bounds a step. `partitions` are those of this host that the job is for, by default all.
 
-        With `until`, the job is done when the whole table is there; with `once`, when this host's partitions have what
-        the input had at the start; else it goes on for ever. With `reopen=False` it also ends, undone, when its share
-        was revoked or has grown. `streaming` is refused over Spark Connect: there, the server runs what a query calls
-        with each batch, and has no share of this host to look at."""
+        With `until`, the job is done when the whole table has reached it; with `once`, when this host's partitions have
+        everything that the input had at the start; otherwise it never ends. With `reopen=False` it also ends, not done,
+        when its share was revoked or has grown. `streaming` is refused over Spark Connect: there, the server runs a
+        query's function for each batch, and has no share of this host to look at."""
         if streaming and not hasattr(spark, "sparkContext"):
             raise ConfigError(
                 ["Structured Streaming cannot drive the steps over Spark Connect: leave it out, the steps are the same"]
@@ -171,12 +172,12 @@ class StepLoop:
             self._ends = list(self._tips)
 
     def run(self) -> bool:
-        """Land steps until the job ends; whether it is done. Raises LeaseLost, Refused and NoAgent, as its parts do."""
+        """Land steps until the job ends; return whether it is done. Raises LeaseLost, Refused and NoAgent."""
         while not self._is_whole():
             try:
                 with self._client.share(self._partitions, timeout=SHARE_MAX) as share, guarded(self._spark, share):
                     is_done = self._work(share)
-            except NotLeading:  # Other hosts have all partitions. Nothing of ours has moved, so there is no other end.
+            except NotLeading:  # Other hosts have all partitions. None of ours has moved, so nothing is left undone.
                 if self._once:
                     return True
                 continue
@@ -185,7 +186,7 @@ class StepLoop:
         return True
 
     def _work(self, share: Share) -> bool:
-        """Land steps until the share should be closed; whether the job is done."""
+        """Land steps until the share should be closed; return whether the job is done."""
         writer = StepWriter(self._table, share.terms)
         while not (share.ending or share.more):
             share.check()
@@ -202,20 +203,20 @@ class StepLoop:
         return False
 
     def _stream(self, share: Share, writer: StepWriter) -> None:
-        """Land what comes from here on, by a query for each lane, until there is something else to do."""
+        """Land what arrives from here on, with one query for each lane, until there is something else to do."""
         landing, closing, failures = threading.Lock(), threading.Event(), list[Exception]()
 
         def land(lane: int, rows: DataFrame, _: int) -> None:
             with landing:  # The share may be closed only while nothing lands.
                 partitions = tuple(it for it in writer.progress if it % len(self._tips) == lane)
-                # The guard stops a query whose share is ending: what lands then would be cut off in its middle.
+                # The guard stops a query whose share is ending, which would interrupt this landing.
                 if closing.is_set() or share.ending or not partitions:
                     return
                 try:
                     share.check()
                     self._land_batch(writer, lane, partitions, rows)
                 except Exception as error:
-                    failures.append(error)  # Spark would make a text of it.
+                    failures.append(error)  # Spark would turn it into text.
                     raise
 
         queries = list[StreamingQuery]()
@@ -260,7 +261,7 @@ class StepLoop:
         return self._is_whole()
 
     def _is_whole(self) -> bool:
-        """Whether the whole table is where the job ends."""
+        """Whether the whole table has reached the end of the job."""
         if self._once or None in self._ends:
             return False
         return self._has_ended({partition: at.batch for partition, at in self._table.progress().items()})

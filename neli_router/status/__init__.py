@@ -1,4 +1,4 @@
-"""What one group is and did, for people: its history, its audit, the status page, and the notes of real processes.
+"""A group's state and past, for people: its history, its audit, the status page, and the notes of real processes.
 
 It may import drivers and protocols.
 """

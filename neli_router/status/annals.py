@@ -1,21 +1,21 @@
-"""The annals of a group: all that the records of its ledger changed, in order.
+"""The annals of a group: everything that the records of its ledger changed, in order.
 
     records --fold--> states --what changed?--> lives, tenures, moves, plans     facts: exact, and the same for all
                               '--why? (causes)-> events
-            Beats --> time axis --> when                                          within the error that it tells
+            Beats --> time axis --> when                                          within the stated error
             Beats, snapshots --> digests --> signs that something is not sound
 
-The fold says who was a member, and who owned which partition under which term. It keeps no past, and these annals do:
-a *life* for each incarnation; a *tenure* for each partition and term; a *plan* for each change of members or wishes.
+The fold gives the members, and the owner and term of each partition. It keeps no past, but these annals do: a *life*
+for each incarnation; a *tenure* for each partition and term; a *plan* for each change of members or wishes.
 
 **Moves** are counted by name: a process that comes back under its name and keeps its partitions moves none. At each
-change of members or wishes, `assign` without loads tells the fewest moves that would even out the shares. The plan of
-the fold may have some more, for the sake of load. No more than planned may move until the next change.
+change of members or wishes, `assign` without loads gives the fewest moves that would even out the shares. The fold's
+own plan may have a few more, for the sake of load. No more than planned may move until the next change.
 
-**The beginning.** Members trim their ledger, so its first record may be gone. Then the annals begin with the first
-snapshot of which no later record is missing, with the members and owners that it names.
+**The beginning.** Members trim their ledger, so its first record may be gone. Then the annals start from the first
+snapshot after which no record is missing, with the members and owners that it names.
 
-Each record is read once. Events are kept, and the Beats are not, so a long history fits.
+Each record is read once. Events are kept, but Beats are not, so a long history fits into memory.
 """
 
 from collections import Counter, defaultdict
@@ -52,10 +52,10 @@ from neli_router.status.time_axis import TimeAxis
 __all__ = ["Annals", "End", "Ending", "Finding", "MemberLife", "Plan", "Severity", "TenureSpan"]
 
 DIGESTS_MAX = 4096
-"""Digests that are kept, one a record, to compare the members' with. A Beat delayed for longer goes unchecked."""
+"""Digests that are kept, one per record, to compare with the members'. A Beat delayed for longer goes unchecked."""
 
 INTERVALS_MAX = 8192
-"""Times between Beats that are kept for their median. If there are more, every other one is dropped."""
+"""Intervals between Beats that are kept for their median. If there are more, every other one is dropped."""
 
 Severity = Literal["broken", "warning", "note"]
 
@@ -64,7 +64,7 @@ Ending = Literal["", "expire", "certify", "replaced", "leave", "handover"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`broken`: a promise was. `warning`: look at it. `note`: good to know."""
+    """`broken`: a promise was broken. `warning`: look at it. `note`: good to know."""
 
     severity: Severity
     kind: str
@@ -81,30 +81,30 @@ class MemberLife:
     name: str
     address: str
     first: int
-    """The record that made it a member, or the first of the annals."""
+    """The record that made it a member, or the first record of the annals."""
     settled: int | None
-    """The same, if it joined a group of none, and so owed a wait from then on."""
+    """The same, if it joined a group without members and so had to wait from then on."""
     since: float = inf
     until: float = inf
     ended: int | None = None
     """The record that ended it, or None."""
     ending: Ending = ""
     died: float = inf
-    """The middle between its last Beat and the next one that was due, if another member's record ended it."""
+    """The midpoint between its last Beat and when the next was due, if another member's record ended it."""
     beats: int = 0
     owned_max: int = 0
     came_too_late: int = 0
     """Its Beats after its end: it was alive when it was expired, or when a newer process took its name. After a
-    certificate they may have been on their way when it died."""
+    certificate, they may have been in flight when it died."""
     late_reading: float = -inf
-    """When the last of them was sent, on its own clock."""
+    """When it sent the last of them, on its own clock."""
     silences: list[tuple[float, float]] = field(default_factory=list)
-    """From the end of its lease to its next Beat: it lived, and could not lead."""
+    """From the end of its lease to its next Beat: it was alive, and could not lead."""
 
 
 @dataclass(slots=True)
 class TenureSpan:
-    """One member owned one partition under one term: from the record `first` until the record `last`, if it ended."""
+    """One member owned one partition under one term: from the record `first` to the record `last`, if it ended."""
 
     partition: int
     term: int
@@ -118,7 +118,7 @@ class TenureSpan:
     until: float = inf
     led_from: float = -inf
     led_until: float = inf
-    """When it was led, by the rules or by the notes. Not at all if that does not begin before it ends."""
+    """When it was led, according to the rules or the notes. If `led_until` is not after `led_from`, it never was."""
 
 
 @dataclass(slots=True)
@@ -130,36 +130,36 @@ class Plan:
     least: int
     """The fewest moves to even shares."""
     planned: int
-    """The moves of the fold's own plan: those, and some for the sake of load."""
+    """The moves of the fold's own plan: those, plus some for the sake of load."""
     moved: int = 0
     time: float = inf
     pending: set[int] = field(default_factory=set)
-    """Partitions that a live owner is still to hand over."""
+    """Partitions that a live owner still has to hand over."""
 
 
 class End(NamedTuple):
-    """Another member's record ended this one."""
+    """The end of a member by another member's record."""
 
     offset: int
     life: MemberLife
     heard: float
-    """When it sent its last Beat; or the latest time known then, if it sent none."""
+    """When it sent its last Beat; if it sent none, the latest time known then."""
     seen: float
-    """No earlier than that: when its last record of any kind was written, at the least."""
+    """It was alive at least until then: when its last record of any kind was written, at the earliest."""
     held: list[TenureSpan]
-    """All that it owned."""
+    """Everything that it owned."""
 
 
 class Annals:
-    """Reads a ledger's entries, in any number of calls. All else is there to be looked at."""
+    """Reads a ledger's entries, in any number of calls. All other attributes are results to look at."""
 
     def __init__(self, *, drift: float = DRIFT_MAX, one_clock: bool = False) -> None:
         self.state = State()
         self.records = 0
         self.first: int | None = None
-        """The offset from which on all records count; None before there is one."""
+        """The offset from which all records count; None before there is one."""
         self.wait = 0.0
-        """How long a successor waits, under `exclusive`; `drift` is part of it."""
+        """How long a successor waits under `exclusive`, including `drift`."""
         self.appended: float | None = None
         """Seconds from the axis to the ledger's own time (Kafka), if it keeps one."""
         self.axis = TimeAxis(drift=drift, one_clock=one_clock)
@@ -173,10 +173,10 @@ class Annals:
         self.moves: list[Move] = []
         """Without times."""
         self.events: list[Episode] = []
-        """One for each cause. Their own times mean nothing here: ask `time` for those of `offset` and `last`."""
+        """One per cause. Their own times mean nothing here: call `time` for those of `offset` and `last`."""
         self.plans: list[Plan] = []
         self.handovers: list[tuple[int, int]] = []
-        """The offsets of a plan, and of a Handover that carried a part of it out."""
+        """The offset of a plan, and the offset of a Handover that carried out part of it."""
         self.ends: list[End] = []
         self.balance: list[tuple[int, float]] = []
         """From each offset on, the largest share over the fair one."""
@@ -186,7 +186,7 @@ class Annals:
         self._drift = drift
         self._causes = Causes()
         self._waiting: list[Entry] | None = []
-        """The entries so far, while there is no beginning among them."""
+        """The entries so far, until a starting point is found among them."""
         self._beats: dict[str, float] = {}
         """Incarnation -> the reading of its last Beat."""
         self._seen: dict[str, float] = {}
@@ -195,7 +195,7 @@ class Annals:
         self._held: dict[int, TenureSpan] = {}
         self._busy: dict[int, float] = {}
         self._peopled = -1
-        """The offset of the Join before which the group had no member."""
+        """The offset of the last Join into a group without members."""
         self._digests: dict[int, int] = {}
 
     @property
@@ -206,7 +206,7 @@ class Annals:
 
     @property
     def to_wall(self) -> float | None:
-        """Seconds from the axis to the wall clock: by the ledger's own time (Kafka), or by its founder's wall clock at
+        """Seconds from the axis to the wall clock, by the ledger's own time (Kafka) or by the founder's wall clock at
         the Genesis; None if neither is known."""
         if self.appended is not None or self.first is None or self.state.genesis_at < self.first:
             return self.appended
@@ -215,10 +215,10 @@ class Annals:
     def time(self, offset: int) -> float:
         """When the record at `offset` was written, if it changed something. Raises KeyError for others."""
         low, high = self.axis.when(offset)
-        return (low + high) / 2 if isfinite(high) else 0.0  # Without any Beat, there is no time.
+        return (low + high) / 2 if isfinite(high) else 0.0  # Without any Beat, no time is known.
 
     def require_history(self) -> None:
-        """Raise LedgerUnusable if what was read is no group's history."""
+        """Raise LedgerUnusable if what was read is not a group's history."""
         if self._waiting:
             raise LedgerUnusable(
                 "a history from its Genesis or from a snapshot on was wanted",
@@ -242,7 +242,7 @@ class Annals:
                 self._look_for_a_beginning(self._waiting, entry)
 
     def _look_for_a_beginning(self, waiting: Sequence[Entry], entry: Entry) -> None:
-        """Begin with the first record of all, or with the first snapshot of which no later record is missing."""
+        """Begin with the very first record, or with the first snapshot after which no record is missing."""
         first, record = waiting[0].offset, decode(entry.payload)
         if first <= FIRST_OFFSET_MAX or (isinstance(record, Genesis) and record.at <= first):
             self._begin(State(), waiting)
@@ -372,12 +372,12 @@ class Annals:
     # Changes
 
     def _change(self, before: State, offset: int, record: Record, after: State) -> None:
-        """Members, wishes or both changed, and so did the plan."""
+        """Members, wishes or both changed, and with them the plan."""
         gone = sorted(before.seats.keys() - after.seats.keys())
         if isinstance(record, Join) and record.by in after.seats and record.by not in before.seats:
             if not before.seats:
                 self._peopled = offset
-            # One that had read of no member did not wait before it joined, and so owes the wait from then on.
+            # A member that had read of no other did not wait before it joined, so it has to wait from then on.
             settled = offset if record.at <= self._peopled else None
             self.lives[record.by] = _life(record.by, after, offset, settled=settled)
             self.joins[record.name].append(offset)
@@ -403,7 +403,7 @@ class Annals:
             self._busy[one.partition] = max(self._busy.get(one.partition, -inf), heard + self.wait)
 
     def _plan(self, before: State, offset: int, record: Record, after: State, gone: Sequence[str]) -> None:
-        # As the fold does: the successor under a name is assigned what its older self had.
+        # Like the fold: the successor under a name is assigned what its predecessor had.
         successors = dict.fromkeys(gone, record.by) if isinstance(record, Join) else {}
         kept = [None if owner is None else successors.get(owner, owner) for owner in before.owners]
         names = _names(before, before.owners)
@@ -472,7 +472,7 @@ class Annals:
         whole = sum(weights.values())
         if whole:
             fair = len(state.owners) / whole
-            # A member that may own one partition, and whose share is half of one, is no burden.
+            # A member that may own one partition, and whose fair share is half of one, is not overloaded.
             ratio = max(counts[it] / max(1.0, weight * fair) for it, weight in weights.items() if weight)
             self.balance.append((offset, ratio))
 
@@ -498,7 +498,7 @@ def _is_void(before: State, after: State, record: Record | None) -> bool:
     if record is None or isinstance(record, Snapshot):
         return False
     fields = (name for name in State.__struct_fields__ if name not in {"at", "digest"})
-    # By identity: the fold keeps what a record does not change.
+    # Compared by identity: the fold keeps the objects that a record does not change.
     return all(getattr(after, name) is getattr(before, name) for name in fields)
 
 

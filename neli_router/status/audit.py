@@ -1,24 +1,25 @@
-"""The audit: how a group kept its promises, by the annals of its ledger and by the notes of its members.
+"""The audit: how a group kept its promises, according to the annals of its ledger and the notes of its members.
 
     annals  lives, tenures, plans, ends --.
-                                           +--> who led when --> coverage, gaps, takeovers --> findings --> a verdict
-    notes   who acted when (optional) -----'--> overlaps -------------------------------------'
+                                           +--> leading times --> coverage, gaps, takeovers --> findings --> a verdict
+    notes   acting times (optional) -------'--> overlaps -----------------------------------------'
 
-**What a ledger proves.** Members, terms, tenures and moves are facts. So are the signs of what must not be: a ledger
-that lost records, a term that went down, a member that computed another table.
+**What a ledger proves.** Members, terms, tenures and moves are facts. So are the signs that something went wrong: a
+ledger that lost records, a term that went down, a member that computed another table.
 
-**What it cannot prove.** It does not say who *acted*. An owner acts while its lease holds, and a process that breaks
-the rule leaves no record of that. So overlaps are found in the members' notes (`status/notes.py`), or not at all,
-and the audit says which. Without notes of all, the times at which a partition was led follow from the protocol's rules:
-an owner leads until it hands over, leaves or dies; a successor leads once it owns the partition and owes no wait.
+**What it cannot prove.** It does not show which process *acted*. An owner acts while its lease holds, and a process
+that breaks the rule leaves no record of that. So overlaps can only be found in the members' notes (`status/notes.py`),
+and the audit says which notes it had. Without the notes of all members, the times at which a partition was led follow
+from the protocol's rules: an owner leads until it hands over, leaves or dies; a successor leads once it owns the
+partition and has no wait left.
 
-    dead member   Beat . Beat . Beat . x                  it died between its last record and the next Beat that was
-    ledger                                  Expire        due: the middle is taken, off by half a beat at most
+    dead member   Beat . Beat . Beat . x                  it died between its last record and when the next Beat was
+    ledger                                  Expire        due: the audit takes the middle, off by half a beat at most
     successor     <---- wait, from the last Beat --->|=====  led again
 
-**Clocks.** Notes are on their writers' clocks, as Beats are. A term belongs to one incarnation, and so tells by which
-clock its notes were made. On one clock the shortest overlap counts. On several, one that the clocks' error could
-explain does not.
+**Clocks.** Notes are on their writers' clocks, just as Beats are. A term belongs to one incarnation, and so identifies
+the clock of its notes. With one clock, even the shortest overlap counts. With several, an overlap that the clocks'
+error could explain does not count.
 """
 
 from bisect import bisect_left
@@ -51,15 +52,15 @@ __all__ = [
 ]
 
 CLOCK_ERROR = 2e-5
-"""How far two processes of one host may be apart in reading its clock (`NARROW_NS` of clock.py). A shorter overlap
-cannot be seen."""
+"""How far two processes of one host may differ in reading its clock (`NARROW_NS` of clock.py). A shorter overlap cannot
+be seen."""
 
 FLAPS_MIN = 4
 FLAP_LEASES = 60.0
-"""A name that joins so often within so many leases flaps. A deployment that restarts a process twice does not."""
+"""A name that joins this often within this many leases flaps. A deployment that restarts a process twice does not."""
 
 EXAMPLES_MAX = 5
-"""Findings of one kind that are told one by one. If there are more, one more line has their number."""
+"""Findings of one kind that are listed one by one. If there are more, one more line gives their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class ActedSpan:
     since: float
     until: float
     again: bool = False
-    """Whether the process had noted before that it was done with this partition under this term."""
+    """Whether the process had already noted that it was done with this partition under this term."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Takeover:
     led: float
     """When the last of its partitions was led again; infinite if one never was."""
     error: float
-    """The most that `seconds` may be off if the member died."""
+    """How far `seconds` may be off at most, if the member died."""
 
     @property
     def seconds(self) -> float:
@@ -109,7 +110,7 @@ class LeadingGap:
 
 @dataclass(frozen=True, slots=True)
 class NotedOverlap:
-    """Two spans, by the notes, share `seconds` of time. `since` is on the audit's axis."""
+    """Two spans in the notes that share `seconds` of time. `since` is on the audit's axis."""
 
     partition: int
     first: ActedSpan
@@ -120,7 +121,7 @@ class NotedOverlap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """The result. Times are in seconds on one axis, which `wall` takes to the wall clock."""
+    """The result. Times are in seconds on one axis, which `wall` converts to the wall clock."""
 
     state: State
     first: int
@@ -131,11 +132,11 @@ class Audit:
     since: float
     until: float
     error: float
-    """The most that a time may be off because the members' clocks are several; 0 if there is one."""
+    """How far a time may be off at most because the members have several clocks; 0 if there is only one."""
     beat: float
     """The usual time between two Beats of a member."""
     to_wall: float | None
-    """Seconds from the axis to the wall clock: by the ledger's own time (Kafka), or by the wall clock of the group's
+    """Seconds from the axis to the wall clock, by the ledger's own time (Kafka) or by the wall clock of the group's
     founder at its Genesis; None if neither is known."""
     lives: Sequence[MemberLife]
     tenures: Sequence[TenureSpan]
@@ -146,10 +147,10 @@ class Audit:
     handovers: Sequence[float]
     """Seconds from a plan until the owner handed a partition over."""
     handover_error: float
-    """The median of what each of them may be off: both times lie between two Beats."""
+    """The median of how far each of them may be off: both times lie between two Beats."""
     gaps: Sequence[LeadingGap]
     led: float
-    """The part of all partitions' time in which they were led, since each was first owned; 1 is always."""
+    """The fraction of all partitions' time in which they were led, since each was first owned; 1 means always."""
     owned: float
     """The same for being owned."""
     balance: Sequence[tuple[float, float]]
@@ -157,7 +158,7 @@ class Audit:
     noted: frozenset[str]
     """The processes that left notes."""
     noted_whole: bool
-    """Whether every incarnation that owned anything left notes, so that `led` is by the notes."""
+    """Whether every incarnation that owned anything left notes, so that `led` is based on the notes."""
     overlaps: Sequence[NotedOverlap]
     findings: Sequence[Finding]
 
@@ -182,12 +183,12 @@ class Audit:
 
     @property
     def took(self) -> "Figures | None":
-        """How long takeovers took, of those that ended."""
+        """How long takeovers took, for those that ended."""
         return figures(it.seconds for it in self.takeovers if isfinite(it.led))
 
     @property
     def takeover_error(self) -> float:
-        """The median of what each of them may be off."""
+        """The median of how far each of them may be off."""
         return median([it.error for it in self.takeovers]) if self.takeovers else 0.0
 
     @property
@@ -215,7 +216,7 @@ class Audit:
 
 
 class Figures(NamedTuple):
-    """Of some durations, in seconds."""
+    """Statistics of some durations, in seconds."""
 
     number: int
     median: float
@@ -224,7 +225,7 @@ class Figures(NamedTuple):
 
 
 def figures(seconds: Iterable[float]) -> Figures | None:
-    """None if there are none."""
+    """The statistics of `seconds`; None if that is empty."""
     ordered = sorted(seconds)
     if not ordered:
         return None
@@ -247,14 +248,15 @@ def lasting(seconds: float) -> str:
 def audited(
     entries: Iterable[Entry], acts: Iterable[ActedSpan] = (), *, drift: float = DRIFT_MAX, one_clock: bool = False
 ) -> Audit:
-    """The audit of a whole history. Raises LedgerUnusable if `entries` are no history, or their beginning is gone."""
+    """The audit of a whole history. Raises LedgerUnusable if `entries` are not a history, or their start is missing."""
     annals = Annals(drift=drift, one_clock=one_clock)
     annals.read(entries)
     return audit(annals, acts)
 
 
 def audit(annals: Annals, acts: Iterable[ActedSpan] = ()) -> Audit:
-    """The audit of all that `annals` have read, which are used up by it. Raises LedgerUnusable if it is no history."""
+    """The audit of everything that `annals` have read, which it uses up. Raises LedgerUnusable if it is not a
+    history."""
     annals.require_history()
     assert annals.state.genesis is not None
     assert annals.first is not None
@@ -262,7 +264,7 @@ def audit(annals: Annals, acts: Iterable[ActedSpan] = ()) -> Audit:
 
 
 class _Examination:
-    """Of one history. Its parts are told in the order in which they need each other."""
+    """The audit of one history. Its steps are listed in the order in which they depend on each other."""
 
     def __init__(self, annals: Annals, spans: Sequence[ActedSpan]) -> None:
         genesis = annals.state.genesis
@@ -319,7 +321,7 @@ class _Examination:
     # Times
 
     def _tell_times(self) -> None:
-        """Give lives, tenures and plans their times, and say by the rules when each tenure was led."""
+        """Give lives, tenures and plans their times, and work out by the rules when each tenure was led."""
         annals = self._annals
         ends = {end.life.incarnation: end for end in annals.ends}
         for life in annals.lives.values():
@@ -329,7 +331,7 @@ class _Examination:
                 earliest = max(life.since, end.seen)
                 due = max(earliest, end.heard + self._beat)
                 life.died = min((earliest + due) / 2, life.until)
-                # A witness sees the end at once. It waits only for a lease that the dead had given to others.
+                # A witness sees the end immediately. It waits only for leases that the dead member had lent to others.
                 if life.ending == "certify" and life.until <= due:
                     life.died = life.until
             shift = self._axis.align(life.incarnation, 0.0)
@@ -349,8 +351,8 @@ class _Examination:
     def _aligned(self, span: ActedSpan) -> tuple[float, float]:
         """When the span began and ended, on the axis.
 
-        Notes say until when a process might act. One that was certified dead had no more use of it; but one that noted
-        to begin after its certificate lived on, and its notes hold.
+        Notes say until when a process might act. A process that was certified dead no longer acted after that. But if
+        it noted that it began after its certificate, it lived on, and its notes hold.
         """
         held = self._owned.get((span.partition, span.term))
         if held is None:
@@ -366,7 +368,7 @@ class _Examination:
     # Notes
 
     def _compare_notes(self) -> None:
-        """A process that acted must have owned the partition under that term, by the ledger, and be one member."""
+        """A process that acted must have owned the partition under that term, by the ledger, and must be one member."""
         annals = self._annals
         assert annals.first is not None
         assert annals.state.genesis is not None
@@ -378,7 +380,7 @@ class _Examination:
             if held is not None:
                 members[span.process].add(held.member)
                 actors[span.partition, span.term].add(span.process)
-            elif span.term >= oldest:  # A lower one was given by a record from before these annals.
+            elif span.term >= oldest:  # A lower term was given by a record from before these annals.
                 self._find(
                     "broken",
                     "unowned",
@@ -401,25 +403,26 @@ class _Examination:
                 self._find("broken", "unowned", text, self._owned[partition, term].first)
 
     def _lead_by_notes(self) -> bool:
-        """If there are notes of all who led, say by them when each tenure was led. They know better than any rule."""
+        """If there are notes of all members that led, use them for when each tenure was led: they are more accurate
+        than any rule."""
         noted: defaultdict[tuple[int, int], list[ActedSpan]] = defaultdict(list)
         for span in self._spans:
             noted[span.partition, span.term].append(span)
         heard = {held.incarnation for place, held in self._owned.items() if place in noted}
-        # One that owned for a moment may never have got to act, so it is not missed.
+        # A member that owned only for a moment may never have acted, so its notes are not missed.
         missed = {it.incarnation for it in self._owned.values() if it.led_until > it.led_from + self._lease} - heard
         if not self._spans:
             self._find("note", "notes", "who acted is not in a ledger: without notes, overlaps cannot be looked for")
         elif missed:
             names = {self._annals.lives[it].name for it in missed}
-            text = f"{len(missed)} incarnations of {_listed(names)} left no notes: leading is told by the rules"
+            text = f"{len(missed)} incarnations of {_listed(names)} left no notes: leading times follow from the rules"
             self._find("note", "notes", text)
         if missed or not self._spans:
             return False
         aligned = {place: [self._aligned(span) for span in noted[place]] for place in self._owned}
         for place, held in self._owned.items():
-            # A member that began to act was alive then and a moment longer, also if its next Beat was due earlier.
-            # Without this, what it took over in its last moment would seem to be led by no member.
+            # A member that began to act was alive then and a moment longer, even if its next Beat was due earlier.
+            # Without this, partitions that it took over in its last moment would seem to be led by no member.
             life = self._annals.lives[held.incarnation]
             alive = [nextafter(min(since, life.until), inf) for since, _ in aligned[place]]
             life.died = max([life.died, *alive])
@@ -433,7 +436,7 @@ class _Examination:
         tolerance = max(CLOCK_ERROR, 2 * self._axis.error)  # Each of two clocks may be off.
         by_partition: defaultdict[int, list[tuple[float, float, ActedSpan]]] = defaultdict(list)
         for span in self._spans:
-            # On several clocks, a span from before these annals cannot be compared: its clock is not known.
+            # With several clocks, a span from before these annals cannot be compared: its clock is not known.
             known = (span.partition, span.term) in self._owned or self._axis.error == 0
             if known and not span.again:
                 by_partition[span.partition].append((*self._aligned(span), span))
@@ -458,26 +461,27 @@ class _Examination:
                 "broken",
                 "overlap",
                 f"partition {it.partition}: {it.first.process} under term {it.first.term} and {it.second.process} "
-                f"under term {it.second.term} acted at once, {1e3 * it.seconds:.1f} ms",
+                f"under term {it.second.term} acted at the same time, {1e3 * it.seconds:.1f} ms",
             )
         if overlaps and not self._exclusive:
             longest = max(overlaps, key=lambda it: it.seconds)
             self._find(
                 "note",
                 "overlap",
-                f"{_times(len(overlaps))} two processes acted for one partition at once, at most for "
+                f"{_times(len(overlaps))} two processes acted for one partition at the same time, at most for "
                 f"{1e3 * longest.seconds:.1f} ms (partition {longest.partition}): `available` allows that",
             )
 
     def _judge_order(self) -> None:
-        """Along time, the terms that were acted under may only rise."""
+        """Along time, the terms that processes acted under may only rise."""
         highest: dict[int, ActedSpan] = {}
         for span in sorted(self._spans, key=lambda it: self._aligned(it)[0]):
             before = highest.get(span.partition)
             if before is None or span.term > before.term:
                 highest[span.partition] = span
-            # Under `available`, an owner goes on for a while after its successor began; on several clocks, who began
-            # first is not known to within their error. Both were compared as overlaps already.
+            # Under `available`, an owner continues for a while after its successor began; with several clocks, the
+            # order in which they began is known only to within their error. Both cases were compared as overlaps
+            # already.
             elif span.term < before.term and not span.again and self._exclusive and self._axis.error == 0:
                 self._find(
                     "broken",
@@ -527,12 +531,12 @@ class _Examination:
                 )
 
     def _outlived(self, life: MemberLife) -> float:
-        """How long it wrote on, at the least, after it was certified dead; 0 if all may have been written before."""
+        """How long it wrote on, at least, after it was certified dead; 0 if everything may have been written before."""
         sent = self._axis.align(life.incarnation, life.late_reading)
         if life.ending != "certify" or life.ended is None or sent is None:
             return 0.0
         low, high = self._axis.when(life.ended)
-        # No later Beat says when the certificate was there at the latest, if both are the same.
+        # If both are the same, no later Beat limits when the certificate was there at the latest.
         return max(0.0, sent - high - 2 * self._axis.error - TOLERANCE) if high > low else 0.0
 
     def _judge_axis(self) -> None:
@@ -553,7 +557,7 @@ class _Examination:
         self._findings.append(Finding(severity, kind, text, offset))
 
     def _told(self) -> list[Finding]:
-        """The worst first, with their times; of many of one kind, some and how many more there are."""
+        """The worst first, with their times; if there are many of one kind, a few and the number of others."""
         by_kind: defaultdict[tuple[int, str], list[Finding]] = defaultdict(list)
         for finding in self._findings:
             by_kind[_SEVERITIES.index(finding.severity), finding.kind].append(finding)
@@ -603,9 +607,9 @@ def _coverage(
     *,
     open_ended: bool,
 ) -> tuple[list[LeadingGap], float, float]:
-    """The gaps, and the parts of all partitions' time in which they were led, and owned.
+    """The gaps, and the fractions of all partitions' time in which they were led, and owned.
 
-    With `open_ended`, the group has no member at the end, and that is no gap.
+    With `open_ended`, the group has no member at the end, and that does not count as a gap.
     """
     gaps: defaultdict[tuple[float, float], list[int]] = defaultdict(list)
     whole = unled = unowned = 0.0

@@ -5,15 +5,15 @@
          '--> takeovers, as a histogram; the members
 
 It needs no other file and no network, so it can be mailed and kept. The pictures are SVG in the document; a script adds
-tooltips and zooming. It looks like the status page, whose style sheet it carries, in light and dark.
+tooltips and zooming. The report looks like the status page and includes its style sheet, in light and dark.
 
-**A colour stays with a name**: names get looks in the order in which they first joined. Names come from the ledger, so
-from all that may write there: they are text everywhere, never markup. The document forbids, by a policy of its own,
-every script but the one whose hash it names.
+**A colour stays with a name**: names get their looks in the order in which they first joined. Names come from the
+ledger, and so from anything that may write there: they are text everywhere, never markup. The document's own policy
+forbids every script except the one whose hash it names.
 
-**Bounds.** A history may have millions of tenures, and a screen has some two thousand columns. So of each partition's
-tenures that begin in one column, only the longest is drawn; and the columns are fewer, the more partitions there are.
-Gaps, overlaps and names have a bound each, and the longest are shown.
+**Bounds.** A history may have millions of tenures, but a screen has about two thousand columns. So of each partition's
+tenures that begin in one column, only the longest is drawn; and the more partitions there are, the fewer columns. Gaps,
+overlaps and names are each bounded, and the longest are shown.
 """
 
 import base64
@@ -36,20 +36,20 @@ from neli_router.status.group_view import Cause
 __all__ = ["html_of"]
 
 WIDTH = 100_000
-"""Units of the time axis in all pictures. A zoom by fifty still has two thousand of them."""
+"""Units of the time axis in all pictures. Zoomed in fifty times, two thousand of them are still in view."""
 
 COLUMNS_MAX = 3000
 TENURES_MAX = 300_000
-"""The most tenures that are drawn, and so, about 15 MB. More would be slow to open, and not be told apart."""
+"""The most tenures that are drawn; that is about 15 MB. More would be slow to open, and could not be distinguished."""
 
 HUES, TINTS = 8, 5
 
 SHARE_COLUMNS = 700
 GAPS_MAX, OVERLAPS_MAX = 100_000, 4000
-"""The most times without a leader, for one partition each, and the most overlaps that are drawn: the longest."""
+"""The most leaderless times, each for one partition, and the most overlaps that are drawn: always the longest."""
 
 NAMES_MAX = 200
-"""The most names in the legend and the table: those that were members for longest. A longer list would not be read."""
+"""The most names in the legend and the table: those that were members for longest. No one would read a longer list."""
 
 BARS = 40
 
@@ -82,7 +82,7 @@ def html_of(audit: Audit, address: str) -> str:
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; base-uri 'none'"
     )
     genesis = audit.state.genesis
-    assert genesis is not None, "there is no audit without one"
+    assert genesis is not None, "every audit has one"
     settings = f"{genesis.guarantee}, lease {genesis.lease:g} s, {genesis.layout.partitions} partitions"
     return f"""<!doctype html>
 <html lang="en">
@@ -108,7 +108,7 @@ def html_of(audit: Audit, address: str) -> str:
     <p class="note">{settings} &middot; {_period(audit)}</p>
   </div>
   <div class="tools">
-    <button type="button" id="theme" class="quiet" hidden title="Light, dark, or as the system says"></button>
+    <button type="button" id="theme" class="quiet" hidden title="Light, dark, or the system's theme"></button>
   </div>
 </header>
 <main>
@@ -164,7 +164,7 @@ class _Drawing:
         return f"hue-{place % HUES} tint-{place // HUES % TINTS}"
 
     def told(self) -> str:
-        """What the script wants to know, so that no name could end the element it stands in."""
+        """The data for the script, encoded so that no name can end the element that contains it."""
         rows = [[self._row(it) for it in self._drawn.get(partition, ())] for partition in range(self._partitions)]
         told = {
             "width": WIDTH,
@@ -192,7 +192,7 @@ class _Drawing:
         ]
 
     def times(self) -> str:
-        """All pictures over time, one below the other."""
+        """All pictures over time, stacked vertically."""
         tall = min(620, max(150, round(2.4 * self._partitions)))
         rows = [0, self._partitions // 4, self._partitions // 2, 3 * self._partitions // 4, self._partitions]
         labels = "".join(
@@ -204,7 +204,7 @@ class _Drawing:
             for name in self._told_names
         )
         unled = "light: not led &middot; " if self._audit.gaps else ""
-        overlaps = "red: two acted at once &middot; " if self._audit.overlaps else ""
+        overlaps = "red: two acted at the same time &middot; " if self._audit.overlaps else ""
         worst = max((ratio for _, ratio in self._audit.balance), default=1.0)
         top = max(2.0, worst) * 1.05
         events = _picture("strip-events", "Joins and ends of members", 1, self._events())
@@ -249,7 +249,7 @@ class _Drawing:
             for tenure, later in zip_longest(tenures, tenures[1:]):
                 start, end = self._x(tenure.since), self._x(tenure.until)
                 if later is not None and tenure.until >= later.since - self._column:
-                    end = self._x(later.since)  # Those between that are not drawn leave no hole.
+                    end = self._x(later.since)  # Tenures in between that are not drawn leave no hole.
                 boxes[tenure.member].append((start, end, partition))
         drawn = "".join(
             f'<path class="{self.look(name)}" data-name="{self._place[name]}" d="{_boxes(boxes[name])}"/>'
@@ -268,7 +268,7 @@ class _Drawing:
         return drawn
 
     def _shares(self) -> str:
-        """Steps, one above the other; each column shows how it was at its end."""
+        """Steps, stacked; each column shows the state at its end."""
         changes: list[tuple[int, int, int]] = []
         for tenure in self._audit.tenures:
             place = self._place[tenure.member]
@@ -309,7 +309,7 @@ class _Drawing:
         columns: dict[int, list[float]] = {}
         for time, ratio in self._audit.balance:
             columns.setdefault(self._x(time) // step, []).append(ratio)
-        # Each column up to its worst, then back to how it ended.
+        # Draw each column up to its worst value, then back to its last.
         path = "".join(
             f"{'H' if place else 'M'}{column * step}{'' if not place else 'V'}"
             f"{'' if place else ' '}{top - max(ratios):.3f}V{top - ratios[-1]:.3f}"
@@ -358,7 +358,7 @@ class _Drawing:
 
 
 def _visible(tenures: Iterable[TenureSpan], step: int, x: Any) -> list[TenureSpan]:
-    """Of the tenures that begin in one column of `step` units, the longest."""
+    """The longest of the tenures that begin in one column of `step` units, for each column."""
     found: list[TenureSpan] = []
     for tenure in tenures:
         if found and x(tenure.since) // step == x(found[-1].since) // step:
@@ -370,7 +370,7 @@ def _visible(tenures: Iterable[TenureSpan], step: int, x: Any) -> list[TenureSpa
 
 
 def _boxes(boxes: Iterable[tuple[int, int, int]]) -> str:
-    """A path of boxes (start, end, row); neighbours of one time become one box."""
+    """A path of boxes (start, end, row); adjacent rows with the same times become one box."""
     by_time: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for start, end, row in boxes:
         by_time[start, max(end, start + 1)].append(row)
@@ -446,7 +446,7 @@ def _findings(audit: Audit) -> str:
 
 
 def _takeovers(audit: Audit) -> str:
-    """A histogram of those that ended."""
+    """A histogram of the takeovers that ended."""
     times = sorted(it.seconds for it in audit.takeovers if isfinite(it.led))
     never = len(audit.takeovers) - len(times)
     took = figures(times)

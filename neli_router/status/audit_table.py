@@ -1,14 +1,14 @@
 """The tables of an audit: its facts as rows, for further questions, written as Delta tables.
 
-    Audit --tables_of--> tenures    one row a tenure: partition, term, member, from when to when, led from when to when
-                         moves      one row a partition that went from one member to another
-                         members    one row an incarnation: joined, ended and how, Beats
-                         takeovers  one row a member that died: partitions, from death to led again
-                         findings   one row a finding, with its severity
+    Audit --tables_of--> tenures    a row per tenure: partition, term, member, when it began and ended, when it was led
+                         moves      a row per partition that went from one member to another
+                         members    a row per incarnation: joined, ended and how, Beats
+                         takeovers  a row per member that died: partitions, from death to led again
+                         findings   a row per finding, with its severity
           --write_tables--> FOLDER/tenures, FOLDER/moves, ...     replaced as a whole, atomically, each by one commit
 
 Times are seconds on the audit's axis; `..._at` is the same on the wall clock, where that is known. Any engine that
-reads Delta or Arrow reads them. No JVM takes part.
+reads Delta or Arrow can read them. No JVM is needed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -99,19 +99,19 @@ SCHEMAS: Mapping[str, pa.Schema] = {
         }
     ),
 }
-"""Missing: an offset that is not there yet, a time that is not known, or `led` where it never was."""
+"""Null values: an offset that does not exist yet, a time that is not known, or `led` where it never was."""
 
 Row = Sequence[object]
 
 
 def tables_of(audit: Audit) -> dict[str, pa.Table]:
-    """Name -> table."""
+    """The tables by name."""
     rows = _rows(audit, lambda time: _micros(audit.wall(time)))
     return {name: _table(SCHEMAS[name], rows[name]) for name in SCHEMAS}
 
 
 def write_tables(tables: Mapping[str, pa.Table], folder: Path) -> None:
-    """Write them below `folder`, each under its name, in place of those that are there. Raises NeliError."""
+    """Write them below `folder`, each under its name, replacing any that are there. Raises NeliError."""
     try:
         for name, table in tables.items():
             place = folder / name

@@ -1,19 +1,19 @@
-"""The causes: why members came and went and partitions moved, one episode for each cause.
+"""The causes: why members came and went and partitions moved, as one episode per cause.
 
     record --fold--> before, after --.
                                      +--> an episode: cause, member, by --+-- what moved in that very record
     Handover, later ----------------------> the episode of its plan ------'-- what moved later, because of it
 
-A drain of 256 partitions is one wish and 256 Handovers, each in a record of its own, and people want to read one line.
-A Handover does not say why it was made. But a partition is handed over because its target changed, and the record that
-changed the target is known: so each partition remembers that record's episode, from the change until it is where it
-was to be. A Handover of which the reason was not read is an episode of its own, together with those that follow it.
+A drain of 256 partitions is one wish and 256 Handovers, each in its own record, but people want to read one line. A
+Handover does not say why it was made. But a partition is handed over because its target changed, and the record that
+changed the target is known. So each partition remembers that record's episode, from the change until the partition is
+at its target. A Handover whose reason was not read is an episode of its own, together with those that follow it.
 
     Beat of an incarnation that was expired or replaced --> it was alive then, and so it was fenced
-    Beat of one that was certified dead ------------------> it was on its way when its writer died: no news
+    Beat of one that was certified dead ------------------> it was in flight when its writer died: no news
 
-Members are called by their names, also when they are gone. A process that comes back under its name and keeps what it
-had has moved nothing.
+Members are called by their names, even after they are gone. A process that comes back under its name and keeps its
+partitions has moved nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -54,18 +54,19 @@ CAUSES: Mapping[type, Cause] = {
 }
 
 OF_MEMBERS: frozenset[Cause] = frozenset({"join", "replace", "leave", "expire", "certify", "fence", "silence", "hear"})
-"""The causes that are the fate of a member. All others are wishes, and moves whose reason is not known."""
+"""The causes that say what became of a member. All others are wishes, and moves whose reason is not known."""
 
 SETTLED = 1.0
-"""Seconds after which an episode that grew, such as a drain that is carried out, is told again to those who follow."""
+"""Seconds after which an episode that grew, such as a drain in progress, is sent again to followers."""
 
 WISHED = ("pins", "drains", "weights")
-"""What a wish changes, in a state. Loads come every minute in some groups, and count as news only if they move."""
+"""The parts of a state that a wish changes. Some groups send loads every minute, so those count only if they move
+something."""
 
 
 @dataclass(slots=True)
 class Episode:
-    """One cause, and all that came of it so far. `told` is the same as a value that never changes."""
+    """One cause, and everything that came of it so far. `told` gives the same as an immutable value."""
 
     offset: int
     read_at: float
@@ -87,11 +88,11 @@ class Episode:
         self.last, self.last_at, self._told = offset, now, None
 
     def explain(self, reason: str, offset: int) -> None:
-        """Why it was, which came to light at `offset`."""
+        """Add the reason, which came to light at `offset`."""
         self.reason, self.last, self._told = reason, offset, None
 
     def forget(self) -> int:
-        """Forget which partitions moved, and not how many; returns how many were forgotten."""
+        """Forget which partitions moved, but not how many. Returns how many were forgotten."""
         forgotten = sum(map(len, self.moved.values()))
         self.moved, self._told = {}, None
         return forgotten
@@ -119,20 +120,20 @@ class Episode:
 
 
 class Causes:
-    """Fed with the records of a ledger in order, and the states before and after each."""
+    """Reads the records of a ledger in order, with the states before and after each."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
         """Incarnation -> name, for as long as the fold remembers the incarnation."""
         self._ended: dict[str, str] = {}
-        """The same of those that another member's suspicion or Join ended, and that were not heard since."""
+        """The same, for those that another member's suspicion or Join ended and that were not heard since."""
         self._reasons: dict[int, Episode] = {}
-        """Partition -> the episode that gave it another target, until it is there."""
+        """Partition -> the episode that gave it another target, until the partition is there."""
         self._loose: Episode | None = None
         """The newest Handovers whose reason was not read."""
 
     def begin(self, state: State) -> None:
-        """The records to come continue `state`. What was on its way before has no reason that is known."""
+        """The next records continue `state`. The reason for anything already in progress is unknown."""
         self._reasons, self._loose = {}, None
         self._know(state, state)
 
@@ -140,14 +141,14 @@ class Causes:
         return self._names.get(incarnation, incarnation)
 
     def unread(self, before: State, after: State, now: float) -> tuple[Episode | None, int]:
-        """The moves from `before` to `after`, between which no record was read; and how many partitions they are."""
+        """The moves from `before` to `after`, between which no record was read, and the number of partitions moved."""
         self._know(before, after)
         episode = Episode(max(0, after.at - 1), now, "other", "", "")
         number = self._move(episode, before, after, range(len(after.owners)), episode.offset, now)
         return (episode if number else None), number
 
     def take(self, before: State, offset: int, record: Record, after: State, now: float) -> tuple[Episode | None, int]:
-        """The episode that `record` began, if it did; and how many partitions moved by it, in whatever episode."""
+        """The episode that `record` began, if any, and how many partitions moved by it, in whatever episode."""
         if after.seats is not before.seats:
             self._know(before, after)
         if isinstance(record, Genesis):
@@ -173,7 +174,8 @@ class Causes:
         return episode, number
 
     def late(self, offset: int, incarnation: str, now: float) -> Episode | None:
-        """A Beat of an incarnation that is no member stands at `offset`: the first proof that it lived on, or none."""
+        """The Beat at `offset` is from an incarnation that is no longer a member. Returns an episode if this is the
+        first proof that it lived on."""
         name = self._ended.pop(incarnation, None)
         return None if name is None else Episode(offset, now, "fence", name, name)
 

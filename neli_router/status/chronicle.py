@@ -1,17 +1,17 @@
-"""The chronicle: a group's recent history, for people. It reads along everything that a member of the group reads.
+"""The chronicle: a group's recent history, for people. It follows everything that a member of the group reads.
 
     the pump's thread:   records --fold--> state --what changed?--> events, counts
                                     Beats ------------------------> vitals, delays
                                                                        |
     other threads:                              GroupView  <--one assignment for each read
 
-The ledger already holds all there is to know, so no process is asked: a chronicle folds the records once more, by
-itself, and keeps what came of each (`causes`), with the time at which it read that. The fold alone would not do: it
-keeps no past, knows no time, and calls members by their incarnations, which mean nothing to people.
+The ledger already holds all that there is to know, so no process is asked. A chronicle folds the records once more, on
+its own, and keeps what came of each (`causes`), with the time at which it read the record. The fold alone would not be
+enough: it keeps no past, knows no time, and calls members by their incarnations, which mean nothing to people.
 
-It runs on the thread that keeps the member's lease, so it does little for a Beat, which is nearly every record, and
-all that it keeps is bounded, the fate of members apart from wishes and moves. Other threads take `group`, one value
-that never changes, and need no lock: all of it is true at one and the same offset.
+It runs on the thread that keeps the member's lease, so it does little for a Beat, which nearly every record is.
+Everything that it keeps is bounded, with separate bounds for member events and for wishes and moves. Other threads take
+`group`, one value that never changes, and need no lock: all of it is true at the same offset.
 """
 
 from collections import deque
@@ -41,15 +41,15 @@ from neli_router.status.group_view import COUNTED, GroupView, Vital
 __all__ = ["DELAYS_MAX", "EVENTS_MAX", "PARTITIONS_MAX", "Chronicle"]
 
 EVENTS_MAX = 1000
-"""Events of members that are kept, and the same of all others: wishes by the thousand must not wipe out a death, nor a
-member that comes and goes all day the wishes. More would cost every listener's page its time."""
+"""Member events that are kept, and the same number of all others: thousands of wishes must not push out a death, nor a
+member that comes and goes all day the wishes. A larger number would cost every open page more time."""
 
 PARTITIONS_MAX = 100_000
 """Partitions named by all events that are kept: a group of many partitions that flaps must not fill memory. Beyond it,
 the oldest events only say how many moved."""
 
 DELAYS_MAX = 4096
-"""Delays that are kept until they are taken: more than an hour's at a Beat a second."""
+"""Delays that are kept until they are taken: more than an hour's worth at a Beat a second."""
 
 WISHES = Drain | Undrain | Pin | Unpin | Weigh | Load
 
@@ -60,13 +60,13 @@ class Chronicle:
     def __init__(self) -> None:
         self.group = GroupView()
         self.beat_delays: deque[float] = deque(maxlen=DELAYS_MAX)
-        """Seconds from the sending of the own member's Beats until they were read. A reader pops them."""
+        """Seconds from sending the own member's Beats until they were read. A reader pops them."""
         self._own: Callable[[], str] = str
         self._causes = Causes()
         self._past: list[Episode] = []
-        """In the order of their offsets, in which they begin."""
+        """In the order of the offsets at which they begin."""
         self._kept = {True: 0, False: 0}
-        """How many of them are of members, and how many are not."""
+        """How many of them are member events, and how many are not."""
         self._named = 0
         """How many partitions they name."""
         self._joined: dict[str, float] = {}
@@ -74,13 +74,14 @@ class Chronicle:
         self._counts = dict.fromkeys(COUNTED, 0)
 
     def set_own(self, incarnation: str | Callable[[], str]) -> None:
-        """Time the Beats of this incarnation. A function is asked at each read: a member may be reborn as another."""
+        """Time the Beats of this incarnation. A function is called at each read: a member may start a new
+        incarnation."""
         self._own = incarnation if callable(incarnation) else lambda: incarnation
 
     def begin(self, state: State, now: float) -> None:
         before = self.group.state
         if before.genesis is not None:
-            # Records in between were dropped unread. Their moves can be seen, but not their writers.
+            # Records in between were dropped unread. Their moves are visible, but not their writers.
             self._counts["restarts"] += 1
             if before.genesis == state.genesis:
                 self._keep(*self._causes.unread(before, state, now))
@@ -142,7 +143,7 @@ class Chronicle:
             self._counts[kind] += 1
 
     def _keep(self, episode: Episode | None, moved: int, *, changed: bool = False) -> None:
-        """Remember `episode`, if one began, and that `moved` partitions moved, or that an older one `changed`."""
+        """Remember `episode`, if one began; and that `moved` partitions moved, or that an older episode `changed`."""
         if episode is None and not moved and not changed:
             return
         self._changed = True

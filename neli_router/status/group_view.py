@@ -1,18 +1,18 @@
-"""The view of a group: all that people are shown of it, as of one offset.
+"""The view of a group: everything that people see of it, as of one offset.
 
     Chronicle --group--> GroupView: members, owners, targets, pins, loads, moves, counts
                              |--moves_by(a wish)----> the partitions that the wish would move
-                             '--balance_by(a wish)--> how evenly loads lie on the members, before and after
+                             '--balance_by(a wish)--> how evenly loads are spread over members, before and after
 
-A view never changes, so any thread may take it, and all that it says was true at one and the same offset. Only here is
-the protocol's state turned into words for people: a page, a metric and the wire ask the view and know no protocol.
-Without a chronicle, `GroupView(state)` says the same, but for the moves, the counts and the leases.
+A view never changes, so any thread may take it, and everything in it was true at the same offset. Only here is the
+protocol's state turned into words for people: a page, a metric and the wire use the view and know no protocol. Without
+a chronicle, `GroupView(state)` gives the same, except for the moves, the counts and the leases.
 
-**What a wish moves.** A wish changes targets only; owners follow by their Handovers, one by one. A live owner's
-Handover gives a partition to the target at that record, and a Handover changes no target. So once all that is under
-way has happened, the targets are the owners, and a wish moves the partitions whose targets differ with it and without
-it. A partition that stays with its owner because of the wish, though the owner was to give it away, is no move. The
-wish is folded at the very next offset. If other records come first it may move something else, as any plan may.
+**What a wish moves.** A wish changes targets only; owners follow with their Handovers, one by one. A live owner's
+Handover gives a partition to its target at that record, and does not change any target. So once everything in progress
+is done, the targets are the owners, and a wish moves exactly the partitions whose targets it changes. A partition that
+stays with its owner because of the wish, although the owner was to give it away, does not count as a move. The wish is
+folded at the very next offset. If other records come first, it may move something else, like any plan.
 """
 
 from collections import defaultdict
@@ -65,9 +65,9 @@ COUNTED = (
     "moves",
     "restarts",
 )
-"""The keys of `counts`. `moves` are partitions that went to another member; `suspicions` are Expires, true or void, and
-`expired` the members they ended; `certified` were ended by a witness of their death, and `replaced` by a newer process
-of their name; `skipped` does not decode."""
+"""The keys of `counts`. `moves` are partitions that went to another member. `suspicions` are Expires, true or void, and
+`expired` the members they ended. `certified` were ended by a witness of their death, and `replaced` by a newer process
+of their name. `skipped` records could not be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +81,14 @@ class Vital:
 
     @property
     def lag(self) -> int | None:
-        """How many records the writer had still to read when its Beat was appended."""
+        """How many records the writer still had to read when its Beat was appended."""
         return None if self.at is None else max(0, self.offset - self.at)
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Up to the record at `offset`, `partitions` of `source` went to `target`, by one cause; None is no member."""
+    """By the record at `offset`, `partitions` of `source` had gone to `target` for one cause; None stands for no
+    member."""
 
     offset: int
     read_at: float
@@ -106,41 +107,42 @@ class Moved(NamedTuple):
     target: str | None
     number: int
     partitions: tuple[int, ...]
-    """None of them, if that is too long ago."""
+    """Empty if the move is too old."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupEvent:
-    """One cause, and all that moved because of it: a member's fate, a wish, or one whose reason was not read."""
+    """One cause, and everything that moved because of it: a member's fate, a wish, or a move whose reason was not
+    read."""
 
     offset: int
     last: int
-    """The newest record that belongs to it."""
+    """The newest record that belongs to the event."""
     read_at: float
     last_at: float
-    """When that was read."""
+    """When that record was read."""
     cause: Cause
     member: str
-    """The name of the member that it is about; empty if it is about none."""
+    """The name of the member that the event is about; empty if there is none."""
     by: str
-    """The name of the member that wrote the record, or what an operator is called there."""
+    """The name of the member that wrote the record, or the operator's name there."""
     partition: int | None
-    """The one that a pin names."""
+    """The partition that a pin names."""
     moved: tuple[Moved, ...]
     reason: str = ""
-    """Why it happened, where the protocol tells."""
+    """Why it happened, where the protocol gives a reason."""
     term: int = 0
-    """Under which all its partitions were elected a leader for; 0 if they have several terms, or none was elected."""
+    """The term under which a leader was elected for all its partitions; 0 if the terms differ, or none was elected."""
 
 
 class MemberStatus(NamedTuple):
-    """One member, as people are told of it."""
+    """One member, as shown to people."""
 
     name: str
     address: str
     zone: str
     weight: int
-    """As it counts now: an operator's wish counts before the member's own."""
+    """The weight in effect now: an operator's wish comes before the member's own."""
     incarnation: str
     partitions: int
     load: float
@@ -150,20 +152,20 @@ class MemberStatus(NamedTuple):
     drained: bool
     joined: int
     joined_ago: float | None
-    """Seconds since its Join was read; None if that was before this reader began."""
+    """Seconds since its Join was read; None if that was before this reader started."""
     witness: str
-    """What would know for certain that it has died, as its Join says; empty if its lease alone tells."""
+    """The witness that would know for certain that it has died, as its Join says; empty if only its lease shows it."""
 
 
 class Balance(NamedTuple):
-    """How evenly loads lie on the members. 1 is even, 2 means that one carries twice what is fair for its weight."""
+    """How evenly loads are spread. 1 is even; 2 means that one member carries twice what is fair for its weight."""
 
     before: float
-    """Where partitions are now."""
+    """With partitions where they are now."""
     after: float
-    """Where they are to be: once the wish is granted and every handover has happened."""
+    """With partitions where they will be: once the wish is granted and every handover has happened."""
     share: float
-    """The largest part of the whole load that is fair for a member. A load above it cannot be evened out."""
+    """The largest fraction of the whole load that is fair for one member. A load above it cannot be evened out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +174,9 @@ class GroupView:
 
     state: State = field(default_factory=State)
     vitals: Mapping[str, Vital] = field(default_factory=lambda: MappingProxyType({}))
-    """By incarnation; a member that has not beaten since reading began is not in it."""
+    """By incarnation; members that have not beaten since reading began are missing."""
     events: Sequence[GroupEvent] = ()
-    """By offset, so the newest cause last."""
+    """By offset, so the newest cause is last."""
     counts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType(dict.fromkeys(COUNTED, 0)))
     joined_at: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """When the Join of an incarnation was read, for those that joined since reading began."""
@@ -190,7 +192,7 @@ class GroupView:
 
     @property
     def moves(self) -> list[Move]:
-        """What moved, one row for each cause, source and target whose partitions are known; the newest cause last."""
+        """The moves: a row for each cause, source and target whose partitions are known; the newest cause last."""
         return [
             Move(event.last, event.last_at, moved.partitions, moved.source, moved.target, event.cause, event.by)
             for event in self.events
@@ -208,12 +210,12 @@ class GroupView:
 
     @property
     def owners(self) -> list[int | None]:
-        """For each partition the place of its owner in `members`, or None."""
+        """For each partition, the index of its owner in `members`, or None."""
         return self._places(self.state.owners)
 
     @property
     def targets(self) -> list[int | None]:
-        """For each partition the place of the member that is to own it, or None."""
+        """For each partition, the index of the member that is to own it, or None."""
         return self._places(self.state.targets)
 
     @property
@@ -239,7 +241,7 @@ class GroupView:
         return incarnation in self.state.seats
 
     def own_weight(self, incarnation: str) -> int | None:
-        """The weight that a member gave when it joined; None if it is no member."""
+        """The weight that a member gave when it joined; None if it is not a member."""
         seat = self.state.seats.get(incarnation)
         return None if seat is None else seat.weight
 
@@ -278,7 +280,7 @@ class GroupView:
         ]
 
     def moves_by(self, wish: Record) -> list[tuple[int, str | None, str | None]]:
-        """Each partition that `wish` would move, with the names of its owner now and of its owner to be; None is no
+        """Each partition that `wish` would move, with the names of its present and its future owner; None stands for no
         member. In the order of partitions."""
         state = self.state
         after = fold(state, state.at, wish)
@@ -291,13 +293,13 @@ class GroupView:
         ]
 
     def balance_by(self, wish: Record) -> Balance:
-        """How evenly loads lie, by the loads and weights that count once `wish` is granted."""
+        """How evenly loads are spread, using the loads and weights that count once `wish` is granted."""
         state = fold(self.state, self.state.at, wish)
         counting = [seat for seat in state.seats.values() if seat.name not in state.drains] or [*state.seats.values()]
         weights = {seat.incarnation: state.weights.get(seat.name, seat.weight) for seat in counting}
         if not any(weights.values()):
             weights = dict.fromkeys(weights, 1)
-        # As assignment has it: a partition whose load is not known counts as the mean of the others.
+        # Like assignment: a partition whose load is not known counts as the mean of the others.
         known = state.loads.values()
         mean = sum(known) / len(known) if known else 1.0
         loads = [state.loads.get(partition, mean) for partition in range(len(state.owners))]
@@ -314,9 +316,9 @@ class GroupView:
         return Balance(largest(self.state.owners), largest(state.targets), share)
 
     def looks_like(self, other: "GroupView") -> bool:
-        """Whether people would see the same of both, apart from leases and what was counted."""
+        """Whether both look the same to people, apart from leases and counts."""
         one, two = self.state, other.state
-        # By identity: the fold keeps what a record does not change, and a Beat changes none of these.
+        # Compared by identity: the fold keeps what a record does not change, and a Beat changes none of these.
         shown = ("seats", "owners", "targets", "pins", "drains", "weights", "loads")
         return all(getattr(one, part) is getattr(two, part) for part in shown)
 

@@ -1,30 +1,31 @@
-"""A group's history as plain rows: what was written to its ledger, and who owned which partition from when on.
+"""A group's history as plain rows: what was written to its ledger, and who owned which partition from when.
 
-    ledger --between--> entries --record_rows---> one RecordRow a record: as written, and what the fold made of it
-              ^             '-----tenure_rows---> one TenureRow a partition that got another owner or another term
+    ledger --between--> entries --record_rows---> a RecordRow per record: as written, and what the fold made of it
+              ^             '-----tenure_rows---> a TenureRow per partition that got another owner or another term
               |
-       state_before(offset): where the fold begins, so that any range of offsets can be read without the ones before
+       state_before(offset): where the fold starts, so that any range of offsets can be read without those before it
 
-**Two kinds of rows.** A ledger holds records, and most questions are about tenures: who owned partition 7 under term
-9,041? No record says it. One Expire may pass a hundred partitions on, to several members, and the Expire names none of
-them: it follows from the fold. So there are two tables.
+**Two kinds of rows.** A ledger holds records, but most questions are about tenures: who owned partition 7 under term
+9,041? No record says so. One Expire may pass on a hundred partitions, to several members, and the Expire names none of
+them: that follows from the fold. So there are two tables.
 
-- *Records*: every place in the range has its row, void ones and bytes that are no record included, so that a hole in
-  the offsets always means a lost record. What the record says itself is as written. `member`, `counted`, `moved` and
-  `term` are what the fold made of it; `counted` is false for a record that changed nothing.
+- *Records*: every place in the range has its row, including void records and bytes that are not a record, so that a
+  hole in the offsets always means a lost record. The record's own content is as written. `member`, `counted`, `moved`
+  and `term` come from the fold; `counted` is false for a record that changed nothing.
 - *Tenures*: a row for each partition at each offset where its owner or its term changed. A tenure lasts until the next
   row of its partition. Owners that `state_before` knows already have rows, too (`standing_rows`): the term says where
-  each tenure began, though the record that began it may be gone.
+  each tenure began, even if the record that began it is gone.
 
-**Where the fold begins.** Members drop what no newcomer needs, so a ledger seldom has its first record. It has a
-snapshot, though: the newest one at or below the range, folded on, gives the state at the range's first offset, and any
-range can be read by itself, beside others. Between the first record that is left and the first snapshot's place there
-may be records whose state cannot be known; there the fold's columns are None, and there are no tenures. None always
-means "not known" or "does not apply", never a guess.
+**Where the fold starts.** Members drop what no newcomer needs, so a ledger seldom has its first record. But it has
+snapshots: the newest one at or below the range, folded on, gives the state at the range's first offset. So any range
+can be read independently, in parallel with others. Between the first retained record and the first snapshot's place
+there may be records whose state cannot be known; there the fold's columns are None, and tenures are missing. None
+always means "not known" or "does not apply", never a guess.
 
-**Time.** Kafka keeps one for each record. The other ledgers keep none; a Beat's `sent_at` is on its writer's own clock.
+**Time.** Kafka keeps a time for each record. The other ledgers keep none; a Beat's `sent_at` is on its writer's own
+clock.
 
-A reader of a history appends nothing and joins nothing; the group does not notice it.
+A reader of a history appends nothing and does not join; the group does not notice it.
 """
 
 import time
@@ -68,14 +69,14 @@ __all__ = [
 ]
 
 UNREADABLE = "unreadable"
-"""The kind of what stands in the ledger and is no record: all readers skip it."""
+"""The kind of ledger content that is not a record: all readers skip it."""
 
 PATIENCE = 30.0
-"""Seconds without an answer after which a ledger that cannot be read is given up. Longer outlives a broker's restart;
-shorter tells sooner."""
+"""Seconds without an answer after which an unreadable ledger is given up. A longer time survives a broker's restart; a
+shorter one reports the failure sooner."""
 
 TIP_MAX = 2.0
-"""Seconds for which a tip that is too low is not believed: a broker that has just become the leader may not know yet
+"""Seconds for which a tip that is too low is not believed: a broker that has just become the leader may not yet know
 how far the log goes."""
 
 LOOKS_MAX = 8
@@ -85,7 +86,7 @@ READ_MAX_SECONDS = 0.5
 RETRY_EVERY = 0.05
 
 LOOK_BACK = 6_000
-"""How far below a range to look for a snapshot at first; more than the records between two, by default."""
+"""How far below a range to look for a snapshot at first; by default, more than the records between two snapshots."""
 
 LOOK_FACTOR = 4
 
@@ -99,21 +100,21 @@ class RecordRow(NamedTuple):
     time: float | None
     """When it was appended, in seconds since 1970, where the ledger keeps that (Kafka)."""
     kind: str
-    """As in the record; `unreadable` for bytes that are no record."""
+    """As in the record; `unreadable` for bytes that are not a record."""
     member: str | None
-    """The name of the member that wrote it; None if the writer was no member at this place."""
+    """The name of the member that wrote it; None if the writer was not a member at this place."""
     by: str | None
-    """The writer as it calls itself: an incarnation, or for wishes any name."""
+    """The writer's own name for itself: an incarnation, or any name for a wish."""
     counted: bool | None
-    """Whether it changed the group's state. A snapshot never does, a void record never does."""
+    """Whether it changed the group's state. Snapshots and void records never do."""
     name: str | None
-    """The name that it is about: of who joins, is expired, certified dead, drained, weighed, or pinned to."""
+    """The name that it is about: the member that joins, is expired, certified dead, drained, weighed, or pinned to."""
     incarnation: str | None
     """The incarnation that it is about, for a Join, an Expire and a Certify."""
     partition: int | None
-    """The one that a Handover, a Pin or an Unpin names."""
+    """The partition that a Handover, a Pin or an Unpin names."""
     moved: list[int] | None
-    """The partitions that have another owner, or the same under another term, from here on."""
+    """The partitions that from here on have another owner, or the same owner under another term."""
     term: int | None
     """The term under which `moved` are owned."""
     at: int | None
@@ -121,7 +122,7 @@ class RecordRow(NamedTuple):
     sent_at: float | None
     """When a Beat was sent, on its writer's own clock."""
     payload: str
-    """The record itself, as JSON; the bytes of an unreadable one with `\\x..` for those that are no text."""
+    """The record itself, as JSON; for an unreadable one, its bytes, with `\\x..` for those that are not text."""
 
 
 class TenureRow(NamedTuple):
@@ -137,15 +138,15 @@ class TenureRow(NamedTuple):
     incarnation: str | None
     address: str | None
     former_member: str | None
-    """The owner until here, if there was one. The same name as `member`: a process came back, or got it back."""
+    """The previous owner, if any. If its name equals `member`, a process came back, or got the partition back."""
     former_incarnation: str | None
     former_term: int | None
 
 
 def between(ledger: Ledger, start: int, end: int, *, patience: float = PATIENCE) -> Iterator[Entry]:
-    """The entries at `start` and above, below `end`. Moves the ledger's position.
+    """The entries from `start` up to but not including `end`. Moves the ledger's position.
 
-    Raises LedgerTrimmed if the one at `start`, or a later one before it was read, is no longer retained;
+    Raises LedgerTrimmed if the entry at `start`, or a later one before it was read, is no longer retained;
     LedgerRewound if the ledger ends before `end`; LedgerUnavailable after `patience` seconds without an answer.
     """
     if end <= start:
@@ -156,7 +157,7 @@ def between(ledger: Ledger, start: int, end: int, *, patience: float = PATIENCE)
     while position < end:
         entries, at_tip = patiently(lambda: _read(ledger), patience=patience)
         if at_tip:
-            return  # What is left are places without a record: in Kafka, other programs' transactions take some.
+            return  # Only places without a record are left: in Kafka, other programs' transactions take some.
         for entry in entries:
             if entry.offset >= end:
                 return
@@ -165,7 +166,7 @@ def between(ledger: Ledger, start: int, end: int, *, patience: float = PATIENCE)
 
 
 def tip_above(ledger: Ledger, end: int, *, patience: float = PATIENCE) -> int:
-    """The ledger's tip. Raises LedgerRewound if that is below `end`, which it was not before."""
+    """The ledger's tip. Raises LedgerRewound if that is below `end`, which an earlier tip was not."""
     give_up_at = time.monotonic() + min(patience, TIP_MAX)
     while (tip := patiently(ledger.tip, patience=patience)) < end:
         if time.monotonic() >= give_up_at:
@@ -179,7 +180,7 @@ def tip_above(ledger: Ledger, end: int, *, patience: float = PATIENCE) -> int:
 
 
 def patiently(ask: Callable[[], Answer], *, patience: float = PATIENCE) -> Answer:
-    """The answer of `ask`, which is asked again while it raises LedgerUnavailable, for `patience` seconds."""
+    """The answer of `ask`, which is called again while it raises LedgerUnavailable, for `patience` seconds."""
     give_up_at = time.monotonic() + patience
     while True:
         try:
@@ -191,22 +192,22 @@ def patiently(ask: Callable[[], Answer], *, patience: float = PATIENCE) -> Answe
 
 
 def state_before(ledger: Ledger, offset: int, *, patience: float = PATIENCE) -> State | None:
-    """The state that all records below `offset` stand for. Moves the ledger's position.
+    """The state that results from all records below `offset`. Moves the ledger's position.
 
-    If too much was dropped for that, it is the first state above that can be known: its `at` is higher than `offset`.
-    None if the ledger holds no snapshot from which any could be known. Raises as `between` does.
+    If too much was dropped for that, returns the first state above that can be known: its `at` is higher than `offset`.
+    None if the ledger holds no snapshot from which any state could be known. Raises like `between`.
     """
     for look in range(LOOKS_MAX):
         try:
             return _state_before(ledger, offset, patience)
-        except LedgerTrimmed:  # Dropped since its start was asked for. The rest has a newer snapshot.
+        except LedgerTrimmed:  # Records were dropped after the start was looked up. The rest has a newer snapshot.
             if look == LOOKS_MAX - 1:
                 raise
     raise AssertionError("the last look returns or raises")
 
 
 def folded(state: State | None, entry: Entry) -> State | None:
-    """The state after `entry`; as it was where that is not known yet. Raises GroupMismatch if the group folds its
+    """The state after `entry`; unchanged where that is not known yet. Raises GroupMismatch if the group folds its
     ledger in a way that this release does not know."""
     if state is None or entry.offset < state.at:
         return state
@@ -214,12 +215,12 @@ def folded(state: State | None, entry: Entry) -> State | None:
 
 
 def base_of(state: State | None) -> int | None:
-    """The base of the genesis, by which two ledgers at one address are told apart; None before there is one."""
+    """The base of the Genesis, which distinguishes two ledgers at one address; None before there is a Genesis."""
     return None if state is None or state.genesis is None else state.genesis.base
 
 
 def record_rows(entries: Iterable[Entry], state: State | None) -> Iterator[RecordRow]:
-    """A row for each of `entries`. `state` is what `state_before` says of the first. Raises as `folded` does."""
+    """A row for each of `entries`. `state` is what `state_before` returns for the first. Raises like `folded`."""
     for entry, record, before, after in _states(entries, state):
         moved: list[int] | None = None
         counted = member = term = None
@@ -247,7 +248,8 @@ def record_rows(entries: Iterable[Entry], state: State | None) -> Iterator[Recor
 
 
 def tenure_rows(entries: Iterable[Entry], state: State | None) -> Iterator[TenureRow]:
-    """A row for each partition at each of `entries` that gave it another owner or term. As `record_rows`."""
+    """A row for each partition at each of `entries` that gave it another owner or term. Otherwise like
+    `record_rows`."""
     for entry, record, before, after in _states(entries, state):
         if before is None or after is None or (partitions := _moved(before, after)) is None:
             continue
@@ -283,7 +285,8 @@ def standing_rows(state: State | None) -> Iterator[TenureRow]:
 
 
 def _read(ledger: Ledger) -> tuple[Sequence[Entry], bool]:
-    """What comes next, and whether that is known to be nothing. Silence without that knowledge is no answer."""
+    """The next entries, and whether the ledger is known to have none. Silence without that knowledge is not an
+    answer."""
     entries = ledger.read(READ_MAX_SECONDS)
     if not entries and ledger.age() == inf:
         raise LedgerUnavailable(
@@ -303,7 +306,7 @@ def _state_before(ledger: Ledger, offset: int, patience: float) -> State | None:
     if state is None and start <= FIRST_OFFSET_MAX:
         state = State()
     if state is None:
-        # A snapshot stands some places above those that it tells of, so the ledger's first one may stand above.
+        # A snapshot is written some places above the records that it covers, so the ledger's first one may be above.
         state = next(_snapshots(between(ledger, max(start, offset), tip, patience=patience), start), None)
     if state is not None:
         for entry in between(ledger, max(start, state.at), min(offset, tip), patience=patience):
@@ -312,9 +315,9 @@ def _state_before(ledger: Ledger, offset: int, patience: float) -> State | None:
 
 
 def _snapshots(entries: Iterable[Entry], start: int) -> Iterator[State]:
-    """The state of each good snapshot whose records are retained from its place on."""
+    """The state of each good snapshot from whose place on all records are retained."""
     for entry in entries:
-        # Spares decoding thousands of Beats to find one snapshot.
+        # This check saves decoding thousands of Beats to find one snapshot.
         record = decode(entry.payload) if b'"snapshot"' in entry.payload[:40] else None
         if isinstance(record, Snapshot) and start <= record.upto <= entry.offset:
             try:
@@ -326,7 +329,7 @@ def _snapshots(entries: Iterable[Entry], start: int) -> Iterator[State]:
 def _states(
     entries: Iterable[Entry], state: State | None
 ) -> Iterator[tuple[Entry, Record | None, State | None, State | None]]:
-    """Each entry with its record and the states before and after it; no states where they are not known."""
+    """Each entry with its record and the states before and after it; None where they are not known."""
     for entry in entries:
         record = decode(entry.payload)
         if state is None or entry.offset < state.at:
@@ -343,7 +346,7 @@ def _required(state: State) -> State:
 
 
 def _moved(before: State, after: State) -> list[int]:
-    # By identity first: the fold keeps what a record does not change, and nearly every record changes neither.
+    # Compare by identity first: the fold keeps what a record does not change, and nearly every record changes neither.
     if before.owners is after.owners and before.terms is after.terms:
         return []
     had = zip(before.owners, before.terms, strict=True) if before.owners else ((None, 0) for _ in after.owners)

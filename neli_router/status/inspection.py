@@ -1,15 +1,15 @@
-"""An inspection: what a ledger says about its group, to a reader that takes no part in the group.
+"""An inspection: what a ledger shows about its group to a reader that takes no part in the group.
 
-    ledger --read up to the tip of now--> is there a group? its members, partitions and settings
-           --its members' Beats---------> which of them could not expire one that died
+    ledger --read up to the current tip--> is there a group? its members, partitions and settings
+           --its members' Beats---------> which of them could not expire a dead member
            --read on for some seconds---> the name of a member that wrote in that time, or None
 
-`neli doctor` and `neli group delete` ask it. Nothing is appended. A wish is no sign of life, because an operator can
+`neli doctor` and `neli group delete` use it. It appends nothing. A wish is not a sign of life, because an operator can
 write one when no member is left.
 
-A Beat says when it was sent, and how far its writer had read by then. So the ledger alone tells how old the newest own
-Beat was that a member had read back when it sent the next one. A member may accuse others after a lease in which that
-was always less than a lease (`induction/suspicion.py`). All of it is on the member's own clock.
+A Beat says when it was sent, and how far its writer had read by then. So the ledger alone shows how old the member's
+newest own Beat was, of those that it had read back, when it sent the next one. A member may accuse others after a lease
+in which that age was always less than a lease (`induction/suspicion.py`). All of it is on the member's own clock.
 """
 
 from collections import deque
@@ -32,19 +32,19 @@ __all__ = ["Inspection"]
 READ_MAX_SECONDS = 0.5
 
 UNREAD_MAX = 256
-"""Beats of one member that it has not read back. One that had more of them is far later than any lease."""
+"""Beats of one member that it has not read back. A member with more of them is far later than any lease."""
 
-# A certificate is not among them: the witness that wrote it may be the child of a member that is dead.
+# Certify is not among them: the witness that wrote the certificate may be the child of a dead member.
 BY_MEMBERS = Join | Beat | Expire | Handover | Leave | Genesis | Snapshot
 
 
 @dataclass(slots=True)
 class _Echo:
-    """How soon one incarnation reads its own Beats, by what they say."""
+    """How soon one incarnation reads its own Beats, according to the Beats themselves."""
 
     unread: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=UNREAD_MAX))
     age: float = 0.0
-    """How old the newest one was that it had read back when it sent its last."""
+    """The age of the newest Beat that it had read back when it sent its last."""
     _back: float | None = None
     _sent: float = -inf
     _hearing_since: float = inf
@@ -60,7 +60,7 @@ class _Echo:
             return
         self._late_since = min(self._late_since, sent)
         self.age = sent - self._back
-        # Beats come in steps: one that is late by a little shows as one that is late by up to half a step.
+        # Beats come in steps, so a small delay shows as a delay of up to half a step.
         self._hearing_since = inf if self.age > lease - pause / 2 else min(self._hearing_since, sent)
         if sent >= self._hearing_since + lease:
             self._late_since = sent
@@ -70,14 +70,14 @@ class _Echo:
 
 
 class Inspection:
-    """Reads `ledger` to its tip, and stays there: the caller reads nothing from it meanwhile. Raises LedgerError."""
+    """Reads `ledger` to its tip, and stays there: the caller must not read from it meanwhile. Raises LedgerError."""
 
     def __init__(self, ledger: Ledger) -> None:
         state = oldest_state(ledger)
         self._echoes: dict[str, _Echo] = {}
         ledger.seek(state.at)
         tip = ledger.tip()
-        # Up to the tip of now: a busy group always writes more, and `living` will notice that.
+        # Only up to the current tip: a busy group never stops writing, and `living` will notice that.
         while state.at < tip and (entries := ledger.read(READ_MAX_SECONDS)):
             for entry in entries:
                 record = decode(entry.payload)
@@ -97,7 +97,7 @@ class Inspection:
 
     @property
     def lease(self) -> float | None:
-        """The group's, in seconds; None before there is a group."""
+        """The group's lease, in seconds; None before there is a group."""
         return None if self._state.genesis is None else self._state.genesis.lease
 
     @property
@@ -107,7 +107,7 @@ class Inspection:
 
     @property
     def powerless(self) -> dict[str, float]:
-        """The names of members that could expire no other, and how many seconds their Beats take to come back."""
+        """The names of members that could not expire any other, and how many seconds their Beats take to come back."""
         echoes = {seat.name: self._echoes.get(seat.incarnation, _Echo()) for seat in self._state.seats.values()}
         lease = self.lease or inf
         return {name: echo.age for name, echo in sorted(echoes.items()) if echo.is_powerless(lease)}
@@ -126,7 +126,7 @@ class Inspection:
         return mismatch(settings, self._state)
 
     def living(self, seconds: float, *, name: str | None = None, clock: Callable[[], float] = host_clock) -> str | None:
-        """The name of a member that writes within `seconds`, or None; with `name`, only a member of that name counts.
+        """The name of a member that writes within `seconds`, or None. With `name`, only members of that name count.
 
         Raises LedgerError.
         """

@@ -1,7 +1,7 @@
 """The history of a group: the fold of all records of its ledger, and what each of them changed.
 
 records --fold--> state --> owners, by partition and term
-                        '-> departures: which member's end counted, by which record
+                        '-> departures: the members that ended, and by which record that counted
                         '-> moves: partitions that went to another member; needless: more than called for
 """
 
@@ -18,7 +18,7 @@ __all__ = ["Departure", "History", "history_of"]
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A member's end, by a record of this kind that counted."""
+    """The end of a member, by the record that counted; `kind` is its kind."""
 
     offset: int
     name: str
@@ -29,13 +29,13 @@ class Departure:
 class History:
     state: State = field(default_factory=State)
     owners: dict[tuple[int, int], str] = field(default_factory=dict)
-    """(partition, term) -> the name of the member that owned it so."""
+    """(partition, term) -> the name of the member that owned the partition under that term."""
     departures: list[Departure] = field(default_factory=list)
     moves: int = 0
     """How often a partition went from one member to another."""
     needless: int = 0
-    """How many of these were more than the changes of members called for. One calls for as many as it takes from what
-    each member then has to equal shares."""
+    """How many of these were more than the changes of members called for. A change calls for as many moves as it takes
+    from each member's current partitions to equal shares."""
 
     def departed_by(self, kind: type[Certify | Expire | Join | Leave]) -> list[str]:
         """Names of members, in order."""
@@ -43,7 +43,7 @@ class History:
 
 
 def history_of(entries: Iterable[Entry]) -> History:
-    """Fold all of `entries`, which begin with the ledger's first."""
+    """Fold all of `entries`, which start with the ledger's first."""
     history = History()
     since = allowed = 0
     for entry in entries:
@@ -60,7 +60,7 @@ def history_of(entries: Iterable[Entry]) -> History:
             for partition, (name, term) in enumerate(zip(names, after.terms, strict=True)):
                 if name is not None:
                     history.owners[partition, term] = name
-            pairs = zip(_names(before), names, strict=False)  # Before its genesis, a group has no partitions.
+            pairs = zip(_names(before), names, strict=False)  # Before its Genesis, a group has no partitions.
             moved = sum(was != now and was is not None and now is not None for was, now in pairs)
             history.moves, since = history.moves + moved, since + moved
     history.needless += max(0, since - allowed)

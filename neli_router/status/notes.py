@@ -1,23 +1,23 @@
 """The notes of a member process: one line of JSON each, by the host's clock, written before the act that it allows.
 
-    acts  since, until, terms   may act for these partitions, under these terms, from one time to the other
+    acts  since, until, terms   may act for these partitions, under these terms, from `since` to `until`
     acts  since, until          the same for all that the last `acts` named
-    done  at, terms             does not act for these again under these terms
+    done  at, terms             no longer acts for these under these terms
     lost  at, terms             found that the leases of these are lost
     opened, halted, woke, left, failed  events of its member
 
 **What a line claims.** The worker reads the clock (t0), asks every lease how long it still holds, and reads the clock
-again (t1). The shortest answer, r, was computed at some moment from t0 to t1, so every lease holds from t1 at the
-latest until t0 + r at the least. A process that was killed or stopped at t1 may still act until then, and no other
-process may. A worker that is stopped between the two readings finds that t1 is beyond t0 + r, and claims nothing. The
-check counts, not the act: a late act is for fencing to refuse.
+again (t1). The shortest answer, r, was computed at some moment from t0 to t1, so every lease holds at least from t1
+until t0 + r. A process that was killed or stopped at t1 may still act until then, and no other process may. A worker
+that is stopped between the two readings finds that t1 is beyond t0 + r, and claims nothing. The time of the check
+counts, not the time of the act: it is up to fencing to refuse a late act.
 
 **What ends a claim early.** When the worker is asked to give a partition up, it notes `done` before it answers, so the
-claim has ended before another process can be given the partition. A lease that is lost does not end it: the claim lasts
-until the end that was noted.
+claim has ended before another process can get the partition. A lost lease does not end a claim: it lasts until the end
+that was noted.
 
-Each line is one `write` to a file opened for appending, so it outlives kill -9. A line that is missing claims less than
-was true, never more.
+Each line is one `write` to a file opened for appending, so it survives kill -9. A missing line means that less is
+claimed than was true, never more.
 """
 
 import os
@@ -61,11 +61,11 @@ class _Terms(_Note, frozen=True):
 
 
 class Done(_Terms, frozen=True):
-    """From `at` on, the writer does not act for these partitions any more under these terms."""
+    """From `at` on, the writer no longer acts for these partitions under these terms."""
 
 
 class Lost(_Terms, frozen=True):
-    """At `at`, the writer found that it does not hold the leases of these partitions under these terms any more."""
+    """At `at`, the writer found that it no longer holds the leases of these partitions under these terms."""
 
 
 class Opened(_Note, frozen=True):
@@ -75,7 +75,7 @@ class Opened(_Note, frozen=True):
 
 
 class Halted(_Note, frozen=True):
-    """The member told its program to stop at once, for so many partitions."""
+    """The member ordered its program to stop immediately, for this many partitions."""
 
     at: float
     partitions: int
@@ -83,8 +83,8 @@ class Halted(_Note, frozen=True):
 
 
 class Woke(_Note, frozen=True):
-    """The worker found that it had not run for `asleep` seconds, and asked a lease that it had held before anything
-    else: `refusal` is the lease's answer, and empty if it still holds."""
+    """The worker found that it had not run for `asleep` seconds. Before anything else, it asked a lease that it had
+    held: `refusal` is the lease's answer, and is empty if the lease still holds."""
 
     at: float
     asleep: float
@@ -98,7 +98,7 @@ class Left(_Note, frozen=True):
 
 
 class Failed(_Note, frozen=True):
-    """The member could not start, or ended by an error."""
+    """The member could not start, or ended with an error."""
 
     error: str
 
@@ -107,7 +107,7 @@ Note = Acts | Done | Lost | Opened | Halted | Woke | Left | Failed
 
 
 def in_true_time(note: Note, rate: float) -> Note:
-    """What a process noted whose clock a test has bent, to run at `rate` times the true time."""
+    """A note in true time, written by a process whose clock a test has bent to run at `rate` times the true time."""
     match note:
         case Acts(since, until, terms):
             return Acts(since / rate, until / rate, terms)
@@ -123,7 +123,7 @@ _decoder: msgspec.json.Decoder[Note] = msgspec.json.Decoder(Note)
 
 
 class Notebook:
-    """Where one process writes its notes. Threads may share it, but for `Acts`."""
+    """Where one process writes its notes. Threads may share it, except for `Acts`."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -137,14 +137,14 @@ class Notebook:
 
 
 class NoteReader:
-    """Reads along what one process notes."""
+    """Follows what one process notes."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._position = path, 0
         self._terms: dict[int, int] = {}
 
     def fresh(self) -> Iterator[Note]:
-        """The notes since the last call. A line that is not finished yet is left for the next."""
+        """The notes since the last call. An unfinished line is left for the next call."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:

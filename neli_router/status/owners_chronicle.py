@@ -1,27 +1,27 @@
-"""The chronicle of a group whose owners are told by a store: what it says, as people are shown a group.
+"""The chronicle of a group whose owners are in a store: the store's content, in the form in which people see a group.
 
     listing --who is alive, and holds what?--> state --what changed?--> events, counts --.
        |                                                                  ^              +--> GroupView
        '----- expiries ---------------------------------------------------|--> vitals ---'
     outlook --why this leader? (among peers)------------------------------'
 
-A protocol that borrows a consumer group writes no records: a member knows what it leads itself, and tells the store.
-So do members that elect among themselves.
-Here the store's listings take the place of the records. A state is made of each as if it had been folded: a seat for
-each card that has not expired, an owner where a live holder holds a term. So all that asks a GroupView works as ever.
+A protocol that borrows a consumer group writes no records: a member knows only what it leads itself, and reports it to
+the store. So do members that elect among themselves. Here the store's listings take the place of the records. Each
+listing becomes a state, as if it had been folded: a seat for each card that has not expired, and an owner where a live
+holder holds a term. So everything that uses a GroupView works as usual.
 
     a card that was not there          join
-    a card that ran out, or is gone    expire, or leave: the partitions are no member's from then on
+    a card that ran out, or is gone    expire, or leave: from then on no member has the partitions
     a member leads more                claim, or a part of its join if that was just before
     a member leads less                release, if no other leads it instead: its lease was lost, or given back
 
-A broker alone knows why it gave a partition to a member, so these have no reason. Among peers, this agent's member
-heard why a leader was elected, under the very term that the store names, or why there is none; it may hear of it a
-moment later than the store, and then the event is told again with its reason. So it knows which members are drained.
-There are no targets but the owners, no pins, loads or lags, and a vital says until when the store takes a member to be
-alive.
+Only a broker knows why it gave a partition to a member, so these events have no reason. Among peers, this agent's
+member heard why a leader was elected, under the very term that the store names, or why there is none. It may hear that
+a moment later than the store; the event is then sent again with its reason. In the same way it knows which members are
+drained. The only targets are the owners; pins, loads and lags are absent. A vital says until when the store considers a
+member alive.
 
-Events are numbered by the store's changes. One change may be several events, so a number is raised where it is taken.
+Events are numbered by the store's changes. One change may lead to several events, so each event takes the next number.
 """
 
 from collections.abc import Mapping
@@ -40,14 +40,14 @@ from neli_router.status.group_view import Cause, Vital
 __all__ = ["EXPLAINED_MAX", "OwnersChronicle"]
 
 STORE = "the store of owners"
-"""By its clock a silent member expires, and by no other member's word."""
+"""A silent member expires by the store's clock, and not on any other member's word."""
 
 EXPLAINED_MAX = 10.0
-"""Seconds after which nobody waits for the reason of an event any more: whoever did not hear of that election never
-will."""
+"""Seconds after which an event no longer waits for its reason: a member that has not heard of the election by then
+never will."""
 
 VERSION = 1
-"""Of a fold that never takes place."""
+"""The version of a fold that never takes place."""
 
 
 class OwnersChronicle(Chronicle):
@@ -60,28 +60,28 @@ class OwnersChronicle(Chronicle):
         """Which table it was; empty if there was none yet, and None before the first listing."""
         self._number = 0
         self._growing: dict[str, Episode] = {}
-        """Member -> the newest event of partitions that it came to lead."""
+        """Member -> the newest event of partitions that it started to lead."""
         self._outlook: Outlook | None = None
         self._unexplained: list[tuple[Episode, int, int]] = []
         """Events without a reason yet, each with a partition and its term."""
 
     def look(self, outlook: Outlook | None) -> None:
-        """This is what this agent's member knows of its peers. From any thread."""
+        """Take what this agent's member knows of its peers. May be called from any thread."""
         self._outlook = outlook
 
     def listed(self, listing: Listing, asked_at: float, now: float) -> None:
-        """This is all that the store says."""
+        """Take everything that the store says."""
         if listing.layout not in (None, self._genesis.layout):
-            return  # Another group's: look-ups are refused with the reason.
+            return  # The listing is another group's; look-ups are refused with that reason.
         before = self.group.state
         since, was = listing.version.since, self._since
-        self._since = since or was or ""  # One that was emptied is told of by the next, which is made anew.
+        self._since = since or was or ""  # An emptied store is noticed by its next table, which is a new one.
         self._number = max(self._number, listing.version.revision)
         state = self._state_of(listing, before)
         if was in ("", since):
             self._tell_changes(before, state, listing, now)
         elif since and was is not None:
-            # It lost what it knew: its members tell it again, and none of them has left.
+            # The store lost what it knew: its members report again, and none of them has left.
             self._counts["restarts"] += 1
         self._explain(now)
         lease = self._genesis.lease
@@ -93,7 +93,7 @@ class OwnersChronicle(Chronicle):
         self._publish(state, vitals)
 
     def away(self) -> None:
-        """The store does not answer: its members may be alive for as long as that lasts."""
+        """The store does not answer. Its members may be alive for as long as that lasts."""
         if self.group.vitals:
             self._publish(self.group.state, {})
 
@@ -110,7 +110,7 @@ class OwnersChronicle(Chronicle):
         for partition, (term, holder) in (listing.holdings or {}).items():
             if partition < partitions:
                 owners[partition], terms[partition] = holder if holder in seats else None, term
-        # The same objects if they say the same: by that a hub sees that people would see nothing new.
+        # Keep the same objects if nothing differs: by that a hub sees that people would see nothing new.
         kept = before.owners if before.owners == tuple(owners) else tuple(owners)
         return State(
             at=self._number,
@@ -127,7 +127,7 @@ class OwnersChronicle(Chronicle):
         )
 
     def _seats(self, alive: Mapping[str, Card], before: State) -> dict[str, Seat]:
-        """In the order in which they came; those that came together, by name."""
+        """In the order in which they came; those that came together are ordered by name."""
         known = [holder for holder in before.seats if holder in alive]
         fresh = sorted(alive.keys() - before.seats.keys(), key=lambda holder: (alive[holder].name, holder))
         seats = {}
@@ -143,7 +143,7 @@ class OwnersChronicle(Chronicle):
         if state.seats is before.seats and state.owners is before.owners:
             return
         reasons: dict[str, Episode] = {}
-        """Holder -> the event of its coming or going."""
+        """Holder -> the event of its arrival or departure."""
         for holder, seat in before.seats.items():
             if holder not in state.seats:
                 _, expires_ms = listing.holders.get(holder, (None, 0))

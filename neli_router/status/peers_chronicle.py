@@ -1,20 +1,21 @@
-"""The chronicle of a group without a broker and without a store of owners: what one member knows of its peers, as
-people are shown a group.
+"""The chronicle of a group without a broker or a store of owners: what one member knows of its peers, in the form in
+which people see a group.
 
     outlook --who is silent, who leads what?--> state --what changed?--> events, counts --> GroupView
 
-Nobody writes down what such a group does. A member knows its peers by their places in the list, hears which of them are
-alive, and knows a leader for each partition that it helps to elect one for. Here this takes the place of the records: a
-seat for each peer, and its leader as the owner of each partition. So all that asks a GroupView works as ever, and says
-what *this* member believes. Another one may know of a leader a moment before, or be cut off and know of none.
+Such a group leaves no written record. A member knows its peers by their places in the list, hears which of them are
+alive, and knows a leader for each partition for which it is a voter. Here this knowledge takes the place of the
+records: a seat for each peer, and its leader as the owner of each partition. So everything that uses a GroupView works
+as usual, and shows what *this* member believes. Another member may learn of a leader a moment earlier, or be cut off
+and know of none.
 
-    a peer that answers no more            silence
-    one that does again                    hear
+    a peer that no longer answers          silence
+    a peer that answers again              hear
     a partition has another leader         elect
-    a partition has none any more          release, or vacate if nothing is left to its leader; with the reason
+    a partition no longer has one          release, or vacate if its leader has none left; with the reason
 
-Peers are called as the list spells them. Their addresses for clients, and which of them are drained, are as they say
-of themselves. There are no targets, pins, loads, lags or leases.
+Peers are named as the list spells them. Their addresses for clients, and which of them are drained, are as they report
+themselves. This view has no targets, pins, loads, lags or leases.
 
 Events are numbered by the order in which they were seen.
 """
@@ -31,7 +32,7 @@ from neli_router.status.group_view import Cause
 __all__ = ["PeersChronicle"]
 
 VERSION = 1
-"""Of a fold that never takes place."""
+"""The version of a fold that never takes place."""
 
 
 class PeersChronicle(Chronicle):
@@ -43,16 +44,17 @@ class PeersChronicle(Chronicle):
         self._number = 0
         self._seen: Outlook | None = None
         self._growing: dict[tuple[bool, str, str], Episode] = {}
-        """(whether it came to lead, peer, reason) -> the newest event of such partitions."""
+        """(whether the peer started to lead, peer, reason) -> the newest event of such partitions."""
 
     def look(self, outlook: Outlook | None) -> None:
-        """This is what the member knows now."""
+        """Take what the member knows now."""
         before = self._seen
         if outlook is None or outlook is before:
             return
         self._seen = outlook
         if before is None:
-            before = outlook  # What was so when the member began is no event, but for its leaders: there were none.
+            # The initial state is not news, except for its leaders: there were none before.
+            before = outlook
         self._tell_peers(before, outlook)
         self._tell_leaders(outlook)
         self._publish(self._state_of(outlook), {})
@@ -66,7 +68,7 @@ class PeersChronicle(Chronicle):
             if card is not None and card.drained:
                 drains[peer] = 0
         owners, terms = _led(outlook)
-        # The same objects if they say the same: by that a hub sees that people would see nothing new.
+        # Keep the same objects if nothing differs: by that a hub sees that people would see nothing new.
         kept = before.owners if before.owners == owners else owners
         return State(
             at=self._number,
@@ -106,22 +108,23 @@ class PeersChronicle(Chronicle):
             reason = "" if led is None else led.reason
             cause: Cause = "elect" if target else "release" if source in leads else "vacate"
             event = self._event_of(cause, target or source or "", reason, outlook.at)
-            event.cause = cause  # What it led goes partition by partition, and the last one shows that it was all.
+            # Its partitions are vacated one by one, and only the last one shows that nothing is left.
+            event.cause = cause
             moves.append((event, source, target, partition))
         number = self._next() if moves else 0  # One number for all of them, above that of each event.
         for event, source, target, partition in moves:
-            # One that is not of all its partitions would be false for some: the table has those.
+            # A term that is not the same for all its partitions would be wrong for some; the table has each of them.
             event.term = terms[partition] if not event.counts or event.term == terms[partition] else 0
             event.add(source, target, partition, number, outlook.at)
         self._keep(None, len(moves))
 
     def _event_of(self, cause: Cause, peer: str, reason: str, now: float) -> Episode:
-        """Leaders of partitions are elected one after another: what comes within a lease, for one reason, is one
+        """Leaders of partitions are elected one after another: changes within a lease, for one reason, are one
         event."""
         key, lease = (cause == "elect", peer, reason), self._genesis.lease
         event = self._growing.get(key)
         if event is None or now - max(event.read_at, event.last_at) > lease:
-            # Those that have come to rest go: reasons name terms and counts, and there is no end of them.
+            # Drop events that have settled: reasons name terms and counts, so their number is unlimited.
             self._growing = {
                 other: old for other, old in self._growing.items() if now - max(old.read_at, old.last_at) <= lease
             }
@@ -139,6 +142,6 @@ class PeersChronicle(Chronicle):
 
 
 def _led(outlook: Outlook) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
-    """For each partition the peer that leads it, and the term."""
+    """For each partition, the peer that leads it, and the term."""
     owners = tuple(None if one is None or one.leader is None else outlook.peers[one.leader] for one in outlook.leaders)
     return owners, tuple(0 if one is None else one.term for one in outlook.leaders)

@@ -1,18 +1,18 @@
-"""The referee: did two processes ever act for one partition at once? It knows their notes, and no protocol.
+"""The referee: did two processes ever act for one partition at the same time? It knows only their notes, no protocol.
 
     notes --of one process--> Life: spans, by partition and term --side by side, for each partition--> Verdict
 
     process a, term 5   |=========|==done            handover: the process itself ended the span
     process b, term 9              |======|          takeover: the span just ended, its process killed or too late
-    process c, term 12                 |==========|  OVERLAP with b, for as long as both go on
+    process c, term 12                 |==========|  OVERLAP with b, for as long as both continue
 
 A *span* is an unbroken time in which one process might act for one partition under one term. Two spans of a partition
 that share a moment are an overlap, unless they are of the same process and term: a process that was expired and joins
-again is a new owner, like any other process. Along time, the terms of a partition may only rise: `regressions` are
-spans with a lower term than an earlier span had, or with the term of another process; `relapses` are spans under a term
-that their process had noted to be done with.
+again is a new owner, like any other process. Over time, the terms of a partition may only rise. `regressions` are spans
+with a lower term than an earlier span had, or with the term of another process. `relapses` are spans under a term that
+their process had already noted as done.
 
-Between the first span of a partition and the last, a time without any is no fault, but users wait for it (`unled`).
+A gap between the first and the last span of a partition is not a fault, but users have to wait for it to end (`unled`).
 """
 
 from collections import defaultdict
@@ -28,7 +28,7 @@ from neli_router.status.notes import Acts, Done, Failed, Halted, Left, Lost, Not
 __all__ = ["CLOCK_ERROR", "Life", "LifePhase", "Overlap", "Span", "Unled", "Verdict", "judged"]
 
 CLOCK_ERROR = NARROW_NS / 1e9
-"""How far two processes of one host may be apart in reading its clock. A shorter overlap was seen by none."""
+"""How far two processes of one host may differ in reading its clock. A shorter overlap is invisible to both."""
 
 LifePhase = Enum("LifePhase", "STARTING MEMBER STOPPED KILLED LEAVING LEFT FAILED")
 
@@ -51,7 +51,7 @@ class Span:
 
 @dataclass(slots=True)
 class Life:
-    """One process from its start to its end, by its notes: the second process of member m1 is `m1.2`."""
+    """One process from its start to its end, by its notes. The second process of member m1 is `m1.2`."""
 
     label: str
     pid: int = 0
@@ -59,7 +59,7 @@ class Life:
     phase: LifePhase = LifePhase.STARTING
     spans: list[Span] = field(default_factory=list)
     held: dict[int, Span] = field(default_factory=dict)
-    """By partition, those that the process has not noted to be over. They end at `until` if it notes no more."""
+    """By partition: spans that the process has not noted as over. They end at `until` if it notes nothing further."""
     until: float = 0.0
     halted: list[Halted] = field(default_factory=list)
     woke: list[Woke] = field(default_factory=list)
@@ -67,18 +67,18 @@ class Life:
     acts: int = 0
     error: str = ""
     killed_at: float = inf
-    """When it was about to be killed: from then on it acts no more, whatever its lease allowed. Its last instructions
-    take far less than a takeover does, and the tests of witnesses show that none begins before they are over."""
+    """When it was about to be killed: from then on it no longer acts, whatever its lease allowed. Its last instructions
+    take far less time than a takeover, and the tests of witnesses show that no takeover begins before they are over."""
     _latest: dict[tuple[int, int], Span] = field(default_factory=dict)
     """By partition and term."""
 
     @property
     def name(self) -> str:
-        """Of the member."""
+        """The name of the member."""
         return self.label.partition(".")[0]
 
     def hear(self, note: Note) -> None:
-        """Take into account the note that follows those heard before."""
+        """Take the next note into account, in the order of writing."""
         match note:
             case Acts(since, until, terms):
                 self.until, self.acts = until, self.acts + len(terms)
@@ -122,7 +122,7 @@ class Overlap:
     seconds: float
 
     def __str__(self) -> str:
-        return f"partition {self.first.partition}: {self.first} beside {self.second}, {1e3 * self.seconds:.3f} ms"
+        return f"partition {self.first.partition}: {self.first} and {self.second}, {1e3 * self.seconds:.3f} ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +146,16 @@ class Verdict:
     """Acts for single partitions."""
     handovers: int
     takeovers: int
-    """Partitions that passed on although their holder had not noted to be done."""
+    """Partitions that passed on although their holder had not noted `done`."""
     processes: dict[int, set[str]]
     """Partition -> the processes that acted for it."""
     terms: set[tuple[int, int, str]]
-    """Every partition, term and process that acted."""
+    """Every combination of partition, term and process that acted."""
     unled: Sequence[Unled]
 
     @property
     def faults(self) -> list[str]:
-        """All that must never be, in words."""
+        """Everything that must never happen, in words."""
         return [
             *(f"overlap of {overlap}" for overlap in self.overlaps),
             *(f"partition {one.partition}: a term went back from {one} to {two}" for one, two in self.regressions),
@@ -164,7 +164,7 @@ class Verdict:
 
 
 def judged(lives: Iterable[Life]) -> Verdict:
-    """The verdict on all that was heard from these processes."""
+    """The verdict on everything that was heard from these processes."""
     lives = list(lives)
     by_partition: dict[int, list[Span]] = defaultdict(list)
     acted = [replace(span, until=min(span.until, life.killed_at)) for life in lives for span in life.spans]
@@ -184,7 +184,7 @@ def judged(lives: Iterable[Life]) -> Verdict:
     )
 
 
-# Each of these gets the spans of one partition, in the order of their beginning.
+# Each of these gets the spans of one partition, ordered by when they begin.
 
 
 def _overlaps(spans: Sequence[Span]) -> Iterator[Overlap]:
@@ -192,13 +192,13 @@ def _overlaps(spans: Sequence[Span]) -> Iterator[Overlap]:
         for second in spans[place + 1 :]:
             if first.until - second.since <= CLOCK_ERROR:
                 break
-            # However short the second is: an act takes no time.
+            # Even if the second span is very short, because an act takes no time.
             if (first.process, first.term) != (second.process, second.term) and second.until > second.since:
                 yield Overlap(first, second, min(first.until, second.until) - second.since)
 
 
 def _regressions(spans: Sequence[Span]) -> Iterator[tuple[Span, Span]]:
-    """Every span whose term is below the highest before it, or is that of another process."""
+    """Every span whose term is below the highest before it, or equals the term of another process."""
     highest = spans[0]
     for span in spans[1:]:
         if (highest.process, highest.term) != (span.process, span.term) and span.term <= highest.term:

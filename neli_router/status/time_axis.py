@@ -7,18 +7,20 @@
 Each Beat carries `sent_at`, a reading of its writer's clock, and `at`, how far the writer had read by then. The oldest
 member's clock is the reference. A Beat of another member was sent after every Beat of the reference that its writer had
 read, and before every Beat of the reference whose writer had read *it*. So the shift between the two clocks lies within
-bounds, which each exchange narrows. They widen again as time passes, because no clock's rate is exact. The middle is
-off by at most half of their width, and that is about half a beat: members answer each other's Beats no sooner.
+bounds, and each exchange narrows them. They widen again as time passes, because no clock's rate is exact. The middle of
+the bounds is off by at most half their width, which is about half a beat, because members answer each other's Beats no
+sooner.
 
-The members of one host read one clock. If a shift of nothing lies within the bounds, it is taken for the truth, and the
-axis is exact. Two hosts whose clocks agree to within a beat by chance are taken for one as well. That does no harm:
-more than a beat is never promised.
+The members of one host read one clock. If a shift of zero lies within the bounds, it is taken for the truth, and the
+axis is exact. Two hosts whose clocks happen to agree to within a beat are treated as one as well. That does no harm,
+because no better accuracy than a beat is ever promised.
 
-A record that has no time was written after the Beats before it, and before the first Beat whose writer had read it.
+A record without a time was written after the Beats before it, and before the first Beat whose writer had read it.
 
-If the reference departs, the oldest of those whose clocks are known takes its place, and the axis goes on. If there is
-none, because no member lived through a time, then the axis breaks there. If all clocks were one so far, the next part
-begins by that clock, unless it went back. Else it begins right where the last one ended, and the time between is lost.
+If the reference departs, the oldest member whose clock is known takes its place, and the axis continues. If there is
+none, because no member lived through the whole time, the axis breaks there. If all clocks have been one so far, the
+next part begins by that clock, unless it went back. Otherwise it begins right where the last part ended, and the time
+between is lost.
 """
 
 from bisect import bisect_left
@@ -34,7 +36,7 @@ TOLERANCE = 0.001
 """How far two processes of one host may differ in reading its clock (see clock.py)."""
 
 REMEMBERED_MAX = 4096
-"""Beats of the reference that are remembered. A member that had read none of so many is no witness of time."""
+"""Beats of the reference that are remembered. A member that has read none of these says nothing about time."""
 
 
 @dataclass(slots=True)
@@ -50,7 +52,7 @@ class _Bounds:
         return self.high - self.low < inf
 
     def narrow(self, low: float, high: float, now: float, drift: float) -> bool:
-        """Whether what is new fits to what was known. If not, the clock jumped, and all begins anew."""
+        """Returns whether the new bounds fit the known ones. If not, the clock jumped, and the bounds start over."""
         if self.as_of > -inf:  # Both clocks may be off, in opposite directions.
             self.low -= 2 * drift * max(0.0, now - self.as_of)
             self.high += 2 * drift * max(0.0, now - self.as_of)
@@ -62,29 +64,29 @@ class _Bounds:
 
 
 class TimeAxis:
-    """Fed with Beats and departures in the order of the ledger; asked for the times of records and of readings.
+    """Takes Beats and departures in the order of the ledger, and gives the times of records and of clock readings.
 
-    With `one_clock`, all members are known to be of one host.
+    With `one_clock`, all members are known to be on one host.
     """
 
     def __init__(self, *, drift: float = DRIFT_MAX, one_clock: bool = False) -> None:
         self.now = -inf
         """The latest time that is known."""
         self.error = 0.0
-        """The most that a time of another clock than the reference's may be off, so far. 0 if there is one clock."""
+        """How far a time by another clock than the reference's may be off at most, so far. 0 if there is one clock."""
         self.breaks: list[int] = []
-        """Offsets of the Beats at which the axis begins anew."""
+        """Offsets of the Beats at which the axis starts over."""
         self.jumps: list[tuple[int, str]] = []
         """Offsets and incarnations of the Beats that contradict what was known of their clocks."""
         self._drift = drift
         self._one_clock = one_clock
         self._agreed = False
-        """Whether a clock was found to be the reference's."""
+        """Whether any other clock was found to be the same as the reference's."""
         self._reference = ""
         self._bounds: dict[str, _Bounds] = {}
         """In the order of the first Beats, so the oldest first."""
         self._shifts: dict[str, float] = {}
-        """As last known, of those who departed, too: their notes are read afterwards."""
+        """The last known shifts, including those of departed members: their notes are read afterwards."""
         self._unread: dict[str, tuple[int, float]] = {}
         """Offset and reading of each member's newest Beat that the reference had not read when it last beat."""
         self._places: deque[int] = deque(maxlen=REMEMBERED_MAX)
@@ -116,7 +118,7 @@ class TimeAxis:
                 self._narrow(offset, by, now - sent_at, inf, now)
             self._unread[by] = (offset, sent_at)
         if not bounds.known:
-            return  # No word of this clock counts before it is known: a wrong one could never be taken back.
+            return  # A clock does not count before its shift is known: a wrong time could never be taken back.
         time = sent_at + self._shifts[by]
         self.now = max(self.now, time)
         while self._open and self._open[0] < at:
@@ -144,7 +146,7 @@ class TimeAxis:
         self._open.append(offset)
 
     def when(self, offset: int) -> tuple[float, float]:
-        """The earliest and the latest time at which the marked record was written."""
+        """The earliest and the latest time at which the marked record may have been written."""
         low, high = self._marks[offset]
         return (low, high) if high < inf else (self.now, self.now)
 
@@ -160,7 +162,7 @@ class TimeAxis:
             self.breaks += [] if trusted and sent_at >= self.now else [offset]
             shift = 0.0 if trusted and sent_at >= self.now else self.now - sent_at
         self._reference, self._shifts[by] = by, shift
-        # Bounds that others have were against the former reference.
+        # The bounds of the others were relative to the former reference.
         self._bounds = {by: _Bounds(shift, shift)}
 
     def _narrow(self, offset: int, by: str, low: float, high: float, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures that the tests of the agent share: agents that run once for all, since each owes the wait of a lease."""
+"""Fixtures that the agent's tests share. Agents run once for all tests, because each has to wait for a lease first."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +35,7 @@ def client(place: tuple[StandIn, str]) -> Iterator[Client]:
 
 @pytest.fixture(name="agent", scope="session")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """On both kinds of socket, alone in its group. Tests leave it as they found it."""
+    """An agent on both kinds of socket, alone in its group. Tests leave it as they found it."""
     folder = tmp_path_factory.mktemp("agent")
     options = AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
     with running(configured(folder, lease=STEADY), options) as agent:
@@ -51,7 +51,7 @@ def _one_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 @pytest.fixture(name="pair")
 def with_another_member(one_pair: Pair) -> Iterator[Pair]:
-    """An agent that leads nothing, and a member that leads all. The fixture takes a test's pins back."""
+    """An agent that leads nothing, and a member that leads everything. The fixture takes back a test's pins."""
     agent, other = one_pair
     yield agent, other
     for partition in other.state.pins:

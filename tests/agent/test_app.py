@@ -106,10 +106,10 @@ def test_many_keys_have_their_owners_in_their_order(agent: Running) -> None:
 @pytest.mark.parametrize(
     ("body", "found"),
     [
-        (b"", "it is no JSON"),
-        (b"{", "it is no JSON"),
-        (b"\xff\xfe", "it is no JSON"),
-        (b'{"keys": ["\xff"]}', "it is no JSON"),
+        (b"", "it is not JSON"),
+        (b"{", "it is not JSON"),
+        (b"\xff\xfe", "it is not JSON"),
+        (b'{"keys": ["\xff"]}', "it is not JSON"),
         (b"[" * 100_000, "Expected `object`, got `array`"),
         (b'{"keys": [' + b"[" * 100_000, "Expected `str`, got `array` - at `$.keys[0]`"),
         (b'{"keys": "Secret"}', "Expected `array`, got `str` - at `$.keys`"),
@@ -130,7 +130,7 @@ def test_a_lease_says_how_long_it_holds_and_is_not_waited_for_where_it_is_led(ag
     assert 0 < found.remaining <= STEADY
     assert DRAIN == found.drain_timeout
     assert get(agent, "leadership", LeaseView, role="3", timeout="0").leads
-    # A lease is of one role, and a timeout is a number of seconds.
+    # A lease belongs to one role, and a timeout is a number of seconds.
     with agent.client() as client:
         for query in ("", "role=1&role=2", "key=1", "rol=1"):
             assert refused(client.get(f"/v1/lease?{query}")).kind in {"BadKey", "BadRequest"}
@@ -164,7 +164,7 @@ def test_table_members_and_status_fit_together_and_the_history_says_who_joined_a
 
 def test_events_are_streamed_as_they_come_and_once_more_when_they_have_grown(tmp_path: Path) -> None:
     options = AgentOptions(socket=str(tmp_path / "agent.sock"))
-    # Leases that a busy machine keeps: an expiry would be an event, too.
+    # Leases that survive on a busy machine: an expiry would be an event, too.
     with running(configured(tmp_path, lease=STEADY), options) as agent:
         agent.await_ready()  # Its own Join is in the history.
         told: list[dict[str, Any]] = []
@@ -238,7 +238,7 @@ def test_loads_are_previewed_then_granted_then_forgotten(agent: Running) -> None
 
 
 def test_loads_said_again_are_said_in_another_unit_unless_some_are_left_out(agent: Running) -> None:
-    """Or nothing would change, and assignment would not go on."""
+    """Otherwise nothing would change, and assignment would not continue."""
     with agent.client() as client:
         for loads, expected in (
             ({"0": 3.0, "1": 1.0}, {0: 3.0, 1: 1.0}),

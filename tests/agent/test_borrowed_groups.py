@@ -1,6 +1,7 @@
-"""Agents of groups that live in a consumer group of a real Kafka, and tell owners to a real Redis: as processes.
+"""Agents of groups that live in a consumer group of a real Kafka, and publish owners to a real Redis: as processes.
 
-What the broker gives, the agents' commands, pages and metrics show; what such a protocol cannot do is refused in words.
+The agents' commands, pages and metrics show what the broker provides; what such a protocol cannot do is refused in
+words.
 """
 
 import json
@@ -31,7 +32,7 @@ from tests.support.waiting import PATIENCE, until
 
 PARTITIONS = 4
 LEASE = 5.0
-"""That of fast-neli, unless another is chosen."""
+"""The lease of fast-neli, unless another is chosen."""
 WISHES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("drain", {"name": "b"}),
     ("undrain", {"name": "b"}),
@@ -44,13 +45,13 @@ WISHES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 class AgentProcess:
-    """`neli agent`, started by its options alone, with a socket of its own."""
+    """`neli agent`, started with options only, with its own socket."""
 
     def __init__(self, folder: Path, name: str, options: list[str]) -> None:
         self.socket = f"{folder}/{name}.sock"
         given = [*options, "--name", name, "--address", f"{name}:1", "--socket", self.socket]
         self._log = folder / f"{name}.log"
-        # The variables that say where the tests' servers are would be slips to the command.
+        # The variables that name the tests' servers would look like mistyped options to the command.
         environment = {name: text for name, text in os.environ.items() if not name.startswith("NELI_")}
         command = [sys.executable, "-m", "neli_router", "agent", *given]
         with self._log.open("w") as log:
@@ -106,7 +107,7 @@ def test_a_killed_agent_vanishes_from_the_others_page_which_takes_over_under_hig
     until(lambda: {"a": 2, "b": 2} == a.shown == b.shown, "two members with two partitions each")
     until(lambda: a.get("/ready").status_code == 200, "its readiness")
 
-    # Its commands, and its numbers.
+    # Its commands and its numbers.
     owners = [json.loads(line) for line in a.ask("table", "--output", "json").output.splitlines()]
     assert {"a": 2, "b": 2} == {name: [one["owner"] for one in owners].count(name) for name in "ab"}
     lines = a.ask("owner", *(f"--role={i}" for i in range(4)), "--output=json").output.splitlines()
@@ -119,13 +120,13 @@ def test_a_killed_agent_vanishes_from_the_others_page_which_takes_over_under_hig
     status = a.get("/v1/status").json()
     assert ("fast-neli", "kafka", "redis") == (status["protocol"], status["table"]["address"][:5], status["store"][:5])
 
-    # A program of its host leads, for no longer than the member itself may.
+    # A program on its host leads, for no longer than the member itself may.
     mine = next(one["partition"] for one in owners if one["owner"] == "a")
     lease = a.get(f"/v1/lease?role={mine}").json()
     assert lease["leads"]
     assert 0 < lease["remaining"] <= LEASE
 
-    # What such a group cannot do.
+    # The limits of such a group.
     for wish, body in WISHES:
         refused = a.post(f"/v1/{wish}", body)
         assert (409, "BeyondProtocol") == (refused.status_code, refused.json()["kind"])
@@ -133,7 +134,7 @@ def test_a_killed_agent_vanishes_from_the_others_page_which_takes_over_under_hig
     assert EXIT_REFUSED == said.exit_code
     assert "its broker shares the partitions out, and it takes no wishes: stop a member to empty it" in said.stderr
 
-    # Death.
+    # A death.
     terms = {one["partition"]: one["term"] for one in owners}
     b.process.kill()
     until(lambda: a.shown in ({"a": 2}, {"a": 4}), "the dead one to be gone")
@@ -156,7 +157,7 @@ def test_a_member_that_the_broker_gives_nothing_is_on_the_page_and_leaves_it_at_
     until(lambda: [0, 1] == sorted(agents["a"].shown.values()), "one member more than there are partitions")
     (leader, idle) = sorted(agents, key=agents["a"].shown.get, reverse=True)
     until(lambda: agents[idle].get("/ready").status_code == 200, "the readiness of a member that stands by")
-    assert agents[idle].metric("neli_lease_left_seconds") is None  # An alert on 0 would ring for it for ever.
+    assert agents[idle].metric("neli_lease_left_seconds") is None  # An alert on 0 would fire for it permanently.
     agents[idle].process.terminate()
     assert EXIT_DONE == agents[idle].process.wait(PATIENCE)
     until(lambda: idle not in agents[leader].shown, "it to be gone")

@@ -27,7 +27,7 @@ def test_owners_come_in_the_order_of_their_keys_and_a_key_without_one_says_why_a
     views = client.owners(["a", "nobody", b"\xff"])
     assert ["alpha", None, "alpha"] == [view.name for view in views]
     assert "no member is left" == views[1].why
-    # More than one request may carry.
+    # More than fits into one request.
     assert 30_000 == len(client.owners(f"customer-{number:030}" for number in range(30_000)))
     assert stand_in.requests.count("/v1/owners") > 2
     with pytest.raises(NoOwner, match="no member is left") as caught:
@@ -85,9 +85,9 @@ def test_where_no_agent_is_the_error_says_what_is_there_instead(tmp_path: Path) 
 
 
 def test_a_socket_of_another_user_is_told(tmp_path: Path) -> None:
-    """In a process without root's rights, for which there is no other way to be refused."""
+    """Runs in a process without root's rights, because root is never refused."""
     with standing_in(tmp_path) as (_, address):
-        # The child may not be able to read this project. So ask and fail here first, which imports all that it needs.
+        # The child may not be able to read this project. So ask and fail here first, to import everything it needs.
         with Client(address) as client:
             assert client.members().members
         with Client(f"{tmp_path}/none.sock") as client, pytest.raises(NoAgent):
@@ -127,7 +127,7 @@ def test_a_refusal_is_raised_as_the_agent_raised_it_a_hanging_one_is_given_up_an
 
 def test_over_tcp_a_missing_or_wrong_token_says_where_to_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:1")  # A proxy that the environment names hears nothing.
+        monkeypatch.setenv(name, "http://127.0.0.1:1")  # A proxy from the environment is never used.
     with standing_in() as (agent, address):
         agent.token = "correct-horse-battery"  # noqa: S105 - of a test.
         with Client(address) as client, pytest.raises(NeliError, match=r"none was given: .*NELI_TOKEN.*--token-file"):
@@ -138,7 +138,7 @@ def test_over_tcp_a_missing_or_wrong_token_says_where_to_put_it(monkeypatch: pyt
         monkeypatch.setenv("NELI_TOKEN", "correct-horse-battery")
         with Client(address) as client:
             assert ["alpha"] == [member.name for member in client.members().members]
-    # One that would leave the host, or break a header.
+    # A token that would leave the host, or break a header.
     for address, token in (("http://10.1.2.3", "t"), ("http://127.0.0.1", "a\r\nb"), ("http://127.0.0.1", "ü")):
         with pytest.raises(ConfigError):
             Client(address, token=token)
@@ -188,7 +188,7 @@ def test_leading_waits_is_renewed_and_gives_the_role_back(stand_in: StandIn, cli
 def test_a_revoked_lease_still_holds_so_that_the_program_may_finish(stand_in: StandIn, client: Client) -> None:
     stand_in.leads(remaining=20)
     with client.leading("nightly") as lease:
-        # The rest in an event was true when it was written. Only the answer to a question that is asked now counts.
+        # The time left in an event was true when it was written. Only the answer to a question asked now counts.
         stand_in.lease = LeaseView(0, False, "alpha", 7)
         asked = stand_in.requests.count("/v1/lease")
         stand_in.say("renewed", LeaseView(0, True, "alpha", 7, 500.0))
@@ -197,7 +197,7 @@ def test_a_revoked_lease_still_holds_so_that_the_program_may_finish(stand_in: St
         assert not lease.revoked.wait(0.01)
         stand_in.say("revoked", why="beta is to have it")
         assert (True, True) == (lease.revoked.wait(60), lease.holds())
-        # It is renewed while it finishes, although it does not lead any more in the sense that work may begin.
+        # It is renewed while it finishes, although it no longer leads in the sense that new work may begin.
         stand_in.lease = LeaseView(0, False, "alpha", 7, 90.0)
         stand_in.say("renewed")
         until(lambda: lease.remaining() > 60)
@@ -249,7 +249,7 @@ def test_closing_the_client_loses_its_blocks(stand_in: StandIn, client: Client) 
 def test_a_forked_child_connects_anew_has_no_lease_and_does_not_keep_the_stream(
     stand_in: StandIn, client: Client
 ) -> None:
-    """The agent would count the child as a holder for as long as it has the parent's connection."""
+    """Otherwise the agent would count the child as a holder for as long as it has the parent's connection."""
     stand_in.leads()
     reading, writing = os.pipe()
     with client.leading("nightly") as lease:
@@ -298,7 +298,7 @@ def test_clients_that_come_and_go_leave_no_descriptor_and_no_thread_behind(tmp_p
             with pytest.raises(NoAgent):
                 Client(f"{tmp_path}/none.sock").members()
         until(lambda: agent.held == 0)
-        # The stand-in's threads and sockets are of this process, too, and end a little later.
+        # The stand-in's threads and sockets belong to this process, too, and end a little later.
         until(lambda: all(now <= then + 3 for now, then in zip(open_now(), before, strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""The door: strangers at the port cost the agent nothing, and clients with the token notice nothing of it."""
+"""The door: strangers at the port cost the agent nothing, and clients with the token do not notice it."""
 
 import asyncio
 import gc
@@ -29,7 +29,7 @@ from tests.support.waiting import PATIENCE, until
 
 LEASE = 10.0
 SHORT_LEASE = 2.0
-"""A member owes a wait of a lease before it leads. Where nothing is lost if it is fenced, that is all that counts."""
+"""A member has to wait for a lease before it leads. Where being fenced costs nothing, only that wait matters."""
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 ASK = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"
 LAST = b"GET %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
@@ -46,7 +46,7 @@ def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(name="unfenced")
 def watched(agent: Running) -> Iterator[Running]:
-    """It leads all the time, by one and the same door."""
+    """The agent leads all the time, with one and the same door."""
     before = agent.agent.snapshot().fenced, door(agent)
     yield agent
     assert before == (agent.agent.snapshot().fenced, door(agent))
@@ -99,7 +99,7 @@ def test_an_attack_costs_neither_the_lease_nor_the_owner_nor_memory(unfenced: Ru
         for _ in range(10):
             assert b" 200 OK" in asked(unfenced, "/v1/owner?key=customer-7", kind="unix")
             assert b" 200 OK" in asked(unfenced, "/health", kind="unix")
-        # The one that asks is a stranger, too, and may have to make way.
+        # The client that asks is a stranger, too, and may have to make way.
         until(lambda: 0 < metric(unfenced, "neli_door_memory_bytes") < MEMORY_MAX)
         until(lambda: 0 < metric(unfenced, "neli_door_strangers") <= STRANGERS_MAX)
     until(lambda: metric(unfenced, "neli_door_connections") == 1, "the end of all connections but the one that asks")
@@ -110,7 +110,7 @@ def test_idle_strangers_keep_no_one_out(unfenced: Running) -> None:
         idle = [stack.enter_context(unfenced.connected("tcp")) for _ in range(STRANGERS_MAX + 20)]
         assert b" 200 OK" in asked(unfenced, "/health")
         assert metric(unfenced, "neli_door_strangers") <= STRANGERS_MAX
-        assert b"" == rest(idle[0])  # The one that rested longest made way.
+        assert b"" == rest(idle[0])  # The connection that was idle longest made way.
         with unfenced.stranger(headers=BEARER) as known:
             assert 200 == known.get("/v1/owner?key=a").status_code
 
@@ -130,7 +130,7 @@ def test_two_requests_at_once_are_answered_and_a_third_and_very_many_lines_end_t
             assert rest(one).startswith(b"HTTP/1.1 431 ")
     assert unfenced.agent.traffic.refusals["Pipelined"]
     assert metric(unfenced, 'neli_door_requests_total{outcome="pipelined"}')
-    with unfenced.connected() as one:  # The end of a body may have no more lines than a head.
+    with unfenced.connected() as one:  # A body's trailer is limited to as many lines as a head.
         one.sendall(b"POST /v1/owners HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n")
         one.sendall(b"a: b\r\n" * (HEADERS_MAX + 1) + b"\r\n")
         assert b" 200 OK" not in rest(one)
@@ -144,7 +144,7 @@ def test_many_strangers_who_ask_the_same_are_one_to_the_agent(unfenced: Running)
         clients = [stack.enter_context(unfenced.connected("tcp")) for _ in range(strangers)]
         for one in clients:
             one.sendall(LAST % b"/v1/status")
-        for _ in range(3):  # The door has read what came before these.
+        for _ in range(3):  # The door has read everything sent before these.
             assert b" 401 " in asked(unfenced, "/v1/owner?key=a")
         blocked.set()
         assert strangers == sum(b" 200 OK" in rest(one) for one in clients)
@@ -166,7 +166,7 @@ def test_a_stranger_is_answered_as_the_own_user_is_and_never_with_what_is_older_
 
 
 def come_and_go(agent: Running, kind: str, stream: bytes) -> None:
-    """Clients that reset their connections, most of them in mid answer."""
+    """Clients that reset their connections, most of them in the middle of an answer."""
     for number in range(30):
         with agent.connected(kind) as one:
             one.sendall(ASK % (b"/v1/status" if number % 2 else stream))
@@ -181,8 +181,8 @@ def test_a_client_of_the_own_socket_that_goes_in_mid_answer_leaves_nothing(unfen
 
     until(lambda: unfenced.agent.traffic.counted == 0)
     gc.collect()
-    before = left()  # Those of the door's that wait for another exchange.
-    gc.disable()  # It would tidy up, sooner or later.
+    before = left()  # The door's connections that wait for another exchange.
+    gc.disable()  # It would clean up, sooner or later.
     try:
         come_and_go(unfenced, "unix", b"/v1/leadership/events?role=3")
         until(lambda: left() <= before, "no more connections than before")
@@ -193,10 +193,10 @@ def test_a_client_of_the_own_socket_that_goes_in_mid_answer_leaves_nothing(unfen
 def test_one_that_makes_way_with_two_requests_on_the_way_is_no_defect(
     unfenced: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """uvicorn tells only the last request that its client is gone, and would answer the other one."""
+    """uvicorn notifies only the last request that its client is gone, and would still answer the other one."""
     blocked = threading.Event()
     with ExitStack() as stack:
-        unfenced.loop.call_soon_threadsafe(blocked.wait, PATIENCE)  # There is no answer before some are cut off.
+        unfenced.loop.call_soon_threadsafe(blocked.wait, PATIENCE)  # No answer before some are cut off.
         clients = [stack.enter_context(unfenced.connected("tcp")) for _ in range(STRANGERS_MAX)]
         for one in clients:
             one.sendall(ASK % b"/v1/status" * 2)
@@ -225,7 +225,7 @@ def test_a_hold_over_the_port_ends_with_its_connection_and_an_answer_that_is_bro
 ) -> None:
     with unfenced.stranger(headers=BEARER) as one:
         with one.stream("GET", "/v1/leadership/events?role=3") as stream:
-            events = Events(stream)  # Kept, or its end would be the stream's.
+            events = Events(stream)  # Kept, because its end would end the stream.
             events.next_called("acquired")
             assert 1 == unfenced.agent.traffic.streams
         until(lambda: unfenced.agent.traffic.streams == 0, "the end of the hold")
@@ -256,7 +256,7 @@ def test_clients_with_the_token_take_no_room_from_others_and_are_told_of_the_age
             assert 200 == own.get("/v1/owner?key=a").status_code
         agent.stop()
         streams[0].next_called("revoked")
-        agent.stop()  # The second time it does not wait for the programs.
+        agent.stop()  # The second call does not wait for the programs.
         streams[0].next_called("fenced")
         streams[0].next_called("ended")
         agent.join()
@@ -298,7 +298,7 @@ def test_a_door_that_is_stopped_is_told_of_and_so_is_its_return(
 ) -> None:
     monkeypatch.setattr("neli_router.agent.server.door_process.SILENT_AFTER", 2.0)
     was = door(agent)
-    os.kill(was, signal.SIGKILL)  # The next one is watched from its beginning by that measure.
+    os.kill(was, signal.SIGKILL)  # The next door is watched by that measure from its start.
     until(lambda: door(agent) != was, "another door")
     pid = door(agent)
     os.kill(pid, signal.SIGSTOP)
@@ -314,12 +314,12 @@ def test_a_door_that_is_stopped_is_told_of_and_so_is_its_return(
 def test_signals_that_go_to_every_process_are_the_agents_and_the_door_was_started_with_no_secret(
     unfenced: Running,
 ) -> None:
-    assert b" 200 OK" in asked(unfenced, "/health")  # It has begun, so it has made its choice of signals.
+    assert b" 200 OK" in asked(unfenced, "/health")  # The door has started, so its signal handlers are set.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(door(unfenced), number)
     assert b" 200 OK" in asked(unfenced, "/health")
     listing = Path(f"/proc/{door(unfenced)}")
-    if listing.is_dir():  # Every user of the host may read what a process was started with.
+    if listing.is_dir():  # Every user of the host may read how a process was started.
         said = (listing / "cmdline").read_bytes() + (listing / "environ").read_bytes()
         assert [False, False] == [secret in said for secret in (TOKEN.encode(), b"NELI_")]
 

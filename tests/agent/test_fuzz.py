@@ -1,12 +1,12 @@
-"""HTTP from anywhere: no request finds a defect, each refusal says what to do, and other clients are served.
+"""HTTP from anywhere: no request finds a defect, each refusal says what to do, and other clients are still served.
 
     whole requests    any method, path, query, headers, body    --> exactly one answer; 4xx and 503 carry a Refusal
     bytes             requests cut, spliced, flipped, and noise --> nothing, or answers as above, and the end
                                      |
                                      '--> then: no defect counted, nothing logged as an error, a good client served
 
-A defect that the guard catches is answered with 503 and the kind NeliError, which no other refusal has here. So a test
-that looked for 500 only would find none.
+The guard answers a defect that it catches with 503 and the kind NeliError, which no other refusal has here. A test that
+looked only for 500 would find none.
 """
 
 import json
@@ -55,7 +55,7 @@ WRITTEN = st.sampled_from(
     [b"", b"7", b"-1", b"1e999", b"nan", b"%ff", b"%", b"%0a", b"YQ", b"=", b"9" * 50, b"k" * 9000]
 ) | st.binary(max_size=6).map(lambda noise: b"".join(b"%%%02x" % byte for byte in noise))
 
-# None of these names is the agent's own member, which would not lead any more.
+# None of these names is the agent's own member, which would then no longer lead.
 NAMES = st.sampled_from(["", "b", "nobody", "x" * 5000, "\0", "é", "a b"]) | st.none()
 VALUES = NAMES | st.integers() | st.floats() | st.booleans() | st.lists(NAMES | st.integers(), max_size=3)
 FIELDS = st.sampled_from(["keys", "keys64", "name", "partition", "weight", "preview", "loads", "layout", "other"])
@@ -97,7 +97,7 @@ HEADERS = st.lists(
 
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
-    """Of known paths with parameters that fit, for the most part: or nearly every answer would be 404."""
+    """Mostly known paths with parameters that fit; otherwise nearly every answer would be 404."""
     method = draw(st.sampled_from([b"GET", b"POST"]))
     path = draw(st.sampled_from(sorted(ROUTES[method])))
     names = [*ROUTES[method][path][:1], *draw(st.lists(st.sampled_from([*ROUTES[method][path], b"kye"]), max_size=1))]
@@ -107,7 +107,7 @@ def requests(draw: st.DrawFn) -> bytes:
         names = [b"key64"]
     query = b"&".join(name + b"=" + draw(WRITTEN) for name in names)
     body = draw(BODIES) if method != b"GET" or draw(st.booleans()) else b""
-    size = draw(st.sampled_from([*[len(body)] * 9, BODY_MAX + 1]))  # The agent reads none that is so large.
+    size = draw(st.sampled_from([*[len(body)] * 9, BODY_MAX + 1]))  # The agent does not read a body that large.
     token = draw(st.sampled_from([b"authorization: Bearer " + TOKEN.encode() + b"\r\n", b""]))
     line = b"%b %b%b HTTP/1.1\r\n" % (method, path, b"?" * bool(query) + query)
     return line + b"host: 127.0.0.1\r\n%bcontent-length: %d\r\n\r\n" % (token, size) + body
@@ -115,7 +115,7 @@ def requests(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """The rest of one or two requests after an accident, with headers that contradict each other."""
+    """The remains of one or two requests after an accident, with headers that contradict each other."""
     said = b"".join(draw(st.lists(requests(), min_size=1, max_size=2)))
     line, _, rest = said.partition(b"\r\n")
     said = b"\r\n".join([line, *draw(HEADERS), rest])[: 2 * BODY_MAX]
@@ -129,7 +129,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 @pytest.fixture(name="unharmed")
 def watched(agent: Running, caplog: pytest.LogCaptureFixture) -> Iterator[Running]:
-    """An agent that has met no defect when the test is over."""
+    """An agent that must not have met a defect by the end of the test."""
     caplog.set_level(logging.ERROR)
     yield agent
     assert 0 == agent.agent.traffic.refusals["NeliError"]
@@ -139,7 +139,7 @@ def watched(agent: Running, caplog: pytest.LogCaptureFixture) -> Iterator[Runnin
 
 
 def answer(client: socket.socket, *, has_body: bool) -> tuple[int, bytes | None]:
-    """The status and the body of the next answer; None for a stream, of which nothing but its head is read."""
+    """The status and the body of the next answer; None for a stream, of which only the head is read."""
     found = HTTPResponse(client, method="GET" if has_body else "HEAD")
     found.begin()
     is_stream = "text/event-stream" in found.getheader("content-type", "")
@@ -147,7 +147,7 @@ def answer(client: socket.socket, *, has_body: bool) -> tuple[int, bytes | None]
 
 
 def is_served(agent: Running) -> bool:
-    """Whether a good client is."""
+    """Whether a good client is served."""
     with agent.connected() as client:
         client.sendall(b"GET /v1/owner?key=7 HTTP/1.1\r\nhost: a\r\n\r\n")
         status, body = answer(client, has_body=True)
@@ -155,7 +155,7 @@ def is_served(agent: Running) -> bool:
 
 
 def require_sense(status: int, body: bytes | None) -> None:
-    """A refusal says what was wanted, found, and what to do, under the status of its kind."""
+    """A refusal says what was wanted, what was found, and what to do, under the status of its kind."""
     if status in {200, 304}:
         return
     assert body
@@ -169,7 +169,7 @@ def require_sense(status: int, body: bytes | None) -> None:
 @given(request=requests())
 def test_every_whole_request_has_an_answer_that_makes_sense(unharmed: Running, kind: str, request: bytes) -> None:
     with unharmed.connected(kind) as client:
-        with suppress(ConnectionError):  # It may have been refused before all of its body was sent.
+        with suppress(ConnectionError):  # The request may have been refused before its whole body was sent.
             client.sendall(request)
         is_head = request.startswith(b"HEAD ")
         status, body = answer(client, has_body=not is_head)

@@ -54,7 +54,7 @@ def test_the_status_is_open_the_right_token_opens_everything_and_the_own_socket_
 
 
 def test_over_tcp_a_request_for_another_host_or_for_none_is_refused_even_with_the_token(agent: Running) -> None:
-    """A page of `evil.example` that has its name resolve to 127.0.0.1 reads nothing here."""
+    """A page of `evil.example` that makes its name resolve to 127.0.0.1 can read nothing here."""
     with agent.stranger(headers=BEARER) as client:
         for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "[::1].evil", "", "10.0.0.1"):
             answer = client.get("/v1/status", headers={"host": host})
@@ -74,7 +74,7 @@ def test_the_largest_body_is_taken_and_a_larger_one_and_a_head_without_an_end_ar
         assert 200 == client.post("/v1/owners", content=body).status_code
         answer = client.post("/v1/owners", content=(b"[" * 65536 for _ in range(BODY_MAX // 65536 + 1)))
     assert (413, "TooLarge") == (answer.status_code, answer.json()["kind"])
-    with agent.connected() as one:  # Refused before its body comes.
+    with agent.connected() as one:  # Refused before its body arrives.
         one.sendall(b"POST /v1/owners HTTP/1.1\r\nhost: agent\r\ncontent-length: %d\r\n\r\n" % (BODY_MAX + 1))
         assert rest(one).startswith(b"HTTP/1.1 413 ")
     with agent.connected() as one:
@@ -109,7 +109,7 @@ def test_half_a_request_costs_the_others_nothing_and_is_cut_off_in_the_end(
     with agent.connected() as client:
         client.sendall(b"GET /v1/owner?key=a HTTP/1.1\r\nho")
         assert agent.is_ready()
-        # Not earlier: a sweep between the other's connection and its head would cut that off, too.
+        # Not earlier: a sweep between the other client's connection and its head would cut that off, too.
         monkeypatch.setattr(connections, "HEAD_TIME_MAX", 0.0)
         assert b"" == rest(client)
 
@@ -135,7 +135,7 @@ def test_who_does_not_read_is_cut_off_and_hurts_nobody(agent: Running, monkeypat
     with agent.connected() as client:
         client.sendall(request % len(body) + body)
         until(lambda: agent.is_ready() and agent.agent.traffic.slow == before + 1, "the cut")
-        # A kernel may hand out the rest first, and then say that it is over, or that it was reset.
+        # A kernel may deliver the rest first, and only then report the end or the reset.
         with suppress(ConnectionError):
             while client.recv(65536):
                 pass

@@ -1,4 +1,4 @@
-"""All that wait are told: leadership by long poll and by events, owners, and the status."""
+"""Every waiting client is notified: leadership by long poll and by events, owners, and the status."""
 
 import socket
 from contextlib import ExitStack
@@ -43,7 +43,7 @@ def test_a_long_poll_ends_when_its_client_goes_or_the_role_is_led_here(follower:
 
 
 def test_every_long_poll_ends_when_its_time_is_over_and_says_who_leads_instead(follower: Running) -> None:
-    """The loop's timers follow another clock than leases do, and one that rang early was once waited for again."""
+    """The loop's timers use another clock than leases, and a poll whose timer rang early was once waited for again."""
     with ExitStack() as stack:
         clients = [stack.enter_context(follower.connected()) for _ in range(100)]
         for number, client in enumerate(clients):
@@ -140,7 +140,7 @@ def test_the_status_is_shown_again_when_something_changes_and_as_leases_run(foll
     with follower.events("/v1/events") as events:
         name, status = events.next()
         assert ("status", ["b", "a"]) == (name, [member["name"] for member in status["members"]])
-        assert 2 == len([events.next_called("changed")["members"] for _ in range(2)])  # Nothing but time has passed.
+        assert 2 == len([events.next_called("changed")["members"] for _ in range(2)])  # Only time has passed.
         other.pin(3, "nobody-yet")  # No owner changes.
         while "nobody-yet" != events.next_called("changed")["table"]["partitions"][3]["pinned"]:
             pass

@@ -1,4 +1,4 @@
-"""The metrics: read back by Prometheus' own parser, and held to its conventions."""
+"""The metrics: read back by Prometheus' own parser, and checked against its conventions."""
 
 import threading
 from collections import deque
@@ -60,7 +60,7 @@ OUTLOOK = Outlook(
     leader_changes=2,
     counts={"sent": 10, "taken": 8, "unsent": 1, "refused.key": 3, "refused.stale": 0},
 )
-"""Of a member that elects among peers: one answers, one was never heard, and one has another key."""
+"""The outlook of a member that elects among peers: one answers, one was never heard, and one has another key."""
 
 AMONG_PEERS: dict[str, Any] = {"protocol": "term", "has_ledger": False, "has_table": False, "outlook": OUTLOOK}
 
@@ -71,7 +71,7 @@ def families(**different: Any) -> dict[str, Metric]:
 
 
 def values(**different: Any) -> dict[str, float]:
-    """Every sample, as it is written in a query."""
+    """Every sample, written like in a query."""
     found = {}
     for family in families(**different).values():
         for sample in family.samples:
@@ -167,7 +167,7 @@ def test_of_peers_is_told_who_answers_who_leads_and_what_was_refused() -> None:
         "neli_leader_changes_total": 2,
     }
     assert expected == {name: told.get(name) for name in expected}
-    # Without a store of owners, nothing says that a table is old or a ledger away.
+    # Without a store of owners, nothing shows that a table is old or a ledger unreachable.
     assert not {"neli_table_age_seconds", "neli_ledger_available"} & told.keys()
     assert {"neli_table_age_seconds", "neli_ledger_available"} <= values(**AMONG_PEERS | {"has_table": True}).keys()
 

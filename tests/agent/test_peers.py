@@ -33,13 +33,13 @@ LEASE = 6.0
 """A shorter one ends while other tests take all cores."""
 
 BEAT = 0.5
-"""What is told comes with a beat, and tests wait for it."""
+"""News comes with a beat, and the tests wait for it."""
 
 OPTIONS: dict[str, Any] = {"lease": LEASE, "layout": Layout(slots=64, partitions=PARTITIONS)}
 
 
 def neli(*words: str) -> tuple[int, str]:
-    """The exit code, and what was printed."""
+    """The exit code and the output."""
     result = CliRunner().invoke(main, words, env={"NELI_CONFIG": "", "NELI_AGENT": ""})
     return result.exit_code, result.output
 
@@ -57,7 +57,7 @@ def key_in(folder: Path, content: str) -> str:
 
 
 class Group:
-    """Agents of m0, m1 and so on, on the places of one list."""
+    """Agents of m0, m1 and so on, at the places of one list."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Group:
         until(lambda: [2, 2, 2] == self.shares(), "an even share")
 
     def await_well(self, count: int) -> None:
-        """Until `count` peers answer and each partition has a leader, as the first agent sees it."""
+        """Wait until `count` peers answer and each partition has a leader, as the first agent sees it."""
 
         def is_well() -> bool:
             view = self.ask("/v1/peers")
@@ -113,7 +113,7 @@ class Group:
         return doctor(self.places, "--me", self.places[0], "--socket", self.socket(0))[1]
 
     def metrics(self) -> dict[str, float]:
-        """With the values of their labels: role before reason."""
+        """Including the values of their labels: role before reason."""
         found = {}
         for family in text_string_to_metric_families(self.get("/metrics").text):
             for sample in family.samples:
@@ -136,7 +136,7 @@ def _one_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
 
 @pytest.fixture(name="group")
 def _group(one_group: Group) -> Group:
-    """Three that are well and lead two partitions each. Tests leave them so, or wait until they are."""
+    """Three healthy agents that lead two partitions each. Tests leave them that way, or wait until they are."""
     one_group.await_even()
     one_group.await_well(3)
     return one_group
@@ -169,7 +169,7 @@ def test_agents_among_peers_answer_for_what_they_lead_and_for_what_they_believe_
     run = neli("run", "--agent", group.socket(0), "--role", str(mine), "--", sys.executable, "-c", code)
     assert 0 == run[0], run
     refused, said = group.say("pin", "1", "m0", "--yes")
-    assert (5, True) == (refused, "nobody writes down such a wish" in said)
+    assert (5, True) == (refused, "such wishes are not recorded" in said)
 
 
 def test_an_operator_names_a_leader_and_rebalances(group: Group) -> None:
@@ -181,9 +181,9 @@ def test_an_operator_names_a_leader_and_rebalances(group: Group) -> None:
     assert "m2" == json.loads(said)["member"]  # And how many it leads by now: some may have moved already.
     group.await_even()
     code, said = group.say("rebalance", "--to", "elsewhere:1")
-    assert (2, True) == (code, "'elsewhere:1' is none of the peers" in said)
+    assert (2, True) == (code, "unknown peer 'elsewhere:1'" in said)
     code, said = group.say("rebalance", "--partition", "3")
-    assert (2, True) == (code, "name it by --to HOST:PORT" in said)
+    assert (2, True) == (code, "name it with --to HOST:PORT" in said)
 
 
 def test_an_agent_is_drained_passes_on_what_it_leads_and_gets_it_back(group: Group) -> None:
@@ -267,7 +267,7 @@ def test_commands_and_metrics_show_peers_their_leaders_and_what_became_of_those_
     assert (0, True) == (code, "silent" in said and "it is down, or cut off" in said)
     assert f"{places[2]} is silent (nothing is heard of it)" in say("events")[1]
 
-    # Another process that has another key speaks from the place of the peer that left.
+    # Another process, with another key, speaks from the place of the peer that left.
     address = f"{group.listed.address(2)}&key_file={key_in(tmp_path, '0' * 64)}"
     stranger = Config(address, protocol="term", name="m2", beat=BEAT, **OPTIONS)
     until(lambda: group.metrics()[silent] == 0, "its silence")
@@ -286,7 +286,7 @@ def test_commands_and_metrics_show_peers_their_leaders_and_what_became_of_those_
     minority = "1 of 3 peers answer, this one included, and it takes 2 to elect a leader"
     code, said = say("peers")
     assert (3, True) == (code, minority in said)
-    until(lambda: "leads no more" in say("events")[1], "the end of its own leads")
+    until(lambda: "no longer leads" in say("events")[1], "the end of its own leads")
     assert f"FAIL voters {minority}" in group.doctor()
     assert minority == group.ask("/v1/status")["why"]
     assert "to move" not in say("drain", "m0")[1]
@@ -304,7 +304,7 @@ def test_a_single_peer_shows_its_list_as_soon_as_it_listens_and_refuses_an_heir_
         return answer.status_code == httpx.codes.OK
 
     until(shows_them, "the peers")
-    # Before the member listens, it must not be said that its members do not elect.
+    # Before the member listens, the agent must not claim that its members do not elect.
     assert {(200, "")} == set(answers) - {(503, "NotReady")}
     one, other, third = group.places
     code, said = group.say("rebalance", "--to", third, "--partition", "0")
@@ -334,7 +334,7 @@ def test_with_a_store_of_owners_events_and_the_table_say_why_a_leader_changed(
         lambda: all("support it" in line for line in printed("table").splitlines() if " m0 " in line),
         "reasons of its own partitions",
     )
-    time.sleep(LEASE * 1.1)  # The events merge a move with a join that came less than a lease earlier.
+    time.sleep(LEASE * 1.1)  # A move is merged into the event of a join less than a lease earlier.
     # A drain, because the log would name a departure as the reason if both arrived together.
     assert 0 == group.say("drain", "m2", "--yes", of=2)[0]
     until(lambda: [3, 3, 0] == group.shares(), "a takeover")
@@ -388,7 +388,7 @@ def test_peers_are_refused_as_a_ledger_that_could_be_read_and_an_elector_is_told
     for protocol in ("term", "gossip"):
         code, said = neli("agent", "--protocol", protocol)
         assert (2, 1) == (code, said.count("Error:"))
-        assert "no peers are named, among whom to elect: name them all, such as --peers a:7801,b" in said
+        assert "no peers are named to elect from: name them all, such as --peers a:7801,b" in said
     assert ["1 partition has", "2 partitions have"] == [unled(PeersView([], 2, 3, 1, one)) for one in (1, 2)]
     assert "start all peers with the same" in str(why_of(PeerView("a:1", "refused", None, 0, "protocol")))
 

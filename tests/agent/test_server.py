@@ -107,7 +107,7 @@ def test_an_agent_whose_socket_is_held_does_not_join(tmp_path: Path, options: Ag
 def test_an_agent_is_not_ready_before_it_is_a_member_and_ends_if_its_ledger_is_none(
     tmp_path: Path, options: AgentOptions
 ) -> None:
-    # Where there is a member already, it first reads along for a lease: longer than a busy machine takes to ask.
+    # Where there is already a member, it first reads along for a lease: longer than a busy machine takes to ask.
     with Member(configured(tmp_path, "b", lease=60.0)) as other:
         until(lambda: other.incarnation in other.state.seats)
         with running(configured(tmp_path, lease=60.0), options) as agent, agent.client() as asker:
@@ -124,7 +124,7 @@ def test_an_agent_is_not_ready_before_it_is_a_member_and_ends_if_its_ledger_is_n
 def test_an_agent_that_cannot_reach_its_ledger_at_start_says_why(
     options: AgentOptions, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A list without members, and an empty log, told people at 3 a.m. that all was well."""
+    """A list without members, and an empty log, once led people at 3 a.m. to believe that all was well."""
     config = Config(f"redis://127.0.0.1:{free_port()}/jobs", name="a", accept_rewinds=True)
     with running(config, options) as agent, agent.client() as asker:
         until(lambda: "Connection refused" in asker.get("/ready").json()["found"])
@@ -138,7 +138,7 @@ def test_an_agent_that_cannot_reach_its_ledger_at_start_says_why(
         assert "was not yet read up to its end (the last try: " in result.stderr
         assert "Connection refused" in result.stderr
     lines = [record.getMessage() for record in caplog.records if "ledger.unavailable" in record.getMessage()]
-    # Two, if the first try takes long: that it is tried, and then why it failed. Not one for each try.
+    # Two lines if the first try takes long: that it is being tried, and then why it failed. Not one for each try.
     assert len(lines) in {1, 2}
     assert "Connection refused" in lines[-1]
 
@@ -164,16 +164,16 @@ def test_an_agent_whose_members_thread_hangs_is_not_well(tmp_path: Path, options
 
 
 def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None:
-    # A lease that is kept while other tests take all cores: an agent that is fenced revokes nothing.
+    # A lease that holds while other tests use all cores: an agent that is fenced revokes nothing.
     patient = {"lease": 4.0, "drain_timeout": 60.0}
     with (
         Member(configured(tmp_path, "b", **patient)) as other,
         process(tmp_path, patient) as agent,
-        ExitStack() as stack,  # Closes a client that sends half a request and must not delay the end.
+        ExitStack() as stack,  # Closes a client that sends half a request, which must not delay the end.
     ):
         other.drain("b")
         until(lambda: is_ready(tmp_path))
-        agent.send_signal(signal.SIGHUP)  # The agent has no configuration to read, and goes on.
+        agent.send_signal(signal.SIGHUP)  # The agent has no configuration to read, and continues.
         assert is_ready(tmp_path)
         broken = stack.enter_context(socket.socket(socket.AF_UNIX))
         broken.connect(f"{tmp_path}/agent.sock")
@@ -223,7 +223,7 @@ def test_a_member_that_is_replaced_tells_clients_and_ends_its_agent_with_that_er
 def test_an_agent_makes_its_socket_again_and_ends_loudly_once_it_is_anothers(
     tmp_path: Path, options: AgentOptions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its clients would ask the other one, and never learn what this one leads."""
+    """Its clients would ask the other agent, and never learn what this one leads."""
     path = tmp_path / "agent.sock"
     caplog.set_level(logging.ERROR, "neli_router")
     with running(configured(tmp_path), options) as one:
@@ -244,13 +244,13 @@ def test_an_agent_makes_its_socket_again_and_ends_loudly_once_it_is_anothers(
 
 
 def test_an_agent_with_few_descriptors_says_at_its_start_what_that_costs(tmp_path: Path) -> None:
-    """Room is kept for the ledger. So one client is served, and the next one is told why it is not."""
+    """Room is kept for the ledger. So one client is served, and the next one learns why it is not."""
     limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)){MAIN}"
     limited = limited.replace("given = ", "import logging; logging.basicConfig(format='%(message)s')\ngiven = ", 1)
     with process(tmp_path, main=limited) as agent:
         until(lambda: is_ready(tmp_path), "the agent's readiness")
         with client(tmp_path) as one, client(tmp_path) as other:
-            # The one that looked whether it is ready may not be forgotten yet.
+            # The agent may still count the connection that checked whether it is ready.
             until(lambda: one.get("/ready").status_code == 200, "an answer to the only client")
             assert 503 == other.get("/ready").status_code
         agent.send_signal(signal.SIGINT)
@@ -281,7 +281,7 @@ def test_a_configuration_is_read_again_while_the_agent_runs_and_a_slip_in_it_cha
 ) -> None:
     found = Reloaded(token="another-token-of-ours", weight=7, log_level="error")  # noqa: S106 - it opens nothing.
     slips: list[ConfigError | Reloaded] = [
-        ConfigError(["leese is no known option"]),
+        ConfigError(["leese is not a known option"]),
         Reloaded(token="Secret"),  # noqa: S106 - the same.
         Reloaded(log_level="lowd"),
         Reloaded(weight=-3),
@@ -323,7 +323,7 @@ def test_a_configuration_is_read_again_while_the_agent_runs_and_a_slip_in_it_cha
 def test_a_weight_is_owed_until_the_ledger_can_be_written_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second reading of the same file finds nothing changed, and the weight was never said."""
+    """The second reading of the same file finds no change, so the weight was never wished."""
     caplog.set_level(logging.INFO)
 
     async def story() -> None:

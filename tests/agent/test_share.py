@@ -36,11 +36,11 @@ def give(agent: Running, other: Member) -> None:
     until(lambda: {3, 5} == set(agent.agent.member.led))
 
 
-# What the client makes of the news: with a stand-in
+# How the client reacts to news: with a stand-in
 
 
 def shares(agent: StandIn, terms: dict[int, int], *, remaining: float = 30.0) -> None:
-    """From now on the stand-in's member may act for `terms`, and says so to all that wait."""
+    """From now on the stand-in's member may act for `terms`, and says so to every waiting client."""
     agent.share = ShareView("alpha", terms, remaining, 10.0)
     agent.say("acquired", agent.share)
 
@@ -59,7 +59,7 @@ def test_only_an_answer_that_has_all_partitions_renews_and_no_event_does(stand_i
 def test_a_partition_that_is_taken_away_sooner_ends_sooner_and_the_others_do_not(
     stand_in: StandIn, client: Client
 ) -> None:
-    """Its drain is nearly over. Whoever has the share is not told so if the process stands still just then."""
+    """Its drain is nearly over. A holder whose process stands still just then does not hear about it."""
     stand_in.share = ShareView("alpha", {3: 7, 5: 7}, 30.0, 10.0, rests={5: 0.0})
     stand_in.say("acquired", stand_in.share)
     expected = r"the leases of partitions 3, 5 were needed.*without being renewed"
@@ -101,7 +101,8 @@ def test_after_a_broken_stream_a_share_is_what_the_agent_still_holds(stand_in: S
 
 
 def test_news_before_a_share_is_confirmed_is_not_lost(stand_in: StandIn, client: Client) -> None:
-    """A busy agent answers late, and tells each of these once: else work on a partition would not begin, or not end."""
+    """A busy agent answers late, and sends each of these only once: if one were lost, work on a partition would not
+    begin, or not end."""
 
     def begin() -> None:
         stand_in.share = ShareView("alpha")
@@ -177,7 +178,7 @@ def test_leases_are_renewed_for_longer_than_they_are_also_while_a_revoked_partit
 ) -> None:
     """A batch takes longer than a lease; the successor waits for it all the same.
 
-    A revoked role once was not renewed: its holder had what was left of a lease instead of the drain timeout.
+    A revoked role was once not renewed: its holder had only what was left of a lease instead of the drain timeout.
     """
 
     async def story() -> None:

@@ -30,7 +30,7 @@ sys.stdin.read()
 
 @contextmanager
 def held(path: Path) -> Iterator[int]:
-    """Another process listens there: its number."""
+    """Another process that listens there. Yields its process ID."""
     command = [sys.executable, "-S", "-c", HOLDER, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
@@ -82,7 +82,7 @@ def test_a_socket_that_another_agent_holds_or_starts_to_is_left_to_it(tmp_path: 
         assert path.is_socket()
     path.unlink()
     with listen_unix(str(path)):
-        path.unlink()  # The second one finds the lock held, whatever the first has come to.
+        path.unlink()  # The second one finds the lock held, whatever became of the first.
         with pytest.raises(NeliError, match=f"process {os.getpid()} listens there already"), listen_unix(str(path)):
             pass
 
@@ -98,7 +98,7 @@ def test_what_is_no_socket_is_never_touched(tmp_path: Path, kind: str) -> None:
         path.symlink_to(other)
     if kind == "link":
         dead_socket(other)
-    with pytest.raises(NeliError, match="something is there that is no socket"), listen_unix(str(path)):
+    with pytest.raises(NeliError, match="something is there that is not a socket"), listen_unix(str(path)):
         pass
     assert os.path.lexists(path)
     assert (kind == "link") == other.exists()
@@ -137,7 +137,7 @@ def test_a_socket_that_another_process_replaced_is_left_to_it(tmp_path: Path) ->
 
 
 def test_a_socket_whose_number_the_file_system_changed_is_still_ones_own(tmp_path: Path) -> None:
-    """As file systems do that have no numbers of their own. A move to another one does it here."""
+    """This happens on file systems without stable inode numbers. Here a move to another file system causes it."""
     path = tmp_path / "agent.sock"
     with listen_unix(str(path)) as own, socket.socket(socket.AF_UNIX) as again:
         path.unlink()
@@ -182,7 +182,7 @@ def test_a_file_of_ours_that_was_linked_to_the_locks_name_is_not_overwritten(tmp
 
 
 def test_agent_and_clients_agree_about_links(tmp_path: Path) -> None:
-    """Both follow links that only this user or root can have made, and both refuse those of others."""
+    """Both follow links that only this user or root can have created, and both refuse those of others."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     through = tmp_path / "link" / "agent.sock"
@@ -221,6 +221,6 @@ def test_a_port_in_use_and_an_address_that_this_host_does_not_have_are_told() ->
             pass
     with pytest.raises(NeliError, match="the system refused"), listen_tcp("192.0.2.1", 0):
         pass
-    for name in ("localhost", "LOCALHOST."):  # Always the address of version 4.
+    for name in ("localhost", "LOCALHOST."):  # Always the IPv4 address.
         with listen_tcp(name, 0) as listener:
             assert "127.0.0.1" == listener.getsockname()[0]

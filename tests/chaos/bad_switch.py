@@ -1,11 +1,11 @@
 """A bad switch: it loses frames, doubles them, and lets them overtake each other, as much as a test asks for.
 
-    m1 --frame--> thread --lost? doubled? how late?--> m2        all cables of a Network end here, and not in its bridge
-                    '-- held: kept until it is released, and then all at once
+    m1 --frame--> thread --lost? doubled? how late?--> m2        all cables of a Network end here, not in its bridge
+                    '-- held: kept until it is released, and then sent all together
 
-Kernels can do that too (netem), where it was built in; a switch of our own is there wherever a Network is. It carries
-some thousand frames a second, which is many times what a small group of peers sends. The seed draws which frames it
-is about, as far as they come in one order.
+Kernels can do that too (netem), if it was built in; our own switch is available wherever a Network is. It carries some
+thousand frames a second, many times what a small group of peers sends. The seed draws which frames are affected, as far
+as they arrive in the same order.
 """
 
 import heapq
@@ -24,10 +24,10 @@ __all__ = ["BadSwitch"]
 
 FRAME_MAX = 65535
 ROUND = 0.05
-"""Seconds that the thread waits at most, and so how long its end takes."""
+"""Maximum seconds that the thread waits, and therefore how long it takes to end."""
 
 KEPT_MAX = 10_000
-"""Frames. A peer that is held sends some hundred in a fault; the oldest are lost first."""
+"""Frames. A held peer sends some hundred during a fault; the oldest are lost first."""
 
 ETHERTYPE, IPV4 = slice(12, 14), b"\x08\x00"
 PROTOCOL, UDP = 23, 17
@@ -35,21 +35,21 @@ CHECKSUM = slice(40, 42)
 
 
 class BadSwitch(Closing):
-    """Works from its construction until `close`. At first it is a good one; set what it shall do, at any time."""
+    """Works from its construction until `close`. It begins as a good switch; set its faults at any time."""
 
     def __init__(self, network: Network, *, seed: int) -> None:
         self.loss = self.doubled = 0.0
-        """Chances."""
+        """Probabilities."""
         self.late = 0.0
-        """Seconds: each frame takes any time from 0 to this."""
+        """Seconds: each frame takes a random time from 0 to this."""
         self.held: frozenset[str] = frozenset()
-        """The hosts whose frames wait here, as in a buffer that is too large: nothing is lost, and all of it is old."""
+        """The hosts whose frames wait here, like in an oversized buffer: nothing is lost, and everything is old."""
         self.carried = self.lost = 0
         self._rng = random.Random(seed)
         self._order = count()
         self._due: list[tuple[float, int, socket.socket, bytes]] = []
         self._kept: list[tuple[str, socket.socket, bytes]] = []
-        """Source, where to, and the frame."""
+        """Source, destination socket, and the frame."""
         self._macs = {network.mac(host): host for host in network.hosts}
         self._stack = ExitStack()
         self._ends = self._stack.enter_context(network.unplugged())
@@ -88,11 +88,11 @@ class BadSwitch(Closing):
             except (BlockingIOError, OSError):
                 return
             host = self._macs.get(frame[:6])
-            if address[2] != socket.PACKET_OUTGOING and host is not None:  # For nobody, if it is cut off.
+            if address[2] != socket.PACKET_OUTGOING and host is not None:  # Dropped if the host is cut off.
                 self._kept.append((source, self._ends[host], _complete(frame)))
 
     def _release(self) -> None:
-        """Carry what is held no longer, in the order in which it came."""
+        """Carry what is no longer held, in the order in which it arrived."""
         held = self.held  # Read once: another thread sets it.
         due = [(end, frame) for source, end, frame in self._kept if source not in held]
         self._kept = [kept for kept in self._kept if kept[0] in held][-KEPT_MAX:]
@@ -111,12 +111,12 @@ class BadSwitch(Closing):
         try:
             end.send(frame)
             self.carried += 1
-        except OSError:  # Its queue is full: a switch loses frames then.
+        except OSError:  # The queue is full: a real switch loses frames then, too.
             self.lost += 1
 
 
 def _complete(frame: bytes) -> bytes:
-    """Without the checksum of UDP, which the kernel has left to a network card; none is allowed in IPv4."""
+    """Without the UDP checksum, which the kernel has left to a network card; IPv4 allows a frame without one."""
     if frame[ETHERTYPE] != IPV4 or frame[PROTOCOL] != UDP:
         return frame
     whole = bytearray(frame)

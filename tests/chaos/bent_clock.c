@@ -1,15 +1,16 @@
-/* Clocks that run at another rate for one process: preloaded, it has all that counts time go faster or slower.
+/* Clocks that run at another rate for one process: when preloaded, it makes everything that counts time faster or
+ * slower.
  *
- *     clock_gettime, but for the time of day        the true time * rate
- *     waits for a time (poll, sleep, ...)           for so long by the bent clock
- *     waits until a time of a bent clock            until the true time that is meant
- *     the time of day, and waits until one of it    untouched: a host's is kept right from outside
+ *     clock_gettime, except for the time of day     the true time * rate
+ *     waits for a duration (poll, sleep, ...)       for that duration by the bent clock
+ *     waits until a time of a bent clock            until the corresponding true time
+ *     the time of day, and waits until one          untouched: a host's time of day is set from outside
  *
- * CLOCK_RATE_PPM in the environment is what the rate is above 1, in parts in a million. The clocks agree with the true
- * ones when the host starts. So a reading divided by the rate is the true one, whichever of these clocks it is of.
+ * CLOCK_RATE_PPM in the environment is the difference of the rate from 1, in parts in a million. The clocks agree with
+ * the true ones when the host starts. So a reading of any of these clocks, divided by the rate, is the true one.
  *
- * libfaketime does not do: it leaves sem_clockwait alone, by which Python waits for its locks, so that a wait of a
- * second under it does not end; and it has all clocks show the time of day.
+ * libfaketime does not work: it leaves sem_clockwait alone, which Python uses to wait for its locks, so that a wait of
+ * a second under it does not end; and it makes all clocks show the time of day.
  */
 
 #define _GNU_SOURCE
@@ -65,7 +66,7 @@ static struct timespec bent(const struct timespec *time)
     return of(nanoseconds(time) * (MILLION + ppm) / MILLION);
 }
 
-/* Never earlier than is meant: whoever waits until a time must find that it has come. */
+/* Never earlier than is meant: a caller that waits until a time must find that it has come. */
 static struct timespec meant(const struct timespec *time)
 {
     return of((nanoseconds(time) * MILLION + MILLION + ppm - 1) / (MILLION + ppm));

@@ -1,14 +1,15 @@
-"""Clocks of processes that a test changes: some run at another rate, and the time of day of some jumps.
+"""Clocks of processes that a test changes: some run at another rate, and the wall clock of some jumps.
 
     m1 --environment--> bent_clock.c, preloaded by its processes: host_clock() = true time * 1.08955
     m2 --environment--> bent_clock.c                                             true time * 0.91045
     step(+3600) --writes--> [ 8 bytes ] <--maps-- wall_clock.c, preloaded by every process that has its `environment`
 
-A lease is counted on the leader's clock, and the promises to it on others'. So a group of one machine, where all read
-one clock, never shows whether the bound of drift is allowed for. The bent clocks start with the host, as the true ones
-do: what a process reads, divided by its rate, is the true time. So its notes are judged by the true time, too.
+A lease is counted on the leader's clock, and the promises to it on the clocks of others. So a group on one machine,
+where all processes read the same clock, never shows whether the drift bound is allowed for. The bent clocks agree with
+the true ones when the host starts: what a process reads, divided by its rate, is the true time. So its notes are judged
+by the true time, too.
 
-Of a stepped wall clock only the time of day jumps. The clock by which a member counts its leases must not.
+If a wall clock is stepped, only the time of day jumps. The clock by which a member counts its leases must not.
 """
 
 import mmap
@@ -24,7 +25,7 @@ __all__ = ["BentClocks", "WallClock", "missing"]
 
 
 def missing() -> str:
-    """Why there can be no such clocks here, or nothing."""
+    """Why this machine cannot have such clocks; empty if it can."""
     if sys.platform != "linux":
         return f"clocks are changed by what Linux's loader preloads, and this is {sys.platform}"
     return "" if shutil.which("cc") else "no C compiler (cc) is installed"
@@ -39,26 +40,27 @@ def _compiled(name: str, folder: Path) -> str:
 
 
 class BentClocks:
-    """`rates` are those of the hosts, by name. The library is made in `folder`."""
+    """`rates` are those of the hosts, by name. The library is built in `folder`."""
 
     def __init__(self, folder: Path, rates: Mapping[str, float]) -> None:
         self.rates = rates
         self._library = _compiled("bent_clock", folder)
 
     def environment(self, name: str) -> Mapping[str, str]:
-        """Of the processes of that host."""
+        """The environment of that host's processes."""
         return {"LD_PRELOAD": self._library, "CLOCK_RATE_PPM": str(round((self.rates[name] - 1) * 1e6))}
 
     @staticmethod
     def draw(names: Sequence[str], off: float, rng: random.Random) -> Mapping[str, float]:
-        """A rate for each host, too slow or too fast by `off`: the extremes, because whoever bears them bears the rest.
-        Most of an odd number are too fast, so a majority can elect another while a leader with a slow clock goes on."""
+        """A rate for each host, too slow or too fast by `off`: the extremes, because a group that tolerates them
+        tolerates all others. If the number of hosts is odd, most clocks are too fast, so a majority can elect another
+        leader while a leader with a slow clock goes on."""
         shuffled = rng.sample(names, len(names))
         return {name: 1 + (-off if place % 2 else off) for place, name in enumerate(shuffled)}
 
 
 class WallClock:
-    """Ahead of the true time by nothing at first. Its library and its file are made in `folder`."""
+    """A wall clock that is at first not ahead of the true time. Its library and its file are made in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         file = folder / "ahead"
@@ -67,8 +69,8 @@ class WallClock:
             self._ahead = mmap.mmap(opened.fileno(), 8)
         library = _compiled("wall_clock", folder)
         self.environment: Mapping[str, str] = {"LD_PRELOAD": library, "WALL_CLOCK_AHEAD": str(file)}
-        """The variables of a process that reads this clock."""
+        """The environment variables of a process that reads this clock."""
 
     def step(self, seconds: int) -> None:
-        """From now on it is that much ahead of the true time."""
+        """Set the clock that far ahead of the true time from now on."""
         self._ahead[:] = struct.pack("q", seconds)

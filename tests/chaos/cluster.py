@@ -3,8 +3,8 @@
     k1 k2 k3      KafkaCluster: a broker each, three replicas, two of them in sync for every append
     r1            RedisCluster: one Redis, which keeps what it has acknowledged (appendfsync always)
     m1 m2 ...     hosts of members
-    a1            where the agent is that is their witness: they are processes of one kernel, on links of their own
-    outside       where the test itself stands: nothing ever happens to that host
+    a1            host of the agent that is their witness: they are processes of one kernel, on separate links
+    outside       host of the test itself: nothing ever happens to it
 
 A test enters `outside` before it opens any client, because a client's threads stay where they were started.
 """
@@ -32,7 +32,7 @@ ASK_MAX = 3.0
 """Seconds for a question to the brokers; some of them may be away."""
 
 WELL_MAX = 120.0
-"""Seconds for a broker to start and to catch up, on a machine with other things to do."""
+"""Seconds for a broker to start and catch up on a busy machine."""
 
 LOOK_EVERY = 0.05
 
@@ -42,13 +42,13 @@ class Cluster(Protocol):
 
     network: Network
     hosts: tuple[str, ...]
-    """Of the servers."""
+    """The hosts of the servers."""
 
     def ledger(self, group: str) -> str:
-        """Its address."""
+        """The ledger's address for `group`."""
 
     def node(self, host: str) -> Node | Redis:
-        """The server there."""
+        """The server on that host."""
 
     def leader(self, group: str) -> str | None:
         """The host of the server that takes the group's records, if all servers are well."""
@@ -70,13 +70,13 @@ class KafkaCluster:
 
     @staticmethod
     def missing() -> str:
-        """Why there can be no such cluster here, or nothing."""
+        """Why this machine cannot have a Kafka cluster; empty if it can."""
         return kafka_servers.missing() or networks.missing()
 
     @classmethod
     @contextmanager
     def started(cls, members: Sequence[str]) -> Iterator["KafkaCluster"]:
-        """Brokers that answer, and hosts for `members`; all gone at the end."""
+        """Brokers that answer, and hosts for `members`; all are removed at the end."""
         with Network.started([*BROKERS, *members, AGENT, OUTSIDE]) as network, network.entered(OUTSIDE):
             hosts = [network.address(broker) for broker in BROKERS]
             prefixes = [network.prefix(broker) for broker in BROKERS]
@@ -84,8 +84,8 @@ class KafkaCluster:
                 yield cls(network, kafka)
 
     def ledger(self, group: str) -> str:
-        # Unless it is told how many, the first member makes the topic with as many replicas as there are brokers then.
-        # A broker that is late with its heartbeats just then, on a busy machine, would never have one.
+        # Without this number, the first member makes the topic with one replica for each broker that is up at that
+        # moment. A broker whose heartbeats are late then, on a busy machine, would never get one.
         return f"kafka://{self.kafka.bootstrap}/{group}?replication={len(BROKERS)}"
 
     def node(self, host: str) -> Node:
@@ -107,7 +107,7 @@ class KafkaCluster:
         give_up_at = time.monotonic() + WELL_MAX
         while self.leader(group) is None:
             ended = [node.number for node in self.kafka.nodes if not node.running]
-            assert not ended, f"these brokers ended by themselves: {ended}\n{self.kafka.log()}"
+            assert not ended, f"these brokers ended on their own: {ended}\n{self.kafka.log()}"
             assert time.monotonic() < give_up_at, f"the brokers did not come back:\n{self.kafka.log()}"
             time.sleep(LOOK_EVERY)
 
@@ -122,13 +122,13 @@ class RedisCluster:
 
     @staticmethod
     def missing() -> str:
-        """Why there can be none here, or nothing."""
+        """Why this machine cannot have a Redis; empty if it can."""
         return redis_servers.missing() or networks.missing()
 
     @classmethod
     @contextmanager
     def started(cls, members: Sequence[str]) -> Iterator["RedisCluster"]:
-        """A Redis that answers, and hosts for `members`; all gone at the end."""
+        """A Redis that answers, and hosts for `members`; all are removed at the end."""
         with Network.started([REDIS, *members, AGENT, OUTSIDE]) as network, network.entered(OUTSIDE):
             host, prefix = network.address(REDIS), network.prefix(REDIS)
             with Redis.started(settings=DURABLE, host=host, prefix=prefix) as redis:
@@ -141,7 +141,7 @@ class RedisCluster:
         return self.redis
 
     def leader(self, group: str) -> str | None:
-        return REDIS  # There is no other, and who undoes what happened to it waits until it answers.
+        return REDIS  # The only server; undoing its faults includes waiting for its answer.
 
     def await_all_well(self, group: str) -> None:
         self.redis.wait()

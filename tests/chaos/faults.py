@@ -2,22 +2,22 @@
 
     to a member      kill       kill -9; a while later a new process starts under its name
                      stop       stands still past its lease, then goes on
-                     cut off    no server hears it, and it hears none
+                     cut off    no server hears it, and it hears no server
                      torn       the same with some of the servers, if there are several
-                     mute       all that it sends to the servers is lost; all that they send arrives
+                     mute       everything that it sends to the servers is lost; everything that they send arrives
                      deaf       the other way round
                      slow       everything takes longer on its link
                      clock      its wall clock jumps, and stays there
-    to the witness   agent dead   kill -9 of the agent that tells the members' deaths; a while later it starts again
-                     agent held   stands still, and tells of what ended meanwhile when it goes on
-                     agent cut    no server hears it, so it tells late
-                     both dead    a member and its witness are killed in one moment: its lease is waited for
+    to the witness   agent dead   kill -9 of the agent that reports the members' deaths; a while later it starts again
+                     agent held   stands still, and reports the deaths in between when it goes on
+                     agent cut    no server hears it, so it reports late
+                     both dead    a member and its witness are killed together: its lease must run out
     to the leader    dead       kill -9 of the server that takes the records; a while later it starts again
                      frozen     stands still: its connections stay, and it does not answer
-                     island     it hears no other server; members may still reach it, and one of them only it
+                     island     it hears no other server; members may still reach it, and one of them reaches only it
 
-A fault is drawn in two steps: what (by the deck), and to whom and for how long (here). It says what it did, and how to
-undo that, which is called once.
+A fault is drawn in two steps: the deck draws its kind, and this module its target and duration. A fault describes what
+it did, and how to undo that, which is called once.
 """
 
 import random
@@ -43,22 +43,22 @@ __all__ = [
 ]
 
 MAIN_FAULTS = ("kill", "kill", "stop", "cut off", "torn", "mute", "deaf", "slow", "clock", "witness")
-"""To members, and "witness" is one of WITNESS_FAULTS."""
+"""Faults of members; "witness" stands for one of WITNESS_FAULTS."""
 
 LEADER_FAULTS = ("dead", "frozen", "island")
 WITNESS_FAULTS = ("agent dead", "agent held", "agent cut", "both dead")
 SEVERAL = ("torn", "island")
-"""These take several servers."""
+"""These need several servers."""
 
 STEPS = (-86_400, -3600, -10, 0, 10, 3600, 86_400)
-"""Seconds that the stepped wall clock is ahead."""
+"""Seconds by which the stepped wall clock is ahead."""
 
 LEADER_SECONDS = (2.0, 6.0)
-"""A broker's session is 1.5 s: long enough for another to lead, most of the time."""
+"""A broker's session is 1.5 s: most of the time this is long enough for another broker to lead."""
 
 
 class Fault(NamedTuple):
-    """It has begun, and ends after `seconds` when all in `undo` is called."""
+    """It has begun, and ends after `seconds`, when everything in `undo` is called."""
 
     kind: str
     whom: str
@@ -67,7 +67,7 @@ class Fault(NamedTuple):
 
 
 def begin_member_fault(kind: str, name: str, target: "Storm", rng: random.Random) -> Fault:
-    """Let it happen to the member `name`."""
+    """Inflict it on the member `name`."""
     network, hosts, process = target.cluster.network, target.cluster.hosts, target.process(name)
     seconds = target.lease * rng.uniform(0.2, 4)
     match kind:
@@ -102,7 +102,7 @@ def begin_member_fault(kind: str, name: str, target: "Storm", rng: random.Random
 
 
 def begin_witness_fault(kind: str, name: str | None, target: "Storm", rng: random.Random) -> Fault:
-    """Let it happen to the agent; `name` is the member that is killed with it, if one is."""
+    """Inflict it on the agent; `name` is the member that is killed with it, if any."""
     network, hosts, agent = target.cluster.network, target.cluster.hosts, target.agent
     seconds = target.lease * rng.uniform(0.2, 4)
     match kind:
@@ -119,14 +119,14 @@ def begin_witness_fault(kind: str, name: str | None, target: "Storm", rng: rando
         case _:
             assert kind == "both dead", f"there is no fault {kind!r}"
             assert name is not None
-            # The agent first: for some hundred microseconds it would see the other's end.
+            # The agent first: otherwise it would see the member's end for some hundred microseconds.
             agent.kill()
             target.process(name).kill()
             return Fault(kind, f"{AGENT} and {name}", seconds, [agent.begin, partial(target.start, name)])
 
 
 def begin_leader_fault(kind: str, host: str, friend: str | None, target: "Storm", rng: random.Random) -> Fault:
-    """Let it happen to `host`, which leads. An island may have a `friend`, a member that reaches no other server."""
+    """Inflict it on `host`, which leads. An island may have a `friend`, a member that reaches no other server."""
     network, node = target.cluster.network, target.cluster.node(host)
     seconds = rng.uniform(*LEADER_SECONDS)
     match kind:

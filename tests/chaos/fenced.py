@@ -1,13 +1,13 @@
 """A member process that writes through a fence, into a database that keeps all writes in order.
 
-    begin --admit(partition, term)--> insert into writes --> commit       one transaction a round
+    begin --admit(partition, term)--> insert into writes --> commit       one transaction per round
                 |
                 '--Refused--> insert into refusals
 
     python -m tests.chaos.fenced DATABASE ORDER        a worker (see `neli_router.lab.processes.worker`)
 
 The table `writes` keeps the order of the commits. So a reader can see whether a lower term was ever written after a
-higher one, and need not trust the fence. Each refused write is one that a lease alone would have let through.
+higher one, without trusting the fence. A lease alone would have let each refused write through.
 """
 
 import json
@@ -32,13 +32,14 @@ from neli_router.protocols.protocol import DRIFT_MAX
 __all__ = ["FencedWriter", "Writes", "judged", "main", "writes_in"]
 
 LOCKED_MAX = 0.2
-"""Seconds. A process that is stopped within its transaction keeps the others out; they write again next round."""
+"""Seconds. A process that is stopped within its transaction locks the others out; they write again in the next
+round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftConfig(Config):
-    """Members are not told how far their clocks may be off, but have a bound for all. A storm that bends their clocks
-    tells them another one, far above it: what it allows for can be seen then."""
+    """Members cannot configure how far clocks may be off: there is one bound for all. A storm that bends their clocks
+    sets another bound, far above it, so that the effect of allowing for it becomes visible."""
 
     drift: float = DRIFT_MAX
 
@@ -47,11 +48,11 @@ class DriftConfig(Config):
 
 
 class FencedWriter:
-    """Of one process, whose label is in each of its writes. For one thread at a time."""
+    """The writer of one process; its label is in each write. Only one thread may use it at a time."""
 
     def __init__(self, path: Path, process: str) -> None:
         self._process = process
-        # A process that is killed loses nothing that it committed; only a power cut would lose it.
+        # A killed process loses nothing that it committed; only a power cut would lose it.
         self._connection = sqlite3.connect(path, timeout=LOCKED_MAX, check_same_thread=False)
         self._connection.execute("PRAGMA synchronous = OFF")
 
@@ -67,8 +68,8 @@ class FencedWriter:
                 fence.install(connection)
 
     def write(self, terms: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-        """Write for each partition under its term. Returns those that the fence let through and those that it refused;
-        none of either if the database was locked."""
+        """Write for each partition under its term. Returns the terms that the fence let through and those that it
+        refused; both are empty if the database was locked."""
         written: dict[int, int] = {}
         refused: dict[int, int] = {}
         try:
@@ -98,7 +99,7 @@ class Writes(NamedTuple):
     refusals: list[tuple[str, int, int]]
     """The process, partition and term of each write that the fence refused."""
     zombies: list[str]
-    """Every write that stands after one for its partition under a higher term, in words."""
+    """Every write that comes after a write for its partition under a higher term, in words."""
 
 
 def writes_in(path: Path) -> Writes:
@@ -123,7 +124,7 @@ def judged(rows: Sequence[tuple[int, int, str]], refusals: list[tuple[str, int, 
 
 
 def main(database: str, order: str) -> int:
-    """Be the member that `order` describes, and write for all that it leads."""
+    """Be the member that `order` describes, and write for every partition that it leads."""
     told = json.loads(order)
     writer = FencedWriter(Path(database), Path(told["notes"]).stem)
     return worker.main(told, act=writer.write, config_type=DriftConfig)

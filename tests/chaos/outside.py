@@ -1,9 +1,9 @@
-"""An outside producer: it is no member, appends to the group's topic, and keeps what was acknowledged.
+"""An outside producer: not a member, it appends to the group's topic, and remembers what was acknowledged.
 
-    produce "outside 17" --acks=all--> offset 4711     kept, to be looked for in the end
-                             '-- when was the first accepted that was produced after a moment?
+    produce "outside 17" --acks=all--> offset 4711     kept, to be looked for at the end
+                             '-- when was the first record accepted that was produced after a moment?
 
-Its records are none of the protocol's, so every member skips them alike.
+Its records do not belong to the protocol, so every member skips them alike.
 """
 
 import threading
@@ -16,19 +16,19 @@ from neli_router.core.closing import Closing
 __all__ = ["Outside"]
 
 EVERY = 0.05
-"""Seconds between two records. Members log each record that is none, so a flood would measure only that."""
+"""Seconds between two records. Members log each foreign record, so a flood would only measure the logging."""
 
 ACCEPT_MAX = 180.0
 
 
 class Outside(Closing):
-    """Appends from a thread of its own, from its construction until `close`."""
+    """Appends from its own thread, from its construction until `close`."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.acknowledged: dict[int, bytes] = {}
-        """Offset -> what was acknowledged to stand there."""
+        """Offset -> the payload acknowledged there."""
         self._accepted: list[tuple[float, float]] = []
-        """When each acknowledged record was produced, and when that was heard."""
+        """When each acknowledged record was produced, and when its acknowledgement arrived."""
         self._topic = topic
         self._changed = threading.Condition()
         self._over = False

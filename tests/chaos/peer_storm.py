@@ -1,26 +1,27 @@
-"""A storm among peers: five hosts without a ledger, whose members are all that there is to strike.
+"""A storm among peers: five hosts without a ledger, so only their members can be struck.
 
     to a process     kill        kill -9; a while later a new process starts in its place
-                     reboot      kill -9, and a new process at once: what its older self promised still runs
+                     reboot      kill -9, and immediately a new process: its predecessor's promises still run
                      stop        stands still past its lease, then goes on and believes what it did
                      leave       leaves in good order, and comes back
                      outage      kill -9 of all, which come back one after another
                      clock       its wall clock jumps, and stays there
-    to the network   cut off     a peer hears nobody, and nobody hears it
+    to the network   cut off     a peer hears no other peer, and none hears it
                      unpair      two peers do not hear each other, and hear all others
-                     mute, deaf  all that a peer sends is lost; all that is sent to it
+                     mute, deaf  everything that a peer sends is lost; everything that is sent to it
                      one way     what one peer sends to one other is lost
                      split       a line through the group
                      slow        everything takes longer on one peer's link
-                     held        what one peer sends waits in the switch, for some leases, and then arrives all at once
-                     bad         the switch loses, doubles and reorders everybody's datagrams
+                     held        what one peer sends waits in the switch, for some leases, and then arrives all together
+                     bad         the switch loses, doubles and reorders all datagrams
 
-Kinds are dealt from a deck that a seed shuffled, as in `storm`. Most are aimed at a peer that leads, because nothing is
-to be seen at others. Faults of the network may overlap. When a deck is empty, and in the end, all is undone at once,
-and all must be led again: how long that takes shows whether a group elects that is up and hears each other.
+Kinds are dealt from a deck that a seed shuffled, as in `storm`. Most are aimed at a peer that leads, because striking
+others shows nothing. Faults of the network may overlap. When a deck is empty, and at the end, all faults are undone
+together, and all partitions must be led again: how long that takes shows whether a group elects leaders when its
+members are up and hear each other.
 
-All the while, the hosts' clocks run at rates of their own: the storm gives each process its host's, and reads its notes
-in true time.
+All the while, the hosts' clocks run at different rates: the storm gives each process its host's clock, and reads its
+notes in true time.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +46,8 @@ AIMED = 0.7
 """How often a fault is aimed at a peer that leads."""
 
 LOSS, DOUBLED, LATE = 0.2, 0.3, 0.3
-"""At most, of the bad switch; the last in leases, and about a beat. More than this elects nobody for long."""
+"""Maxima of the bad switch; the last is in leases, and is about a beat. With more than this, no peer is elected for
+long."""
 
 
 class PeerStorm(BaseStorm):
@@ -64,11 +66,12 @@ class PeerStorm(BaseStorm):
     ) -> None:
         super().__init__(group, network.hosts, lease=lease, seed=seed, clock=clock)
         self.led_after: list[float] = []
-        """Seconds until every partition was led, from each calm: all have started, and hear each other."""
+        """Seconds until every partition was led, for each calm: all have started, and hear each other."""
         self._network, self._switch, self._bent = network, switch, bent
 
     def run(self, seconds: float, seen: Callable[[], object]) -> None:
-        """Let things happen for `seconds`, and on until all kinds of faults were met and it has `seen` something."""
+        """Let things happen for `seconds`, and longer until all kinds of faults have occurred and it has `seen`
+        something."""
         for name in self._names:
             self.start(name)
         led_from(self._group, host_clock())
@@ -125,13 +128,13 @@ class PeerStorm(BaseStorm):
         return self._rng.choice(leaders if leaders and self._rng.random() < AIMED else names)
 
     def _strike(self, kind: str) -> bool:
-        """Whether it could be: begin this fault, and say when it ends."""
+        """Begin this fault, and schedule its end. Returns whether that was possible."""
         seconds = self.lease * self._rng.uniform(0.3, 3.0)
         if kind in PROCESS_FAULTS:
             free = [name for name in self._names if name not in self._out]
             if len(free) <= len(self._names) // 2 + 1 or (kind == "outage" and self._out):
-                return False  # Others must be there to take over, or nothing would ever be taken over.
-            if kind in ("stop", "leave"):  # A process that has only just started would die of a signal.
+                return False  # Others must be there, or nothing would ever be taken over.
+            if kind in ("stop", "leave"):  # A process that has only just started would die from a signal.
                 free = [name for name in free if self._is_member(name)]
                 if not free:
                     return False

@@ -1,4 +1,4 @@
-"""The report: a storm's faults and their outcome as text, for people who run it, and for a test that failed.
+"""The report: a storm's faults and their outcome as text, for its users and for failed tests.
 
 fault      times   shortest   longest   whom
 kill          12      0.31 s    3.90 s   m1 m2 ...
@@ -39,6 +39,6 @@ def seen(verdict: Verdict) -> str:
 
 
 def led_again(led_after: Sequence[float]) -> str:
-    """How long it took after each calm until all was led."""
+    """How long it took after each calm until all partitions were led."""
     longest = f"median {median(led_after):.2f} s, longest {max(led_after):.2f} s"
     return f"all led after each of {len(led_after)} calms: {longest}"

@@ -1,17 +1,17 @@
-"""The storm: faults dealt from a deck that a seed shuffled, one about every lease and a half, and then calm.
+"""The storm: faults dealt from a deck that a seed shuffled, one about every one and a half leases, and then calm.
 
-    deck   every kind of fault once, in random order; when it is empty, another: so a short run meets them all. Kills
-           are there twice, and the witness's faults are one kind: it must be well to tell of a kill
-    out    those that a fault has struck; at most `OUT_MAX` members, one server, so that two brokers remain in sync, and
-           the agent
-    calm   all is undone at once: what was stopped goes on, what was killed comes back, all links carry
+    deck   every kind of fault once, in random order; when it is empty, the next deck: so a short run meets them all.
+           Kills are there twice, and the witness's faults are one kind: it must be well to report a kill
+    out    the targets that a fault has struck; at most `OUT_MAX` members, one server, so that two brokers remain in
+           sync, and the agent
+    calm   all faults are undone together: what was stopped goes on, what was killed comes back, all links carry
 
-A server is struck only while all of them are well; until then its card waits. The agent of this host is the witness of
-some members, who are killed and not expired; the others die unseen. The seed fixes what is drawn; what
-comes of it depends on the machine, too, so a seed that failed is a good place to look, and no promise.
+A server is struck only while all servers are well; until then its card waits. The agent of this host is the witness of
+some members, who are killed and not expired; the others die unseen. The seed fixes what is drawn. The result also
+depends on the machine, so a seed that failed is a good place to look, but not a guarantee.
 
-A process may end by itself while it cannot reach its ledger. Then another is started, as a supervisor would, and the
-logs of all that ended so are kept for the test to judge.
+A process may end on its own while it cannot reach its ledger. Then another is started, like a supervisor would do, and
+the logs of all such processes are kept for the test to judge.
 """
 
 import heapq
@@ -39,26 +39,26 @@ from tests.support.agents.processes import AgentProcess
 __all__ = ["BaseStorm", "Injected", "Storm", "led_from"]
 
 UNSEEN = 2
-"""How many of the members have no witness: their deaths are told by their leases alone."""
+"""How many of the members have no witness: only their leases reveal their deaths."""
 
 NO_AGENT = "/nonexistent/agent.sock"
 
 OUT_MAX = 2
-"""Of five: others must be there to take over, or nothing would ever be taken over."""
+"""Out of five: others must be there, or nothing would ever be taken over."""
 
 LATE_MAX = 180.0
 """Seconds by which a storm may last longer, until it has met every kind of fault: brokers that come back slowly hold up
-the cards that wait for them. And until there was something to see."""
+the cards that wait for them. The same limit holds until there was something to see."""
 
 ASK_EVERY = 2.0
-"""Seconds between two questions whether there was. Each judges all notes."""
+"""Seconds between two checks whether there was. Each check judges all notes."""
 
 LOOK_EVERY = 0.03
-"""Between two looks at notes, and at what is due."""
+"""Seconds between two looks at notes, and at what is due."""
 
 
 class Injected(NamedTuple):
-    """A fault, as it was in the end."""
+    """A fault after it has ended."""
 
     kind: str
     whom: str
@@ -68,19 +68,19 @@ class Injected(NamedTuple):
 
 
 class BaseStorm:
-    """Faults that have begun, and what is done when their time is over."""
+    """Faults that have begun, and their ends when their time is over."""
 
     def __init__(self, group: ProcessGroup, names: Sequence[str], *, lease: float, seed: int, clock: WallClock) -> None:
         self.clock, self.lease = clock, lease
         self.injected: list[Injected] = []
         self.ended: list[str] = []
-        """The log of each process that ended by itself."""
+        """The log of each process that ended on its own."""
         self._group, self._names = group, list(names)
         self._rng = random.Random(seed)
         self._present: dict[str, MemberProcess] = {}
         self._out: set[str] = set()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()  # Two things due at one time are done in the order they were drawn.
+        self._order = count()  # Two actions due at the same time run in the order they were drawn.
         self._began_at = 0.0
 
     def start(self, name: str) -> None:
@@ -104,7 +104,7 @@ class BaseStorm:
             heapq.heappop(self._due)[2]()
 
     def _look(self) -> None:
-        """Do what is due, read what was noted, and start what ended by itself."""
+        """Do what is due, read new notes, and restart processes that ended on their own."""
         while self._due and self._due[0][0] <= host_clock():
             heapq.heappop(self._due)[2]()
         self._group.read_notes()
@@ -116,7 +116,7 @@ class BaseStorm:
 
 
 class Storm(BaseStorm):
-    """Turns a group upside down for some seconds, and then lets it come to rest."""
+    """Turns a group upside down for some seconds, and then lets it settle."""
 
     def __init__(
         self,
@@ -134,14 +134,14 @@ class Storm(BaseStorm):
         super().__init__(group, names, lease=lease, seed=seed, clock=clock)
         self.cluster, self.agent = cluster, agent
         self.led_after = self.balanced_after = 0.0
-        """Seconds after the calm until every partition was led, and until all shared them evenly."""
+        """Seconds after the calm until every partition was led, and until all members shared them evenly."""
         self._kinds, self._called, self._clocked = list(kinds), called, self._names[0]
         self._deck: deque[str] = deque()
         self._unmet = set(kinds)
 
     def run(self, seconds: float, seen: Callable[[], object]) -> None:
-        """Start the group, let things happen for `seconds`, and on until it has `seen` something; then let it settle
-        and leave, which must succeed."""
+        """Start the group, let things happen for `seconds`, and longer until it has `seen` something; then let it
+        settle and leave, which must succeed."""
         self.agent.start()
         for name in self._names:
             self.start(name)
@@ -162,7 +162,7 @@ class Storm(BaseStorm):
                 self._look()
         finally:
             self._end_all()
-            self.cluster.network.heal()  # The next test wants all servers and a network in any case.
+            self.cluster.network.heal()  # The next test always needs all servers and a network.
         self._recover()
         self.agent.await_member()
         self._group.leave()
@@ -194,7 +194,7 @@ class Storm(BaseStorm):
             self._deck.append(kind)
 
     def _play(self, kind: str, free: list[str]) -> bool:
-        """Whether it could be: begin this fault, and say when it ends."""
+        """Begin this fault, and schedule its end. Returns whether that was possible."""
         may_be_out = len(self._names) - len(free) < OUT_MAX
         if kind in LEADER_FAULTS:
             leader = None if "server" in self._out else self.cluster.leader(self._called)
@@ -224,8 +224,8 @@ class Storm(BaseStorm):
             self.agent.begin()
 
     def _recover(self) -> None:
-        """Wait until servers and members are themselves again."""
-        self._look()  # A process that ended by itself is started again.
+        """Wait until servers and members have recovered."""
+        self._look()  # A process that ended on its own is started again.
         self.cluster.await_all_well(self._called)
         calm_at = host_clock()
         self._look()
@@ -235,9 +235,9 @@ class Storm(BaseStorm):
 
 
 def led_from(group: ProcessGroup, moment: float, *, claimed: float = 0.0) -> dict[int, float]:
-    """Wait until a process that runs acts for each partition at `moment` or later; when that began, or `moment`.
+    """Wait until a running process acts for each partition at `moment` or later; return when that began, or `moment`.
 
-    What was `claimed` before, for so many seconds after `moment` at most, does not count: nothing may stand behind it.
+    A claim that ends within `claimed` seconds of `moment` does not count: its process may be dead.
     """
     led_at: dict[int, float] = {}
 

@@ -1,4 +1,4 @@
-"""Real processes on a Kafka of three brokers, all in a network of their own, and a storm of faults upon them."""
+"""Real processes on a Kafka of three brokers, all in a separate network, and a storm of faults upon them."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -36,7 +36,7 @@ def cluster() -> Iterator[KafkaCluster]:
 
 @pytest.fixture(autouse=True)
 def _outside(cluster: KafkaCluster) -> Iterator[None]:
-    """Whatever the test itself connects, it connects from there."""
+    """The test itself opens all its connections from there."""
     with cluster.network.entered(OUTSIDE):
         yield
 
@@ -44,14 +44,14 @@ def _outside(cluster: KafkaCluster) -> Iterator[None]:
 def test_no_two_processes_ever_act_at_once_whatever_happens_to_them_and_their_brokers(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
-    """And whatever term they act under, the ledger gave it to them."""
+    """And the ledger gave them every term that they act under."""
     require_safe(weather(cluster, tmp_path, "exclusive", [*MAIN_FAULTS, *LEADER_FAULTS], SECONDS))
 
 
 def test_where_overlaps_are_promised_the_same_referee_sees_them_and_the_fence_stops_their_writes(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Under `available`, an owner goes on until it has heard its successor: a referee who misses that is blind."""
+    """Under `available`, an owner goes on until it has heard its successor: a referee that misses that is blind."""
     run = weather(cluster, tmp_path, "available", AVAILABLE_FAULTS, AVAILABLE_SECONDS)
     assert run.verdict.overlaps
     assert run.writes.refusals

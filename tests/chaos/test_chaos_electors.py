@@ -1,7 +1,7 @@
-"""Real processes that elect among themselves, each on a host of its own, and a storm upon them and their network.
+"""Real processes that elect among themselves, each on its own host, and a storm upon them and their network.
 
-The clocks of their hosts are off by nearly as much as members are told that clocks may be, which is far more here than
-the bound that they have by default: what must hold at 1000 parts in a million is seen better at nine in a hundred.
+The clocks of their hosts are off by nearly the drift that members are configured to allow for, which is far more here
+than the default bound: what must hold at 1000 parts in a million is easier to see at nine in a hundred.
 """
 
 import random
@@ -28,17 +28,18 @@ PARTITIONS = 4
 PORT = 7801
 
 DRIFT = 0.09
-"""How far off a clock may be, as members are told: nearly the most that settings take. With clocks off by two in a
-hundred, members that allowed for nothing showed no overlap in three minutes: other times hid what they forgot."""
+"""The clock error that members are configured to allow for: nearly the maximum of the settings. With clocks off by two
+in a hundred, members that allowed for nothing showed no overlap in three minutes: other delays hid the mistake."""
 
 BENT = 0.995 * DRIFT
-"""How far off each clock is. The rest is for what the machine's own clock does to the measure."""
+"""The actual error of each clock. The rest is for the effect of the machine's own clock on the measurement."""
 
 SLOW, FAST = 0.5, 1.5
-"""Rates of clocks that are off by more than members were told: a lease of the slow one is three of the fast ones."""
+"""Rates of clocks that are off by more than members allow for: a lease of the slow clock is three of the fast ones."""
 
 CUT, CUTS_MAX = 4 * LEASE, 30
-"""Long enough for others to elect, even by the slow clock; and how often at most, because the first mostly shows it."""
+"""Seconds long enough for others to elect, even by the slow clock; and the maximum number of cuts, because usually the
+first shows the overlap."""
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(SECONDS * 1.5 + 900)]
 
@@ -54,8 +55,8 @@ ELECTORS = {
 def test_no_two_peers_ever_act_at_once_whatever_happens_to_them_and_their_network(
     options: Mapping[str, str], tmp_path: Path
 ) -> None:
-    """Terms grow, a fence refuses those that wake up late, and in calm all is led again. All this by clocks that are
-    off by nearly as much as they may be."""
+    """Terms grow, a fence refuses members that wake up late, and in calm all is led again. All this holds with clocks
+    that are off by nearly as much as they may be."""
     require(missing() or clocks.missing())
     say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={SECONDS:g}")
     fence = tmp_path / "fence.db"
@@ -92,8 +93,8 @@ def test_no_two_peers_ever_act_at_once_whatever_happens_to_them_and_their_networ
 def test_a_leader_whose_clock_is_slower_than_members_were_told_is_seen_to_act_beside_the_next_one(
     tmp_path: Path,
 ) -> None:
-    """The storm has the same clocks and the same referee: it would see members that allow too little for clocks. Under
-    the random wait a slow clock seldom leads: it is the last to stand."""
+    """The storm has the same clocks and the same referee: it would see members that allow too little for clocks. With
+    the random wait a slow clock seldom leads, because it is the last to stand."""
     require(missing() or clocks.missing())
     fence = tmp_path / "fence.db"
     FencedWriter.install(fence)
@@ -118,7 +119,7 @@ def test_a_leader_whose_clock_is_slower_than_members_were_told_is_seen_to_act_be
 
 
 def cut_off_a_leader(group: ProcessGroup, network: Network, preferred: str) -> None:
-    """Once all is led: the preferred one if it leads, or else another, so that the preferred one may lead next."""
+    """Once all is led: cut off the preferred member if it leads, or otherwise another, so that it may lead next."""
     group.wait_until(
         lambda: set(range(PARTITIONS)) == {i for life in group.lives for i in life.held}, "all was to be led"
     )

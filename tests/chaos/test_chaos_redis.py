@@ -1,4 +1,4 @@
-"""Real processes on a Redis that keeps what it acknowledged, all in a network of their own, and a storm upon them."""
+"""Real processes on a Redis that keeps what it acknowledged, all in a separate network, and a storm upon them."""
 
 from collections.abc import Iterator
 from pathlib import Path

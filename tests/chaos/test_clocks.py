@@ -1,4 +1,4 @@
-"""A process counts and waits by a bent clock and by no other; of a stepped wall clock only the time of day jumps."""
+"""A process counts and waits only by its bent clock; if a wall clock is stepped, only the time of day jumps."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ WAITED = 0.1
 """Seconds of each wait."""
 
 SLEWED = 0.05
-"""Seconds by which NTP may bend a clock meanwhile."""
+"""Seconds by which NTP may slew a clock meanwhile."""
 
 PROGRAM = f"""
 import json, select, threading, time
@@ -65,7 +65,7 @@ def test_a_process_counts_and_waits_by_its_bent_clock(tmp_path: Path, rate: floa
         text=True,
     )
     read_at, *waits = json.loads(said.stdout)
-    # What it read, divided by the rate, is the true time: ours, which is not bent.
+    # Its reading, divided by the rate, is the true time: ours, which is not bent.
     assert began_at < read_at / rate < host_clock()
     for host, monotonic, day in waits:
         assert 0.99 * WAITED <= host < 1.3 * WAITED
@@ -107,7 +107,8 @@ def test_the_time_of_day_jumps_and_nothing_else_does(tmp_path: Path, ahead: int)
         process.stdin.write("go on\n")
         process.stdin.flush()
         *after, waited = json.loads(process.stdout.readline())
-    # The other clocks were read between two readings of the host's: however long those took, these passed in between.
+    # The other clocks were read between two readings of the host's clock: whatever time that took, they passed in
+    # between.
     shortest, longest = after[0] - before[-1] - SLEWED, after[-1] - before[0] + SLEWED
     day, monotonic = (after[clock] - before[clock] for clock in (1, 2))
     assert shortest <= day - ahead <= longest

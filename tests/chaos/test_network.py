@@ -1,4 +1,4 @@
-"""The network that chaos is made in: what is cut is cut, in the direction that was asked for, and nothing stays."""
+"""The network that chaos is made in: a cut path is cut, only in the requested direction, and nothing is left behind."""
 
 import socket
 import time
@@ -30,7 +30,7 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture
 def hears(network: Network) -> Iterator[Callable[[str, str], bool]]:
-    """Whether a datagram from the first host reaches the second, tried again while it does not and should."""
+    """Whether a datagram from the first host reaches the second; retried while it does not and should."""
     sockets: dict[str, socket.socket] = {}
     with ExitStack() as open_sockets:
         for host in network.hosts:
@@ -108,7 +108,7 @@ def _switch(network: Network) -> Iterator[BadSwitch]:
 
 @pytest.fixture
 def wire(network: Network) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Two sockets: what is sent into the first, on one host, comes out of the second, on another."""
+    """Two sockets: what is sent into the first, on one host, arrives at the second, on another host."""
     with network.entered("one"):
         source = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with network.entered("two"):

@@ -1,4 +1,5 @@
-"""The witnesses of a storm: they must see a time without a leader, a refused write, and one that should have been."""
+"""The witnesses of a storm: they must see a time without a leader, a refused write, and one that should have been
+refused."""
 
 import sqlite3
 from contextlib import closing

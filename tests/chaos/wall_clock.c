@@ -1,10 +1,10 @@
-/* A wall clock that a test can step for one process: preloaded, it adds the seconds in a file to the time of day.
+/* A wall clock that a test can step for one process: when preloaded, it adds the seconds in a file to the time of day.
  *
  *     clock_gettime(CLOCK_REALTIME), gettimeofday, time      the true time + what the file says now
- *     waits until a time of day                              until the true time that is meant; a step in between is late
+ *     waits until a time of day                              until the corresponding true time; a step meanwhile is late
  *     every other clock                                      untouched
  *
- * libfaketime does not do: it leaves the C11 wait cnd_timedwait alone, by which librdkafka waits, so that under it a
+ * libfaketime does not work: it leaves the C11 wait cnd_timedwait alone, which librdkafka uses, so that under it a
  * librdkafka ahead of time waits for as long as it is ahead, and one behind does not wait at all.
  */
 

@@ -1,12 +1,12 @@
-"""A group's life through a storm, and the outcome.
+"""A group's life through a storm, and its outcome.
 
     storm --kill, stop, cut, step--> members, servers, their witness
-                                        |--notes--> referee: did two act for one partition at once?
+                                        |--notes--> referee: did two act for one partition together?
                                         |        '-- writes --> fence, SQLite: was a zombie let through?
-                                        '--ledger--> copy --fold--> the very terms that were noted
+                                        '--ledger--> copy --fold--> exactly the terms that were noted
 
-`NELI_TEST_SECONDS` says how long the main storm lasts, no less than 30 for every fault to be met; `NELI_TEST_SEED`
-draws the same faults as in the run that printed it.
+`NELI_TEST_SECONDS` says how long the main storm lasts (at least 30, so that every fault occurs); `NELI_TEST_SEED` draws
+the same faults as in the run that printed it.
 """
 
 import os
@@ -46,7 +46,7 @@ class Run(NamedTuple):
     history: History
     storm: Storm
     noted: dict[tuple[int, int], str]
-    """(partition, term) -> the member that acted so."""
+    """(partition, term) -> the member that acted under it."""
     writes: Writes
 
     @property
@@ -61,15 +61,15 @@ class Run(NamedTuple):
         say(
             f"all led {self.storm.led_after:.2f} s after the calm, and shared evenly after "
             f"{self.storm.balanced_after:.2f} s; {len(self.history.departures)} departures, {self.certified} of them "
-            f"certified, {self.history.state.at} records; {len(self.storm.ended)} processes ended by themselves"
+            f"certified, {self.history.state.at} records; {len(self.storm.ended)} processes ended on their own"
         )
 
 
 def weather(
     cluster: Cluster, folder: Path, guarantee: str, kinds: Sequence[str], seconds: float, **options: Any
 ) -> Run:
-    """Let a group live through a storm of these faults, with this guarantee, for so long, and on until it was seen what
-    the guarantee is about: takeovers, or overlaps and writes that the fence refuses."""
+    """Let a group live through a storm of these faults, with this guarantee, for `seconds`, and longer until it has
+    seen what the guarantee is about: takeovers, or overlaps and writes that the fence refuses."""
     require(clocks.missing())
     clock = clocks.WallClock(folder)
     say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={seconds:g}")
@@ -111,12 +111,12 @@ def weather(
 
 
 def require_safe(run: Run) -> None:
-    """What `exclusive` promises, and that there was something to see: a storm of nothing proves nothing."""
+    """The promises of `exclusive`, and that there was something to see: a storm of nothing proves nothing."""
     assert [] == run.verdict.faults
     assert [] == run.writes.zombies
     assert [] == [said for said in run.storm.ended if "LedgerUnavailable" not in said]
 
-    # The fold, over the same records, gives the very terms that were noted.
+    # The fold, over the same records, gives exactly the terms that were noted.
     assert run.noted == {key: owner for key, owner in run.history.owners.items() if key in run.noted}
 
     assert set(range(PARTITIONS)) == run.verdict.processes.keys()

@@ -1,4 +1,4 @@
-"""Tests of commands share a folder of their own, and a stand-in for the agent."""
+"""Fixtures for tests of commands: an empty folder, and a stand-in for the agent."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.support.agents.stand_in import StandIn, standing_in
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No configuration of the developer's lies here."""
+    """Run in a folder without the developer's configuration."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NELI_CONFIG", raising=False)
 

@@ -23,10 +23,10 @@ PROGRAM = "from neli_router.commands.agent import agent_command; agent_command()
 
 @pytest.fixture
 def own_log() -> Iterator[None]:
-    """The process's logging as it was, afterwards."""
+    """Restores the process's logging afterwards."""
     root, ours = logging.getLogger(), logging.getLogger("neli_router")
     before = root.handlers[:], root.level, ours.level
-    root.handlers[:] = []  # Or `force` would close the handlers of pytest.
+    root.handlers[:] = []  # Otherwise `force` would close the handlers of pytest.
     yield
     root.handlers[:], level, ours_level = before
     root.setLevel(level)
@@ -51,7 +51,7 @@ def test_a_configuration_that_is_not_usable_is_refused_with_every_problem(words:
 
 @pytest.mark.process
 def test_an_agent_starts_reads_its_configuration_again_and_ends(tmp_path: Path) -> None:
-    """A real process: SIGHUP changes the weight and names what waits; SIGTERM ends it with 0."""
+    """A real process: SIGHUP changes the weight and names what needs a restart; SIGTERM ends it with 0."""
     file = tmp_path / "neli.toml"
 
     def write(more: str) -> None:
@@ -64,7 +64,7 @@ def test_an_agent_starts_reads_its_configuration_again_and_ends(tmp_path: Path) 
         assert "agent.started" in (event["event"] for event in events)
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(f"{tmp_path}/agent.sock")
-        assert [] == children(process.pid)  # It starts a witness only if it is asked to.
+        assert [] == children(process.pid)  # It starts a witness only on request.
         write("lease = 0.4\nweight = 3")
         process.send_signal(signal.SIGHUP)
         waiting = next(event for event in events if event["event"] == "agent.restart_wanted")

@@ -1,4 +1,4 @@
-"""`neli audit`: its summary, its JSON and its exit codes, for ledgers of a file."""
+"""`neli audit`: its summary, its JSON and its exit codes, for file ledgers."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ from tests.support.records import expire, genesis, join
 
 
 def history() -> list[Record]:
-    """Offsets in a file begin with 1. A lease is 6 s; alice dies, and bob takes over."""
+    """Alice dies, and bob takes over. The lease is 6 s. Offsets in a file begin with 1."""
     alice = [("a", float(second)) for second in range(8)]
     bob = [("b", 7.5 + second) for second in range(8)]
     joins = join("a", "alice", at=2), join("b", "bob", at=11)
@@ -74,7 +74,7 @@ def test_an_overlap_in_the_notes_is_found(path: Path, tmp_path: Path) -> None:
     Notebook(tmp_path / "alice.1.notes").write(Acts(6.1, 13.0, {0: 1002}))
     Notebook(tmp_path / "bob.1.notes").write(Acts(12.5, 20.0, {0: 1020}))
     result = run(path, "--notes", str(tmp_path))
-    assert (1, True) == (result.exit_code, "acted at once, 500.0 ms" in result.stdout), result.stdout
+    assert (1, True) == (result.exit_code, "acted at the same time, 500.0 ms" in result.stdout), result.stdout
 
 
 @pytest.mark.parametrize(("folder", "said"), [(".", "has another kind of line"), ("nowhere", "nowhere has no *.notes")])
@@ -113,7 +113,7 @@ def test_names_cannot_move_the_cursor(path: Path) -> None:
     fill(path, flapping)
     result = run(path)
     assert (0, False) == (result.exit_code, "\x1b" in result.stdout), result.output
-    assert "alice" not in result.stdout  # No name of a member is such a text.
+    assert "alice" not in result.stdout  # Such a text is not a valid member name.
 
 
 def test_a_ledger_that_is_not_there_is_not_made_and_one_without_a_group_is_refused(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Completion: that each shell gets its script, and that bash completes with it."""
+"""Completion: each shell gets its script, and bash completes with it."""
 
 import os
 import shutil

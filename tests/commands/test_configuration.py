@@ -57,8 +57,8 @@ def test_every_problem_of_every_layer_is_told_and_the_exit_is_2(tmp_path: Path) 
     result = run("--weight", "heavy", NELI_ZON="a", NELI_LEDGER="memory://jobs")
     assert (2, "") == (result.exit_code, result.stdout)
     assert [
-        "Error: leese is no known option (neli.toml line 1): did you mean lease?",
-        "Error: NELI_ZON is no known variable (in the environment): did you mean NELI_ZONE?",
+        "Error: leese is not a known option (neli.toml line 1): did you mean lease?",
+        "Error: NELI_ZON is not a known variable (in the environment): did you mean NELI_ZONE?",
         "Error: weight='heavy' must be a whole number (flag --weight)",
     ] == result.stderr.splitlines()
 

@@ -1,4 +1,4 @@
-"""`neli doctor`: what each check finds on good and on bad ground, and what it says to do."""
+"""`neli doctor`: what each check finds on healthy and broken hosts, and the remedy it gives."""
 
 import json
 import socket
@@ -95,18 +95,18 @@ def test_a_configuration_that_is_not_usable_fails_with_every_problem() -> None:
 def test_a_place_where_no_ledger_can_be_fails_and_what_needs_it_is_skipped(tmp_path: Path) -> None:
     code, found = findings(ledger=tmp_path / "nowhere" / "jobs.db")
     assert (1, "failed", "skipped") == (code, found["place"]["verdict"], found["lease"]["verdict"])
-    assert ("make the folder; only the file is made by itself", "ledger" in found) == (found["place"]["remedy"], False)
+    assert ("make the folder; only the file is created", "ledger" in found) == (found["place"]["remedy"], False)
     (tmp_path / "diary").write_text("my diary" * 1000, encoding="utf-8")
     code, found = findings(ledger=tmp_path / "diary")
     assert (1, "failed") == (code, found["ledger"]["verdict"])
-    assert "name another file; this one was left as it was" == found["ledger"]["remedy"]
+    assert "name another file; this one was left unchanged" == found["ledger"]["remedy"]
     code, found = findings(ledger="memory://jobs")
     assert (0, "warning", "skipped") == (code, found["place"]["verdict"], found["lease"]["verdict"])
 
 
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second at the clock is for good judgement, and not for tests."""
+    """A full second of clock readings improves the judgement, but tests do not need it."""
     monkeypatch.setattr(measure_host, "__defaults__", (0.05,))
 
 
@@ -114,10 +114,10 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     "server", [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("kafka", "redis")]
 )
 def test_a_server_is_asked_and_nothing_is_made_or_appended(server: str, request: pytest.FixtureRequest) -> None:
-    """Before there is a ledger, with it, and without a word for its risk."""
+    """Before there is a ledger, with a ledger, and without the option that accepts its risk."""
     place = request.getfixturevalue(server).removeprefix("redis://")
     address = f"{server}://{place}/doctor-{uuid4().hex}"
-    # So long that no machine is too slow for it: the doctor says whether this one is.
+    # Long enough for any machine: the doctor would complain about a slow one.
     given = ("--lease", "60", "--layout-partitions", "4")
     for _ in range(2):
         code, found = findings(*given, ledger=address)
@@ -149,7 +149,7 @@ def test_a_server_that_is_not_there_fails() -> None:
 
 @contextmanager
 def answering(path: Path, *answers: bytes, mode: int = 0o600) -> Iterator[None]:
-    """Something that listens at `path`, and answers with one of `answers` after the other."""
+    """A server that listens at `path` and gives `answers` one after the other."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         path.chmod(mode)
@@ -202,7 +202,7 @@ def test_a_socket_that_was_left_over_and_a_file_in_its_place_are_told_apart(tmp_
     _, found = findings("--socket", str(stale), ledger="memory://jobs")
     assert "start one: neli agent; a socket that was left over is replaced" == found["agent"]["remedy"]
     code, found = findings("--socket", str(file), ledger="memory://jobs")
-    assert (1, f"{file} is no socket") == (code, found["agent"]["found"])
+    assert (1, f"{file} is not a socket") == (code, found["agent"]["found"])
 
 
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it opens nothing.
@@ -219,11 +219,11 @@ def _agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def test_the_agent_is_asked_whether_it_tells_deaths(agent: Running, tmp_path: Path) -> None:
     given = ("witness", "--lease", str(STEADY), "--socket", agent.options.socket)
-    expected = "a tells the death of a member here, and nobody waits for its lease"
+    expected = "a reports the death of a member here: no member waits for its lease"
     assert ("fine", expected) == found_of(*given, ledger=agent.agent.config.ledger)
     verdict, found = found_of(*given, ledger=tmp_path / "other.db")
     assert "warning" == verdict
-    assert found.startswith("the agent tells no deaths of this ledger's members: it refused: ")
+    assert found.startswith("the agent reports no deaths of this ledger's members: it refused: ")
 
 
 def at_port(port: int) -> dict[str, str]:
@@ -259,7 +259,7 @@ def test_a_living_member_of_the_same_name_is_found_unless_it_is_the_agent_here(a
         given = ("--lease", str(STEADY), "--layout-partitions", "8", "--name", name, *arguments)
         return found_of("name", *given, ledger=agent.agent.config.ledger)
 
-    # One that beats seldom is given longer to be heard.
+    # A member that beats seldom gets more time to be heard.
     assert ("fine", "no member is called 'b'") == named("b")
     assert ("failed", "a member called 'a' is alive, and no agent that answers here is it") == named("a")
     assert ("fine", "'a' is alive, and is the agent that answers here") == named("a", "--socket", agent.options.socket)
@@ -315,7 +315,7 @@ def test_a_clock_may_be_off_by_what_members_allow_each_other(rate_error: float, 
 
 
 def test_a_clock_that_runs_fast_is_measured_as_such() -> None:
-    """One that gains a hundredth, beside the real one."""
+    """Compare a clock that gains a hundredth with the real one."""
     real = measure_host(0.05)
     fast = measure_host(0.05, clock=lambda: time.monotonic() * 1.01)
     assert (True, True) == (abs(real.rate_error) < 0.005, 0.005 < fast.rate_error)
@@ -341,7 +341,7 @@ def test_a_consumer_group_is_looked_at_with_its_store_of_owners_and_not_joined(k
     told = (*given, "--ownership", redis)
     code, found = findings(*told, ledger=group)
     assert (0, "its topic is not there yet; the first member makes it, if it may") == (code, found["group"]["found"])
-    assert "no member has told it anything yet" in found["owners"]["found"]
+    assert "no member has recorded anything yet" in found["owners"]["found"]
     config = Config(
         group, protocol="fast-neli", name="alice", layout=Layout(partitions=2), ownership=redis, drain_timeout=5.0
     )

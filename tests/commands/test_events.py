@@ -1,4 +1,4 @@
-"""`neli events`, and the command that is run at each change: what people are told, and what cannot be done to them."""
+"""`neli events`, and the command that runs at each change: what they report, and what a change cannot do to them."""
 
 import json
 import shlex
@@ -19,7 +19,7 @@ from tests.support.commands import neli
 from tests.support.processes.forked import Program
 from tests.support.waiting import until
 
-TOKEN = "correct-horse-battery"  # noqa: S105 - of a test.
+TOKEN = "correct-horse-battery"  # noqa: S105 - for tests only.
 
 DRAIN = EventView(7, 0.0, "drain", "alpha", "ops", [MovedView("alpha", "beta", 2, [3, 4])], last=9, lasted=0.5)
 DEATH = EventView(20, 0.0, "expire", "beta", "alpha", [], last=20)
@@ -39,7 +39,7 @@ def _notes(tmp_path: Path) -> Path:
 
 
 def hook(notes: Path) -> str:
-    """A command that notes what it is told."""
+    """A command that writes down what it gets."""
     return shlex.join([sys.executable, str(notes.parent / "note.py"), str(notes)])
 
 
@@ -96,7 +96,7 @@ CAUSES: dict[Cause, str] = {
     "pin": "partition 3 was pinned to a by ops",
     "unpin": "partition 3 was unpinned by ops",
     "weigh": "a was weighed by ops",
-    "load": "loads were told by ops",
+    "load": "loads were set by ops",
     "handover": "ops handed over",
     "other": "records were not read",
 }
@@ -146,7 +146,7 @@ def test_no_name_can_become_a_command(place: StandIn, notes: Path, tmp_path: Pat
 def test_a_command_that_fails_is_said_and_the_watch_goes_on(place: StandIn, notes: Path) -> None:
     changes = [OwnerView(0, name, "http://m:1", 5) for name in ("b", "c")]
     result = watched(place, notes, *changes, command=shlex.join([sys.executable, "-c", "raise SystemExit(7)"]))
-    assert 2 == result.stderr.count("was to be told of a change, but it ended with 7")
+    assert 2 == result.stderr.count("was to handle a change, but it ended with 7")
     assert 3 == len(result.stdout.splitlines())
 
 
@@ -158,10 +158,10 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(place: StandIn, not
     )
     assert (
         "it took longer than 1 s and was killed" in result.stderr
-        or "this ended before 1 of them were told" in result.stderr
+        or "this ended before 1 of them were handled" in result.stderr
     )
     assert 4 == result.exit_code
-    if notes.exists():  # A busy machine may not have come so far in a second.
+    if notes.exists():  # A busy machine may not get that far in a second.
         child = Path("/proc") / notes.read_text() / "cmdline"
         until(lambda: not child.exists() or child.read_bytes() == b"")
 

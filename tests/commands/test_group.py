@@ -1,4 +1,4 @@
-"""`neli group delete`: what it takes to lose a group, and that no member that lives loses its group."""
+"""`neli group delete`: what it takes to delete a group, and that a living member never loses its group."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.support.waiting import until
 LEASE = 0.2
 
 LIVING = 2.0
-"""The lease of one that must be heard: what is busy for the 2.5 leases that are listened for is taken for dead."""
+"""Lease of a member that must be heard. The command listens for 2.5 leases, and a member busy for longer seems dead."""
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_yes_does_not_ask_and_json_says_what_went(path: Path) -> None:
 
 
 def test_what_lies_beside_the_file_and_the_link_to_it_go_too(path: Path, tmp_path: Path) -> None:
-    """A process that was killed leaves its write-ahead log behind."""
+    """A killed process leaves its write-ahead log behind."""
     SqliteLedger(path).close()
     held = SqliteLedger(path)  # A reader keeps the companions there.
     (tmp_path / "link.db").symlink_to(path)
@@ -101,7 +101,7 @@ def test_a_wish_from_outside_is_no_sign_of_life() -> None:
 
 @pytest.fixture(params=[pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("kafka", "redis")])
 def remote(request: pytest.FixtureRequest) -> str:
-    """The address of a ledger on a server, which is not there yet."""
+    """The address of a ledger on a server, which does not exist yet."""
     pytest.importorskip({"kafka": "confluent_kafka", "redis": "redis"}[request.param])
     server = request.getfixturevalue(request.param)
     return f"{server if '://' in server else f'kafka://{server}'}/{uuid4().hex}"

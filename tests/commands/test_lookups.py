@@ -1,4 +1,4 @@
-"""The commands that ask: what they print, and with which code they end."""
+"""The look-up commands: what they print, and their exit codes."""
 
 import json
 import re
@@ -17,12 +17,12 @@ ALPHA = "alpha http://alpha:1 partition 0 term 4"
 
 
 def printed(*words: str, given: str | bytes | None = None) -> list[Any]:
-    """Its output as JSON, one value a line."""
+    """The output of a command as JSON, one value a line."""
     return [json.loads(line) for line in neli(*words, "--output", "json", given=given).stdout.splitlines()]
 
 
 def after_the_time(printed: str) -> list[str]:
-    """The lines, each without the time that it begins with."""
+    """The lines, each without the time at its beginning."""
     times, rest = zip(*(line.split("  ", 1) for line in printed.splitlines()), strict=True)
     assert all(datetime.fromisoformat(time).tzinfo is not None for time in times)
     return list(rest)
@@ -91,7 +91,7 @@ def test_a_watch_prints_until_the_agent_ends_it(place: StandIn) -> None:
 
 
 def test_a_watch_ends_when_its_reader_is_gone(place: StandIn, tmp_path: Path) -> None:
-    """As behind `| head -1`: a write would find out, but the next change may be days away."""
+    """As with `| head -1`: a write would notice, but the next change may be days away."""
     code = "from neli_router.commands.lookups import watch_command; watch_command(prog_name='neli watch')"
     with Program(code, "k", folder=tmp_path) as process:
         assert [ALPHA] == after_the_time(process.stdout.readline())
@@ -115,7 +115,7 @@ def test_a_token_is_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("correct-horse-battery\n")
     (tmp_path / "token").chmod(0o600)
     with standing_in() as (agent, address):
-        agent.token = "correct-horse-battery"  # noqa: S105 - of a test.
+        agent.token = "correct-horse-battery"  # noqa: S105 - for tests only.
         assert 0 == neli("members", "--agent", address, "--token-file", f"{tmp_path}/token").exit_code
         refused = neli("members", "--agent", address)
         assert (5, True) == (refused.exit_code, "--token-file" in refused.stderr)

@@ -1,4 +1,4 @@
-"""`neli run`: real commands in real process groups, and that nothing of them outlives the role."""
+"""`neli run`: real commands in real process groups, none of which outlives the role."""
 
 import os
 import re
@@ -41,7 +41,7 @@ trap '' TERM INT HUP
 echo $$ >> pids
 while :; do sleep 0.05; done
 """
-"""A command, and a child of it, that ignore every signal that can be ignored."""
+"""A command and its child, which both ignore every signal that can be ignored."""
 
 AWAY = "setsid bash -c 'echo $$ >> pids; exec sleep 100' & "
 """Starts a process that leaves the process group."""
@@ -49,7 +49,7 @@ AWAY = "setsid bash -c 'echo $$ >> pids; exec sleep 100' & "
 POLITE = "trap 'echo finished; exit 0' TERM INT; echo $$ >> pids; while :; do sleep 0.05; done"
 
 FIRST = 10.0
-"""Seconds of a lease that is to end."""
+"""Seconds of a lease that the test lets end."""
 
 LATE = 0.5
 """Seconds that an answer about the lease takes: half of the margin."""
@@ -66,16 +66,16 @@ class Run(Program):
         super().__init__(RUN, str(user), "ignore" if nohup else "heed", *arguments, folder=folder)
 
     def end(self, *, said: str = "") -> tuple[int, str, str]:
-        """Its exit code, its output and its errors; `said` to it before."""
+        """Its exit code, output and errors, after `said` was written to its input."""
         out, error = self.communicate(said)
         return self.wait(), out, error
 
     def await_line(self, part: str) -> None:
-        """Until it has said so on standard error; what it said before is gone."""
+        """Wait until standard error has `part`; earlier lines are dropped."""
         assert any(part in line for line in self.stderr), f"it ended without {part!r}"
 
     def pids(self, count: int) -> list[int]:
-        """The command and its children write these down."""
+        """The process ids that the command and its children write down."""
         file = self.folder / "pids"
         until(lambda: file.exists() and len(file.read_text().split()) == count, f"{count} processes in {self.folder}")
         return [int(pid) for pid in file.read_text().split()]
@@ -116,7 +116,7 @@ def _runs(tmp_path: Path) -> Iterator[Runs]:
 
 
 def child_of(pid: int) -> int:
-    """The only one: of `neli run` its guardian, and of that the command."""
+    """The only child: the guardian is the child of `neli run`, and the command the child of the guardian."""
     (child,) = children(pid)
     return child
 
@@ -140,7 +140,7 @@ def test_the_command_runs_when_the_role_is_led_and_its_exit_code_is_passed_on(ru
 
 
 def test_a_command_whose_role_is_led_here_starts_without_a_word(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gains no privileges and no token, unless it is allowed to."""
+    """Without permission it gains no privileges and gets no token."""
     monkeypatch.setenv("NELI_TOKEN", "correct-horse-battery")
     monkeypatch.setenv("NELI_LEASE", "0.5")
     runs.agent.leads()
@@ -148,7 +148,7 @@ def test_a_command_whose_role_is_led_here_starts_without_a_word(runs: Runs, monk
     cases = [
         ((), ("true",), (0, "")),
         (("--no-wait",), ("echo", "ran"), (0, "ran\n")),
-        ((), ("sh", "-c", "kill -SEGV $$"), (128 + signal.SIGSEGV, "")),  # As a shell has it.
+        ((), ("sh", "-c", "kill -SEGV $$"), (128 + signal.SIGSEGV, "")),  # Like a shell.
         ((), privileges, (0, "NoNewPrivs:\t1\n")),
         (("--allow-new-privileges",), privileges, (0, "NoNewPrivs:\t0\n")),
         ((), token, (0, "none 0.5\n")),
@@ -200,7 +200,7 @@ def test_what_a_command_leaves_running_is_ended_before_the_role_is_given_back(ru
 
 
 def test_a_signal_that_is_ignored_from_the_beginning_stays_so(runs: Runs) -> None:
-    """As `nohup` has it, for this process and for the command."""
+    """As under `nohup`, for this process and for the command."""
     runs.agent.leads()
     run = runs.start("sh", "-c", "kill -HUP $$; echo $$ > pids; read -r line; kill -HUP $$; echo $line", nohup=True)
     run.pids(1)
@@ -221,7 +221,7 @@ def test_a_signal_is_passed_on_and_the_group_gets_the_grace(runs: Runs) -> None:
     code, _, error = soon.end()
     assert (128 + signal.SIGTERM, "neli run: the command did not end in time, and was killed\n") == (code, error)
     late.send_signal(signal.SIGINT)
-    late.await_line("was told to end by SIGINT, and has 3600 s for it, and another one kills it at once")
+    late.await_line("was asked to end by SIGINT, and has 3600 s for it, and another one kills it immediately")
     late.send_signal(signal.SIGINT)
     assert 128 + signal.SIGINT == late.end()[0]
     assert none_lives(pids)
@@ -267,7 +267,7 @@ def test_when_a_lease_runs_out_the_command_ends_whoever_of_its_processes_stands_
             first = keeping.pids(2)
             pids = [*first, *alone.pids(2), *stopped.pids(2), *(pid for run in guarded for pid in run.pids(3))]
             renewed.pids(1)
-        # All hear of the end so late that they count on a sooner one than the agent.
+        # All get their answers late, so they expect an earlier end than the agent does.
         runs.agent.late, asked = LATE, runs.agent.requests.count("/v1/lease")
         runs.agent.lease_ends = time.monotonic() + FIRST + LATE
         runs.agent.say("renewed")
@@ -282,10 +282,10 @@ def test_when_a_lease_runs_out_the_command_ends_whoever_of_its_processes_stands_
         until(lambda: none_lives(pids), "the end of all")
         code, _, error = alone.end()
         assert (75, True) == (code, "without being renewed" in error)
-        # With --keep, too, it ends then: it has no other guardian to run the command under.
+        # It ends even with --keep: it has no other guardian to run the command under.
         assert [75, 75] == [run.end()[0] for run in guarded]
 
-        # A command is killed a margin before its lease is over, and no other one begins in what is left of it.
+        # A command is killed a margin before its lease is over, and no other command begins in the rest of the lease.
         until(lambda: time.monotonic() > (runs.agent.lease_ends or 0.0))
         assert first == keeping.pids(2)
         runs.agent.leads(term=8)
@@ -376,14 +376,14 @@ open(f"{folder}/started.{name}", "a").write(f"{os.getpid()} {os.environ['NELI_TE
 while True:
     time.sleep(1)
 """
-"""It and its descendants, each in a session of its own, ignore SIGTERM, and notice by a lock of the kernel if it runs
+"""A command that ignores SIGTERM, as do its descendants, each in its own session. A kernel lock shows if it runs
 twice."""
 
 NELI = "from neli_router.commands.cli import main; main(prog_name='neli')"
 
 
 class Host:
-    """An agent in a process of its own, and `neli run` beside it."""
+    """An agent in a process of its own, and `neli run` next to it."""
 
     def __init__(self, folder: Path, name: str, lease: float, drain_timeout: float) -> None:
         self.folder, self.name = folder, name
@@ -405,7 +405,7 @@ class Host:
         self._run = self._neli("run", "--role", "nightly", "--agent", self.socket, "--", *command)
 
     def is_settled(self) -> bool:
-        """Whether its agent answers, and sees nothing but what is owned for good, by two members."""
+        """Whether its agent answers, and sees two members that own everything for good."""
         with suppress(NoAgent), Client(self.socket) as client:
             status = client.status()
             return len(status.members) == 2 and all(p.owner == p.target is not None for p in status.table.partitions)
@@ -413,7 +413,7 @@ class Host:
 
     @property
     def pids(self) -> list[int]:
-        """Of the command and its descendants, once all have said so."""
+        """Process ids of the command and its descendants, once all have written theirs."""
         lines = self.mark.read_text().splitlines() if self.mark.exists() else []
         return [int(line.split()[0]) for line in lines] if len(lines) == 9 else []
 
@@ -436,7 +436,7 @@ def _settled(tmp_path: Path) -> Iterator[Settled]:
 
     def settled(lease: float, drain_timeout: float) -> list[Host]:
         hosts.extend(Host(tmp_path, name, lease, drain_timeout) for name in ("alpha", "beta"))
-        until(lambda: all(host.is_settled() for host in hosts))  # Or the command would move once, and not again.
+        until(lambda: all(host.is_settled() for host in hosts))  # Otherwise the command would move once, and not again.
         return hosts.copy()
 
     try:
@@ -448,7 +448,7 @@ def _settled(tmp_path: Path) -> Iterator[Settled]:
 
 
 def with_a_command(hosts: Sequence[Host]) -> Sequence[Host]:
-    """The first leads the role and runs the command, the second waits for it."""
+    """The hosts in order: the first leads the role and runs the command, the second waits for it."""
     for host in hosts:
         host.start()
     until(lambda: any(host.pids for host in hosts))
@@ -482,7 +482,7 @@ def test_when_all_of_a_hosts_processes_but_the_command_are_killed_it_is_killed_a
 
 @pytest.mark.process
 def test_neli_run_that_is_killed_while_it_is_to_hand_over_does_so_only_when_all_is_gone(settled: Settled) -> None:
-    """The agent waits for a connection to end, and the guardian has it, too. Here it is slow, because it is stopped."""
+    """The agent waits for a connection to end, which the guardian holds, too. The guardian is slow: it is stopped."""
     first, second = with_a_command(settled(5, 60))
     guardian = child_of(first.run.pid)
     try:
@@ -497,7 +497,7 @@ def test_neli_run_that_is_killed_while_it_is_to_hand_over_does_so_only_when_all_
                 owners = enumerate(one.owner for one in status.table.partitions)
                 return [number for number, owner in owners if owner is None or status.members[owner].name == first.name]
 
-            # It hands over in one step what it may, so by then it would have handed over this one, too.
+            # It hands over all that it may in one step, so by then it would have handed over this partition, too.
             until(lambda: len(kept()) < 2)
             assert [client.owner_of_role("nightly").partition] == kept()
             assert all(map(lives, first.pids))
@@ -513,7 +513,7 @@ def test_neli_run_that_is_killed_while_it_is_to_hand_over_does_so_only_when_all_
 def test_a_role_that_is_to_go_elsewhere_does_so_when_all_of_the_command_is_gone_whoever_was_killed(
     settled: Settled,
 ) -> None:
-    """The kernel has told, so the drain timeout is not waited for: it is longer than this test."""
+    """The kernel reports the death, so the drain timeout is not awaited: it is longer than this test."""
     hosts = settled(5, 3 * PATIENCE)
     with Client(hosts[0].socket, timeout=PATIENCE) as client:
         client.drain("beta")
@@ -526,7 +526,7 @@ def test_a_role_that_is_to_go_elsewhere_does_so_when_all_of_the_command_is_gone_
             second.start()
             client.undrain(second.name)
             client.drain(first.name)
-            # The command ignores that it is to end, so until something is killed the role stays.
+            # The command ignores the request to end, so the role stays until something is killed.
             until(lambda: is_leaving(client, role))
             assert all(map(lives, gone))
             guardian = child_of(first.run.pid)
@@ -540,19 +540,19 @@ def test_a_role_that_is_to_go_elsewhere_does_so_when_all_of_the_command_is_gone_
 
 
 def is_leaving(client: Client, partition: int) -> bool:
-    """Whether the member that owns `partition` has let go of all else, and so would have let go of this, too."""
+    """Whether the owner of `partition` has released everything else, and so would have released this, too."""
     table = client.status().table.partitions
     return [number for number, one in enumerate(table) if one.owner != one.target] == [partition]
 
 
 GRACE = 12.0
-"""Twice the lease: a command that had only the rest of its lease would be killed before. A shorter lease would be lost
+"""Twice the lease: a command that had only the rest of its lease would be killed earlier. A shorter lease would be lost
 while other tests take all cores."""
 
 
 @pytest.mark.process
 def test_revoked_a_command_has_its_whole_grace_and_is_killed_at_the_end_of_it(settled: Settled) -> None:
-    """At the end of the drain timeout the successor begins, and so killing begins a margin before that."""
+    """The successor begins at the end of the drain timeout, so the killing begins a margin before that."""
     first, second = settled(GRACE / 2, GRACE)
     with Client(second.socket, timeout=PATIENCE) as client:
         client.drain(second.name)

@@ -1,4 +1,4 @@
-"""The commands that wish: what they ask of the agent, and when they ask the operator first."""
+"""The commands for wishes: what they request from the agent, and when they ask the operator first."""
 
 import json
 from pathlib import Path
@@ -81,10 +81,10 @@ def test_slots_that_no_member_should_carry_alone_are_named(place: StandIn) -> No
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "bad.json is no JSON: give a file that LoadProfile.save wrote"),
+        ("{", "bad.json is not JSON: give a file that LoadProfile.save wrote"),
         (
             '{"layout": {"slots": 16, "partitions": 2}, "partitions": [-1, 0], "slots": {}}',
-            "bad.json is no load profile that can be used: Expected `float` >= 0.0 - at `$.partitions[0]`",
+            "bad.json is not a usable load profile: Expected `float` >= 0.0 - at `$.partitions[0]`",
         ),
         (
             '{"layout": {"slots": 16, "partitions": 2}, "partitions": [0, 0], "slots": {}}',

@@ -1,4 +1,4 @@
-"""Wrong inputs, at each front door: what was wanted, what was found, what to do, and the exit code that scripts see."""
+"""Wrong inputs to each command and call: what was wanted, what was found, what to do, and the exit code for scripts."""
 
 import shlex
 import sqlite3
@@ -20,7 +20,7 @@ from tests.support.waiting import PATIENCE
 COMMANDS = [
     ("onwer customer-7", 2, "No such command 'onwer': did you mean owner?"),
     ("frobnicate", 2, "No such command 'frobnicate'"),
-    # Who owns what
+    # Look-ups
     ("owner ''", 2, "a KEY was wanted, but one is empty"),
     ("owner --role ''", 2, "a role was wanted, but one is empty"),
     ("owner --agent nonsense a", 2, "an agent's address is unix:/path/agent.sock"),
@@ -31,21 +31,21 @@ COMMANDS = [
     ("weigh w -3", 2, "a whole number from 0, or own, was wanted, not '-3'"),
     ("load", 2, "either a PROFILE or --forget was wanted"),
     ("load none.json", 2, "the load profile none.json cannot be read: No such file or directory"),
-    ("load profile.json", 2, "profile.json is no load profile that can be used"),
+    ("load profile.json", 2, "profile.json is not a usable load profile"),
     # Running
     ("run --role '' -- true", 2, "'--role': it is empty: is a variable of the shell not set?"),
     ("run --role -1 -- true", 2, "roles count from 0, found -1: give a number from 0"),
     ("run --role r -- ''", 2, "a command was wanted behind `--`, and this is empty"),
     ("run --role r --wait 5 --no-wait -- true", 2, "either --wait or --no-wait was wanted, but both were given"),
     ("run --role r -- no-such-command", 127, "no-such-command was not found"),
-    ("run --role r -- ./profile.json", 126, "is no file that may be executed: check its path and its mode"),
+    ("run --role r -- ./profile.json", 126, "is not an executable file: check its path and its mode"),
     (
         "run --role r -- 'sleep 1; date'",
         127,
         "was not found: if it is a line for the shell, write sh -c 'sleep 1; date'",
     ),
     ("run --role r -- 'no\nsuch\x1b[31m'", 127, "but no\\nsuch\\x1b[31m was not found"),
-    ("run --role r --grace nan -- true", 2, "'nan' is no number of seconds"),
+    ("run --role r --grace nan -- true", 2, "'nan' is not a number of seconds"),
     # The agent
     ("agent --ledger nonsense", 2, "does not say what kind of ledger it is: write sqlite:///var/lib/jobs/ledger.db"),
     ("agent --ledger sqlite:///jobs.db", 2, "would be the file /jobs.db, in the root folder: write sqlite:jobs.db for"),
@@ -53,7 +53,7 @@ COMMANDS = [
     ("agent --ledger sqlite:no/such/x.db", 5, "there is no folder"),
     ("agent --ledger sqlite:folder", 5, "that is a folder: name a file in it"),
     ("agent --ledger kafka://localhost", 2, "a group was wanted after the brokers, as in kafka://localhost:9092/jobs"),
-    ("agent --ledger kafka://h:9092/jobs?acks=1", 2, "the setting acks is not to be chosen"),
+    ("agent --ledger kafka://h:9092/jobs?acks=1", 2, "the setting acks cannot be chosen"),
     ("agent --ledger redis://localhost:99999/jobs", 2, "one server was wanted as HOST:PORT after redis://"),
     (
         "agent --ledger memory://x --lease 0",
@@ -70,7 +70,7 @@ COMMANDS = [
         "cannot be read (FileNotFoundError): name a file that this",
     ),
     ("ticks kafka://localhost:9092", 2, "a group was wanted after the brokers"),
-    ("audit ftp://host", 2, "ftp is no known kind of ledger"),
+    ("audit ftp://host", 2, "ftp is not a known kind of ledger"),
     ("audit sqlite:text.db", 1, "it is not an SQLite database"),
 ]
 
@@ -79,7 +79,7 @@ COMMANDS = [
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NELI_AGENT", f"unix:{tmp_path}/agent.sock")
     (tmp_path / "profile.json").write_text("{}", encoding="ascii")
-    (tmp_path / "text.db").write_text("this is no database, but long enough for one" * 50, encoding="ascii")
+    (tmp_path / "text.db").write_text("this is not a database, but long enough for one" * 50, encoding="ascii")
     (tmp_path / "folder").mkdir()
 
 
@@ -114,10 +114,10 @@ CALLS: dict[str, tuple[Callable[[Member], Any], type[Exception], str]] = {
     "a term of text": (
         lambda _: admit(A_TEXT),
         fence.FenceMisused,
-        "pass `lease.term` as it is",
+        "pass `lease.term` unchanged",
     ),
     "a key that is a number": (lambda it: it.router.owner(A_NUMBER), BadKey, "such as str(number)"),
-    "a role that is no whole number": (lambda it: it.lease(1.5), BadKey, "a role was wanted: a whole number, or a"),  # type: ignore[arg-type]
+    "a role that is not a whole number": (lambda it: it.lease(1.5), BadKey, "a role was wanted: a whole number, or a"),  # type: ignore[arg-type]
     "a task that cannot be called": (lambda it: it.background(A_NUMBER), ConfigError, "a task must be a function of"),
     "a negative interval": (lambda it: it.background(print, interval=-1), ConfigError, "interval=-1 must be a number"),
     "another handler": (lambda it: AsyncMember(it, on_event=print), ConfigError, "has its own handler of events"),
@@ -126,7 +126,7 @@ CALLS: dict[str, tuple[Callable[[Member], Any], type[Exception], str]] = {
 
 @pytest.fixture(name="member", scope="module")
 def _member() -> Iterator[Member]:
-    """Opened by the address of a ledger alone, as a router may be."""
+    """A member opened with only the address of a ledger, which is enough for a router, too."""
     with Member("memory://front-door") as member, Router("memory://front-door") as router:
         assert member.pulse(PATIENCE)
         assert member.name == router.owner("customer-7").name

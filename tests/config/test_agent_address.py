@@ -1,4 +1,4 @@
-"""Where the agent is looked for, and which texts are an address."""
+"""The places where clients look for the agent, and the texts that are addresses."""
 
 import os
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_a_folder_that_another_user_made_is_not_trusted(tmp_path: Path, monkeypa
     folder.mkdir(mode=0o700)
     assert "" == distrust(address)
     owner = folder.stat().st_uid
-    if owner == 0:  # Who may do everything anyway.
+    if owner == 0:  # Root may do everything anyway.
         os.chown(folder, 1234, -1)
         assert "belongs to another user, number 1234" in distrust(address, uid=0)
     assert "belongs to another user" in distrust(address, uid=1235)
@@ -72,14 +72,14 @@ def test_a_folder_that_another_user_made_is_not_trusted(tmp_path: Path, monkeypa
 def test_a_socket_of_another_user_is_trusted_by_root_alone_and_where_not_any_user_could_have_made_it(
     tmp_path: Path,
 ) -> None:
-    """Root asks a service that runs as another user; a test that runs as root makes its socket so."""
+    """Root queries a service that runs as another user; if the test runs as root, it makes the socket that user's."""
     path = tmp_path / "agent.sock"
     path.touch()
     address, owner = Address(path=str(path)), path.stat().st_uid
     assert "" == distrust(address, uid=owner)
     if owner == 0:
         os.chown(path, 1234, -1)
-    # No other user can give its files away, so the folder is that user's as well, and is looked at first.
+    # Other users cannot give their files away, so the folder is that user's as well, and is checked first.
     found = f"{path.name if owner == 0 else tmp_path.name} belongs to another user"
     assert found in distrust(address, uid=path.stat().st_uid + 1)
     assert "" == distrust(address, uid=0)

@@ -1,4 +1,4 @@
-"""Configurations: what is refused, in which words, and what becomes of a good one."""
+"""Configurations: which ones are refused, with which messages, and what a valid one becomes."""
 
 import os
 import pickle
@@ -20,7 +20,7 @@ from neli_router.protocols.electors.settings import GossipSettings, TermSettings
 
 
 def problems_of(**options: object) -> list[str]:
-    """All that is wrong with these options."""
+    """Every problem with these options."""
     with pytest.raises(ConfigError) as raised:
         Config.of({"ledger": "memory://jobs", **options})
     return list(raised.value.problems)
@@ -55,13 +55,13 @@ def test_all_problems_are_named_at_once() -> None:
         "replicas, session, snapshot_every, term_base, weight, witness, zone"
     )
     expected = f"""
-leese is no known option: did you mean lease? Choose from {known}
-layout.partition is no known option: did you mean layout.partitions? Choose from partitions, slots, tags
+leese is not a known option: did you mean lease? Choose from {known}
+layout.partition is not a known option: did you mean layout.partitions? Choose from partitions, slots, tags
 slots=0 must be a whole number of at least 1
 accept_rewinds='yes' must be True or False
-sqlit is no known kind of ledger: did you mean sqlite? Choose from kafka, memory, redis, redis+sentinel, redis+unix, \
-rediss, rediss+sentinel, sqlite
-induktion is no known protocol: did you mean induction? Choose from fast-neli, gossip, induction, neli, term
+sqlit is not a known kind of ledger: did you mean sqlite? Choose from kafka, memory, redis, redis+sentinel, \
+redis+unix, rediss, rediss+sentinel, sqlite
+induktion is not a known protocol: did you mean induction? Choose from fast-neli, gossip, induction, neli, term
 the member's name is empty: give each process a name of its own
 weight=-1 must be a whole number from 0 to 1000000: 1 for an equal share
 term_base=-1 must be a whole number from 0 to 4503599627370496: correct it
@@ -75,7 +75,10 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"protocol": "zookeeper"}, "zookeeper is no known protocol: choose from fast-neli, gossip, induction, neli"),
+        (
+            {"protocol": "zookeeper"},
+            "zookeeper is not a known protocol: choose from fast-neli, gossip, induction, neli",
+        ),
         ({"name": 7}, "name=7 must be text, or None for a fresh one"),
         ({"max_age": "never"}, "max_age='never' must be a number of seconds, "),
         ({"guarantee": ["exclusive"]}, "guarantee=['exclusive'] must be text"),
@@ -84,14 +87,14 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
         ({"ledger": "/var/a:b"}, "ledger='/var/a***' does not say what kind of ledger it is"),
         ({"ledger": "sqlite://var/jobs.db"}, "ledger='sqlite://var/jobs.db' names the host 'var', and a file has none"),
         ({"ledger": "sqlite:a.db?key=b"}, "ledger='sqlite:a.db?***' has options, and a file takes none: take away t"),
-        ({"ownership": "sqlite:a.db?key=b"}, "ownership='sqlite:a.db?***' is no address in Redis: write redis://"),
+        ({"ownership": "sqlite:a.db?key=b"}, "ownership='sqlite:a.db?***' is not an address in Redis: write redis://"),
         ({"ledger": "sqlite:"}, "ledger='sqlite:' does not say where it is"),
-        ({"ledger": "redi://host/jobs"}, "redi is no known kind of ledger: did you mean redis? Choose from kafka, "),
-        ({"witness": "chlid"}, "chlid is no known witness: did you mean child? Choose from"),
+        ({"ledger": "redi://host/jobs"}, "redi is not a known kind of ledger: did you mean redis? Choose from kafka, "),
+        ({"witness": "chlid"}, "chlid is not a known witness: did you mean child? Choose from"),
         ({"witness": "child", "kill_hung": 0.25}, "kill_hung=0.25 must be a part of the lease, from 0.5 to below 1"),
         ({"witness": "child", "kill_hung": 1}, "kill_hung=1 must be a part of the lease, from 0.5 to below 1"),
         ({"kill_hung": 0.5}, "kill_hung needs a witness that does it: add witness='child'"),
-        ({"ownership": 7}, "ownership=7 must be an address, or None to tell nobody"),
+        ({"ownership": 7}, "ownership=7 must be an address, or None to publish nowhere"),
         ({"ownership": "redis://host"}, "ownership='redis://host': a group was wanted"),
         ({"ledger": None}, "ledger=None must be text"),
     ],
@@ -177,7 +180,7 @@ def test_sqlite_is_opened_by_absolute_and_by_relative_path_and_made_for_members_
 
 
 class Forgetful(MemoryLedger):
-    """A ledger that may lose what it has shown, as a replicated cache would."""
+    """A ledger that may lose records it has shown, like a replicated cache."""
 
     promises: frozenset[Promise] = frozenset()
     address = "forgetful"
@@ -202,24 +205,33 @@ PEERS = "peers://127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803/jobs"
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"ledger": "sqlite:jobs.db"}, "'sqlite:jobs.db' is no list of peers: write peers://a:7801,b:7801,c:7801/jobs"),
-        ({"ledger": "peers://a:7801/jobs", "protocol": "induction"}, "is no ledger of induction: choose the protocol"),
+        (
+            {"ledger": "sqlite:jobs.db"},
+            "'sqlite:jobs.db' is not a list of peers: write peers://a:7801,b:7801,c:7801/jobs",
+        ),
+        (
+            {"ledger": "peers://a:7801/jobs", "protocol": "induction"},
+            "is not a ledger of induction: choose the protocol",
+        ),
         ({"ledger": "peers://a:7801,b/jobs"}, "peers were wanted as HOST:PORT,HOST:PORT"),
         ({"ledger": "peers://127.0.0.1:7801"}, "a group was wanted after the peers"),
         ({"ledger": "peers://127.0.0.1:1,127.0.0.1:1/jobs"}, "peers are named twice (127.0.0.1:1)"),
         ({"ledger": PEERS + "?me=127.0.0.1:9"}, "me is not in the list of peers"),
-        ({"ledger": "peers://a:1,b:1,c:1/jobs?state=/var/lib/neli"}, "need a key, or whoever reaches their port makes"),
+        (
+            {"ledger": "peers://a:1,b:1,c:1/jobs?state=/var/lib/neli"},
+            "need a key, or anyone who reaches their port can",
+        ),
         ({"ledger": "peers://a:1,b:1,c:1/jobs?key_file=/etc/key"}, "need a folder for their votes"),
         ({"policy": "oldest"}, "policy='oldest' is unknown: choose 'random' or 'priority'"),
         ({"policy": 7}, "policy=7 must be text, or None for the protocol's own"),
         ({"replicas": 4}, "replicas=4 must be from 1 to the 3 peers, or None for all"),
         ({"replicas": "all"}, "replicas='all' must be a whole number, or None for all peers"),
-        ({"replicas": 2, "policy": "random"}, "replicas is of policy='priority'"),
+        ({"replicas": 2, "policy": "random"}, "replicas requires policy='priority'"),
         ({"protocol": "gossip", "policy": "random"}, "policy is of the protocol term, and gossip has none: leave it"),
         ({"ledger": "memory://x", "protocol": "induction", "replicas": 2}, "replicas is of the protocol term, and ind"),
         ({"preferences": 7}, "preferences=7 must be text, or None to share out evenly"),
-        ({"preferences": "a:1"}, "'a:1' is none of the peers: there is 127.0.0.1:7801, 127.0.0.1:7802, 127.0.0.1:7803"),
-        ({"preferences": "256: others,127.0.0.1:7801"}, "there are no partitions '256': they count from 0 to 255"),
+        ({"preferences": "a:1"}, "unknown peer 'a:1'; known peers: 127.0.0.1:7801, 127.0.0.1:7802, 127.0.0.1:7803"),
+        ({"preferences": "256: others,127.0.0.1:7801"}, "no such partitions: '256'; they count from 0 to 255"),
         ({"policy": "random", "preferences": "127.0.0.1:7801"}, "preferences are of policy='priority', and policy='ra"),
         ({"protocol": "gossip", "preferences": "127.0.0.1:7801"}, "preferences is of the protocol term, and gossip"),
         ({"first_class": 2}, "first_class is of the protocol gossip, and term has none: leave it out"),

@@ -1,4 +1,4 @@
-"""The file: where it is looked for, and what is said of one that cannot be used."""
+"""The file: where it is looked for, and the errors for a file that cannot be used."""
 
 import os
 from pathlib import Path
@@ -52,8 +52,8 @@ def test_a_file_that_is_not_there_is_told_with_who_named_it_and_what_is_no_file_
     ends = {
         str(tmp_path): "is a folder: name a file",
         f"{tmp_path}/pipe": "is no regular file: name a file",
-        f"{tmp_path}/ring": "there can be no file of that name; correct the path",
-        "a\0b": "that is no path; correct it",
+        f"{tmp_path}/ring": "a file cannot have that name; correct the path",
+        "a\0b": "that is not a path; correct it",
     }
     if os.geteuid() != 0:  # Root may read everything.
         ends[f"{tmp_path}/locked"] = "this user may not read it; change its mode or its owner"

@@ -25,7 +25,7 @@ atoms = st.one_of(
 
 
 def toml(value: Any) -> str:
-    """As TOML writes it; what is in a text is escaped, so that it comes back as it was."""
+    """The value in TOML; texts are escaped, so that they come back unchanged."""
     match value:
         case bool():
             return str(value).lower()
@@ -52,7 +52,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def outcome(flags: dict[str, object], environ: dict[str, str], path: Path | None) -> str:
-    """All that is shown of a resolution."""
+    """Everything that is shown of a resolution."""
     try:
         made = resolve(flags, environ, None if path is None else str(path), places=())
     except ConfigError as error:
@@ -82,7 +82,7 @@ def test_any_values_in_the_file_give_a_configuration_or_its_problems(path: Path,
 variables = st.sampled_from(
     [option.variable for option in OPTIONS.values()] + ["NELI_TOKEN", "NELI_LEESE", "POD_NAME", "POD_IP", "NELI_"]
 )
-# As `os.environ` holds it: bytes that are no UTF-8 come as lone surrogates.
+# The form of `os.environ`: bytes that are not UTF-8 become lone surrogates.
 texts = st.binary(max_size=30).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 
 
@@ -102,7 +102,7 @@ texts = st.binary(max_size=30).map(lambda raw: raw.decode("utf-8", "surrogateesc
 def test_any_environment_and_flags_give_a_configuration_or_its_problems(
     environ: dict[str, str], flags: dict[str, object]
 ) -> None:
-    # This test has no business with this host's disk.
+    # This test must not touch this host's disk.
     found = outcome(flags, environ, None)
     assert SECRET not in found
     found.encode()  # It can be printed, whatever was in it.

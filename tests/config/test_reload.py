@@ -1,4 +1,4 @@
-"""SIGHUP: what changes at once, what waits for a restart, and what a mistake changes."""
+"""SIGHUP: what changes immediately, what waits for a restart, and what a mistake changes."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def test_what_others_rely_on_waits_for_a_restart_and_is_named_each_time(site: Si
     assert (("weight",), ("lease",)) == (reload().changed, reload().waiting)
     assert () == reload().changed
     site.write("weight = 6\nleese = 1")  # A mistake changes nothing.
-    with pytest.raises(ConfigError, match="leese is no known option"):
+    with pytest.raises(ConfigError, match="leese is not a known option"):
         reload()
     site.write("weight = 6")
     assert ("weight",) == reload().changed

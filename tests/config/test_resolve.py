@@ -1,4 +1,4 @@
-"""Layers: who wins, where a value comes from, and that every problem is told at once and with its place."""
+"""Layers: which one wins, where a value comes from, and that all problems are reported together, with their places."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -68,7 +68,7 @@ def test_peers_are_named_in_any_layer_and_stand_for_a_ledger(tmp_path: Path) -> 
     ("flags", "environ", "expected"),
     [
         ({"peers.list": "a:1"}, {"NELI_PEERS_ME": "b:1"}, "NELI_PEERS_ME is not in the list of peers: write it as it"),
-        ({}, {"NELI_PEERS": "a:1"}, "makes leaders: name its file with NELI_PEERS_KEY_FILE=PATH; `openssl"),
+        ({}, {"NELI_PEERS": "a:1"}, "make leaders: name its file with NELI_PEERS_KEY_FILE=PATH; `openssl"),
         ({}, {"NELI_PEERS": "127.0.0.1:1", "NELI_PEERS_STATE": "x"}, "NELI_PEERS_STATE must be an absolute path"),
         ({}, {"NELI_PEERS_STATE": "/x"}, "NELI_PEERS_STATE must come with --peers, which names all members: add it"),
         ({"peers.list": "127.0.0.1:1"}, {"NELI_LEDGER": "memory://x"}, "NELI_LEDGER and --peers both say where the gr"),
@@ -76,7 +76,11 @@ def test_peers_are_named_in_any_layer_and_stand_for_a_ledger(tmp_path: Path) -> 
         ({"peers.list": "127.0.0.1:1", "peers.group": "a/b"}, {}, "--group must be the name of a group: 1 to"),
         ({"peers.list": "127.0.0.1"}, {}, "peers were wanted as HOST:PORT,HOST:PORT, with ports from"),
         ({"peers.list": "a:1,b:1,c:1", "peers.key_file": "/x"}, {}, "outlasts a restart with --state PATH"),
-        ({"peers.list": "a:1", "protocol": "induction"}, {}, "a list of peers is no ledger of induction: choose the"),
+        (
+            {"peers.list": "a:1", "protocol": "induction"},
+            {},
+            "a list of peers is not a ledger of induction: choose the",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_list_of_peers_is_named_as_it_was_said(
@@ -128,7 +132,7 @@ def test_a_switch_in_the_environment_is_said_in_any_usual_word_and_an_empty_vari
         ("NELI_AGENT_LOG_LEVEL", "loud", "agent.log_level='loud' must be one of debug, info, warning, error (HERE)"),
         ("NELI_AGENT_LISTEN", "here", f"agent.listen='here' must be {LISTENING} (agent.listen: HERE)"),
         ("NELI_AGENT_SOCKET", "a.sock", f"agent.socket='a.sock' must be {ABSOLUTE} (agent.socket: HERE)"),
-        ("NELI_LEESE", "1", "NELI_LEESE is no known variable (in the environment): did you mean NELI_LEASE?"),
+        ("NELI_LEESE", "1", "NELI_LEESE is not a known variable (in the environment): did you mean NELI_LEASE?"),
     ],
 )
 def test_a_bad_variable_is_told_with_its_name(variable: str, text: str, expected: str) -> None:
@@ -146,12 +150,12 @@ def test_a_bad_variable_is_told_with_its_name(variable: str, text: str, expected
         ("lease = inf", "lease=inf must be a number of seconds, at least 0 (FILE line 2)"),
         ("[agent]\ntoken_file = 1234567890123456", "agent.token_file=... must be text (FILE line 3)"),
         ("layout = 5", "layout must be a table (FILE line 2): write [layout] above it"),
-        ("leese = 1", "leese is no known option (FILE line 2): did you mean lease?"),
-        ("[agent]\nlease = 1", "agent.lease is no known option (FILE line 3): did you mean lease?"),
-        ("listen = '127.0.0.1:1'", "listen is no known option (FILE line 2): did you mean agent.listen?"),
+        ("leese = 1", "leese is not a known option (FILE line 2): did you mean lease?"),
+        ("[agent]\nlease = 1", "agent.lease is not a known option (FILE line 3): did you mean lease?"),
+        ("listen = '127.0.0.1:1'", "listen is not a known option (FILE line 2): did you mean agent.listen?"),
         (
             "[layout]\npartition = 1",
-            "layout.partition is no known option (FILE line 3): did you mean layout.partitions?",
+            "layout.partition is not a known option (FILE line 3): did you mean layout.partitions?",
         ),
     ],
 )
@@ -168,9 +172,9 @@ def test_all_problems_of_all_layers_are_told_at_once_even_where_a_higher_layer_o
     places = f"(layout.slots: {path} line 4; layout.partitions: {path} line 5)"
     expected = [
         f"beat='often' must be a number of seconds, or none ({path} line 1)",
-        f"leese is no known option ({path} line 2): did you mean lease?",
+        f"leese is not a known option ({path} line 2): did you mean lease?",
         "beat='fast' must be a number of seconds, or none (environment NELI_BEAT)",
-        "NELI_ZON is no known variable (in the environment): did you mean NELI_ZONE?",
+        "NELI_ZON is not a known variable (in the environment): did you mean NELI_ZONE?",
         "weight='heavy' must be a whole number (flag --weight)",
         "environment NELI_TOKEN holds 5 characters, and a token has 16 to 4096",
         "no ledger is named: say where it is, such as ledger='sqlite:///var/lib/jobs/ledger.db'",
@@ -191,7 +195,7 @@ def test_variables_of_other_parts_are_no_mistake_and_a_hundred_unknown_ones_are_
 
 
 def test_every_setting_is_an_option_with_a_flag_and_a_variable_of_its_own() -> None:
-    """Those of borrowed groups were none for a while, and no agent could be given them."""
+    """The settings of borrowed groups once were not options, so agents could not have them."""
     settings = [field.name for field in fields(Config) if field.name != "layout"]
     assert sorted(settings) == sorted(option.name for option in OPTIONS.values() if not option.section)
     assert len(OPTIONS) == len({option.flag for option in OPTIONS.values()})
@@ -230,7 +234,7 @@ def test_a_port_wants_a_token_and_one_that_other_hosts_reach_must_be_allowed_by_
     made = resolved({"NELI_AGENT_LISTEN": "0.0.0.0:7635", "NELI_AGENT_ALLOW_REMOTE": "true"})
     assert ("0.0.0.0:7635", True) == (made.agent.listen, made.agent.allow_remote)
     assert not made.config.address.startswith("0.0.0.0")  # noqa: S104 - that it is not advertised.
-    # A socket may be written as clients write it.
+    # A socket may be written in the clients' spelling.
     assert "/run/a.sock" == resolve({"agent.socket": "unix:/run/a.sock"}, LEDGER, places=()).agent.socket
     assert "/run/d.sock" == resolve({}, LEDGER, places=(), default_socket="/run/d.sock").agent.socket
 

@@ -1,4 +1,4 @@
-"""One rule for one thing: the file, the agent and its clients agree on addresses and tokens."""
+"""One rule for each thing: the file, the agent and its clients agree on addresses and tokens."""
 
 import sys
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def test_all_know_the_same_hosts_for_this_host() -> None:
 @pytest.mark.parametrize("size", [ROOM, ROOM + 1])
 @pytest.mark.parametrize("letter", ["x", "ü"])
 def test_all_know_the_same_length_of_a_sockets_path(tmp_path: Path, size: int, letter: str) -> None:
-    """It is the kernel's, in bytes: the longest path that is accepted can be listened on."""
+    """The limit is the kernel's, in bytes: a process can listen on the longest path that is accepted."""
     path = f"{tmp_path}/{letter}"
     path += "x" * (size - len(path.encode()))
 

@@ -1,4 +1,4 @@
-"""The token: the places where it may stand, its readers there, and that it is never shown."""
+"""The token: where it may be set, who reads it there, and that it is never shown."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ def told(made: Resolved) -> str:
 
 
 def test_a_file_of_its_own_holds_the_token_and_a_group_may_read_it(tmp_path: Path) -> None:
-    """As Kubernetes has it. It may end with a line break."""
+    """The form that Kubernetes uses. The token may end with a line break."""
     for number, (ending, mode) in enumerate((("", 0o600), ("\n", 0o600), ("\r\n", 0o440))):
         path = written(tmp_path, TOKEN + ending, mode=mode, name=f"token{number}")
         made = resolve({"agent.token_file": path}, LEDGER, places=())
@@ -62,7 +62,7 @@ def test_a_file_that_others_read_or_change_or_in_a_folder_that_others_can_write_
 def test_in_a_folder_for_all_ones_own_file_or_link_counts_if_its_target_lies_well_and_no_link_of_another_user(
     tmp_path: Path,
 ) -> None:
-    """As in /tmp, where no user can take another's file away."""
+    """Like /tmp, where no user can remove another user's file."""
     shared, own = tmp_path / "shared", tmp_path / "own"
     for folder in (shared, own):
         folder.mkdir()
@@ -80,7 +80,7 @@ def test_in_a_folder_for_all_ones_own_file_or_link_counts_if_its_target_lies_wel
 
 
 def test_a_secret_as_kubernetes_mounts_it_is_read(tmp_path: Path) -> None:
-    """`defaultMode: 0440` with `fsGroup`: links of root in a sticky folder, as the kubelet makes them."""
+    """`defaultMode: 0440` with `fsGroup`: root's links in a sticky folder, which is what the kubelet makes."""
     folder, version = tmp_path / "secret", tmp_path / "secret" / "..2026_11_22_18_00_00.1"
     version.mkdir(parents=True)
     folder.chmod(0o3777)
@@ -125,7 +125,7 @@ def test_a_token_in_the_place_of_its_files_name_or_in_a_file_that_people_copy_is
     path = written(tmp_path, 'ledger = "memory://jobs"\n[agent]\ntoken = "hunter2hunter2hunter2"\n')
     with pytest.raises(ConfigError) as raised:
         resolve({}, {}, path, places=())
-    assert "agent.token does not belong into a file that people read and copy" in raised.value.problems[0]
+    assert "agent.token does not belong in a file that people read and copy" in raised.value.problems[0]
     assert "hunter2" not in str(raised.value)
 
 

@@ -1,4 +1,4 @@
-"""The host's clock on scripted readings, and the real one: forwards, shared between processes, alive after a fork."""
+"""The host's clock on scripted readings, and the real clock: it only goes forward, is shared, and survives a fork."""
 
 import os
 import subprocess
@@ -20,12 +20,12 @@ only_on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the cl
 
 
 class Host:
-    """A host whose time passes when it is read, and when the test says so."""
+    """A host whose time passes when a clock is read, and when the test says so."""
 
     def __init__(self, *, suspended: int = 0, costs: Sequence[int] = (100,)) -> None:
         self.running, self.suspended = 100 * SECOND, suspended
         self.costs = cycle(costs)
-        self.interrupted: int | None = None  # The clock whose readings the thread waits 50 milliseconds before.
+        self.interrupted: int | None = None  # The thread waits 50 milliseconds before it reads this clock.
         self.before_reading: list[Callable[[int], None]] = []
 
     def read(self, clock: int) -> int:
@@ -35,11 +35,11 @@ class Host:
         return {MONOTONIC: self.running, BOOTTIME: self.running + self.suspended, MONOTONIC_RAW: self._raw()}[clock]
 
     def _raw(self) -> int:
-        # Raw counters have an origin and a rate of their own: here, three parts in a million fast.
+        # Raw counters have their own origin and rate: here, three parts in a million fast.
         return self.running - 5 * SECOND + self.running * 3 // 1_000_000
 
     def seconds(self) -> float:
-        """What a perfect host clock would say now."""
+        """The time on a perfect host clock."""
         return (self._raw() + self.suspended) / SECOND
 
 
@@ -73,7 +73,7 @@ def test_a_suspend_in_the_middle_of_a_reading_gives_a_moment_inside_it(interrupt
 
 
 def test_an_interrupted_reading_does_not_move_it() -> None:
-    """Losing the processor between two readings widens the interval; the value in use is still inside."""
+    """Losing the processor between two readings widens the interval; the current value is still inside it."""
     host = Host()
     tell = LinuxClock(host.read)
     for interrupted in (MONOTONIC_RAW, MONOTONIC, BOOTTIME):
@@ -94,7 +94,7 @@ def test_a_host_that_interrupts_every_first_reading_costs_at_most_half_of_the_na
 
 
 def test_it_neither_jitters_nor_goes_back_with_the_time_that_seems_spent_suspended() -> None:
-    """A difference under the slack does not count as a suspend."""
+    """A difference smaller than the slack does not count as a suspend."""
     host = Host(suspended=10 * SECOND)
     tell = LinuxClock(host.read)
     before = tell() - host.seconds()
@@ -106,7 +106,7 @@ def test_it_neither_jitters_nor_goes_back_with_the_time_that_seems_spent_suspend
 
 
 def test_two_threads_that_wake_up_together_agree_on_the_jump() -> None:
-    """The second thread measures a lower value; the first one's stays, or the clock would go back."""
+    """The second thread measures a lower value; the first value stays, or the clock would go back."""
     host = Host()
     tell = LinuxClock(host.read)
     host.suspended += 30 * SECOND
@@ -114,7 +114,7 @@ def test_two_threads_that_wake_up_together_agree_on_the_jump() -> None:
 
     def let_the_other_thread_finish(clock: int) -> None:
         if clock == MONOTONIC and not told_by_first:
-            told_by_first.append(-1)  # Its own readings must not start a third.
+            told_by_first.append(-1)  # Its own readings must not start a third thread.
             other = threading.Thread(target=lambda: told_by_first.append(tell()))
             other.start()
             other.join()
@@ -189,7 +189,7 @@ def test_another_process_reads_the_same_time_line() -> None:
 
 @only_on_linux
 def test_a_lock_that_another_thread_held_at_the_fork_does_not_stop_the_child() -> None:
-    """A child has only the thread that forked; the thread that held the lock is not there to release it."""
+    """A child has only the thread that forked; the thread that held the lock does not exist there to release it."""
     assert isinstance(host_clock, LinuxClock)
     with host_clock._raising:
         child = os.fork()

@@ -1,4 +1,4 @@
-"""The keyspace: known hashes, the laws of the chain, Redis Cluster's tags, and what is not a key."""
+"""The keyspace: known hashes, the laws of the chain, Redis Cluster's tags, and invalid keys."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from neli_router.core.keyspace import PARTITIONS, SLOTS, SLOTS_MAX, Key, Layout,
 from neli_router.errors import BadKey, ConfigError
 from tests.support.records import LAYOUTS
 
-LAW = settings(deadline=None)  # A law holds at whatever speed this machine has to spare.
+LAW = settings(deadline=None)  # A law holds no matter how slow this machine is.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.text("{}ab")
 KEYS = TEXTS | st.binary() | TEXTS.map(str.encode)
 CHARACTERS = st.characters(codec=None) | st.sampled_from("{}") | st.integers(0xD800, 0xDFFF).map(chr)
@@ -41,14 +41,14 @@ NO_KEYS = [7, None, True, 1.5, bytearray(b"ab"), memoryview(b"ab"), ("a",), obje
 def test_a_slot_is_the_published_murmur3_of_the_key(key: Key, expected: int) -> None:
     assert expected == Layout(slots=SLOTS_MAX).slot(key)
     assert expected % SLOTS == Layout().slot(key)
-    # The signed hash, which is quicker to get, would be wrong unless slots are a power of two.
+    # The signed hash, which is faster, would be wrong unless the number of slots is a power of two.
     assert expected % 1000 == hasher(Layout(slots=1000))(key)
 
 
 def test_a_key_keeps_its_partition_for_ever() -> None:
-    """These stand in ledgers and tables that exist: a change here would split every group that is upgraded.
+    """Existing ledgers and tables depend on these: a change here would split every group during an upgrade.
 
-    Python draws another hash seed for each run of the tests, so that no slot can depend on it.
+    Python draws a new hash seed for each test run, so no slot can depend on the seed unnoticed.
     """
     layout = Layout()
     expected = {"customer-7": (4758, 150), "orders/2031": (12757, 213), "Zoë": (11546, 26), "": (0, 0)}
@@ -61,7 +61,7 @@ def test_a_key_keeps_its_partition_for_ever() -> None:
 @LAW
 @given(LAYOUTS, KEYS, st.integers())
 def test_slots_and_partitions_stay_in_range_and_follow_the_chain(layout: Layout, key: Key, role: int) -> None:
-    """NELI, section on roles: any number of them, at any time; ours may be negative or named, too."""
+    """NELI, section on roles: any number of roles, at any time; ours may also be negative or named."""
     slot = layout.slot(key)
     assert 0 <= slot < layout.slots
     assert slot == hasher(layout)(key)
@@ -76,13 +76,13 @@ def test_slots_and_partitions_stay_in_range_and_follow_the_chain(layout: Layout,
 @example(Layout(), "{\udfff}a")
 @example(Layout(tags=True), "{tag}\ud800")
 def test_any_text_has_the_slot_of_its_bytes_or_is_refused_if_it_has_none(layout: Layout, key: str) -> None:
-    """A surrogate outside of the tag is not let through either: a text is a key in every layout or in none."""
+    """A surrogate outside the tag is refused, too: a text is a valid key in every layout or in none."""
     ways = (layout.slot, hasher(layout), layout.partition, layout.partition_of_role)
     if any(0xD800 <= ord(character) <= 0xDFFF for character in key):
         for way in ways:
             with pytest.raises(BadKey) as caught:
                 way(key)
-            # Python's own message about the text has the text in it.
+            # Python's own message about the text contains the text.
             assert caught.value.__context__ is None
             assert f"length {len(key)} " in caught.value.found
     else:
@@ -145,7 +145,7 @@ def test_tags_follow_the_rule_of_redis_cluster(key: str, hashed: str) -> None:
 
 
 def hashed_by_redis(key: bytes) -> bytes:
-    """The part of `key` that Redis Cluster hashes, by the words of its specification, one byte after the other."""
+    """The part of `key` that Redis Cluster hashes, following its specification word for word, byte by byte."""
     opened = closed = None
     for place, character in enumerate(key):
         if opened is None and character == ord("{"):
@@ -163,7 +163,7 @@ def test_tags_are_where_redis_cluster_has_them_in_any_key(key: bytes) -> None:
     assert Layout().slot(hashed_by_redis(key)) == Layout(tags=True).slot(key)
 
 
-# What is not a key.
+# Invalid keys.
 
 
 @pytest.mark.parametrize("layout", [Layout(), Layout(slots=1000), Layout(tags=True)], ids=Layout.spelled)

@@ -1,4 +1,4 @@
-"""The manifests of docs/deploy: they keep the agent's promises, and those of members in pods of one's own."""
+"""The manifests of docs/deploy: they keep the agent's promises, and those of members in their own pods."""
 
 import importlib
 import re
@@ -30,7 +30,7 @@ OF_MEMBERS = MEMBERS["Deployment", "orders"]["spec"]["template"]["spec"]
 
 
 def environment(container: Any) -> dict[str, str]:
-    """The variables, with something in the place of what Kubernetes fills in."""
+    """The variables, with placeholders for what Kubernetes fills in."""
     return {
         one["name"]: "10.0.0.7" if "fieldRef" in one.get("valueFrom", {}) else one.get("value", "")
         for one in container["env"]
@@ -38,7 +38,7 @@ def environment(container: Any) -> dict[str, str]:
 
 
 def mounts(pod: Any) -> dict[str, Any]:
-    """Path -> the volume there, for the pod's first container."""
+    """Path -> the volume mounted there, for the pod's first container."""
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     return {mount["mountPath"]: volumes[mount["name"]] for mount in pod["containers"][0]["volumeMounts"]}
 
@@ -104,7 +104,7 @@ def test_selectors_select_what_they_make() -> None:
 
 
 def test_the_groups_environment_is_a_usable_configuration(tmp_path: Path) -> None:
-    """With the Secrets as the manifest mounts them, and as its head says that they are made."""
+    """With the Secrets as the manifest mounts them, created as its header describes."""
     (container,) = OF_GROUP["containers"]
     told = environment(container)
     text = (FOLDER / "kubernetes-group.yaml").read_text(encoding="utf-8")

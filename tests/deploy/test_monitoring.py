@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules speak of metrics that there are, and promtool takes them and their tests.
+"""The dashboard and the alert rules use only existing metrics, and promtool accepts them and their tests.
 
 render(agent) --> names  <-- expressions of neli-dashboard.json and neli-alerts.yaml
 """
@@ -29,7 +29,7 @@ METRIC = re.compile(r"\b((?:neli|process|python)_[a-z_]+)(?=[^a-z_\"]|$)")
 
 
 def labels_of_metrics() -> dict[str, set[str]]:
-    """Every name that can be asked for, with its labels."""
+    """Every metric name that can be queried, with its labels."""
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(render(replace(NORMAL, outlook=OUTLOOK)).decode()):
         for sample in family.samples:
@@ -54,11 +54,11 @@ def test_the_dashboard_and_the_alerts_ask_only_for_metrics_that_there_are_and_fo
     known, shown = labels_of_metrics().keys(), names_in(expressions())
     assert set() == (shown | names_in(rule["expr"] for rule in RULES)) - known
     ours = {name for name in known if name.startswith("neli_")}
-    assert {"neli_partitions_owned"} == ours - shown  # The rest of what is unowned, which is shown.
+    assert {"neli_partitions_owned"} == ours - shown  # The complement of the unowned ones, which are shown.
 
 
 def test_what_is_asked_for_by_label_has_the_label() -> None:
-    by_server = {"job", "instance"}  # Prometheus adds them to all that it scrapes.
+    by_server = {"job", "instance"}  # Prometheus adds them to everything that it scrapes.
     for expression in [*expressions(), *(rule["expr"] for rule in RULES)]:
         asked = {label for labels in re.findall(r"by \(([^)]*)\)", expression) for label in labels.split(", ")}
         known = set().union(*(labels_of_metrics().get(name, set()) for name in METRIC.findall(expression)))

@@ -1,7 +1,7 @@
-"""docs/deploy/orders.py under a real uvicorn: its member leaves before its port closes, so no client is sent in vain.
+"""docs/deploy/orders.py under a real uvicorn: its member leaves before its port closes, so no client request fails.
 
 a router of the test's --owner's address--> GET, again and again --SIGTERM to the owner--> another owner
-                                               '--refused? then it was named and could not be reached
+                                               '--refused? then it was named but could not be reached
 """
 
 import os
@@ -48,7 +48,7 @@ def server(
             yield process
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # With its workers.
+                os.killpg(process.pid, signal.SIGKILL)  # And its workers.
 
 
 def owners(router: Router) -> set[str]:
@@ -59,13 +59,13 @@ def owners(router: Router) -> set[str]:
 
 
 def asked(router: Router) -> str:
-    """What the owner of the customer answers: its name, or its status. "refused" if its port was closed while it was
-    the owner: a table that was read after that still names it."""
+    """The answer of the customer's owner: its name, or its status. "refused" if its port was closed while it was the
+    owner: a table that was read after that still names it."""
     try:
         owner = router.owner(CUSTOMER)
         try:
             answer = httpx.get(f"http://{owner.address}/orders/{CUSTOMER}", timeout=PATIENCE)
-        except (httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError):  # Its port was closed, or just then.
+        except (httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError):  # Its port is closed, or closing.
             refused_at = time.monotonic()
             until(lambda: router.at.age < time.monotonic() - refused_at, "a newer table")
             return "refused" if router.owner(CUSTOMER) == owner else "moved"
@@ -75,13 +75,13 @@ def asked(router: Router) -> str:
 
 
 def at_work(address: str, seconds: float) -> socket.socket:
-    """A connection on which a request is being worked on."""
+    """A connection whose request is being processed."""
     host, _, port = address.partition(":")
     connection = socket.create_connection((host, int(port)), PATIENCE)
     connection.sendall(
         f"GET /orders/{CUSTOMER}?seconds={seconds} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()
     )
-    for _ in range(5):  # Each is another turn of the server's loop, and the first has read what was sent before.
+    for _ in range(5):  # Each takes a turn of the server's loop; the first has read what was sent before.
         assert httpx.get(f"http://{address}/health", timeout=PATIENCE).status_code == 200
     return connection
 
@@ -110,7 +110,7 @@ def test_a_server_that_is_told_to_end_finishes_its_work_and_is_never_named_while
 
 @pytest.mark.process
 def test_a_client_of_the_owner_is_served_by_any_worker_that_shares_its_port(tmp_path: Path) -> None:
-    """Such a worker sends it to the address that it has just asked."""
+    """If another worker answers, it redirects the client to the address that the client has just asked."""
     (tmp_path / "shared.py").write_text(
         'import os\nos.environ["POD_NAME"] += f"-{os.getpid()}"\nimport orders\napp = orders.app\n', encoding="utf-8"
     )
@@ -124,7 +124,7 @@ def test_a_client_of_the_owner_is_served_by_any_worker_that_shares_its_port(tmp_
         found: set[tuple[int, str]] = set()
 
         def both_answered() -> bool:
-            answer = httpx.get(address, timeout=PATIENCE)  # On a connection of its own.
+            answer = httpx.get(address, timeout=PATIENCE)  # On a new connection.
             found.add((answer.status_code, answer.headers.get("location", "")))
             return {(200, ""), (307, address)} <= found
 

@@ -1,4 +1,4 @@
-"""docs/deploy/neli-agent.service and neli.toml: systemd takes the one, the agent the other, and the two agree."""
+"""docs/deploy/neli-agent.service and neli.toml: systemd accepts one, the agent the other, and the two agree."""
 
 import re
 import stat
@@ -19,20 +19,20 @@ def settings() -> dict[str, str]:
 
 def test_systemd_has_nothing_to_say_about_the_unit(tmp_path: Path) -> None:
     systemd_analyze = tool("systemd-analyze", required=False)
-    # The same unit, with programs that are there: systemd looks for them.
+    # The same unit, with programs that exist: systemd looks for them.
     agent = tmp_path / "neli"
     agent.write_text("#!/bin/sh\n")
     agent.chmod(stat.S_IRWXU)
     copy = tmp_path / UNIT.name
     copy.write_text(UNIT.read_text(encoding="utf-8").replace("/usr/local/bin/neli", str(agent)), encoding="utf-8")
-    # It also looks at units of this machine, which are not our business.
+    # It also checks other units of this machine, which do not concern us.
     said = output_of(systemd_analyze, "verify", "--man=no", str(copy))
     assert [] == [line for line in said.splitlines() if "neli-agent" in line]
 
 
 def test_the_example_is_a_usable_configuration_that_writes_into_folders_that_systemd_makes() -> None:
     unit = settings()
-    # The token is what the unit hands in.
+    # The token is the one that the unit passes in.
     assert ("NELI_TOKEN_FILE=%d/token", "token") == (unit["Environment"], unit["LoadCredential"].partition(":")[0])
     resolved = resolve({}, {"NELI_TOKEN": "0123456789abcdef"}, str(FOLDER / "neli.toml"), places=())
     assert f"sqlite:///var/lib/{unit['StateDirectory']}/ledger.db" == resolved.config.ledger

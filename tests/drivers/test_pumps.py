@@ -1,9 +1,9 @@
-"""The contract of the three pumps, which drive a ledger, a subscription and a link; then the last two on their own.
+"""The contract of the three pumps, which drive a ledger, a subscription and a link; then tests of the last two alone.
 
     port --wait, news, clock--> pump --input, time--> machine --> explain, publish the standing, effects in order
 
-The port logs what the pump asks of it and the machine logs its steps, into one log. The clock moves only where a test
-moves it. tests/drivers/ledgers/test_pump.py covers the rest of the ledger's pump.
+The port logs what the pump asks of it, and the machine logs its steps, into the same log. The clock moves only when a
+test moves it. tests/drivers/ledgers/test_pump.py covers the rest of the ledger's pump.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ class Port:
         self.coming: list[Any] = []
         self.is_full = False
         self.meanwhile: Callable[[], None] = lambda: None
-        """Called while it waits."""
+        """Called while the port waits."""
         self.on_take: Callable[[], None] = lambda: None
 
     def wait(self, timeout: float) -> None:
@@ -59,12 +59,12 @@ class Port:
         self._log.append(("wake",))
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """Any other call is logged."""
+        """Log any other call."""
         return lambda *arguments: self._log.append((name, *arguments))
 
 
 class Bench:
-    """A pump, its port and its machine, and all that they do, in order."""
+    """A pump, its port and its machine, and a log of everything that they do, in order."""
 
     idle: Any = TICK
     """The input of a step when nothing came."""
@@ -98,7 +98,7 @@ class Bench:
         return [entry[1] for entry in self.turn() if isinstance(entry[0], float)]
 
     def acts(self, *coming: Any) -> list[Any]:
-        """The acts of one turn in which `coming` came."""
+        """The acts of one turn in which `coming` arrived."""
         self.port.coming = [*coming]
         return [entry for entry in self.turn() if entry[0] in ("keep", "send", "tell")]
 
@@ -156,7 +156,7 @@ def test_the_time_of_a_step_is_not_before_the_end_of_the_wait(bench: Bench) -> N
 
 
 def test_the_standing_is_published_before_the_effects_and_the_effects_are_in_their_order(bench: Bench) -> None:
-    """No thread of the program may still find a partition led when it is on its way to another member."""
+    """No thread of the program may still see a partition as led when it is on its way to another member."""
     acquired, stopped = Acquired({0: 1}), Stopped(None)
     bench.machine.answers[Close] = [bench.effect, acquired, bench.effect, stopped]
     bench.pump.post(Close())
@@ -179,7 +179,7 @@ def test_what_is_posted_wakes_the_port_and_is_taken_in_its_order_before_what_com
 
 
 def test_what_a_step_posts_is_left_for_the_next_turn_and_this_one_does_not_wait_for_long(bench: Bench) -> None:
-    """A machine whose answers post again must not keep the pump from reading, nor be kept waiting."""
+    """A machine whose answers post again must not keep the pump from reading, and must not be kept waiting."""
     bench.machine.deadline, bench.machine.on_step = 99.0, lambda: bench.pump.post(TICK)
     bench.pump.post(Close())
     assert [Close(), bench.idle] == bench.steps()
@@ -225,7 +225,7 @@ def test_a_broker_that_goes_away_and_comes_back_is_told_and_the_machine_hears_it
 
 
 class Voting(Scripted):
-    """Votes for whomever it hears, unless it is to say another thing."""
+    """Votes for every peer that it hears, unless it should say something else."""
 
     def __init__(self, log: list[Any], **said: Sequence[Any]) -> None:
         super().__init__(log)

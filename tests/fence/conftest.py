@@ -17,7 +17,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def address(server: str) -> str:
-    """The server, with nothing in it but the fence and a table that it protects."""
+    """The server, containing only the fence and a table that it protects."""
     with psycopg.connect(server) as connection:
         connection.execute("DROP TABLE IF EXISTS neli_fence, notes")
         connection.execute("CREATE TABLE notes (id TEXT PRIMARY KEY, body TEXT NOT NULL, fence BIGINT NOT NULL)")

@@ -7,8 +7,8 @@
     python -m tests.fence.stores ADDRESS ORDER      a worker that writes (see `neli_router.lab.processes.worker`)
 
 ADDRESS is the path of an SQLite file, or `unix://...` as redis-py spells it. Both are files, so processes reach them
-from any network namespace. The worker's program is the worst that there can be: it never asks its lease again, and goes
-on under each term that it was given until the fence refuses it.
+from any network namespace. The worker's program is the worst possible: it never checks its lease again, and goes on
+under each term that it was given until the fence refuses it.
 """
 
 import json
@@ -30,12 +30,12 @@ from tests.chaos.fenced import FencedWriter, Writes, judged, writes_in
 
 __all__ = ["FencedStore", "Heedless", "store_at"]
 
-"""Tries to stop a process between two writes. It writes for a hundredth of its time, so the second hardly ever fails,
-and this many never do."""
+"""Tries to stop a process between two writes. It writes for a hundredth of its time, so the second try hardly ever
+fails, and this many never do."""
 
 
 class FencedStore(Closing, ABC):
-    """One store, as a process of the name `process` uses it."""
+    """One store, as used by a process called `process`."""
 
     _opened: Any
     """The connection, from its first use on."""
@@ -45,15 +45,15 @@ class FencedStore(Closing, ABC):
 
     @abstractmethod
     def install(self) -> None:
-        """Make what the writes need, before the first."""
+        """Make what the writes need, before the first write."""
 
     @abstractmethod
     def write(self, terms: Mapping[int, int]) -> dict[int, int]:
-        """Write for each partition under its term. Returns those that the fence refused."""
+        """Write for each partition under its term. Returns the terms that the fence refused, by partition."""
 
     @abstractmethod
     def admit(self, term: int) -> None:
-        """Raise the fence of partition 0, as a new owner does. Raises Refused."""
+        """Raise the fence of partition 0, like a new owner. Raises Refused."""
 
     @abstractmethod
     def admitted(self) -> int:
@@ -62,21 +62,21 @@ class FencedStore(Closing, ABC):
     @property
     @abstractmethod
     def writes(self) -> Writes:
-        """All that have landed, and all that were refused."""
+        """All writes that have landed, and all that were refused."""
 
     def close(self) -> None:
         if "_opened" in self.__dict__:
             self._opened.close()
 
     def stop_between_writes(self, process: MemberProcess) -> None:
-        """Let it stand still with no write half done: the lock of that would keep its successor waiting."""
+        """Stop the process with no write half done: otherwise that write's lock would keep its successor waiting."""
         process.stop()
-        # The signal is on its way. Only the kernel says when the last thread stands.
+        # The signal is on its way. Only the kernel knows when the last thread has stopped.
         os.waitid(os.P_PID, process.life.pid, os.WSTOPPED | os.WNOWAIT)
 
 
 class SqliteStore(FencedStore):
-    """A file."""
+    """A store in a file."""
 
     def install(self) -> None:
         FencedWriter.install(Path(self.address))
@@ -110,7 +110,7 @@ class SqliteStore(FencedStore):
 
 
 class RedisStore(FencedStore):
-    """A server in which each write is one step, whatever becomes of the process that asked for it."""
+    """A server in which each write is one step, whatever happens to the process that requested it."""
 
     def install(self) -> None:
         pass
@@ -162,7 +162,7 @@ def store_at(address: str, process: str = "test") -> FencedStore:
 
 
 def main(address: str, order: str) -> int:
-    """Be the member that `order` describes, and write for all that it ever led."""
+    """Be the member that `order` describes, and write for every partition that it ever led."""
     told = json.loads(order)
     with store_at(address, Path(told["notes"]).stem) as store:
         return worker.main(told, act=Heedless(store).write)

@@ -33,7 +33,7 @@ def table(tmp_path: Path) -> FencedTable:
 
 
 def rows(*partitions: int, price: float = 1.0) -> pa.Table:
-    """One row for each."""
+    """One row for each partition."""
     count = len(partitions)
     columns = {"instrument": ["NELI"] * count, "price": [float(price)] * count}
     return pa.table({**columns, "partition": pa.array(partitions, pa.int32())})
@@ -46,7 +46,7 @@ def prices(table: FencedTable) -> list[tuple[int, float]]:
 
 
 def orphans(table: FencedTable) -> list[str]:
-    """Everything below the table that neither the log names nor belongs to the log."""
+    """Everything below the table that the log does not name and that does not belong to the log."""
     known = {*table.files()}
     found = [path for path in table.path.rglob("*") if path.is_file() and "_delta_log" not in path.parts]
     return sorted(path.name for path in found if str(path) not in known)
@@ -118,7 +118,7 @@ def test_the_partitions_that_are_not_lost_land_together(table: FencedTable) -> N
         older.write(rows(3, price=2.0))
         rival.raise_terms({2: 9})
         commit = table.commit(staging)
-        # A driver was started anew under the same lease, while the older one still runs.
+        # A driver was started again under the same lease, while the older driver still runs.
         assert (3,) == twin.commit(older).skipped
     assert ((1, 3), {2: 9}) == (commit.landed, commit.lost)
     assert [(1, 1.0), (3, 1.0)] == prices(table)
@@ -181,7 +181,7 @@ def test_columns_that_differ_are_named_one_by_one_but_their_order_is_free(table:
         table.append(other, {1: 7}, 0)
     for word in ("price is missing", "size is not in the table", "instrument is binary instead of string"):
         assert word in mismatch.value.found
-    for partition in (2, None):  # Without a term.
+    for partition in (2, None):  # Neither has a term.
         foreign = rows(1).set_column(2, "partition", pa.array([partition], pa.int32()))
         with pytest.raises(FenceMisused, match=f"found some of partition {partition}"):
             table.append(foreign, {1: 7}, 0)
@@ -231,7 +231,7 @@ def test_a_place_or_a_schema_of_which_no_table_can_be_made_is_refused(tmp_path: 
             FencedTable.create(address, SCHEMA, LAYOUT)
     with pytest.raises(TableMismatch, match="without a percent sign"):  # The library takes it for another path.
         FencedTable.create(tmp_path / "a%20lake", SCHEMA, LAYOUT)
-    # A column that not every reader knows, and a partition of another kind.
+    # A column that not every reader knows, and a partition of another type.
     with pytest.raises(TableMismatch, match="found others: at"):
         FencedTable.create(tmp_path / "prices", pa.schema([("at", pa.timestamp("ns"))]), LAYOUT)
     with pytest.raises(TableMismatch, match="found the type string"):
@@ -244,7 +244,7 @@ def test_no_table_of_others_is_taken_and_none_is_made_among_their_files(tmp_path
     write_deltalake(str(tmp_path / "theirs"), rows(1), partition_by=["partition"])
     with pytest.raises(TableMismatch, match=r"its neli\.format is None"):
         FencedTable(tmp_path / "theirs")
-    # Hidden ones are no files of others.
+    # Hidden files do not count as files of others.
     folder = tmp_path / "folder"
     for name in (".hidden", "_neli"):
         (folder / name).mkdir(parents=True)
@@ -350,13 +350,13 @@ def test_files_are_found_by_partition_and_by_version(table: FencedTable) -> None
     assert 4 == len(table.files())
     assert {"partition=2"} == {Path(file).parent.name for file in table.files([2, 5])}
     assert 2 == len(table.files(version=1))
-    with pytest.raises(TableMismatch, match="at version 9, but it has none such"):
+    with pytest.raises(TableMismatch, match="at version 9, but it has no such version"):
         table.files(version=9)
     assert [] == table.files([])
 
 
 def test_a_table_may_lie_in_a_folder_with_any_name_and_have_times_without_a_zone(tmp_path: Path) -> None:
-    at = datetime(9999, 12, 31, 23, 59)  # noqa: DTZ001 - that is what is tested.
+    at = datetime(9999, 12, 31, 23, 59)  # noqa: DTZ001 - this is what is tested.
     schema = pa.schema([("at", pa.timestamp("us"))])
     for name in ("a lake", "ein Müller-See", "a=b", "a+b#c"):
         table = FencedTable.create(tmp_path / name / "prices", schema, LAYOUT)
@@ -409,7 +409,7 @@ def test_compaction_by_another_engine_harms_neither_a_step_nor_the_fence(table: 
         assert 2 == len(table.files())
         table.append(rows(1), {1: 7}, 4)
         DeltaTable(str(table.path)).optimize.compact()
-        # As if its program had been killed after the commit: a sweep keeps what landed for older versions.
+        # As if its program had been killed after the commit: a sweep keeps files that landed in older versions.
         assert 0 == table.sweep()
         assert [] == [*(table.path / "_neli").iterdir()]
     table.maintain()
@@ -419,7 +419,7 @@ def test_compaction_by_another_engine_harms_neither_a_step_nor_the_fence(table: 
 
 
 def test_a_vacuum_or_a_sweep_never_removes_what_a_commit_in_flight_has_placed(table: FencedTable) -> None:
-    # Of a program that was killed before it had said what its attempt is for. It goes after a day.
+    # From a program that was killed before it had recorded the goal of its attempt. It is removed after a day.
     left = table.path / "_neli" / "0123456789abcdef"
     left.mkdir(parents=True)
     with table.stage({1: 7}, 0) as staging:
@@ -438,7 +438,7 @@ def test_a_vacuum_or_a_sweep_never_removes_what_a_commit_in_flight_has_placed(ta
 
 
 def test_any_number_may_make_the_table_at_once(tmp_path: Path) -> None:
-    for trial in range(5):  # Of eight, two meet in every second trial or so.
+    for trial in range(5):  # Out of eight, two collide in about every second trial.
         path = tmp_path / f"prices-{trial}"
         with ThreadPoolExecutor(8) as pool:
             made = [pool.submit(FencedTable.create, path, SCHEMA, LAYOUT) for _ in range(8)]
@@ -456,7 +456,7 @@ def test_threads_that_share_a_table_take_turns(table: FencedTable) -> None:
 
 
 class Writers(RuleBasedStateMachine):
-    """Two writers, one partition. The model is what the essay of `table` says of each step."""
+    """Two writers, one partition. The model follows the essay of `table`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -483,7 +483,7 @@ class Writers(RuleBasedStateMachine):
     @precondition(lambda self: None in self.staged)
     @rule(ahead=st.integers(0, 1))
     def stage(self, ahead: int) -> None:
-        """The next batch, or the last one again."""
+        """Stage the next batch, or the last one again."""
         who, batch = self.staged.index(None), max(0, self.batch + ahead)
         with ExitStack() as stack:
             try:

@@ -29,10 +29,10 @@ LAYOUT = Layout(partitions=8)
 SCHEMA = pa.schema([("writer", pa.string()), ("term", pa.int64()), ("batch", pa.int64())])
 
 RACERS, BATCHES, PARTITIONS = 3, 16, 2
-"""6 processes and 160 batches held, too, with 7762 terms drawn. These take a few seconds."""
+"""6 processes and 160 batches, with 7762 terms drawn, passed as well. This smaller run takes a few seconds."""
 
 POINTS = (("staged", 7), ("placing", 7), ("placed", 9), ("committed", 7))
-"""Where a program is killed, and the term of its successor: the same holder that was started again, or a new owner."""
+"""The point where a program is killed, and its successor's term: the same holder started again, or a new owner."""
 
 VICTIM = """
 import os, signal, sys
@@ -91,14 +91,14 @@ def held(table: FencedTable) -> list[tuple[int, int, str]]:
 
 
 def orphans(table: FencedTable) -> list[Path]:
-    """Every file below the table that neither the log names nor belongs to the log."""
+    """Every file below the table that the log does not name and that does not belong to the log."""
     known = {*table.files()}
     found = [path for path in table.path.rglob("*") if path.is_file() and "_delta_log" not in path.parts]
     return [path for path in found if str(path) not in known]
 
 
 def disorder(path: Path) -> list[str]:
-    """What must not be, read from the log alone: a term below an earlier one, a batch that is not the next one."""
+    """Violations, found in the log alone: a term below an earlier one, a batch that is not the next one."""
     found, last = [], dict[int, tuple[int, int]]()
     for entry in sorted((path / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines()]
@@ -137,7 +137,7 @@ def test_a_killed_program_leaves_a_whole_table_and_is_swept_away(table: FencedTa
     assert ([(1, 0, "victim"), (2, 0, "victim")] if has_landed else []) == held(table)
     assert [] != orphans(table)
     table.sweep()
-    # Before its step is repeated or its term is overtaken, nobody can know that it does not live.
+    # Before its step is repeated or its term is overtaken, no program can know that it is dead.
     assert has_landed == (orphans(table) == [])
     table.raise_terms({1: term, 2: term})
     commit = table.append(rows("successor", term, 0, 1, 2), {1: term, 2: term}, 0)
@@ -154,10 +154,10 @@ def test_a_zombie_that_wakes_up_is_refused_and_its_log_says_so(table: FencedTabl
         assert zombie.stdout is not None
         assert "ready\n" == zombie.stdout.readline()
         os.waitid(os.P_PID, zombie.pid, os.WSTOPPED)
-        assert 0 == table.sweep()  # It may still land, and nobody can tell it from one that is slow.
+        assert 0 == table.sweep()  # It may still land: it looks the same as a slow one.
         table.raise_terms({1: 9})
         table.append(rows("owner", 9, 0, 1), {1: 9}, 0)
-        assert 1 == table.sweep()  # Under its feet: by the fence, nothing of it can ever land.
+        assert 1 == table.sweep()  # While it sleeps: the fence proves that it can never land.
         assert [] == orphans(table)
         zombie.send_signal(signal.SIGCONT)
         said = zombie.stdout.read()
@@ -169,17 +169,17 @@ def test_a_zombie_that_wakes_up_is_refused_and_its_log_says_so(table: FencedTabl
 
 
 def drawn(counter: Path) -> int:
-    """A term above all that were drawn before, as a group's ledger gives them: the size of a file that only grows."""
+    """A term above all that were drawn before, like those of a group's ledger: the size of a file that only grows."""
     with counter.open("ab", buffering=0) as file:
         file.write(b".")
         return file.tell()
 
 
 def race(path: str, counter: str, name: str) -> None:
-    """Take a partition over, commit a few batches, and again, until all are done. Be deposed at any moment."""
+    """Take a partition over, commit a few batches, and repeat until all are done. Be deposed at any moment."""
     table, rng = FencedTable(path), Random(name)
     drawn(Path(counter))
-    # Together: else the first would be done before the last has begun.
+    # Start together: otherwise the first would be done before the last has begun.
     while Path(counter).stat().st_size < RACERS:
         time.sleep(0.005)
     while unfinished := [it for it, at in table.progress(range(PARTITIONS)).items() if at.batch < BATCHES - 1]:
@@ -211,9 +211,9 @@ def test_racing_processes_land_each_batch_once_and_no_term_out_of_order(tmp_path
 
 
 def test_to_look_and_then_to_write_by_the_path_lets_a_zombie_in(table: FencedTable) -> None:
-    """Why the fence reads and commits on one handle: this is the way that looks the same, and is not safe.
+    """Why the fence reads and commits on one handle: this way looks the same, and is not safe.
 
-    It also shows that `disorder` can find what the race above must not have.
+    It also shows that `disorder` can find what must not happen in the race above.
     """
     path = str(table.path)
     table.append(rows("zombie", 7, 0, 1), {1: 7}, 0)

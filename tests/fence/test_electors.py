@@ -1,11 +1,12 @@
-"""The fence, and a leader of an elected group that goes on writing when another leads: frozen, or cut off.
+"""The fence against a leader of an elected group that goes on writing when another leads: frozen, or cut off.
 
     frozen      writes under 7  SIGSTOP ..................... SIGCONT  writes under 7 --> Refused
     cut off     writes under 7 ....... writes under 7 ................ writes under 7 --> Refused
     successor                                       writes under 9
 
-Their program asks no lease, so the fence alone stops it. A fence knows nothing of a group, so the same holds in each
-store. Only the terms must not fall: at the end a group begins again at low ones, because it came from a ledger.
+Their program never checks its lease, so only the fence stops it. A fence does not depend on the group, so the same
+holds in each store. But the terms must not fall: in the last test a group begins again at low ones, because it came
+from a ledger.
 """
 
 import shutil
@@ -37,7 +38,7 @@ LEASE = 2.0
 PORT = 7801
 
 PAUSE = 0.2
-"""Between two writes, of which each takes a hundredth of that."""
+"""Seconds between two writes. Each write takes a hundredth of that."""
 
 
 @pytest.fixture
@@ -54,14 +55,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FencedStor
 
 
 def peers(folder: Path, places: dict[str, str], store: FencedStore, **options: Any) -> PeerProcesses:
-    """One partition, whose leader writes to `store`."""
+    """A group with one partition, whose leader writes to `store`."""
     program = ("tests.fence.stores", store.address)
     folder.mkdir(exist_ok=True)
     return PeerProcesses(folder, places, partitions=1, pause=PAUSE, program=program, lease=LEASE, **options)
 
 
 def writing_leader(group: PeerProcesses, store: FencedStore) -> tuple[MemberProcess, int]:
-    """The one that leads, and its term, when it has written."""
+    """The member that leads, and its term, once it has written."""
     found: list[tuple[MemberProcess, int]] = []
 
     def is_writing() -> bool:
@@ -73,7 +74,7 @@ def writing_leader(group: PeerProcesses, store: FencedStore) -> tuple[MemberProc
 
 
 def require_refused(group: PeerProcesses, store: FencedStore, leader: MemberProcess, term: int) -> None:
-    """The fence ends the program of this leader, whose successor has written, and nothing went wrong."""
+    """The fence ends this leader's program, its successor has written, and nothing went wrong."""
     refused = (leader.life.label, 0, term)
     group.wait_until(lambda: refused in store.writes.refusals, "the older leader was to be refused")
     group.wait_until(lambda: bool(leader.life.halted), "the older leader was to be fenced")
@@ -102,7 +103,7 @@ def test_a_leader_that_wakes_up_too_late_is_refused(protocol: str, store: Fenced
 @pytest.mark.redis
 @pytest.mark.parametrize("store", ["redis"], indirect=True)
 def test_a_leader_that_is_cut_off_is_refused_once_its_successor_writes(store: FencedStore, tmp_path: Path) -> None:
-    """It reaches the store all the time, and its successor does."""
+    """It reaches the store all the time, and so does its successor."""
     require(networks.missing())
     with Network.started(NAMES) as network:
         places = {name: f"{network.address(name)}:{PORT}" for name in NAMES}
@@ -120,7 +121,7 @@ def test_a_leader_that_is_cut_off_is_refused_once_its_successor_writes(store: Fe
 
 
 def refused_leader(group: PeerProcesses, store: FencedStore) -> int:
-    """The term of one that leads, when the fence has refused it."""
+    """The term of a leader that the fence has refused."""
     for name in NAMES:
         group.start(name)
 
@@ -143,7 +144,7 @@ def test_a_group_from_a_ledger_is_refused_until_it_has_a_term_base(store: Fenced
         low = refused_leader(group, store)
     with pytest.raises(fence.Refused, match=f"start all with a term_base of at least {lease.term}$"):
         store.admit(low)
-    # With the disks as they are now, and with what the error says.
+    # With the present disks, and with the remedy from the error.
     shutil.copytree(moved, mended)
     for notes in mended.glob("*.notes"):
         notes.unlink()

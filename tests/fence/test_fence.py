@@ -1,6 +1,6 @@
 """The fence on SQLite: it admits, refuses, rejects misuse, and ends with its transaction.
 
-Two connections at once are in test_races.py, for both databases; `fence` needs no server for anything here.
+Two concurrent connections are in test_races.py, for both databases; no test here needs a server.
 """
 
 import os
@@ -51,10 +51,10 @@ def test_a_term_is_admitted_unless_a_higher_one_was_and_is_counted(connection: s
         fence.admit(connection, "orders", 7)
     expected = (
         "term 7 was to be admitted to 'orders', but term 9 was already: roll this transaction back and stop the "
-        "work: a newer owner has taken it over. If every member is refused, the group's terms began anew (another "
+        "work: a newer owner has taken it over. If every member is refused, the group's terms started over (another "
         "ledger, or state folders that were lost): start all with a term_base of at least 9"
     )
-    # The second has come from another process.
+    # The second error is like one from another process.
     for refused in (caught.value, pickle.loads(pickle.dumps(caught.value))):  # noqa: S301 - pickled here.
         assert ("orders", 7, 9, expected) == (refused.resource, refused.term, refused.admitted, str(refused))
     assert 9 == fence.admitted(connection, "orders")
@@ -124,7 +124,7 @@ def test_a_connection_that_commits_each_statement_is_refused_and_savepoints_hold
         fence.admit(by_itself, "invoices", 7)
         by_itself.execute("SAVEPOINT step")
         fence.admit(by_itself, "invoices", 9)
-        by_itself.execute("ROLLBACK TO step")  # So the write belongs into the same nested transaction.
+        by_itself.execute("ROLLBACK TO step")  # So the write belongs in the same nested transaction.
         by_itself.execute("COMMIT")
         assert 7 == fence.admitted(by_itself, "invoices")
 
@@ -150,7 +150,7 @@ def test_many_may_make_the_table_at_once_and_without_it_the_drivers_error_says_h
 
 
 def test_the_fence_is_in_the_file_that_was_opened(connection: sqlite3.Connection, path: Path, tmp_path: Path) -> None:
-    """Whatever it attaches, and in no temporary table of the same name. So all writers must open the same file."""
+    """Whatever is attached, and never in a temporary table of the same name. So all writers must open the same file."""
     fence.admit(connection, "invoices", 9)
     connection.commit()
     with closing(sqlite3.connect(path)) as shadowed:

@@ -1,9 +1,9 @@
-"""The fence on a real PostgreSQL: two transactions at once, which one waits, and which one is refused.
+"""The fence on a real PostgreSQL: of two concurrent transactions, which one waits, and which one is refused.
 
      older, term 7   ---- admit ------------------------------ blocked ...... Refused
      newer, term 9   ------------ admit ---- write --- COMMIT ----^
 
-The server is asked whether a transaction waits (`pg_blocking_pids`); that is not guessed from the time it takes.
+The tests ask the server whether a transaction waits (`pg_blocking_pids`); they do not guess from the time it takes.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ def two(address: str) -> Iterator[tuple[Connection, Connection]]:
 
 @contextmanager
 def beside(act: Callable[[], Any]) -> Iterator[Future[Any]]:
-    """`act` on another thread, for it is to block."""
+    """Run `act` on another thread, because it will block."""
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(act)
 
@@ -79,7 +79,7 @@ def test_it_admits_and_refuses_whatever_rows_the_caller_likes(address: str, fact
 
 @pytest.mark.parametrize("first", [None, 5])
 def test_a_zombie_waits_for_the_newer_owner_and_is_then_refused(address: str, first: int | None) -> None:
-    """Also when no term was admitted before, so that there is no row yet to wait for."""
+    """Also if no term was admitted before, so that there is not yet a row to wait for."""
     with two(address) as (older, newer):
         if first is not None:
             write(older, first, "first")
@@ -97,7 +97,8 @@ def test_a_zombie_waits_for_the_newer_owner_and_is_then_refused(address: str, fi
 
 
 def test_the_newer_owner_waits_for_an_older_write_that_is_not_committed_and_then_sees_it(address: str) -> None:
-    """So the newer owner reads *after* it was admitted: the older one's writes are there, and no more come."""
+    """So the newer owner reads *after* it was admitted: the older owner's writes are there, and no others will
+    follow."""
     with two(address) as (older, newer):
         seen: list[Any] = []
 
@@ -129,7 +130,7 @@ def test_the_second_writer_of_a_batch_waits_for_the_first(address: str, end: str
 
 @pytest.mark.parametrize("first", [None, 7])
 def test_a_rollback_restores_the_fence_for_who_waited(address: str, first: int | None) -> None:
-    """Also that of the first admission ever."""
+    """Even that of the very first admission."""
     with two(address) as (older, newer):
         if first is not None:
             write(older, first, "first")
@@ -157,7 +158,8 @@ def test_resources_do_not_wait_for_each_other_and_another_search_path_is_another
 
 @pytest.mark.parametrize("level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE])
 def test_a_stricter_isolation_refuses_in_the_servers_words(address: str, level: psycopg.IsolationLevel) -> None:
-    """A zombie whose snapshot is older than the newer owner's commit: to be tried again, and then Refused."""
+    """A zombie whose snapshot is older than the newer owner's commit: its transaction must be retried, and is then
+    Refused."""
     with two(address) as (older, newer):
         older.isolation_level = level
         older.execute("SELECT * FROM notes")
@@ -215,7 +217,7 @@ def test_the_table_refuses_no_terms_and_the_error_without_it_says_how_to_make_it
 
 
 def test_a_users_own_update_is_fenced_by_the_row_that_it_changes(address: str) -> None:
-    """The recipe of docs/fencing.md: the comparison is made again after the wait for the newer transaction."""
+    """The recipe of docs/fencing.md: the comparison is repeated after the wait for the newer transaction."""
     recipe = "UPDATE notes SET body = %(body)s, fence = %(term)s WHERE id = %(id)s AND fence <= %(term)s"
     with two(address) as (older, newer):
         older.execute("INSERT INTO notes VALUES ('a', 'first', 5)")
@@ -265,7 +267,7 @@ def test_the_awaited_form_admits_refuses_waits_and_explains_alike(address: str) 
     asyncio.run(script())
 
 
-# Ways around it, as docs/fencing.md has them
+# Pitfalls, in the order of docs/fencing.md
 
 
 def test_two_resources_in_opposite_order_deadlock_and_the_servers_error_says_what_to_do(address: str) -> None:

@@ -1,9 +1,9 @@
-"""The fence on SQLite when two are there at once, and a process that is stopped inside its work and wakes up too late.
+"""The fence on SQLite with two concurrent writers, and a process that is stopped in its work and wakes up too late.
 
     zombie   lease.check()  SIGSTOP ........................ SIGCONT  BEGIN IMMEDIATE  admit(7) --> Refused
     newer                            admit(9)  write  COMMIT
 
-The same with PostgreSQL, where the server holds the lock and the zombie may have begun its transaction already.
+The same holds for PostgreSQL, where the server holds the lock and the zombie may already have begun its transaction.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def zombie(kind: str, address: str, folder: Path) -> Iterator[Program]:
-    """A process that is about to write under term 7, and stopped."""
+    """A process that is about to write under term 7, and is stopped."""
     with Program(ZOMBIE, kind, address, folder=folder) as process:
         assert "working under term 7\n" == process.stdout.readline()
         process.send_signal(signal.SIGSTOP)
@@ -78,7 +78,7 @@ def test_a_process_that_was_stopped_in_its_work_is_refused_when_it_wakes_up(
     address = str(path) if kind == "sqlite" else request.getfixturevalue("address")
     newer: Any = sqlite3.connect(address) if kind == "sqlite" else psycopg.connect(address)
     with zombie(kind, address, tmp_path) as process, closing(newer):
-        # A new owner's way: raise the fence and commit it; then read, and write.
+        # Act like a new owner: raise the fence and commit it; then read, and write.
         fence.admit(newer, "notes", 9)
         newer.commit()
         assert [] == newer.execute("SELECT * FROM notes").fetchall()
@@ -112,7 +112,7 @@ def test_a_zombie_waits_for_the_newer_transaction_and_is_then_refused(path: Path
 
 
 def test_who_has_read_before_the_newer_committed_cannot_admit_on_what_it_read(path: Path) -> None:
-    """Without IMMEDIATE a transaction begins with its first read, and SQLite refuses to let it write on old pages."""
+    """Without IMMEDIATE a transaction begins with its first read, and SQLite does not let it write on old pages."""
     with closing(sqlite3.connect(path, isolation_level=None)) as older, closing(sqlite3.connect(path)) as newer:
         older.execute("BEGIN")
         assert fence.admitted(older, "notes") is None
@@ -127,7 +127,7 @@ def test_who_has_read_before_the_newer_committed_cannot_admit_on_what_it_read(pa
 
 
 class Awaited:
-    """SQLite as aiosqlite offers it: every method is awaited, `cursor` too. (Ours runs them where it stands.)"""
+    """SQLite with aiosqlite's interface: every method is awaited, including `cursor`. (This one runs them in place.)"""
 
     def __init__(self, inner: sqlite3.Connection | sqlite3.Cursor) -> None:
         self._inner: Any = inner

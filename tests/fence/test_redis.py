@@ -1,4 +1,4 @@
-"""The fence in a real Redis: admitted writes happen in the same step, and refused ones not at all."""
+"""The fence in a real Redis: admitted writes happen in the same step, and refused writes do not happen."""
 
 import asyncio
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def client(redis: str, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 BYTES_OR_TEXT = pytest.mark.parametrize("client", [False, True], indirect=True, ids=["bytes", "text"])
-"""How the client wants answers."""
+"""The form in which the client returns answers."""
 
 
 def text(value: object) -> str:
@@ -52,7 +52,7 @@ def test_a_term_is_admitted_unless_a_higher_one_was(client: Any, resource: str) 
         fence.admit(client, resource, term)
         assert term == fence.admitted(client, resource)
     with pytest.raises(Refused) as caught:
-        fence.admit(client, resource, TERM_MAX - 1)  # A double could not tell the two apart.
+        fence.admit(client, resource, TERM_MAX - 1)  # A double could not distinguish the two.
     refused = caught.value
     assert (resource, TERM_MAX - 1, TERM_MAX) == (refused.resource, refused.term, refused.admitted)
     assert TERM_MAX == fence.admitted(client, resource)
@@ -115,7 +115,7 @@ def test_a_batch_may_have_many_commands_and_a_step_may_not(client: Any, resource
     with pytest.raises(FenceMisused, match="a batch was wanted"):
         fence.admit_batch(client, resource, 7, -1)
     assert fence.admit_batch(client, resource, 7, 2, ("RPUSH", key, *range(words)))
-    # One that Redis could not carry out is refused before those in front of it.
+    # A command that Redis could not carry out is refused before those in front of it.
     with pytest.raises(FenceMisused, match=f"{words + 3} in the longest"):
         fence.admit_batch(client, resource, 7, 3, ("DEL", key), ("RPUSH", key, *range(words + 1)))
     assert (words, 2) == (client.llen(key), fence.admitted_batch(client, resource))
@@ -151,7 +151,7 @@ NO_WORDS: tuple[Any, ...] = (Grade.HIGH, True, None, 1j, ["a"])
 """The client sends an IntEnum as `<Grade.HIGH: 7>`."""
 
 WAYS_OUT: tuple[Any, ...] = (("SELECT", 1), (b"flushdb",), ("FlushAll",), ("SWAPDB", 0, 1))
-"""After SELECT, the number of a batch was remembered in another database, and the batch written twice."""
+"""After SELECT, the number of a batch was stored in another database, and the batch was written twice."""
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,9 @@ def test_what_is_no_command_is_refused_before_others(client: Any, resource: str,
 
 
 def test_a_server_that_drops_any_key_is_refused() -> None:
-    """Its user may have no right to `INFO`: then the fence works, and its keeper is not asked."""
+    """Its user may not be allowed to call `INFO`: then the fence works, and the policy is not checked."""
     require(missing())
-    password = "word"  # noqa: S105 - of a test.
+    password = "word"  # noqa: S105 - for a test.
     with Redis.started() as server:
         server.cli("ACL", "SETUSER", "few", "on", f">{password}", "~*", "+eval", "+hget", "+hset", "+hello")
         for number, (policy, memory, is_refused) in enumerate(
@@ -194,7 +194,7 @@ def test_a_server_that_drops_any_key_is_refused() -> None:
 
 
 def test_the_awaited_form_does_the_same_and_each_refuses_other_clients(client: Any, redis: str, resource: str) -> None:
-    import redis.asyncio as redis_asyncio  # noqa: PLC0415 - it is here, or the test were skipped.
+    import redis.asyncio as redis_asyncio  # noqa: PLC0415 - it is installed, or the test would be skipped.
 
     async def act() -> None:
         own = redis_asyncio.Redis.from_url(redis)

@@ -1,11 +1,10 @@
-"""SQLite ledgers with bytes changed anywhere: each opens or is refused in our words, and tells only what was written.
+"""SQLite ledgers with bytes changed anywhere: each opens or is refused in our words, and shows only what was written.
 
     a ledger's bytes --overwritten, cut, blocks swapped--> a file --> open, read, append
                                                                        '--> LedgerError, or a prefix of what was written
 
-tests/drivers/ledgers/test_sqlite.py breaks files on purpose, each in one way that it knows the answer to. Here the way
-is not known. But the outcomes that must never come are: another exception, a record that was not written, an endless
-loop.
+tests/drivers/ledgers/test_sqlite.py breaks files on purpose, each in one way with a known answer. Here the way is not
+known. But three outcomes must never occur: another exception, a record that was not written, an endless loop.
 """
 
 import tempfile
@@ -29,7 +28,7 @@ READS_MAX = 10
 
 @cache
 def sound() -> bytes:
-    """The bytes of a ledger with these payloads, closed in good order."""
+    """The bytes of a ledger with these payloads, closed properly."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.db"
         with closing(SqliteLedger(path)) as ledger:
@@ -38,7 +37,7 @@ def sound() -> bytes:
         return path.read_bytes()
 
 
-PLACES = st.integers(0, 40_000) | st.integers(0, 120)  # Anywhere; and SQLite's header, where a byte does the most.
+PLACES = st.integers(0, 40_000) | st.integers(0, 120)  # Anywhere; and SQLite's header, where a byte matters most.
 DAMAGES = st.lists(
     st.tuples(st.just("write"), PLACES, st.binary(min_size=1, max_size=64))
     | st.tuples(st.just("cut"), PLACES, st.just(b""))
@@ -71,7 +70,7 @@ def path() -> Iterator[Path]:
 
 
 def told(path: Path) -> list[tuple[int, bytes]]:
-    """All that a ledger tells of a file, until it ends or complains."""
+    """Everything that a ledger reads from a file, until it ends or raises an error."""
     entries: list[tuple[int, bytes]] = []
     with suppress(LedgerError), closing(SqliteLedger(path, busy_max=0.05)) as ledger:
         ledger.seek(1)
@@ -103,5 +102,5 @@ def test_a_damaged_file_is_refused_or_tells_the_truth(path: Path, damages: list[
     written = dict(enumerate([*PAYLOADS, b"one more"], start=1))
     assert sorted(entries) == entries
     for offset, payload in entries:
-        # If the end of the records is lost and its number too, ours is given again.
+        # If the end of the records and its number are both lost, our record gets that number again.
         assert payload in {written.get(offset), b"one more"}

@@ -1,8 +1,8 @@
-"""Records from anywhere: every one that can be made is read as it was written, and nothing that is read does harm.
+"""Arbitrary records: every record that can be made is read back unchanged, and nothing that is read does harm.
 
     a class --its own bounds--> any record --encode--> bytes --cut, spliced, flipped--> decode --> Record | None
 
-tests/protocols/induction/test_records.py has the format and its limits, and changes one field or one byte of a few
+tests/protocols/induction/test_records.py tests the format and its limits, and changes one field or one byte of a few
 records. Here the records themselves are drawn, from the bounds that their classes declare, so that a new kind of
 record, or a new field, is fuzzed from its first day.
 """
@@ -32,10 +32,10 @@ LAYOUTS = st.builds(
 
 
 def values_of(kind: inspect.Type) -> st.SearchStrategy[Any]:
-    """Anything that a field of this type may hold."""
+    """Any value that a field of this type may hold."""
     match kind:
         case inspect.StructType(cls=cls) if cls is Layout:
-            return LAYOUTS  # Its parts depend on each other, which their types do not say.
+            return LAYOUTS  # Its parts depend on each other, which their types do not express.
         case inspect.StructType(cls=cls, fields=fields):
             return st.builds(cls, **{field.name: values_of(field.type) for field in fields})
         case inspect.IntType(ge=least, le=most):
@@ -90,7 +90,7 @@ def test_any_bytes_are_a_record_or_none_and_whatever_they_are_folds(payloads: li
         assert record is None or record == decode(encode(record))
         state = fold(state, offset, record)
         assert offset + 1 == state.at
-    if state.genesis is not None:  # Whatever came of it can be written down, and started from.
+    if state.genesis is not None:  # Whatever the result is, it can be stored, and started from.
         assert state == restore(snapshot("z", state))
 
 

@@ -1,4 +1,4 @@
-"""The guardian: what it does when `neli run` says nothing more, or speaks too late."""
+"""The guardian: its reaction when `neli run` goes silent, or speaks too late."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ while True:
         os._exit(0)
     os.setsid()
 """
-"""A process that is a new one every moment, in a session of its own: each has the lock, one after the other."""
+"""A process that replaces itself every moment, in a new session: each has the lock, one after the other."""
 
 BRANCHING = """
 import fcntl, os, time
@@ -63,11 +63,11 @@ while True:
         os._exit(0)
     os.wait()
 """
-"""64 sessions, and each goes on to start processes."""
+"""64 sessions, each of which keeps starting processes."""
 
 
 def play(folder: Path, story: str, *arguments: str) -> tuple[str, str]:
-    """The output and the errors of `story`, in a process of its own, which a guardian is forked from."""
+    """The output and the errors of `story`, in its own process, from which a guardian is forked."""
     program = Program(PREAMBLE + story, *arguments, folder=folder)
     said = program.communicate()
     program.wait()
@@ -80,7 +80,7 @@ def pids(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(0)", "guard.close()"])
 def test_a_run_that_is_gone_without_having_listened_leaves_nothing_behind(tmp_path: Path, end: str) -> None:
-    """What the guardian said is unread then, and its connection is reset instead of closed."""
+    """Then the guardian's messages are unread, and its connection is reset instead of closed."""
     story = f"""
 start("bash", "-c", sys.argv[1])
 await_pids(2)
@@ -92,7 +92,7 @@ await_pids(2)
 
 
 def test_a_guardian_that_is_killed_before_it_said_that_the_command_runs_leaves_nothing_behind(tmp_path: Path) -> None:
-    """A busy machine lets the command run for a while before its guardian runs again."""
+    """On a busy machine the command may run for a while before its guardian runs again."""
     story = """
 import subprocess
 
@@ -196,8 +196,8 @@ with open("lock", "a") as lock:
 
 
 def test_all_is_frozen_before_any_is_killed_and_stays_so_until_it_is_dead(tmp_path: Path) -> None:
-    """What is not frozen goes on while the others die. And a parent's death wakes its stopped children in other groups
-    (SIGHUP and SIGCONT), so it must not come first."""
+    """Any process that is not frozen continues while the others die. And a parent's death wakes its stopped children in
+    other groups (SIGHUP and SIGCONT), so the parent must not die first."""
     story = """
 from tests.support.processes.forked import state_of
 
@@ -290,7 +290,7 @@ print(pid)
 
 
 def test_a_guardian_that_is_told_that_the_lease_is_over_has_the_time_to_end_its_command(tmp_path: Path) -> None:
-    """Its owner, which would take its place, may be killed in that moment. Then nobody ends the command."""
+    """Its owner, which would take its place, may be killed in that moment. Then no process would end the command."""
     story = """
 start("bash", "-c", sys.argv[1])
 await_pids(2)
@@ -306,7 +306,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_guardian_that_is_killed_or_stopped_is_replaced_by_neli_run(tmp_path: Path, number: signal.Signals) -> None:
-    """Also for what left the group, and for its leader's orphans."""
+    """This includes processes that left the group, and orphans of its leader."""
     story = """
 start("bash", "-c", sys.argv[1], lease=5)
 await_pids(2)
@@ -328,7 +328,7 @@ guard.close()
 def test_children_that_it_had_before_are_spared_when_the_guardian_is_killed_and_its_cgroup_is_removed(
     tmp_path: Path,
 ) -> None:
-    """A shell that becomes `neli run` by `exec` leaves it such."""
+    """A shell that becomes `neli run` by `exec` leaves it such children."""
     story = """
 import subprocess
 guard.close()

@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end"),
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux notifies a process of its parent's end"),
 ]
 
 PREAMBLE = """
@@ -37,7 +37,7 @@ subprocess.Popen(leashed(["sh", "-c", script], by={by}))
 
 
 def parent(story: str) -> "subprocess.Popen[str]":
-    """One that runs `story` and then waits."""
+    """A process that runs `story` and then waits."""
     return subprocess.Popen(
         [sys.executable, "-c", f"{PREAMBLE}{story}\nwhile True:\n    time.sleep(1)"],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},

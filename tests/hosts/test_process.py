@@ -1,4 +1,4 @@
-"""What the kernel says of the end of real processes."""
+"""The kernel's reports about the end of real processes."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from tests.support.waiting import PATIENCE
 
 @contextmanager
 def running(script: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    """A process that runs `script`, whose first line of output has come."""
+    """A process that runs `script`, and has written its first line of output."""
     command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as child:
         try:
@@ -53,7 +53,7 @@ def test_a_mark_is_of_one_process_and_of_no_other_with_its_number() -> None:
             assert not process.has_ended()
         with pytest.raises(ProcessLookupError, match="is another process's by now"):
             HostProcess.marked(mark._replace(began=mark.began + 1))
-        with pytest.raises(ProcessLookupError, match="is no child of"):
+        with pytest.raises(ProcessLookupError, match="is not a child of"):
             ProcessMark.of(child.pid, parent=child.pid)
     with pytest.raises(ProcessLookupError):
         HostProcess.marked(mark)
@@ -98,5 +98,5 @@ def test_the_peer_of_a_socket_is_who_connected_it_and_not_a_child_that_has_it_to
                 os.kill(child.pid, signal.SIGKILL)
                 assert process.has_ended(PATIENCE)
                 connection.setblocking(False)
-                with pytest.raises(BlockingIOError):  # The connection has not ended: the child has it.
+                with pytest.raises(BlockingIOError):  # The connection has not ended: the child still has it.
                     connection.recv(1)

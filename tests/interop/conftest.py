@@ -1,4 +1,4 @@
-"""What the tests with goNELI share: its program, built, and a group for each test."""
+"""Shared by the tests with goNELI: its program, built, and a group for each test."""
 
 from uuid import uuid4
 
@@ -17,7 +17,7 @@ def _built() -> None:
 
 @pytest.fixture
 def group(kafka: str) -> str:
-    """A new group, whose topic is there with one partition: goNELI makes none."""
+    """A new group, whose topic already exists with one partition: goNELI does not make it."""
     name = f"interop-{uuid4().hex}"
     admin = AdminClient({"bootstrap.servers": kafka})
     admin.create_topics([NewTopic(f"{name}.neli", 1, 1)])[f"{name}.neli"].result(PATIENCE)

@@ -1,6 +1,6 @@
-"""A real goNELI beside our driver, on one broker and in one group.
+"""A real goNELI alongside our driver, on one broker and in one group.
 
-It is the Go module as it is published, in a program of ours (`go/main.go`) that says when it leads.
+It is the published Go module, unmodified, in a program of ours (`go/main.go`) that reports when it leads.
 """
 
 import re
@@ -21,13 +21,13 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 SESSION = 18.0
 
 EAGER = "partition.assignment.strategy=range,roundrobin"
-"""As goNELI has it with unchanged settings."""
+"""The setting of an unconfigured goNELI."""
 
 HEARTBEAT_TIMEOUT = 6.0
-"""A shorter one is over while other tests take all cores, and then it is fenced. Less than the session."""
+"""A shorter time-out expires while other tests take all cores, and then it is fenced. It must be below the session."""
 
 BEAT = 0.1
-"""Seconds: goNELI's default for its polls, at each of which the owner sends a heartbeat."""
+"""Seconds: goNELI's default between polls, at each of which the owner sends a heartbeat."""
 
 
 def joined(kafka: str, group: str, *options: str) -> KafkaSubscription:
@@ -37,7 +37,7 @@ def joined(kafka: str, group: str, *options: str) -> KafkaSubscription:
 
 
 def test_goneli_hears_its_heartbeats_of_nanoseconds_and_its_name_after_an_owner_of_ours(kafka: str, group: str) -> None:
-    """It begins at the group's offset. One of ours that were a place to begin would be a place to wait for."""
+    """It begins at the group's offset. If the offset that ours confirms were a place to begin, it would wait there."""
     with closing(joined(kafka, group)) as subscription:
         ours = Taking(subscription)
         until(lambda: ours.has == {0}, ours)
@@ -56,7 +56,7 @@ def test_goneli_hears_its_heartbeats_of_nanoseconds_and_its_name_after_an_owner_
     assert ["started", "acquired", "revoked", "closed"] == [it.event for it in member.events]
     bodies = [(message.body or b"").decode() for message in reader.messages]
     beats = [body for body in bodies if re.fullmatch(r"[0-9]{19}%host_17_1700000000", body)]
-    assert bodies[-len(beats) :] == beats  # Those before it are of ours.
+    assert bodies[-len(beats) :] == beats  # The earlier ones are ours.
     stamps = [int(body.partition("%")[0]) for body in beats]
     assert sorted(stamps) == stamps
     assert abs(time.time() - stamps[0] / 1e9) < PATIENCE * 5

@@ -1,4 +1,4 @@
-"""Real goNELI processes and processes of ours in one group, started, asked to leave and killed: never two lead.
+"""Real goNELI processes and processes of ours in one group, started, asked to leave and killed: no two ever lead.
 
     goNELI --one write a line--------------.
     worker --one write a line: its notes---+--> the referee: tenures of both kinds, by one clock of the host
@@ -6,10 +6,11 @@
 
 Both kinds read the host's clock in their own process, at the event itself. A claim of goNELI begins in the callback of
 `LeaderAcquired`, before its program can find that it leads, and ends in that of `LeaderRevoked` or `LeaderFenced`,
-after it has ceased to; one that is killed led until the kernel says that it is gone. A claim of ours is written before
-it begins, and ends by a line written before the partition is given back, or with its lease (`status/notes.py`). So
-the claims cover all that the two could do. goNELI leads on while it hangs, and from an assignment on before it heard
-anything; all leaders here live until they are ended, and a session is sixty of their beats, so it does neither.
+after it has ceased to lead; a killed goNELI led until the kernel says that it is gone. A claim of ours is written
+before it begins, and ends with a line written before the partition is given back, or with its lease
+(`status/notes.py`). So the claims cover everything that the two could do. goNELI keeps leading while it hangs, and from
+an assignment on before it has heard anything. Here it does neither: all leaders live until they are ended, and a
+session is sixty of their beats.
 """
 
 import json
@@ -41,9 +42,9 @@ HEARTBEAT_TIMEOUT = 2.0
 PAUSE = HEARTBEAT_TIMEOUT / 20
 
 SOON_TOLD = {"heartbeat.interval.ms": "600", "max.poll.interval.ms": "12000"}
-"""A process of goNELI learns of a change by the answer to a heartbeat of its client library, every three seconds by
-default. And a group waits for a member that the broker does not hear join anew, because the broker itself got no time:
-by default for five minutes, which is the longest `max.poll.interval.ms` of any member."""
+"""A process of goNELI learns of a change from the answer to a heartbeat of its client library, every three seconds by
+default. And if the broker itself got no time and does not hear a member rejoin, the group waits for that member: by
+default for five minutes, which is the longest `max.poll.interval.ms` of any member."""
 
 LOOK_EVERY = 0.02
 
@@ -64,8 +65,8 @@ COURSE: Course = (
     ("leave", "goneli"),
 )
 """How the leader loses the partition, and which kind has it then; a goNELI has it first. `outrun`: a newcomer joins
-that the assignor prefers, and the leader lives on beside it. Before each `kill` and `leave` another is there and waits.
-"""
+that the assignor prefers, and the former leader lives on alongside. Before each `kill` and `leave` another member is
+there and waits."""
 
 BODY = re.compile(rb"[0-9]{19}%([a-z0-9-]+)")
 
@@ -137,7 +138,7 @@ class Heartbeat(NamedTuple):
 
 
 class Arena:
-    """The group, its topic, and all that ever were in it. `ended` is None while it lives."""
+    """The group, its topic, and everything that was ever in it. `ended` is None while it lives."""
 
     def __init__(self, brokers: str, group: str, folder: Path, stack: ExitStack) -> None:
         self._brokers, self._group, self._folder, self._stack = brokers, group, folder, stack
@@ -156,9 +157,10 @@ class Arena:
         self._members: tuple[object, ...] = ()
 
     def start(self, kind: str, *, first: bool = False) -> Contestant:
-        """One more, behind all others in the order by which the assignors of both kinds give partition 0, or before.
+        """Start one more, behind all others in the order by which the assignors of both kinds give partition 0, or
+        before them.
 
-        That order is of the members' identities at the broker, which begin with their `client.id`.
+        That order is by the members' identities at the broker, which begin with their `client.id`.
         """
         assert len(self.alive) < 2
         others = [int(self._rank(it)) for it in self.alive] or [500]
@@ -203,8 +205,8 @@ class Arena:
             self.heartbeats.append(Heartbeat(offset, body or b""))
 
     def settle(self, leader: Contestant) -> None:
-        """Until `leader` leads, and no other that lives, all of them are members, and one of its heartbeats was heard
-        that was not there before it led."""
+        """Wait until `leader` leads, no other live process does, all of them are members, and one of its heartbeats was
+        heard that was not there before it led."""
         self.until(lambda: self._leaders() == [leader], f"{leader.name} should lead alone")
         self.read()
         heard = len(self.heartbeats)
@@ -219,7 +221,7 @@ class Arena:
         return self._members == (ConsumerGroupState.STABLE, *sorted(it.name for it in self.alive))
 
     def _asked_for_members(self) -> tuple[object, ...]:
-        """The group's state, and who is in it, by the broker."""
+        """The group's state, and its members, according to the broker."""
         try:
             found = self._admin.describe_consumer_groups([self._group])[self._group].result(PATIENCE)
         except KafkaException as error:
@@ -278,7 +280,7 @@ def test_exactly_one_of_both_kinds_leads_through_starts_clean_stops_and_kills(ar
     assert len(changes) >= len(COURSE)
     assert {(one, other) for one in ("goneli", "ours") for other in ("goneli", "ours")} == set(changes)
 
-    # Terms rise over the owners of ours, whoever led between them. Each is above the offset of its heartbeat by one.
+    # Terms rise over our owners, whichever process led in between. Each is above the offset of its heartbeat by one.
     ours = [it.life for it in arena.all if isinstance(it, Ours)]
     assert [] == judged(ours).faults
     names = {1 + heartbeat.offset: heartbeat.name for heartbeat in arena.heartbeats}
@@ -289,7 +291,7 @@ def test_exactly_one_of_both_kinds_leads_through_starts_clean_stops_and_kills(ar
 
 
 def test_two_that_lead_at_once_are_seen(kafka: str, tmp_path: Path, group: str) -> None:
-    """In two groups, so that both may: or the referee of the test above might be blind."""
+    """In two groups, so that both may lead: otherwise the referee of the test above might be blind."""
     with ExitStack() as stack:
         one, other = (Arena(kafka, it, tmp_path, stack) for it in (group, f"{group}-{uuid4().hex}"))
         leaders = [one.start("goneli"), other.start("ours")]

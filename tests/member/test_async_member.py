@@ -1,4 +1,4 @@
-"""The member on an event loop: by a clock that the tests turn, and in real time."""
+"""The member on an event loop: on a clock that the tests turn, and in real time."""
 
 import asyncio
 import threading
@@ -42,7 +42,7 @@ def configured(request: pytest.FixtureRequest) -> Config:
 
 
 async def turns(count: int = 20) -> None:
-    """Let the loop do what it has to do."""
+    """Let the loop do its pending work."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -67,7 +67,7 @@ async def test_a_lost_lease_cancels_the_block_at_once_and_only_once(group: Group
 
 @in_loop
 async def test_a_lease_that_ends_while_the_members_own_thread_hangs_cancels_the_block_too(group: Group) -> None:
-    """There is no notification then; the block looks by itself when its lease is to end."""
+    """Nothing notifies the block then; it checks on its own when its lease is due to end."""
 
     async def work() -> None:
         async with member.leading(min(member.led)):
@@ -143,7 +143,7 @@ async def test_the_same_names_give_the_same_answers(group: Group) -> None:
 
 @in_loop
 async def test_whoever_waits_for_a_member_of_a_test_turns_its_clock(group: Group) -> None:
-    """`close` waited in real time for a clock that stood still, and never came back."""
+    """`close` used to wait in real time for a clock that stood still, and never returned."""
     async with AsyncMember(group["a"]) as member:
         role = min(group["b"].led)
         with pytest.raises(NotLeading, match="b owns it under term"):
@@ -186,7 +186,7 @@ async def test_an_asynchronous_program_from_beginning_to_end(config: Config) -> 
         )
         await member.undrain("b")
         async with member.leading(0) as lease:
-            await member.close()  # In one's own block, it takes effect at the end of that.
+            await member.close()  # In the member's own block, it takes effect when the block ends.
             assert lease.holds()
         assert await member.await_closed(timeout=PATIENCE)
     for call in (member.pulse(0.0), member.drain("b")):
@@ -200,7 +200,7 @@ async def test_a_loop_that_is_busy_for_longer_than_a_lease_stays_a_member(config
     async with AsyncMember(config) as member:
         assert await member.pulse(PATIENCE)
         incarnation, terms = member.incarnation, member.led
-        last = member.state.last_beats[incarnation] + 2 * BEATS_PER_LEASE  # The ledger has nothing but its Beats.
+        last = member.state.last_beats[incarnation] + 2 * BEATS_PER_LEASE  # The ledger has only its Beats.
         # A careless program: the loop stands still.
         until(lambda: member.state.last_beats[incarnation] >= last)
         assert incarnation == member.incarnation
@@ -273,7 +273,7 @@ async def test_opening_raises_what_the_constructor_would_and_leaves_no_member_be
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
-        await loop.run_in_executor(one_thread, bool)  # Not before it has made the member.
+        await loop.run_in_executor(one_thread, bool)  # Not before the thread has created the member.
         await until_in_loop(lambda: not any(thread.name.startswith("neli-b") for thread in threading.enumerate()))
         await until_in_loop(lambda: ["a"] == [peer.name for peer in watching.router.members])
 
@@ -363,7 +363,7 @@ async def test_a_handler_is_waited_for_by_the_successor(config: Config) -> None:
             await release.wait()
 
     began, release = asyncio.Event(), asyncio.Event()
-    longer = replace(config, lease=2.0)  # A busy machine keeps it, so that only the handler decides.
+    longer = replace(config, lease=2.0)  # A busy machine does not lose it, so only the handler decides.
     async with AsyncMember(longer, on_event=slow) as member:
         assert await member.pulse(PATIENCE)
         other = await asyncio.to_thread(Member, replace(longer, name="b"))

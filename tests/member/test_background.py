@@ -1,4 +1,4 @@
-"""Tasks that run wherever their role is led."""
+"""Background tasks, which run on whichever member leads their role."""
 
 from collections.abc import Callable
 
@@ -58,7 +58,7 @@ def test_a_task_that_overruns_is_warned_about_once_and_goes_on(caplog: pytest.Lo
     assert [expected] * 3 == logged(caplog, "background.overrun")
 
 
-# A lost lease that is not the task's own ends it, too.
+# A lost lease other than the task's own also ends it.
 @pytest.mark.parametrize("error", [ValueError("customer-7"), LeaseLost("a lease was needed", "customer-7", "stop")])
 def test_what_a_task_raises_ends_it_and_is_raised_by_wait(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     def broken(_: Lease) -> None:
@@ -141,7 +141,7 @@ def test_a_member_that_closes_waits_for_the_run_in_progress_and_ends_the_task() 
 
 
 def test_a_member_that_fails_ends_its_tasks_with_its_error_also_if_that_is_one_of_ours() -> None:
-    """The library catches some errors of its own making; a program that raises one must not be taken for it."""
+    """The library catches some of its own errors; one that the program raises must not be mistaken for those."""
 
     def broken(event: Event) -> None:
         if isinstance(event, Acquired):

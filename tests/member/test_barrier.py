@@ -1,4 +1,4 @@
-"""The barrier between the protocol and the program: when a program is told, and when it is waited for."""
+"""The barrier between the protocol and the program: when a program is notified, and when the barrier waits for it."""
 
 import threading
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from tests.support.waiting import PATIENCE
 
 
 class Stand:
-    """A barrier whose lanes are turned by hand, and what came of each command, in words."""
+    """A barrier whose lanes are turned by hand; it reports the result of each command in words."""
 
     def __init__(self, *, silent: bool = False) -> None:
         self.said: list[str] = []
@@ -37,7 +37,7 @@ class Stand:
             self.act(*command.split())
 
     def do(self, command: str) -> str:
-        """Carry out one line of a script, and say what came of it."""
+        """Carry out one line of a script, and return its result in words."""
         self.act(*command.split())
         said, self.said = self.said, []
         return ", ".join(said) or "."
@@ -133,7 +133,7 @@ events          -> Revoked 1@5
 fenced 1@5      -> .
 leave           -> .
 """,
-    # A block from before the outage must not hold up, or be taken for, one from after it.
+    # A block from before the outage must not delay, or be mistaken for, a block from after it.
     "the same term after an outage is another grant": """
 acquired 0@5    -> .
 events          -> Acquired 0@5
@@ -236,7 +236,7 @@ led             -> nothing
 
 
 def test_a_loss_is_explained_before_it_is_told_and_remembered_with_its_time() -> None:
-    """The standing is published between the two, and a lease may be asked then."""
+    """The standing is published between the two, and a lease may be checked at that moment."""
     stand = Stand(silent=True)
     stand.do("acquired 0@5")
     grant = stand.barrier.grant(0)
@@ -253,7 +253,7 @@ def test_a_loss_is_explained_before_it_is_told_and_remembered_with_its_time() ->
 
 
 def test_each_lane_is_one_thread_and_orderly_events_keep_their_order() -> None:
-    """On real threads: a Fenced handler is called while the Revoked one for another partition still runs."""
+    """On real threads: the Fenced handler is called while the Revoked handler for another partition still runs."""
     fenced = threading.Event()
     order: list[str] = []
 

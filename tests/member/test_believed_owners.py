@@ -1,4 +1,4 @@
-"""Believed owners: the table that a member among peers makes of what it knows, and why something is missing in it."""
+"""Believed owners: the table that a member among peers builds from what it knows, and why entries are missing."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def test_an_owner_is_called_as_it_says_itself_or_else_as_the_list_spells_it() ->
     assert (Owner("m1", "10.0.0.1:9000", 0, 7), Owner("c:1", "", 1, 8)) == reading.table.partitions
     assert (Peer("m0", "", 1, ""), Peer("m1", "10.0.0.1:9000", 0, ""), Peer("c:1", "", 1, "")) == reading.table.members
     assert WELL.at == reading.read_at
-    assert 2 == len(reading.table.rows)  # All leaders are known, so a look-up takes the quick way.
+    assert 2 == len(reading.table.rows)  # All leaders are known, so look-ups take the fast path.
 
 
 def test_the_table_stays_the_same_object_until_an_owner_changes() -> None:

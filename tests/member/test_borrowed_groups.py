@@ -1,4 +1,4 @@
-"""Members whose protocol borrows a consumer group of a real Kafka, and what such a member can and cannot know."""
+"""Members whose protocol borrows a consumer group from a real Kafka, and what such a member can and cannot know."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

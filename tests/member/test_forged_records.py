@@ -1,7 +1,6 @@
-"""Anybody who can write to the ledger can write what no member would.
+"""Anyone who can write to the ledger can write records that no member would write.
 
-A group of members reads such lines. A member that ended, or that changed its incarnation, was stopped or expired by a
-line.
+A group of members reads such lines. If a member ended, or changed its incarnation, a line stopped or expired it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +33,7 @@ def members(group: Group) -> list[Member]:
 
 
 def write(group: Group, lines: Sequence[Record | bytes]) -> None:
-    """Append `lines`, and let every member read them and act for longer than a lease."""
+    """Append `lines`, and let every member read them and continue for longer than a lease."""
     MemoryLedger(group.log).append([line if isinstance(line, bytes) else encode(line) for line in lines])
     group.advance(0.0)
     now = group.now
@@ -43,12 +42,12 @@ def write(group: Group, lines: Sequence[Record | bytes]) -> None:
 
 
 def in_each_name(group: Group, digest: str) -> list[Record | bytes]:
-    """A Beat in the name of each member, as it would write one but for its digest."""
+    """A Beat in the name of each member, correct except for its digest."""
     at = group["a"].state.at
     return [Beat(by=member.incarnation, sent_at=group.now, at=at, digest=digest) for member in members(group)]
 
 
-# tests/protocols/induction/test_machine.py and test_trust.py have more of them, of one machine.
+# tests/protocols/induction/test_machine.py and test_trust.py have more of these, against a single machine.
 LINES: dict[str, Callable[[Group], Sequence[Record | bytes]]] = {
     "a beat of a stranger with another digest": lambda group: [
         Beat(by="nobody", sent_at=0.0, at=group["a"].state.at, digest="f" * 16)
@@ -76,17 +75,17 @@ def test_a_line_that_no_member_wrote_stops_nobody_and_lengthens_no_lease(
 
 
 def test_joins_of_nobody_stop_nobody_nor_one_that_starts_after_all_of_it(group: Group) -> None:
-    """What the phantoms are given, they lose when nothing was heard of them for a lease."""
+    """Phantoms lose whatever they are given once nothing was heard from them for a lease."""
     before, at = [member.incarnation for member in members(group)], group["a"].state.at
     write(group, [Join(by=f"phantom {i}", name=f"nobody {i}", versions=(1, 1), at=at) for i in range(100)])
     assert before == [member.incarnation for member in members(group)]
-    late = group.join("late")  # It reads all of it before this returns, and would raise what stops it.
+    late = group.join("late")  # It reads everything before this returns, and would raise any error that stops it.
     group.settle()
     assert [None] * 4 == [member.error for member in (*members(group), late)]
 
 
 def test_a_newcomer_believes_no_snapshot_that_says_there_is_nobody(group: Group) -> None:
-    """With such a table it would not wait, own everything by its own fold, and act beside all others."""
+    """With such a table, a member would not wait, own everything by its own fold, and act alongside all others."""
     state = group["a"].state
     nobody_owns = (None,) * len(state.owners)
     empty = replace(state, seats={}, last_beats={}, owners=nobody_owns, targets=nobody_owns)

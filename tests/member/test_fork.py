@@ -1,4 +1,4 @@
-"""A forked child has nothing of its parent's member that holds, and nothing that hangs."""
+"""In a forked child, nothing of the parent's member holds, and nothing hangs."""
 
 import contextlib
 import json
@@ -19,15 +19,15 @@ from neli_router.errors import Forked, LeaseLost, NotLeading
 from neli_router.member.member import Member
 from tests.support.waiting import PATIENCE, until
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Newer Pythons warn of what we test here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Newer Pythons warn about this.
 
 LEASE = 5.0
-"""Forks hold up the parent's threads, and for longer on a busy machine: a shorter lease is lost by that."""
+"""Forks delay the parent's threads, longer on a busy machine: that would lose a shorter lease."""
 
 
 @pytest.fixture(name="member", scope="module")
 def parent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
-    """One member for all tests: they end only its copies in children."""
+    """One member for all tests, which end only its copies in children."""
     address = f"sqlite://{tmp_path_factory.mktemp('fork')}/ledger.db"
     with Member(Config(address, name="parent", lease=LEASE, layout=Layout(partitions=8))) as member:
         assert member.pulse(PATIENCE)
@@ -35,7 +35,7 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
 
 
 def fork() -> int:
-    """`os.fork`, with a child that no tracer follows: it would wait for locks of its own that other threads held."""
+    """`os.fork`, with no tracer in the child: it would wait for its own locks, held by threads of the parent."""
     tracer = sys.gettrace()
     sys.settrace(None)
     child = os.fork()
@@ -45,14 +45,14 @@ def fork() -> int:
 
 
 def in_child(act: Callable[[], object]) -> object:
-    """What `act` returns in a forked child, as JSON can carry it; the child may take its time."""
+    """Run `act` in a forked child and return its result, which travels as JSON; the child may take its time."""
     reading, writing = os.pipe()
     child = fork()
     if not child:  # pragma: no cover - counted in another process.
-        signal.alarm(int(PATIENCE))  # A deadlock shall fail the test and not outlive it.
+        signal.alarm(int(PATIENCE))  # A deadlock must fail the test, not outlive it.
         try:
             answer = act()
-        except BaseException:  # noqa: BLE001 - told to the parent.
+        except BaseException:  # noqa: BLE001 - reported to the parent.
             answer = traceback.format_exc()
         os.write(writing, json.dumps(answer).encode())
         os._exit(0)
@@ -101,7 +101,7 @@ def test_leases_are_void_in_the_child_and_every_call_says_so(member: Member) -> 
 
 
 def test_the_childs_end_is_not_the_parents(member: Member) -> None:
-    """The child leaves blocks and members by an error, by `close` and by its exit: the parent stays a member."""
+    """The child leaves blocks and members through an error, through `close` and at exit: the parent stays a member."""
     with member.leading(0, timeout=PATIENCE) as lease:
 
         def act() -> list[str]:
@@ -155,14 +155,14 @@ def test_a_child_may_open_a_member_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_fork_while_other_threads_hold_the_members_locks_does_not_hang_the_child(member: Member) -> None:
-    """The locks that a thread held at the fork are held for ever in the child, where that thread does not exist."""
+    """Locks that a thread held at the fork are held forever in the child, where that thread does not exist."""
     over = threading.Event()
 
     def busy() -> None:
         while not over.is_set():
             member.lease(0)
             member.led  # noqa: B018 - it takes a lock, which is the point.
-            # So many forks can keep a busy machine from its heartbeats; leases are not what this is about.
+            # This many forks can delay heartbeats on a busy machine; this test is not about leases.
             with contextlib.suppress(LeaseLost, NotLeading), member.leading(0, timeout=PATIENCE):
                 pass
 

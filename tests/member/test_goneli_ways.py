@@ -1,7 +1,7 @@
-"""goNELI's ways of working, with members of a real group in its manner: each test is named after what goNELI calls it.
+"""goNELI's style, with members of a real group that work in it: each test is named after goNELI's term for it.
 
-docs/protocols.md has the table of goNELI's calls and ours. `tests/protocols/consumer_group/test_fast_neli.py` has the
-same rules, and more of them, of the pure machine.
+docs/protocols.md has a table of goNELI's calls and ours. `tests/protocols/consumer_group/test_fast_neli.py` tests these
+rules, and more, on the pure machine.
 """
 
 import json
@@ -27,13 +27,13 @@ from tests.support.waiting import PATIENCE, until
 pytestmark = pytest.mark.kafka
 
 LEASE = 2.0
-"""Seconds, and three times as long a session, which is Kafka's shortest by default."""
+"""Seconds. A session is three times as long, which is the shortest that Kafka allows by default."""
 
 LONG_LEASE = 5.0
-"""Where a leader must not lose its session, however busy the machine is."""
+"""For tests in which a leader must not lose its session, no matter how busy the machine is."""
 
 MOMENT = 0.2
-"""Seconds in which nothing must happen. A busy machine makes such a test pass, never fail."""
+"""Seconds in which nothing may happen. A busy machine makes such a test pass, never fail."""
 
 Open = Callable[..., Member]
 
@@ -63,7 +63,7 @@ def _opened(options: dict[str, Any]) -> Iterator[Open]:
 
 
 def ranked(options: dict[str, Any], client: str) -> dict[str, str]:
-    """The assignors give partition 0 to the member whose identity is the first, and it begins with this."""
+    """The assignors give partition 0 to the member with the first identity in order; the identity begins with this."""
     return {"ledger": f"{options['ledger']}&client.id={client}"}
 
 
@@ -75,7 +75,7 @@ def test_pulse_is_false_and_raises_nothing_while_no_broker_answers() -> None:
 
 
 def test_barrier_hears_acquired_before_the_program_leads_and_revoked_before_await_returns(opened: Open) -> None:
-    """A leader's pulse does not wait. Its is-leader is a lease."""
+    """A leader's pulse does not wait. goNELI's is-leader is our lease."""
     heard, may_go_on = list[Event](), threading.Event()
 
     def barrier(event: Event) -> None:
@@ -105,7 +105,7 @@ def test_barrier_hears_acquired_before_the_program_leads_and_revoked_before_awai
 def test_barrier_hears_fenced_after_a_pause_and_acquired_when_a_heartbeat_returns(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
-    """A process that stands still for longer than its heartbeat timeout. No term is led under twice."""
+    """A process stands still for longer than its heartbeat timeout. No term is used by two leaders."""
     notes = str(tmp_path / "paused.1.notes")
     order = {"config": {**options, "name": "paused"}, "notes": notes, "pause": LEASE / 20}
     command = [sys.executable, "-P", "-m", "neli_router.lab.processes.worker", json.dumps(order)]
@@ -131,7 +131,7 @@ def test_barrier_hears_fenced_after_a_pause_and_acquired_when_a_heartbeat_return
 def test_pulse_is_false_where_another_leads_until_that_one_closes_though_not_all_work_in_its_manner(
     opened: Open, options: dict[str, Any]
 ) -> None:
-    """docs/protocols.md, step 3: processes leave the manner of goNELI one by one."""
+    """docs/protocols.md, step 3: processes move away from goNELI's style one by one."""
     first = opened("first", **ranked(options, "a"), lease=LONG_LEASE)
     assert first.pulse(PATIENCE)
     term = first.led[0]

@@ -1,4 +1,4 @@
-"""Held partitions: each is told as revoked, lost or come along once, and handed over when they are let go of."""
+"""Held partitions: each revocation, loss or addition is reported once; the handover follows when they are let go of."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -71,7 +71,7 @@ def test_a_lost_one_is_told_with_its_reason_and_the_others_are_still_held(group:
 
 
 def test_all_of_a_member_that_stood_still_are_lost_by_time_alone(group: Group) -> None:
-    """Before its own thread has found out."""
+    """Before the member's own thread has noticed."""
     held = group["a"].hold(EVERYTHING)
     mine = partitions(group, "a")
     group.pause("a")

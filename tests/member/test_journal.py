@@ -1,4 +1,4 @@
-"""The lines that members write into the log, and where they go."""
+"""The lines that members write to the log, and where they go."""
 
 import logging
 from collections.abc import Iterator, MutableMapping
@@ -21,7 +21,7 @@ def drained(journal: Journal) -> None:
 
 @pytest.fixture(name="captured")
 def configured() -> Iterator[list[MutableMapping[str, Any]]]:
-    """The events of a program that has configured structlog."""
+    """The events logged in a program that has configured structlog."""
     events: list[MutableMapping[str, Any]] = []
 
     def capture(_: object, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -1,5 +1,4 @@
-"""The right that a lease is, asked by a thread that is stopped just between its two questions: until when, and what is
-the time."""
+"""A lease checked by a thread that is stopped just between its two reads: the end of the lease, and the time."""
 
 import pytest
 
@@ -8,7 +7,7 @@ from neli_router.member.leases import BaseRight
 
 
 class StoppedThread:
-    """The clock of a thread that stops for a minute after it has heard the first answer."""
+    """The clock of a thread that stops for a minute after the first read."""
 
     def __init__(self) -> None:
         self.now, self.answers = 0.0, 0

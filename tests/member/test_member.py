@@ -1,4 +1,4 @@
-"""A member's promises to its program, by a clock that the tests turn."""
+"""A member's promises to its program, on a clock that the tests turn."""
 
 import logging
 import pickle
@@ -38,7 +38,7 @@ def pair() -> Iterator[Group]:
 
 
 def one_of(member: Member) -> int:
-    """A partition that `member` leads; as a role, it is its own partition."""
+    """A partition that `member` leads; its number is also a role that belongs to it."""
     return min(member.led)
 
 
@@ -119,7 +119,7 @@ def test_every_reason_for_not_leading_has_its_words(group: Group) -> None:
     mine, theirs = one_of(group["a"]), one_of(group["b"])
     assert [
         "the ledger is out of reach (the disk is full)",
-        "this member was not admitted to the group yet, for which it must first have read along for a lease",
+        "this member is not admitted to the group yet: it must first read along for the length of a lease",
         "this member owns it, and its handler of events is busy with others",
         "this member owns it, and waits for its own heartbeat, or for the end of its predecessor's lease",
         f"b owns it under term {state.terms[theirs]}",
@@ -199,7 +199,7 @@ def test_a_handler_that_raises_ends_the_member_and_frees_its_partitions_at_once(
         if isinstance(event, Revoked):
             raise KeyError("customer-7")
         if isinstance(event, Fenced):
-            raise ZeroDivisionError  # The first failure is the one that counts.
+            raise ZeroDivisionError  # The first failure counts.
 
     with testing.group("a", "b", partitions=8, on_event={"a": broken}) as group:
         group.settle()
@@ -252,7 +252,7 @@ def test_closing_in_a_block_takes_effect_when_the_block_has_ended_and_everything
         with pytest.raises(Closed, match="it is being closed"):
             member.pulse(0.0)
     assert member.await_closed()
-    member.close()  # Twice is fine.
+    member.close()  # Closing twice is fine.
     for call in (
         lambda: member.lease(0),
         lambda: member.pulse(0.0),
@@ -308,7 +308,7 @@ def test_a_wish_for_a_name_that_no_member_has_waits_for_one_and_says_so(
 ) -> None:
     group["a"].pin(3, "c")
     group["a"].pin(4, "b")
-    group["a"].undrain("c")  # To take back what was said of one that is gone waits for nothing.
+    group["a"].undrain("c")  # Taking back a wish for an absent member needs no wait.
     group.settle()
     waits = [record.getMessage() for record in caplog.records if "wish.waits" in record.getMessage()]
     assert ["wish.waits_for_member member=a wish='a pin of partition 3 to c' name=c"] == waits

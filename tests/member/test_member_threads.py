@@ -40,7 +40,7 @@ from tests.support.waiting import PATIENCE, until
 
 
 class Flaky(Threads):
-    """A runtime whose ledger, one in memory, can be taken away, and broken."""
+    """A runtime whose in-memory ledger can be made unreachable, or broken."""
 
     def __init__(self, log: MemoryLog | None = None) -> None:
         self.log = MemoryLog() if log is None else log
@@ -91,7 +91,7 @@ AWAY = LedgerUnavailable("the ledger was wanted", "it was taken away", "give it 
 
 @pytest.fixture
 def in_memory(request: pytest.FixtureRequest) -> Callable[..., Config]:
-    """Makes the configuration of a member, where it makes no difference which ledger it is."""
+    """Creates the configuration of a member, for tests in which the kind of ledger makes no difference."""
 
     def make(name: str, **options: Any) -> Config:
         return Config(
@@ -123,7 +123,7 @@ def test_two_members_share_and_one_takes_over_when_the_other_closes(tmp_path: Pa
         a.close()
         until(lambda: 8 == len(b.led))
         assert kept.items() <= b.led.items()
-    # The first one may have led all of it, and have handed over a half, before the second one came.
+    # The first member may have led everything, and handed over half of it when the second one came.
     assert [Acquired, Revoked, Acquired] == [type(event) for event in (told["a"][0], told["a"][-1], told["b"][0])]
 
 
@@ -199,13 +199,13 @@ def test_closing_in_a_handler_does_not_deadlock(when: type[Event]) -> None:
 
 
 def test_closing_on_a_signal_while_the_main_thread_works(in_memory: Callable[..., Config]) -> None:
-    """The usual handler of SIGTERM runs on top of the very block whose end `close` would wait for."""
+    """The usual SIGTERM handler runs on top of the very block whose end `close` would wait for."""
     with Member(in_memory("a")) as a:
         before = signal.signal(signal.SIGTERM, lambda *_: a.close())
         try:
             with a.leading(0) as lease:
                 signal.raise_signal(signal.SIGTERM)
-                assert not a.closed  # It did not wait for this block, which it would have ended with a fence.
+                assert not a.closed  # `close` did not wait for this block; it would have fenced it.
                 assert lease.revoked.wait(PATIENCE)
         finally:
             signal.signal(signal.SIGTERM, before)
@@ -243,7 +243,7 @@ def test_tasks_run_on_threads_of_their_own_until_they_are_stopped_or_raise(in_me
         assert (True, False) == (handle.wait(PATIENCE), handle.running)
         with pytest.raises(SystemExit):
             member.background(broken, role=min(member.led)).wait(PATIENCE)
-        # Two that wait to lead: one is stopped, and one ends with its member.
+        # Two tasks wait to lead: one is stopped, and one ends with its member.
         stopped, closed = (member.background(work, role=min(other.led)) for _ in range(2))
         stopped.stop()
         assert (True, False) == (stopped.wait(PATIENCE), closed.wait(0.0))
@@ -272,7 +272,7 @@ def test_a_member_that_starts_during_an_outage_joins_after_it(caplog: pytest.Log
 
 
 class Hanging(Flaky):
-    """A runtime whose driver hangs in the opening, as that of a Kafka does whose port never answers."""
+    """A runtime whose driver hangs while opening, like the driver of a Kafka whose port never answers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -298,7 +298,7 @@ def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller(caplog: pytest.Lo
 
 
 def test_a_member_that_has_stopped_waits_for_no_more_records() -> None:
-    """It read once more, for half a second, before it told that it had ended."""
+    """It used to read once more, for half a second, before it reported its end."""
     runtime, woken = Flaky(), threading.Event()
 
     def sleep(_: float) -> list[Entry]:
@@ -310,7 +310,7 @@ def test_a_member_that_has_stopped_waits_for_no_more_records() -> None:
     assert member.pulse(PATIENCE)
     (ledger,) = runtime.opened
     ledger.wake, ledger.read = woken.set, sleep  # type: ignore[assignment, method-assign]
-    member.close(timeout=0.3)  # Its Leave is never read, so it is told to end at once after that.
+    member.close(timeout=0.3)  # Its Leave is never read, so it is then asked to end immediately.
     until(lambda: member.closed)
 
 
@@ -430,5 +430,5 @@ def test_a_script_that_ends_without_closing_leaves_though_its_handler_hangs_and_
     ledger = SqliteLedger(tmp_path / "ledger.db")
     records = [decode(entry.payload) for entry in ledger.read(0)]
     ledger.close()
-    if handler == "None":  # It hands over when it leaves.
+    if handler == "None":  # The member hands over when it leaves.
         assert [Leave, Beat] == [type(records[-1]), type(records[-2])]

@@ -1,4 +1,4 @@
-"""Members whose group has neither ledger nor broker: real processes, members on loopback, and by a turned clock."""
+"""Members whose group has neither ledger nor broker: real processes, members on loopback, and on a turned clock."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -22,14 +22,14 @@ from tests.support.servers.process import free_udp_ports
 from tests.support.waiting import PATIENCE
 
 LEASE = 6.0
-"""Long enough that a busy machine does not interrupt the course that a test waits for."""
+"""Long enough that a busy machine does not disturb the sequence that a test waits for."""
 
 BEATS = {"term": 0.4, "gossip": 0.2}
 PARTITIONS = 6
 
 
 class Listed:
-    """A list of peers on loopback: the address of each."""
+    """A list of peers on loopback, as their addresses."""
 
     def __init__(self, folder: Path, count: int = 3) -> None:
         self.places = [f"127.0.0.1:{port}" for port in free_udp_ports(count)]
@@ -45,7 +45,7 @@ def shares(*members: Member) -> list[int]:
 
 
 def led_by(group: ProcessGroup) -> dict[int, tuple[str, int]]:
-    """Partition -> (process, term), of those that run. One that is stopped cannot note what it has lost."""
+    """Partition -> (process, term), for running processes. A stopped process cannot note what it has lost."""
     return {
         i: (one.life.label, span.term)
         for one in group.processes
@@ -60,7 +60,7 @@ def test_processes_that_are_stopped_or_killed_or_leave_are_replaced_under_higher
     protocol: str, tmp_path: Path
 ) -> None:
     def settled() -> tuple[MemberProcess, dict[int, tuple[str, int]]]:
-        """The process that leads partition 0, and who leads all of them."""
+        """The process that leads partition 0, and the leaders of all partitions."""
         group.wait_until(lambda: len(led_by(group)) == PARTITIONS, "all partitions were to be led")
         if protocol == "term":
             group.settle()
@@ -68,7 +68,7 @@ def test_processes_that_are_stopped_or_killed_or_leave_are_replaced_under_higher
         return next(one for one in group.processes if one.life.label == led[0][0]), led
 
     def await_takeover(gone: MemberProcess, before: dict[int, tuple[str, int]]) -> None:
-        """Until all that `gone` led is led by others, under higher terms."""
+        """Wait until others lead all that `gone` led, under higher terms."""
         label = gone.life.label
         lost = {i: term for i, (leader, term) in before.items() if leader == label}
 
@@ -116,12 +116,12 @@ def test_processes_that_are_stopped_or_killed_or_leave_are_replaced_under_higher
         assert [] == group.verdict().faults
 
 
-# By a clock that the tests turn
+# On a clock that the tests turn
 
 
 @contextmanager
 def trio(protocol: str = "term", **options: Any) -> Iterator[tuple[Group, list[Member], Sequence[str]]]:
-    """Three members, and the places of their list."""
+    """Three members, and the places in their list."""
     with testing.group("a", "b", "c", protocol=protocol, partitions=PARTITIONS, **options) as group:
         yield group, [group[name] for name in "abc"], [f"127.0.0.1:{testing.FIRST_PORT + i}" for i in range(3)]
 
@@ -130,9 +130,9 @@ def test_a_lone_member_of_three_leads_nothing_and_says_why() -> None:
     with trio() as (group, (lone, *_), _):
         for name in "bc":
             group.kill(name)
-        group.advance(30.0)  # It asks for some seconds before it takes a peer for silent.
+        group.advance(30.0)  # A member asks for some seconds before it considers a peer silent.
         assert ({}, []) == (lone.led, group.told["a"])
-        few = "nobody leads it: 1 of 3 peers answer, this one included, and it takes 2 to elect a leader"
+        few = "no peer leads it: 1 of 3 peers answer, this one included, and it takes 2 to elect a leader"
         assert few == lone.why_not(0)
 
 
@@ -173,7 +173,7 @@ def test_the_one_leader_of_gossip_gives_way_to_a_member_that_is_named() -> None:
         assert group.wait(lambda: shares(*members)[follower] == PARTITIONS, PATIENCE)
         with pytest.raises(BeyondProtocol, match="one member leads all partitions: leave the partitions out"):
             members[0].nominate(places[1], [0])
-        with pytest.raises(BeyondProtocol, match="gossip prefers nobody: name the peer"):
+        with pytest.raises(BeyondProtocol, match="gossip has no preferred peers: name the peer"):
             members[0].rebalance()
         with pytest.raises(BeyondProtocol, match="one member leads all partitions: shed all of them, or none"):
             members[0].shed([0])
@@ -181,15 +181,15 @@ def test_the_one_leader_of_gossip_gives_way_to_a_member_that_is_named() -> None:
 
 def test_a_wish_that_makes_no_sense_or_is_beyond_the_protocol_is_refused_with_what_there_is() -> None:
     with trio(policy="random") as (_, (member, *_), places):
-        stranger = f"'b' is not this member, which is a at {places[0]}: among peers"
-        unknown = f"'elsewhere:1' is none of the peers: there is {places[0]}"
+        stranger = f"'b' is not this member, which is a at {places[0]}: peers keep no record"
+        unknown = f"unknown peer 'elsewhere:1'; known peers: {places[0]}"
         for kind, expected, wish in (
             (ConfigError, stranger, partial(member.drain, "b")),
             (ConfigError, "partition 6 is none of the 6", partial(member.shed, [6])),
             (ConfigError, unknown, partial(member.nominate, "elsewhere:1")),
             (ConfigError, "partition 6 is none of the 6", partial(member.nominate, places[0], [0, 6])),
-            (BeyondProtocol, "policy='random' prefers nobody", member.rebalance),
-            (BeyondProtocol, "its members elect who leads, and nobody writes", partial(member.pin, 0, "a")),
+            (BeyondProtocol, "policy='random' has no preferred peers", member.rebalance),
+            (BeyondProtocol, "its members elect who leads, and such wishes", partial(member.pin, 0, "a")),
         ):
             with pytest.raises(kind, match=expected):
                 wish()

@@ -46,10 +46,10 @@ PROGRAMS = {
 }
 
 WITHOUT_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-"""Importing those that are installed takes three times as long as most of these tests do, and none is needed."""
+"""Importing the installed plugins takes three times as long as most of these tests, and none of them is needed."""
 
 BEING_WRITTEN = shutil.ignore_patterns("*.pyc.*")
-"""Python renames these files as soon as they are whole."""
+"""Python renames these files when they are complete."""
 
 VERDICT = re.compile(
     r"^ *(?P<verdict>complete: .*|as far as it came: .*|a rule is broken: .*|simulate: .*), \d+ s$", re.MULTILINE
@@ -59,7 +59,7 @@ FAIL = re.compile(r"^(?P<fail>FAIL .*?)(?:; replay: .*)?$", re.MULTILINE)
 FAILED = re.compile(r"^FAILED (?P<test>\S+)", re.MULTILINE)
 
 CRASH = re.compile(r"^E +(?:Attribute|Import|ModuleNotFound|Name|Syntax|Type|UnboundLocal)Error\b.*", re.MULTILINE)
-"""How pytest shows a mutant that does not run any more: whatever fails by it has seen nothing of the protocol."""
+"""How pytest shows a mutant that does not run any longer: such a failure says nothing about the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,12 @@ def run(proof: Proof) -> Outcome:
 
 
 def mutate(patch: Path, folder: Path) -> None:
-    """A copy of the package with `patch` applied. It brings what is compiled: only what changes is compiled again."""
+    """A copy of the package with `patch` applied. It includes compiled files: only changed ones are compiled again."""
     shutil.copytree(PACKAGE, folder / PACKAGE.name, ignore=BEING_WRITTEN)
     applied = subprocess.run(
         ["git", "apply", "--verbose", "--unidiff-zero", str(patch)],  # noqa: S607 - whichever git is there.
         cwd=folder,
-        # Without it, git would take the copy for a part of whatever repository the folder is in, and skip every file.
+        # Otherwise git would take the copy for a part of the repository that the folder is in, and skip every file.
         env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)},
         capture_output=True,
         text=True,
@@ -102,7 +102,7 @@ def mutate(patch: Path, folder: Path) -> None:
 
 
 def _run(command: str, folder: Path) -> tuple[int, str, float]:
-    """The exit code, what it printed, and the processor seconds that it took with all its children."""
+    """The exit code, the output, and the processor seconds used with all its children."""
     program, *arguments = command.split()
     if arguments[0] == "simulate":
         arguments += ["--jobs", "1"]  # Proofs run side by side already.
@@ -115,7 +115,7 @@ def _run(command: str, folder: Path) -> tuple[int, str, float]:
             stdout=printed,
             stderr=subprocess.STDOUT,
         )
-        # `subprocess` does not ask the kernel what a process has used, and a second wait for it would find nothing.
+        # `subprocess` does not ask the kernel for a process's usage, and waiting again would find nothing.
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         printed.seek(0)
@@ -165,7 +165,7 @@ def _check(known: Sequence[Proof], lines: dict[str, Line], old: Sequence[Proof])
     for proof in old:
         _say(f"stale: {proof.name}")
     for name in without:
-        _say(f"no such proof any more: {name}")
+        _say(f"no such proof any longer: {name}")
     if old or without:
         _say(f"{LOCK.name}: {len(old) + len(without)} of {len(known)} lines are stale: run `make prove`, and commit it")
         return 1
@@ -213,7 +213,7 @@ def _prove(chosen: Sequence[Proof], known: Sequence[Proof], lines: dict[str, Lin
 
 
 def _run_all(chosen: Sequence[Proof], lines: dict[str, Line]) -> Iterator[tuple[Proof, Outcome]]:
-    """Each with its outcome, in the order in which they end."""
+    """Each proof with its outcome, in the order in which they end."""
     began_at = time.monotonic()
     unknown = Line("", "", 1_000_000, "")
     ordered = sorted(chosen, key=lambda proof: lines.get(proof.name, unknown).seconds, reverse=True)

@@ -2,9 +2,9 @@
 
     COMMAND | HASH OF THE SOURCES | PROCESSOR SECONDS | RESULT
 
-It works like a lock file of packages: `make prove` writes it, people commit it, and `make test` fails while a line is
-stale. A line is fresh if its hash is that of the present sources. The seconds are those of the machine that
-proved it; they only decide what runs first, and what fits into a sample.
+It works like a package manager's lock file: `make prove` writes it, developers commit it, and `make test` fails while a
+line is stale. A line is fresh if its hash matches the present sources. The seconds are those of the machine that ran
+the proof; they only decide what runs first, and what fits into a sample.
 """
 
 import hashlib
@@ -36,14 +36,14 @@ class Line:
 
 
 def read(path: Path = LOCK) -> dict[str, Line]:
-    """Name -> its line. Only proofs that are recorded are in it."""
+    """Name -> its line. Contains only recorded proofs."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     found = [line.split(" | ", 3) for line in lines if line and not line.startswith("#")]
     return {name: Line(name, sources, int(seconds), result) for name, sources, seconds, result in found}
 
 
 def write(lines: Iterable[Line], path: Path = LOCK) -> None:
-    """In one step, so that an interrupted run leaves a whole file behind."""
+    """Write in one step, so that an interrupted run leaves a whole file behind."""
     text = HEAD + "".join(str(line) for line in sorted(lines, key=lambda line: line.name))
     written = path.with_suffix(".new")
     written.write_text(text, encoding="utf-8")
@@ -51,7 +51,7 @@ def write(lines: Iterable[Line], path: Path = LOCK) -> None:
 
 
 def stale(proofs: Iterable[Proof], lines: Mapping[str, Line]) -> list[Proof]:
-    """Those without a line, or whose line is of other sources than there are now."""
+    """The proofs without a line, or whose line belongs to other sources."""
     return [it for it in proofs if it.name not in lines or lines[it.name].sources != sources_hash(it)]
 
 
@@ -59,7 +59,7 @@ def sample(proofs: Iterable[Proof], lines: Mapping[str, Line], commit: str, seco
     """Proofs to repeat, which take about `seconds` of processors according to the lock.
 
     All proofs are dealt into hands of that size, and the commit's hash draws one. So each proof comes up equally often,
-    and a longer one than that has a hand of its own.
+    and a proof that takes longer than that has its own hand.
     """
     costs = {proof: max(lines[proof.name].seconds, 1) for proof in proofs}
     hands: list[list[Proof]] = [[] for _ in range(max(1, round(sum(costs.values()) / seconds)))]

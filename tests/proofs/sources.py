@@ -1,13 +1,13 @@
-"""Which sources a proof depends on, as one hash that comments, docstrings and layout leave alone.
+"""Which sources a proof depends on, as one hash that ignores comments, docstrings and layout.
 
     command --> root modules --import, import, ...--> modules --syntax trees without docstrings--> hash
     patch --------------------------------------------------------------------------------------'
 
-Imports are read from the text, also those inside functions. A package's own `__init__` counts only where a name is
-taken from it: `neli_router/__init__.py` offers the whole product, and a simulator that imports one pure module beneath
-does not depend on the rest.
+Imports are read from the text, including imports inside functions. A package's own `__init__` counts only where a name
+is taken from it: `neli_router/__init__.py` offers the whole product, and a simulator that imports one pure module below
+it does not depend on the rest.
 
-The command line that starts a proof is not part of the hash. It decides the bounds, and a result begins with those.
+The command line that starts a proof is not part of the hash. It decides the bounds, and a result begins with them.
 """
 
 import ast
@@ -81,7 +81,7 @@ def _closure(roots: tuple[str, ...]) -> frozenset[str]:
 
 @cache
 def _imports(module: str) -> frozenset[str]:
-    """The modules of ours that a module imports."""
+    """Our modules that a module imports."""
     found = set()
     for node in ast.walk(_tree(module)):
         if isinstance(node, ast.Import):
@@ -112,9 +112,9 @@ def _module_hash(module: str) -> str:
 
 
 def tree_hash(tree: ast.Module) -> str:
-    """A hash of what the code does: positions, comments and strings that stand as statements do not count.
+    """A hash of what the code does: positions, comments and bare strings do not count.
 
-    It is not made from `ast.dump`, whose text differs from one version of Python to the next.
+    It does not use `ast.dump`, whose text differs between Python versions.
     """
     words: list[str] = []
     _spell(tree, words)

@@ -1,4 +1,4 @@
-"""What a member may be told about itself, and the times that follow from it."""
+"""The settings that a member accepts, and the times that follow from them."""
 
 from math import inf, nan
 from typing import Any
@@ -35,7 +35,7 @@ def test_times_follow_from_the_lease(told: dict[str, Any], time: str, expected: 
 
 
 def test_a_member_that_waits_outlasts_the_slowest_clock_that_is_allowed() -> None:
-    """The holder's clock runs slow by the drift and the waiter's fast by as much, and they start at one moment."""
+    """The holder's clock is slow by the drift and the waiter's fast by as much; both start at the same moment."""
     settings = made(drift=0.01)
     assert settings.wait / 1.01 >= settings.lease / 0.99 - 1e-12
 

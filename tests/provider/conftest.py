@@ -1,11 +1,11 @@
-"""Fixtures that the tests of the provider share: an Airflow of their own, an agent, and the connection to it.
+"""Fixtures that the tests of the provider share: a separate Airflow, an agent, and the connection to it.
 
     AIRFLOW_HOME, in a folder of this session --set before anything imports Airflow--> airflow.cfg, airflow.db, dags/
     agent (a real one, on a SQLite ledger) <--AIRFLOW_CONN_NELI_DEFAULT-- tasks of `dag_test`, in this process
 
-Airflow reads its home when it is imported, and a test must never meet the home of the person who runs it. So it is set
-here, where this folder's tests are collected. The folder cannot be called as Airflow is: to find the name of a module
-in it, pytest would import Airflow first.
+Airflow reads its home when it is imported, and a test must never touch the home of the user who runs it. So the home is
+set here, where this folder's tests are collected. This folder must not be named like Airflow: to find the name of a
+module in it, pytest would import Airflow first.
 """
 
 import logging
@@ -25,25 +25,25 @@ _home = tempfile.TemporaryDirectory(prefix="neli-airflow-", ignore_cleanup_error
 HOME = Path(_home.name)
 
 LEASE = 8.0
-"""Seconds. Importing Airflow, in this process, holds up the agent's threads for longer than a short lease lasts."""
+"""Seconds. Importing Airflow in this process holds up the agent's threads for longer than a short lease lasts."""
 
 LEASE_OF_ONE = 20.0
-"""Seconds, for the agent whose tasks run in this process, as Spark's start does: that holds up its threads for longer
-still. It begins to lead after as long, once in a session, because no lease of another member's is left then."""
+"""Seconds, for the agent whose tasks run in this process. Starting Spark in it holds up its threads for even longer.
+The agent takes as long to begin to lead, but only once in a session, because no other member's lease is left then."""
 
 HERE = Path(__file__).parent
 
 TEST_MAX = 1800.0
-"""Seconds. Only a test that hangs meets it."""
+"""Seconds. Only a test that hangs reaches it."""
 
 BUNDLE = "dags-folder"
-"""Airflow's own name for the folder of Dags."""
+"""Airflow's own name for the Dag folder."""
 
 SETTINGS = {
     "AIRFLOW_HOME": str(HOME),
     "AIRFLOW__CORE__DAGS_FOLDER": str(HOME / "dags"),
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-    # Two connections for each test: to an agent that never comes, and one of another type.
+    # Two connections for each test: one to an agent that never exists, and one of another type.
     "AIRFLOW_CONN_AWAY": '{"conn_type": "neli", "extra": {"address": "unix:/nowhere/agent.sock"}}',
     "AIRFLOW_CONN_WRONG": '{"conn_type": "http"}',
 }
@@ -51,7 +51,7 @@ for name in [name for name in os.environ if name.startswith(("AIRFLOW__", "AIRFL
     del os.environ[name]
 os.environ.update(SETTINGS)
 
-from neli_router.agent import Client  # noqa: E402 - after the home is set, as all that follows.
+from neli_router.agent import Client  # noqa: E402 - after the home is set, like all that follows.
 from neli_router.config.agent_options import AgentOptions  # noqa: E402
 from tests.support.agents.running import TOKEN, Running, configured, running  # noqa: E402
 from tests.support.given import DagTest, spelled  # noqa: E402
@@ -64,21 +64,21 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test of this folder more time than others have: an installation may start in it, on a busy machine."""
+    """Give each test of this folder more time than usual: an installation may start in it, on a busy machine."""
     for item in items:
         if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TEST_MAX))
 
 
 def pytest_unconfigure() -> None:
-    """Take away the handler that Airflow's import gave to the root logger. It writes to a stream of pytest's, which is
+    """Remove the handler that Airflow's import gave to the root logger. It writes to a stream of pytest's, which is
     closed by now, and Spark's connection to Java logs its end when Python ends."""
     logging.getLogger().handlers.clear()
 
 
 @pytest.fixture
 def spark_default(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection of that id, to a Spark of one core, with the modules of this process, and a space in a path."""
+    """The connection of that id: to a Spark of one core, with the modules of this process, and a space in a path."""
     driver = tmp_path_factory.mktemp("a driver") / "python"
     driver.symlink_to(sys.executable)
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", str(driver))
@@ -97,7 +97,7 @@ def airflow_home() -> Path:
     from airflow.utils import db  # noqa: PLC0415 - as above.
 
     with warnings.catch_warnings():
-        # Migrations of years ago call what newer libraries have deprecated. They are Airflow's, and no user's.
+        # Old migrations call what newer libraries have deprecated. That is Airflow's concern, not its users'.
         warnings.simplefilter("ignore")
         db.initdb()
         begin_with(HOME / "airflow.db")
@@ -107,7 +107,7 @@ def airflow_home() -> Path:
 
 @pytest.fixture(name="agent", scope="session")
 def _agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """An agent that is alone in its group, of eight partitions, so it leads them all. On both kinds of socket."""
+    """An agent that is alone in its group of eight partitions, so it leads them all. It serves both kinds of socket."""
     folder = tmp_path_factory.mktemp("agent")
     options = AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
     with running(configured(folder, lease=LEASE_OF_ONE), options) as agent:
@@ -119,7 +119,7 @@ def _agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @contextmanager
 def member(folder: Path, name: str, **options: Any) -> Iterator[Running]:
-    """An agent of `name`, on the ledger in `folder`; with a lease that a busy machine keeps."""
+    """An agent called `name`, on the ledger in `folder`; with a lease that survives a busy machine."""
     config = configured(folder, name, **{"lease": 5.0, **options})
     with running(config, AgentOptions(socket=f"{folder}/{name}.sock")) as agent:
         agent.await_ready()
@@ -127,7 +127,7 @@ def member(folder: Path, name: str, **options: Any) -> Iterator[Running]:
 
 
 def streams(client: httpx.Client) -> int:
-    """How many the agent of this client has open, by its own count: one for each role that is held or followed."""
+    """How many streams the agent has open, by its own count: one for each role that is held or followed."""
     lines = client.get("/metrics").text.splitlines()
     return next(int(float(line.split()[1])) for line in lines if line.startswith("neli_streams "))
 
@@ -149,14 +149,14 @@ def ledger(agent: Running, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def dag_test(airflow_home: Path, neli_default: str) -> DagTest:
-    """Runs a Dag in this process and thread, as `dag.test()` does; the run, ended."""
+    """Runs a Dag in this process and thread, like `dag.test()`; returns the run when it has ended."""
     from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db  # noqa: PLC0415 - as above.
 
     def run(dag: "DAG", *, conf: Mapping[str, Any] | None = None) -> "DagRun":
         with warnings.catch_warnings():
-            # Airflow's own: its migration of old names, SQLAlchemy's and FastAPI's notices to Airflow.
+            # Airflow's own warnings: its migration of old names, and notices to Airflow from SQLAlchemy and FastAPI.
             warnings.simplefilter("ignore")
-            # `dag.test()` knows Dags of the Dag folder only, and ours are in the tests.
+            # `dag.test()` knows only Dags in the Dag folder, and ours are in the tests.
             bag = BundleDagBag(airflow_home / "dags", bundle_path=airflow_home / "dags", bundle_name=BUNDLE)
             bag.bag_dag(dag)
             sync_bag_to_db(bag, BUNDLE, None)

@@ -1,6 +1,6 @@
-"""The Dags of the installation that the tests share: `tests/provider/test_installation.py` says what comes of each.
+"""The Dags of the installation that the tests share: `tests/provider/test_installation.py` checks the result of each.
 
-`neli_default` leads to the agent of this host, `host_a` and `host_b` to those of two hosts.
+`neli_default` is the connection to the agent of this host, `host_a` and `host_b` are those to the agents of two hosts.
 """
 
 import os
@@ -24,7 +24,7 @@ ROLE = 3
 IN_TRIGGERER: dict[str, Any] = {"start_from_trigger": True, "pool": "no_slots"}
 GIVEN: dict[str, Any] = {"start_date": pendulum.datetime(2026, 1, 1), "schedule": None}
 
-# Airflow's scheduler sometimes mistakes a task that resumes right after its deferral for a killed one.
+# Airflow's scheduler sometimes mistakes a task that resumes right after its deferral for a killed task.
 ON_WORKER: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=15)}
 
 with DAG("waits", params={"role": "nightly", "expect": "b"}, **GIVEN):
@@ -32,7 +32,7 @@ with DAG("waits", params={"role": "nightly", "expect": "b"}, **GIVEN):
 
     @task(retries=3, retry_delay=timedelta(seconds=15))
     def below(in_triggerer: object, on_worker: object) -> list[object]:
-        """Both kinds of result, as a task reads them."""
+        """Both kinds of result, in the form in which a task reads them."""
         return [leader_from(in_triggerer), leader_from(on_worker)["leader"]]
 
     LeaderSensor(task_id="templated", role="{{ params.role }}", expect="{{ params.expect }}", **IN_TRIGGERER)
@@ -71,7 +71,7 @@ with DAG("told", **{**GIVEN, "schedule": [changed]}):
 
     tell()
 
-# One machine stands for both hosts: the template of the connection takes the place of queues that lead to workers.
+# One machine stands for both hosts: the connection's template takes the place of queues that lead to workers.
 OF_HOST = "{{ dag_run.conf['hosts'][ti.try_number - 1] }}"
 AGAIN: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(hours=1)}
 
@@ -88,7 +88,7 @@ with DAG("lose", default_args={**AGAIN, "retry_policy": LeadershipRetryPolicy(),
         while ti.try_number == 1:
             try:
                 time.sleep(600)
-            except BaseException:  # noqa: BLE001 - the very thing that is not to help.
+            except BaseException:  # noqa: BLE001 - this is what must not help.
                 print("not me")  # noqa: T201 - into the task's log.
         return str(lease.member)
 

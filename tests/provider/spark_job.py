@@ -1,8 +1,8 @@
 """A Spark job of the tests: it records its settings, and then commits, or goes on and ignores every signal.
 
-spark_job.py FOLDER commit    commits one row for each of its partitions into the table beside FOLDER
-spark_job.py FOLDER linger    goes on for ever, with a Python worker of Spark
-spark_job.py FOLDER late      as `linger`, and commits once there is a file `now`
+spark_job.py FOLDER commit    commits one row for each of its partitions into the table next to FOLDER
+spark_job.py FOLDER linger    never ends, and has a Python worker of Spark
+spark_job.py FOLDER late      like `linger`, and commits once there is a file `now`
 
 Each of them writes its settings, environment and command line to `told.json`.
 """
@@ -35,7 +35,7 @@ def put(name: str, text: str) -> None:
 
 
 def told(spark: SparkSession) -> dict[str, str]:
-    """The settings that are of us."""
+    """The settings that come from us."""
     return {name: value for name, value in spark.sparkContext.getConf().getAll() if name.startswith("spark.neli.")}
 
 
@@ -48,7 +48,7 @@ def commit(settings: dict[str, str]) -> None:
 
 
 def linger(spark: SparkSession) -> NoReturn:
-    """Deaf to signals, and busy in Spark and in the driver's own Python."""
+    """Ignore signals, and be busy in Spark and in the driver's own Python."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 

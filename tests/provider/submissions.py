@@ -1,4 +1,4 @@
-"""The processes of a Spark job that a task has submitted, as /proc has them."""
+"""The processes of a Spark job that a task has submitted, according to /proc."""
 
 import os
 import signal
@@ -12,10 +12,10 @@ __all__ = ["Submission", "processes", "send"]
 
 
 class Submission:
-    """The processes of one job that runs, as /proc has them."""
+    """The processes of one running job, according to /proc."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is the job's own: it stands on the command line of no other process."""
+        """`folder` is the job's own: it is on the command line of no other process."""
         found = {pid: (parent, command) for pid, parent, _, command in processes() if str(folder) in command}
         self.wardens = sorted(pid for pid, (_, command) in found.items() if "airflow_provider.warden" in command)
         (self.task,) = {found[pid][0] for pid in self.wardens} - set(self.wardens)
@@ -23,7 +23,7 @@ class Submission:
 
     @property
     def left(self) -> list[int]:
-        """Those of spark-submit's session, whatever they are: Java, the driver, pyspark.daemon, its workers."""
+        """The processes of spark-submit's session, of any kind: Java, the driver, pyspark.daemon, its workers."""
         return [pid for pid, _, session, _ in processes() if session == self.session]
 
     def require_spark(self) -> None:
@@ -37,7 +37,7 @@ class Submission:
 
 
 def processes() -> Iterator[tuple[int, int, int, str]]:
-    """All that live: its number, its parent's, its session, and its command line."""
+    """All live processes: number, parent's number, session, and command line."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # It has ended.
             state, parent, _, session, *_ = (folder / "stat").read_text().rpartition(")")[2].split()

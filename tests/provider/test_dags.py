@@ -22,7 +22,7 @@ DAGS = Path(__file__).resolve().parent.parent.parent / "dags"
 def dag_of(name: str) -> DAG:
     """The Dag of a file, as Airflow reads it."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Airflow's own, as in `dag_test`.
+        warnings.simplefilter("ignore")  # Airflow's own warnings, like in `dag_test`.
         bag = BundleDagBag(DAGS / f"{name}.py", bundle_path=DAGS, bundle_name=BUNDLE)
     assert {} == bag.import_errors
     (dag,) = bag.dags.values()

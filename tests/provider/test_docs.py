@@ -1,6 +1,6 @@
-"""docs/airflow.md: each block of Python is a file of Dags, which are run; each command is one of Airflow's.
+"""docs/airflow.md: each block of Python is a file of Dags, which are run; each command exists in Airflow.
 
-Each public class of the provider stands in one of those blocks, or here with the reason why it does not.
+Each public class of the provider appears in one of those blocks, or here with the reason why it does not.
 """
 
 import importlib
@@ -27,20 +27,20 @@ NOT_TESTED = {
     "nightly_count": "it starts a Spark; tests/provider/test_leader_pyspark.py does that",
     "nightly_prices": "its job is the reader's; tests/provider/test_installation.py runs such ones",
 }
-"""A Dag -> why `dag.test()` cannot run it. It is read all the same."""
+"""A Dag -> why `dag.test()` cannot run it. It is parsed all the same."""
 
 WITHOUT_EXAMPLE = {
-    *("Away", "Moment", "OnePerConnection", "Subscription"),  # What the triggers of one connection share.
-    *("Companion", "NeliPlugin", "Switch"),  # What Airflow finds by itself, or by its settings.
-    *("Conclusion", "HeldBlock", "LeaderSparkSubmitHook", "WaitingSensor"),  # What others are made of.
-    *("LeaderDecoratedOperator", "LeaderPySparkDecoratedOperator"),  # Those behind the decorators.
+    *("Away", "Moment", "OnePerConnection", "Subscription"),  # Shared by the triggers of one connection.
+    *("Companion", "NeliPlugin", "Switch"),  # Found by Airflow on its own, or through its settings.
+    *("Conclusion", "HeldBlock", "LeaderSparkSubmitHook", "WaitingSensor"),  # Parts of others.
+    *("LeaderDecoratedOperator", "LeaderPySparkDecoratedOperator"),  # Behind the decorators.
     "LocalAirflow",  # The installation of `make airflow`.
 }
 """The public classes that no Dag names."""
 
 
 def classes() -> set[str]:
-    """Those that the provider's modules offer."""
+    """The public classes of the provider's modules."""
     offered = ((module, name) for module in map(importlib.import_module, modules()) for name in module.__all__)
     return {name for module, name in offered if inspect.isclass(getattr(module, name))}
 

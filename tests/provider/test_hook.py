@@ -1,4 +1,4 @@
-"""The hook on a real agent and on ledgers, by connections as users write them."""
+"""The hook on a real agent and on ledgers, with connections as users write them."""
 
 import asyncio
 import json
@@ -47,7 +47,8 @@ def play(story: Callable[[NeliHook], Awaitable[Answer]], conn_id: str = "neli_de
 
 @pytest.fixture(name="a")
 def _a(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The id of a connection to an agent "a", which the test starts; and "its_ledger" leads to the ledger of it."""
+    """The id of a connection to an agent "a", which the test starts; "its_ledger" is a connection to that agent's
+    ledger."""
     monkeypatch.setenv("AIRFLOW_CONN_A", spelled(address=f"{tmp_path}/a.sock"))
     monkeypatch.setenv("AIRFLOW_CONN_ITS_LEDGER", spelled(address=f"sqlite://{tmp_path}/ledger.db"))
     return "a"
@@ -133,7 +134,7 @@ def test_a_ledger_knows_no_host(ledger: str) -> None:
 def test_it_waits_for_the_expected_leader_or_raises_what_there_is_instead(
     neli_default: str, ledger: str, conn_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time is over once it has heard who leads: on a busy machine, a second may be over before that."""
+    """The time runs out once it has heard who leads: on a busy machine, a second may be over before that."""
     with NeliHook(conn_id) as hook:
         for expect in ("a", *(("here", "anybody") if conn_id == neli_default else ())):
             assert "a" == hook.wait_for_leader("nightly", expect=expect, timeout=PATIENCE).name
@@ -177,7 +178,7 @@ async def next_of(news: AsyncIterator[Batch | Away]) -> Batch:
 
 
 async def until_known(news: AsyncIterator[Batch | Away], holds: Callable[[dict[int, OwnerView]], bool]) -> None:
-    """Follow `news` until what is known holds."""
+    """Follow `news` until the known owners satisfy `holds`."""
     known: dict[int, OwnerView] = {}
     async for one in news:
         known = {} if isinstance(one, Away) else known | dict(one)
@@ -252,7 +253,7 @@ def test_a_follower_that_is_slow_hears_of_the_newest_owners(a: str, tmp_path: Pa
 
 
 def alone(hook: NeliHook, known: Batch) -> bool:
-    """Whether `a` owns all, and some under later terms than those that are `known`."""
+    """Whether `a` owns all, and some of them under later terms than the `known` ones."""
     views = [hook.owner_of_role(number) for number in range(PARTITIONS)]
     return {"a"} == {view.name for view in views} and any(view.term > known[view.partition].term for view in views)
 
@@ -289,7 +290,7 @@ def test_owners_are_read_from_redis(redis: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("AIRFLOW_CONN_OWNERS", spelled(ownership=url))
     with member(tmp_path, "a", ownership=url), NeliHook("owners") as hook:
         assert "a" == hook.wait_for_leader("nightly", timeout=PATIENCE).name
-        # Redis forgets the owners of a member that the machine keeps from running, until it runs again.
+        # If the machine keeps a member from running, Redis forgets its owners until it runs again.
         assert ("a", PARTITIONS) == until(lambda: owner_and_partitions(hook))
         with pytest.raises(ConfigError, match="a lease was wanted"):
             hook.leads("nightly")
@@ -304,11 +305,11 @@ def test_owners_are_read_from_redis(redis: str, tmp_path: Path, monkeypatch: pyt
         (spelled(address=7), "address must be text, got a int"),
         (spelled(address="sqlite:/a.db", ownership="redis://localhost/jobs"), "address and ownership are both given"),
         (spelled(address="sqlite:///var/a.db", host="localhost"), "leave the host empty, or the address"),
-        (spelled(address="mysql://localhost/jobs"), "mysql is no known kind of ledger"),
+        (spelled(address="mysql://localhost/jobs"), "mysql is not a known kind of ledger"),
         (spelled(address="unix:relative.sock"), "an agent's address is unix:/path/agent.sock"),
-        (spelled(ownership="http://localhost/jobs"), "is no address in Redis"),
+        (spelled(ownership="http://localhost/jobs"), "is not an address in Redis"),
         (spelled(password="x" * 5), "the agent's token holds 5 characters"),
-        (json.dumps({"conn_type": "neli", "extra": "[1]"}), "its extra is no JSON of the form"),
+        (json.dumps({"conn_type": "neli", "extra": "[1]"}), "its extra is not JSON of the form"),
     ],
 )
 def test_a_connection_that_is_not_there_or_makes_no_sense_says_why(
@@ -334,7 +335,7 @@ async def first_change(hook: NeliHook) -> object:
 def test_an_agent_is_found_by_its_port_or_by_default(agent: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     host, port = agent.place
     monkeypatch.setenv("AIRFLOW_CONN_HTTP", spelled(host=host, port=port, password=TOKEN))
-    monkeypatch.setenv("AIRFLOW_CONN_PLAIN", "neli://")  # By default it is the agent of this host.
+    monkeypatch.setenv("AIRFLOW_CONN_PLAIN", "neli://")  # The default is the agent of this host.
     monkeypatch.setenv("NELI_AGENT", agent.options.socket or "")
     for conn_id in ("http", "plain"):
         with NeliHook(conn_id) as hook:

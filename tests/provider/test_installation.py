@@ -1,8 +1,8 @@
-"""A real installation of Airflow, on the host of an agent: what only its processes can show.
+"""A real installation of Airflow, on the host of an agent: tests that need its real processes.
 
     agent a, agent b: one group --b is this host's--> scheduler, its tasks; triggerer; API server, with the page
 
-All tests share it, and the Dags of `installed_dags`. Those that kill something start it again.
+All tests share it, and the Dags of `installed_dags`. Tests that kill something start it again.
 """
 
 import json
@@ -47,7 +47,7 @@ HERE = Path(__file__).parent
 ROLE = 3
 
 LEASE = 10.0
-"""Seconds. One that is kept while tasks and a JVM start, which take both cores, and that a test can wait out."""
+"""Seconds. Long enough to be kept while tasks and a JVM start, which take both cores; short enough to be waited out."""
 
 WHO_LEADS = {"Who leads": "/plugin/neli"}
 
@@ -58,7 +58,7 @@ IN_VAIN = {
     "softly_away": ("skipped", "there is no socket"),
     "closed": ("failed", "led by 'nobody' was wanted, but"),
 }
-"""A task that ends without a leader -> how, and what its log says."""
+"""A task that ends without a leader -> its state, and a text in its log."""
 
 PATHS = ("/neli/", "/neli/assets/main.js", "/neli/v1/events", "/neli/v1/status", "/neli/nothing", "/neli//")
 
@@ -69,29 +69,30 @@ class Place:
     def __init__(self, airflow: Airflow, a: AgentProcess, b: AgentProcess, alone: AgentProcess, group: Client) -> None:
         self.airflow, self.api, self.a, self.b, self.group = airflow, airflow.api, a, b, group
         self.alone = alone
-        """The agent of a third host, alone in its group. No busy machine takes its long lease: for tasks of one try."""
+        """The agent of a third host, alone in its group. Its lease is long enough for any busy machine: for tasks with
+        a single try."""
         self.partitions = {ROLE, Layout(partitions=PARTITIONS).partition("nightly")}
 
     def give(self, name: str) -> int:
-        """All that Dags wait for to the member `name`; the term of ROLE."""
+        """Give everything that Dags wait for to the member `name`; return the term of ROLE."""
         for partition in self.partitions:
             self.group.pin(partition, name)
         until(lambda: {name} == {self.group.owner_of_role(one).name for one in self.partitions}, f"the roles of {name}")
         return self.group.owner_of_role(ROLE).term
 
     def streams(self) -> int:
-        """How many the agent of this host has open."""
+        """How many streams the agent of this host has open."""
         with over_unix(str(self.b.socket)) as client:
             return streams(client)
 
     # Runs
 
     def await_deferred(self, run: str) -> None:
-        """All that waits for a leader in `waits`."""
+        """Wait until all tasks in `waits` that wait for a leader are deferred."""
         tasks = {"here": -1, "templated": -1, "mapped": 0, "resumed": -1}
         for name, index in tasks.items():
             self.api.await_state("waits", run, name if index < 0 else f"{name}[{index}]", "deferred")
-        # The trigger begins some time after its row is in the database, and says so in the task's log.
+        # The trigger begins some time after its row is in the database, and logs that in the task's log.
         for name, index in tasks.items():
             awaited(
                 lambda name=name, index=index: "starting" in self.api.log("waits", run, name, map_index=index),  # type: ignore[misc]
@@ -99,13 +100,13 @@ class Place:
             )
 
     def require(self, state: str, dag_id: str, run: str) -> None:
-        if state != self.api.await_run(dag_id, run):  # The installation's logs go with it.
+        if state != self.api.await_run(dag_id, run):  # A failure shows the installation's logs.
             tasks = self.api.task_instances(dag_id, run)
             logs = [self.api.log(dag_id, run, one["task_id"], map_index=one["map_index"]) for one in tasks]
             pytest.fail("\n".join(f"{one}\n{log}" for one, log in zip(tasks, logs, strict=True)))
 
     def require_no_worker(self, dag_id: str, run: str) -> None:
-        """The tasks that need none were never queued, ran in no process, and are at their first try."""
+        """The tasks that need no worker were never queued, ran in no process, and are at their first try."""
         for task in self.api.task_instances(dag_id, run):
             if task["task_id"] not in ON_WORKERS:
                 assert [None, None, None] == [task["queued_when"], task["pid"], task["hostname"] or None], task
@@ -115,7 +116,7 @@ class Place:
         assert 0 == self.api.call("GET", "/pools/no_slots")["slots"]
 
     def await_links(self, dag_id: str, run: str, *tasks: str) -> None:
-        """The worker stores the link after the state, and Airflow shows no link of a task that runs."""
+        """The worker stores the link after the state, and Airflow shows no link of a running task."""
         for task in tasks:
             path = f"/dags/{dag_id}/dagRuns/{run}/taskInstances/{task}/links"
             awaited(
@@ -130,12 +131,12 @@ class Place:
         return changes_in(self.api.asset_events("leader_that_waits"))
 
     def consumed(self) -> Counter[tuple[str, int]]:
-        """Each change, and how many runs it started."""
+        """Each change, and how many runs it has started."""
         runs = self.api.runs("told")
         return changes_in([one for run in runs for one in self.api.events_of_run("told", run["dag_run_id"])])
 
     def await_told(self, term: int) -> None:
-        """Until the watcher has made an event of `term`, and remembers that."""
+        """Wait until the watcher has made an event of `term`, and remembers that."""
 
         def remembered() -> str:
             with closing(sqlite3.connect(self.airflow.home / "airflow.db", timeout=60)) as database:
@@ -153,7 +154,7 @@ def changes_in(events: Sequence[dict[str, Any]]) -> Counter[tuple[str, int]]:
 def _installed(airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("installation")
     deaf = folder / "spark-submit"
-    # The last words of the command line are the folder of the job, and its way.
+    # The command line ends with the folder of the job, and its way.
     deaf.write_text(f'#!/usr/bin/env bash\ncd "${{@: -2:1}}"\n{STUBBORN}', encoding="utf-8")
     deaf.chmod(0o755)
     (folder / "dags").mkdir()
@@ -187,7 +188,7 @@ def _installed(airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(name="place")
 def _place(installed: Place) -> Iterator[Place]:
-    """With both agents: one that a test has killed starts again."""
+    """The installation with both agents: an agent that a test has killed is started again."""
     yield installed
     for agent in (installed.a, installed.b):
         try:
@@ -254,7 +255,8 @@ def test_a_killed_triggerer_loses_and_doubles_nothing(place: Place) -> None:
     place.await_told(place.give("a"))
     waits = place.api.trigger("waits")
     place.await_deferred(waits)
-    # Triggers run in a child of this process, which alone writes to the database: they fire, and nothing is stored.
+    # Triggers run in a child of this process, and only this process writes to the database: they fire, and nothing is
+    # stored.
     place.airflow.freeze("triggerer")
     term_of_b = place.give("b")
     place.airflow.kill("triggerer")
@@ -319,7 +321,7 @@ def test_the_link_of_a_task_opens_the_page_and_it_follows_a_takeover(place: Plac
 
 
 def log_in(browser: webdriver.Chrome, airflow: Airflow) -> None:
-    """As a person does."""
+    """Log in like a user."""
     browser.get(airflow.url)
     browser.delete_all_cookies()  # Another test's login.
     browser.get(airflow.url)
@@ -356,7 +358,7 @@ def test_tasks_that_lose_their_role_end_and_their_retries_succeed_where_it_is_le
 
 
 def submitted(place: Place, dag_id: str, folder: Path, *tries: tuple[AgentProcess, str]) -> str:
-    """Ask for a run, of which each try has a host and a way of the job; its id."""
+    """Request a run; each of its tries has a host and a way of the job. Returns its id."""
     for number in range(len(tries)):
         (folder / str(number + 1)).mkdir(parents=True)
     hosts, ways = [f"host_{agent.name}" for agent, _ in tries], [way for _, way in tries]
@@ -364,7 +366,7 @@ def submitted(place: Place, dag_id: str, folder: Path, *tries: tuple[AgentProces
 
 
 def at_work(place: Place, dag_id: str, run: str, file: Path) -> Submission:
-    """The job of a try, once the file is there that it makes at work. Airflow and a JVM start slowly."""
+    """The job of a try, once its file at work exists. Airflow and a JVM start slowly."""
     awaited(lambda: file.exists() or place.api.run(dag_id, run)["state"] in ENDED, f"the work of {run}")
     assert file.exists(), place.api.log(dag_id, run, "job", try_number=int(file.parent.name))
     return Submission(file.parent)
@@ -377,15 +379,16 @@ def test_a_job_that_loses_its_role_is_refused_and_retried_where_it_is_led(place:
     folder = tmp_path / "run"
     run = submitted(place, "submits", folder, (first, "linger"), (second, "late"), (first, "commit"))
 
-    # The role moves while the job works, which ignores every signal.
+    # The role moves while the job works and ignores every signal.
     drained = at_work(place, "submits", run, folder / "1" / "worker")
     drained.require_spark()
     with second.client() as client:
         client.drain(first.name)
     drained.await_end()
 
-    # The host of the second try fails: its agent is dead, and all else stands still. (An agent that stands still may be
-    # within a transaction of the ledger's file, and hold up the other one.) The new owner's job begins, as this does.
+    # The host of the second try fails: its agent is dead, and everything else stands still. (A stopped agent may be
+    # within a transaction of the ledger's file, and hold up the other one.) The new owner's job begins, like this one
+    # does.
     frozen = at_work(place, "submits", run, folder / "2" / "worker")
     guards, job = (frozen.task, *frozen.wardens), frozen.left
     send(signal.SIGSTOP, (*guards, *job))
@@ -398,7 +401,7 @@ def test_a_job_that_loses_its_role_is_refused_and_retried_where_it_is_led(place:
     )
     with first.client() as client, client.leading(ROLE) as lease:
         table.raise_terms({ROLE: lease.term})
-    # The job wakes up first, and nothing is there yet that could end it.
+    # The job wakes up first, when nothing is there yet that could end it.
     (folder / "2" / "now").touch()
     send(signal.SIGCONT, job)
     until((folder / "2" / "late").exists, "the late commit")
@@ -424,7 +427,7 @@ def test_nothing_is_left_of_the_job_of_a_task_that_is_killed(place: Place, tmp_p
     files = [folder / "1" / "pids" for folder in folders]
     failed, killed = (at_work(place, dag_id, run, file) for run, file in zip(runs, files, strict=True))
     pids = until(lambda: four_in(files), "both processes of each job")
-    # Airflow sends SIGTERM to the task's group, and then SIGKILL. The job is in another one.
+    # Airflow sends SIGTERM to the task's process group, and then SIGKILL. The job is in another group.
     place.api.call("PATCH", f"/dags/{dag_id}/dagRuns/{runs[0]}/taskInstances/job", body={"new_state": "failed"})
     send(signal.SIGKILL, [killed.task])
     failed.await_end()

@@ -67,7 +67,7 @@ def bring(role: int, here: AgentProcess) -> None:
 
 @contextmanager
 def meanwhile(act: Callable[[], object], *, after: str) -> Iterator[None]:
-    """Do it when Airflow's log has had this text."""
+    """Do it once Airflow's log contains this text."""
     heard = threading.Event()
 
     class Ear(logging.Handler):
@@ -92,7 +92,7 @@ def meanwhile(act: Callable[[], object], *, after: str) -> Iterator[None]:
 
 @pytest.fixture
 def _loop() -> Iterator[None]:
-    """Airflow runs coroutines on the thread's loop, and leaves one open that it had to make."""
+    """Airflow runs coroutines on the thread's loop; if it had to make one, it leaves it open."""
     with asyncio.Runner() as runner:
         asyncio.set_event_loop(runner.get_loop())
         yield

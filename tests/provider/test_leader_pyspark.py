@@ -1,4 +1,5 @@
-"""@task.leader_pyspark with a real Spark, in the process of the test: a lost role ends its Java, a retry starts one."""
+"""@task.leader_pyspark with a real Spark, in the test's own process: losing the role ends Java, and a retry starts a
+new one."""
 
 import threading
 from datetime import UTC, datetime
@@ -34,7 +35,7 @@ def test_java_is_ended_with_the_role_and_the_retry_counts_where_it_is_led(
 
         def lose() -> None:
             assert at_work.wait(600)
-            monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", other.connection)  # There the retry runs.
+            monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", other.connection)  # The retry runs there.
             here.kill()
             leader_of(ROLE, [other])
 

@@ -1,4 +1,4 @@
-"""A task's work under a lease: how its loss ends it, on real agents."""
+"""A task's work under a lease: how losing it ends the work, on real agents."""
 
 import asyncio
 import os
@@ -34,14 +34,14 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.airflow
 
 DRAIN = 0.3
-"""Seconds that a successor waits for a block. Short, because most of these tests are about what comes then."""
+"""Seconds that a successor waits for a block. Short, because most of these tests are about what happens after that."""
 
 LONG = 10 * PATIENCE
 """Seconds that a task would take if nothing ended it."""
 
 
 class Group:
-    """Two agents, and the host of one: a role that it leads, and ways to take it away."""
+    """Two agents, and the host of one of them: a role that it leads, and ways to take the role away."""
 
     def __init__(self, both: list[AgentProcess]) -> None:
         self.here, self.other = both
@@ -52,11 +52,11 @@ class Group:
         self.elsewhere = owners.index(self.other.name)
 
     def pin(self, role: int, agent: AgentProcess) -> None:
-        """Say it to one of them each time, which has it recorded in this order. A pin that the group shows already may
-        be recorded late: behind the next one, if that is said to another."""
+        """Send it to the same agent each time, which has the pins recorded in this order. A pin that the group already
+        shows may be recorded late: after the next one, if that is sent to another agent."""
 
         def is_pinned() -> bool:
-            # On a busy machine the ledger may show it too late. The error says what to do then: to say it again.
+            # On a busy machine the ledger may show it too late. The error says what to do then: repeat it.
             with suppress(LedgerUnavailable), self.other.client() as client:
                 client.pin(role, agent.name)
                 return True
@@ -65,7 +65,7 @@ class Group:
         until(is_pinned, f"the pin of role {role}")
 
     def take_away(self, role: int | None = None) -> None:
-        """Let the other agent lead the role: after DRAIN at the latest, whoever still works."""
+        """Make the other agent lead the role: after DRAIN at the latest, even if some block still works."""
         self.pin(self.role if role is None else role, self.other)
 
     def give_back(self) -> None:
@@ -137,7 +137,7 @@ def test_a_role_lost_before_the_start_is_refused(group: Group, hook: NeliHook, m
         lease = NeliHook.lease(hook, role)
         group.take_away()
         leader_of(group.role, [group.other])
-        with group.here.client() as client:  # Which may read of it later than the other does.
+        with group.here.client() as client:  # This agent may read of it later than the other.
             until(lambda: client.owner_of_role(role).name == group.other.name, "the news of the other's role")
         return lease
 
@@ -185,14 +185,14 @@ def catch_errors(_: object) -> None:
 
 
 def loss(group: Group, held: HeldBlock[Any], work: Callable[[Any], object] = sleep) -> LeadershipLost:
-    """The error by which the block ends that loses its role while it does this work."""
+    """The error that ends the block if it loses its role while it does this work."""
     with pytest.raises(LeadershipLost) as caught, held as right:  # noqa: PT012 - the work raises.
         group.take_away()
         work(right)
     return caught.value
 
 
-# Others have to do with processes that they wait for: tests/provider/test_installation.py.
+# Other kinds of work wait for processes: tests/provider/test_installation.py.
 @pytest.mark.parametrize("work", [wait_for_a_lock, compute, catch_errors])
 def test_a_lost_lease_ends_the_work_whatever_it_is_at(group: Group, hook: NeliHook, work: Work) -> None:
     with signals_kept():
@@ -226,7 +226,7 @@ def test_code_that_swallows_the_exception_is_stopped_again(
         while len(swallowed) < 3:
             try:
                 sleep()
-            except BaseException as ending:  # noqa: BLE001 - the very thing that is not to help.
+            except BaseException as ending:  # noqa: BLE001 - this is what must not help.
                 swallowed.append(type(ending))
         sleep()
 
@@ -329,7 +329,7 @@ def test_a_timeout_of_airflow_stays_one_on_either_side_of_the_block(group: Group
         sleep()
     with pytest.raises(AirflowTaskTimeout), holding(hook, group.role), timeout(0.05):
         sleep()
-    with timeout(LONG):  # And a loss within one is the loss.
+    with timeout(LONG):  # A loss within a timeout is the loss.
         loss(group, holding(hook, group.role))
     signal.signal(signal.SIGALRM, before)  # A timeout of Airflow leaves its handler behind.
 
@@ -378,7 +378,7 @@ def test_another_thread_than_the_main_one_asks_for_itself(group: Group, hook: Ne
 def test_a_coroutine_that_blocks_its_loop_is_stopped_as_other_code_is(
     group: Group, hook: NeliHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others are cancelled: tests/provider/test_leader.py."""
+    """Other coroutines are cancelled: tests/provider/test_leader.py."""
     monkeypatch.setattr(leases, "AGAIN", 0.05)
     held = holding(hook, group.role)
 

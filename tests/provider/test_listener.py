@@ -47,13 +47,13 @@ if sys.stdin.readline():
 
 
 def lines(file: Path) -> list[str]:
-    """The pid of each life, and the good-byes."""
+    """The pid of each run of the command, and its good-byes."""
     return file.read_text(encoding="utf-8").split("\n")[:-1] if file.exists() else []
 
 
 @contextmanager
 def parent(file: Path) -> Iterator[Program]:
-    """A process with a companion, once that has begun."""
+    """A process with a companion, once the companion has started."""
     with Program(PARENT, sys.executable, "-c", COMMAND, str(file), folder=file.parent) as process:
         assert process.stdout.readline() == "forked\n"
         until(lambda: lines(file), "the start of the command")
@@ -92,7 +92,7 @@ def test_nothing_starts_in_a_task_or_by_default_or_at_an_unknown_place(monkeypat
     listener.on_starting(component=job)
     monkeypatch.setenv("AIRFLOW__NELI__AGENT_IN", "scheduler")
     monkeypatch.setenv("AIRFLOW__NELI__SWITCH", "true")
-    listener.on_starting(component=SimpleNamespace())  # A task of that scheduler has its command line.
+    listener.on_starting(component=SimpleNamespace())  # A task of that scheduler has the scheduler's command line.
     monkeypatch.setattr(sys, "argv", ["airflow", "dag-processor"])
     listener.on_starting(component=job)
     assert (None, None) == (listener._agent, listener._switch)

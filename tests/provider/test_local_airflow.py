@@ -1,7 +1,7 @@
-"""`make airflow`: what it tells a person to try works as it says, and of all that it starts nothing is left at its end.
+"""`make airflow`: the steps that it prints for the user work, and none of its processes is left at its end.
 
-Its processes are those that descend from it. Some of them write over their command line and environment, so neither
-could tell.
+Its processes are those that descend from it. Some of them overwrite their command line and environment, so neither
+identifies them.
 """
 
 import os
@@ -29,17 +29,17 @@ from tests.support.waiting import PATIENCE, until
 pytestmark = pytest.mark.airflow
 
 START_MAX = 900.0
-"""Seconds until it says that it is ready. Alone on the machine it takes 25."""
+"""Seconds until it reports that it is ready. Alone on the machine it takes 25."""
 
 EIGHT = Layout(partitions=8)
 ALL = {str(partition) for partition in range(8)}
 
 LISTENS, LOOPBACK = "0A", "0100007F"
-"""The state of such a socket, and 127.0.0.1, as the kernel spells them."""
+"""The state of a listening socket, and 127.0.0.1, as the kernel spells them."""
 
 
 class Program:
-    """The program of `make airflow`, and what it has said so far."""
+    """The program of `make airflow`, and its output so far."""
 
     def __init__(self, *options: str, port: int) -> None:
         self.port, self.said = port, ""
@@ -51,7 +51,7 @@ class Program:
         )
 
     def await_line(self, wanted: str) -> str:
-        """What stands in the first line that matches; it is an error if none comes."""
+        """The group in the first line that matches; it is an error if no line matches."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self.said += line
@@ -63,7 +63,7 @@ class Program:
         self._process.send_signal(number)
 
     def processes(self) -> dict[int, str]:
-        """All that descend from it now, with their command lines."""
+        """All current descendants, with their command lines."""
         there = {pid: (parent, command) for pid, parent, _, command in processes()}
         found, new = set[int](), {self._process.pid}
         while new:
@@ -94,7 +94,7 @@ def alive(pids: Iterable[int]) -> list[int]:
 
 
 def heard_by(pids: Iterable[int]) -> set[tuple[str, int]]:
-    """(address, port) of each socket on which these listen for other machines, or for this one."""
+    """(address, port) of each socket on which these processes listen, for other machines or for this one."""
     inodes = set()
     for pid in pids:
         with suppress(OSError):
@@ -120,7 +120,7 @@ def test_what_it_says_to_do_works_and_nothing_is_left_when_it_is_killed() -> Non
         bravo = int(program.await_line(r"kill -9 (\d+)"))
         program.await_line("Ctrl-C ends all of it")
         here = life.enter_context(Client(f"unix:{home / 'alpha.sock'}", timeout=PATIENCE))
-        # On a busy machine it is ready before all are read.
+        # On a busy machine it is ready before all Dags are read.
         api.await_dag("leader_only", "ticks_arrive", "prices_by_partition", "prices_are_published")
         api.await_dag("on_leadership_change")
         # 1
@@ -160,7 +160,7 @@ def test_what_it_says_to_do_works_and_nothing_is_left_when_it_is_killed() -> Non
 
 
 def done(api: AirflowApi) -> set[str]:
-    """The partitions whose run has ended well."""
+    """The partitions whose run has succeeded."""
     return {run["partition_key"] for run in api.runs("prices_by_partition") if run["state"] == "success"}
 
 

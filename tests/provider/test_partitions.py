@@ -1,4 +1,4 @@
-"""Keys of asset events become partitions as the group's members make them, wherever Airflow maps them."""
+"""Keys of asset events map to the same partitions as in the group's members, wherever Airflow maps them."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def test_the_layout_is_by_default_that_of_the_configuration(monkeypatch: pytest.
         monkeypatch.setenv(f"AIRFLOW__NELI__{name}", value)
     assert ODD == SlotPartitionMapper().layout == AllPartitions().layout
     sent = encode_partition_mapper(SlotPartitionMapper())
-    monkeypatch.setenv("AIRFLOW__NELI__PARTITIONS", "9")  # Another process, configured in another way, maps alike.
+    monkeypatch.setenv("AIRFLOW__NELI__PARTITIONS", "9")  # Another process, configured differently, maps alike.
     there: Any = decode_partition_mapper(sent)
     assert ODD == there.layout
     monkeypatch.setenv("AIRFLOW__NELI__PARTITIONS", "0")

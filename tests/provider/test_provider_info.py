@@ -1,4 +1,4 @@
-"""The provider as Airflow sees it: fits both of Airflow's schemas, and names each class that there is."""
+"""The provider as Airflow sees it: it fits both of Airflow's schemas, and names every class that there is."""
 
 import importlib
 import inspect
@@ -25,7 +25,7 @@ INFO = get_provider_info()
 PROVIDER = ROOT / "airflow_provider"
 
 BASES = {"hooks": BaseHook, "operators": BaseOperator, "sensors": BaseSensorOperator, "triggers": BaseTrigger}
-"""The key of each kind in the info, which is its folder, too -> the class that all of the kind extend."""
+"""The key of each kind in the info, which is also its folder -> the base class of that kind."""
 
 
 def ours(module: ModuleType, base: type) -> Iterator[type]:
@@ -86,7 +86,7 @@ def test_an_airflow_that_is_too_old_is_told_why(monkeypatch: pytest.MonkeyPatch,
 
 
 def version_of(name: str, version: str) -> str:
-    """As `importlib.metadata.version` would say it: before 3.0, Airflow was one package."""
+    """Like `importlib.metadata.version`: before 3.0, Airflow was one package."""
     if not version or (name == "apache-airflow-core" and version.startswith("2")):
         raise metadata.PackageNotFoundError(name)
     return version

@@ -18,7 +18,7 @@ REFUSED = Refused.of("prices", 7, 9)
 
 
 def raised(error: BaseException, cause: BaseException) -> BaseException:
-    """`error`, as it is when it was raised from `cause`."""
+    """`error`, raised from `cause`."""
     error.__cause__ = cause
     return error
 

@@ -40,7 +40,7 @@ queue_of_owner(neli_conn_id="nowhere")(instance, SimpleNamespace(partition_key="
 threading.Thread(target=follower.join, args=(60.0,)).start()
 print(instance.queue)
 """
-"""A process that ends while its thread tries again, and that has to wait for another thread meanwhile."""
+"""A process that ends while its thread retries, and that must wait for another thread meanwhile."""
 
 Two = tuple[AgentProcess, AgentProcess]
 Route = Callable[[TaskInstance, DagRun | None], None]
@@ -54,9 +54,9 @@ def _two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
 
 @pytest.fixture(name="connected")
 def _connected(two: Two, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The id of a connection to agent `a`, whose owners have been heard of.
+    """The id of a connection to agent `a`, whose owners are already known.
 
-    No other module has it, because a thread follows it until the process ends.
+    No other module uses it, because a thread follows it until the process ends.
     """
     monkeypatch.setenv("AIRFLOW_CONN_ROUTED", two[0].connection)
     until(lambda: queue_of("0") != "default", "the owners")
@@ -71,7 +71,7 @@ def queue_of(role: str) -> str | None:
 
 @pytest.fixture(name="put")
 def _put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Route], None]]:
-    """Puts a function where Airflow has that of `airflow_local_settings`."""
+    """Puts a function where Airflow keeps that of `airflow_local_settings`."""
     policies = settings.get_policy_plugin_manager()
     monkeypatch.setattr(settings.task_instance_mutation_hook, "is_noop", False)
 
@@ -122,7 +122,7 @@ def test_a_task_is_mapped_over_what_its_host_owns(two: Two, monkeypatch: pytest.
 def test_a_mapped_task_gets_the_queue_of_the_owner_of_its_key(
     connected: str, dag_test: DagTest, put: Callable[[Route], None]
 ) -> None:
-    """However it is mapped. The key that the hook saw is the one that the task was given."""
+    """However it is mapped. The hook saw the same key as the task was given."""
     told: dict[tuple[str, int], str] = {}
     with DAG("routed", start_date=START) as dag:
 
@@ -138,7 +138,7 @@ def test_a_mapped_task_gets_the_queue_of_the_owner_of_its_key(
         def group(symbol: str) -> None:
             work.override(task_id="grouped")(symbol)
 
-        work.expand(symbol=SYMBOLS, amount=[1, 2])  # In another order than that of the alphabet.
+        work.expand(symbol=SYMBOLS, amount=[1, 2])  # Not in alphabetical order.
         work.override(task_id="each").expand_kwargs([{"symbol": symbol} for symbol in SYMBOLS])
         group.expand(symbol=SYMBOLS)
         work.override(task_id="later").expand(symbol=found())
@@ -178,7 +178,7 @@ def test_a_takeover_is_followed(two: Two, connected: str) -> None:
         two[1].start()
 
 
-# From 3.12 on, Python warns of a fork in a process that has threads. That is what is tested here.
+# From 3.12 on, Python warns of a fork in a process that has threads. That is what this test is about.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.usefixtures("connected")
 def test_a_fork_follows_by_itself() -> None:

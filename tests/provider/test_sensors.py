@@ -73,7 +73,7 @@ def test_gates_decide_for_the_tasks_below(dag_test: DagTest) -> None:
     with DAG("gated", start_date=START) as dag:
         for name, (arguments, _, _) in gates.items():
             LeaderGate(task_id=name, role="nightly", **arguments) >> EmptyOperator(task_id=f"below_{name}")
-        # Nothing here is decided at once, so these go on in a trigger.
+        # None of these can be decided immediately, so they go on in a trigger.
         HastyGate(task_id="deferred", role="nightly")
         HastyGate(task_id="deferred_away", role="nightly", neli_conn_id="nowhere")
     found = states(dag_test(dag))
@@ -84,7 +84,7 @@ def test_gates_decide_for_the_tasks_below(dag_test: DagTest) -> None:
 
 
 class HastyGate(LeaderGate):
-    """One that found nothing when it looked first, as if all had changed since."""
+    """A gate that found nothing at its first look, as if everything had changed since."""
 
     def _first_look(self, context: Context) -> None:
         return None
@@ -106,7 +106,7 @@ def test_an_instance_starts_in_the_triggerer_and_its_class_does_not() -> None:
     plain: Any = dag.get_task("plain")
     arguments = plain.start_trigger_args.trigger_kwargs
     names = {name for name in plain.template_fields if name in arguments and hasattr(LeaderTrigger(**arguments), name)}
-    assert set(plain.template_fields) == names  # Or Airflow would not render them in the triggerer.
+    assert set(plain.template_fields) == names  # Otherwise Airflow would not render them in the triggerer.
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_what_can_never_be_is_refused_on_a_worker_too(neli_default: str, argumen
 
 
 def test_a_sensor_without_an_agent_gives_its_worker_back_and_a_wrong_connection_ends_it() -> None:
-    with pytest.raises(TaskDeferred) as deferred:  # Its worker is free at once, and the trigger waits for the agent.
+    with pytest.raises(TaskDeferred) as deferred:  # Its worker is free immediately; the trigger waits for the agent.
         LeaderSensor(task_id="deferred", role="nightly", neli_conn_id="away", timeout=0.2).execute(Context())
     assert timedelta(seconds=0.2) == deferred.value.timeout
     with pytest.raises(AirflowException, match="is of the type 'http'"):

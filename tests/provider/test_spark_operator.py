@@ -32,7 +32,7 @@ pytestmark = [
 ROLE = 3
 
 LEASE = 10.0
-"""Seconds. A JVM that starts takes a small machine for itself, and an agent must not lose its roles by that."""
+"""Seconds. A starting JVM occupies a small machine completely, and an agent must not lose its roles because of that."""
 
 
 def test_a_job_is_told_what_its_share_is_and_one_that_lost_it_raises_the_loss(
@@ -60,7 +60,7 @@ def test_a_job_is_told_what_its_share_is_and_one_that_lost_it_raises_the_loss(
 
 
 class CrashingOperator(LeaderSparkSubmitOperator):
-    """Leaves its job on the cluster, as a worker that crashes does."""
+    """Leaves its job on the cluster, like a worker that crashes."""
 
     def poll_until_complete(self, external_id: Any, context: Context) -> None:
         seen.append(external_id)
@@ -93,7 +93,7 @@ def test_a_retry_goes_on_with_a_job_of_the_cluster_only_under_the_same_term(
                 task_id="job",
                 role=ROLE,
                 conn_id="cluster",
-                # A program that goes on for ever. A cluster of this kind takes no driver in Python.
+                # A program that never ends. A cluster of this kind takes no driver in Python.
                 java_class="org.apache.spark.deploy.ExternalShuffleService",
                 application=str(next(Path(pyspark.__file__).parent.glob("jars/spark-core_*.jar"))),
                 driver_memory="400m",
@@ -125,7 +125,7 @@ def test_a_spark_that_is_not_there_is_refused_before_anything_runs(
     monkeypatch.setenv("AIRFLOW_CONN_BARE", spelled("spark"))
     refused(AirflowException, "its host is empty", conn_id="bare")
     refused(AirflowException, "it is not there: install PySpark", spark_binary="/nowhere/spark-submit")
-    # As the installer leaves it that puts pyspark-client over PySpark.
+    # The state that the installer leaves when it puts pyspark-client over PySpark.
     client = tmp_path / "site" / "pyspark_client-4.2.0.dist-info"
     client.mkdir(parents=True)
     (client / "METADATA").write_text("Metadata-Version: 2.1\nName: pyspark-client\nVersion: 4.2.0\n")

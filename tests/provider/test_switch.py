@@ -1,4 +1,4 @@
-"""The switch, on a real metadata database and with real agents: which Dags it pauses, and whose pause stands."""
+"""The switch, on a real metadata database and with real agents: which Dags it pauses, and whose pauses it leaves."""
 
 import asyncio
 import gc
@@ -31,14 +31,14 @@ ROLE = 0
 
 
 class Place:
-    """Two hosts. The switch under test is that of host a."""
+    """Two hosts. The switch under test is host a's."""
 
     def __init__(self, both: list[AgentProcess]) -> None:
         self.a, self.b = both
 
     def lead(self, agent: AgentProcess, role: int = ROLE) -> None:
-        """Let it lead the role, and wait for that. It is said to one of them each time, which has it recorded in this
-        order: a pin that the group shows already may be recorded late."""
+        """Make the agent lead the role, and wait for that. The pin is sent to the same agent each time, which has the
+        pins recorded in this order: a pin that the group already shows may be recorded late."""
         with self.a.client() as client:
             client.pin(role, agent.name)
         with agent.client() as client:
@@ -47,8 +47,8 @@ class Place:
 
 @pytest.fixture(name="place", scope="module")
 def _place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    # A long drain: a handover must wait for the switch, and not run out of patience on a busy machine. And a lease that
-    # is kept there: one that is lost by the way makes the switch act once more.
+    # A long drain: a handover must wait for the switch, without a timeout on a busy machine. And a lease that lasts
+    # there: if one is lost in between, the switch acts once more.
     with agents(tmp_path_factory.mktemp("switch"), "a", "b", lease=8.0, drain_timeout=120.0) as both:
         yield Place(both)
 
@@ -60,7 +60,7 @@ def _clean(airflow_home: Path, place: Place, monkeypatch: pytest.MonkeyPatch) ->
         others = set(session.scalars(select(DagModel.dag_id)))
     yield
     with create_session() as session:
-        for table in (Log, DagTag, DagModel):  # Of the Dags of this test: others have runs, and belong to other tests.
+        for table in (Log, DagTag, DagModel):  # Only this test's Dags: the others have runs, and belong to other tests.
             ours = delete(table).where(table.dag_id.not_in(others))
             session.execute(ours.execution_options(synchronize_session=False))
 
@@ -84,7 +84,7 @@ def add(dag_id: str, *tags: str, paused: bool = True) -> None:
 
 
 def is_paused(*dag_ids: str) -> bool:
-    """Whether all are."""
+    """Whether all of them are paused."""
     with create_session() as session:
         found = session.scalars(select(DagModel.is_paused).where(DagModel.dag_id.in_(dag_ids))).all()
         assert len(dag_ids) == len(found)
@@ -101,7 +101,7 @@ def await_unpaused(*dag_ids: str) -> None:
 
 
 def set_paused(dag_id: str, paused: bool, *, event: str | None = "patch_dag", owner: str = "neli") -> None:
-    """As Airflow's API does it for a person: first the row in the audit log, which says who, and then the Dag."""
+    """Pause like Airflow's API does for a user: first the row in the audit log, which says who, and then the Dag."""
     with create_session() as session:
         if event is not None:
             extra = json.dumps({"is_paused": paused, "method": "PATCH"})
@@ -113,7 +113,7 @@ def set_paused(dag_id: str, paused: bool, *, event: str | None = "patch_dag", ow
 
 
 def acts(dag_id: str) -> list[tuple[str, bool]]:
-    """What the switch says that it did, and which role it names, the oldest first."""
+    """The switch's recorded acts, and the role that each names, oldest first."""
     with create_session() as session:
         rows = session.scalars(select(Log).where(Log.dag_id == dag_id, Log.event == "neli_switch").order_by(Log.id))
         found: list[dict[str, Any]] = [json.loads(row.extra or "") for row in rows]
@@ -133,7 +133,7 @@ def test_a_dag_runs_where_its_role_is_led_and_the_audit_log_says_who_did_it(plac
         await_paused("prices", paused=False)
         place.lead(place.b)
         assert is_paused("prices")
-        set_paused("prices", paused=False)  # By a person, where its role is not led.
+        set_paused("prices", paused=False)  # By a user, where its role is not led.
         await_paused("prices", paused=True)
         place.lead(place.a)
         await_paused("prices", paused=False)
@@ -169,7 +169,7 @@ def test_a_pause_of_a_person_stands_over_takeovers_and_restarts(place: Place) ->
         set_paused("during", paused=True)
         set_paused("by_a_command", paused=True, event=None)
         place.lead(place.b)
-        set_paused("again", paused=True)  # It is paused already, by the switch.
+        set_paused("again", paused=True)  # The switch has already paused it.
         place.lead(place.a)
         await_unpaused("control")
     with switched():
@@ -201,7 +201,7 @@ def test_tags_that_come_are_followed_and_those_that_go_leave_the_dag_as_it_is(pl
     place.lead(place.a)
     add("first", f"neli:{ROLE}")
     add("of_no_role", "neli:7777777", paused=False)
-    # The switch owns a Dag that was deleted and is read again, although a person had paused it.
+    # If a Dag was deleted and is read again, the switch owns its pause, although a user had paused it.
     add("read_again", f"neli:{ROLE}")
     with create_session() as session:
         session.add(Log(event="patch_dag", owner="admin", dag_id="read_again", extra='{"is_paused": true}'))
@@ -275,12 +275,12 @@ def test_no_fork_falls_into_a_question_to_the_database(monkeypatch: pytest.Monke
         is_asked = True
         asked.set()
         forking.wait(PATIENCE)
-        time.sleep(0.2)  # A fork that does not wait comes within it.
+        time.sleep(0.2)  # A fork that does not wait happens within it.
         is_asked = False
         return {}
 
     monkeypatch.setattr(switch, "_tagged", question)
-    os.register_at_fork(before=forking.set)  # Called before the switch's own, which was registered before.
+    os.register_at_fork(before=forking.set)  # Called before the switch's own, which was registered earlier.
     asking = threading.Thread(target=Switch("neli_default").act)
     asking.start()
     asked.wait(PATIENCE)

@@ -1,16 +1,16 @@
-"""Two installations with one ledger, and the same Dags: each interval is done once, whatever of a host is killed.
+"""Two installations with one ledger, and the same Dags: each interval is done once, whatever is killed on a host.
 
     host a: Airflow, whose scheduler has the agent as its child, and the switch --.
                                                                                   ledger, and one fenced table
     host b: the same Dags, a database of its own ---------------------------------'
 
-`settle` has the tag of its role: the switch lets it make runs only where the role is led. `first` and `second` have
-none, so both hosts make a run for each interval: where the role is led elsewhere, it waits in the triggerer. The work
-of their last interval waits for a file to be gone, so that its host is killed in the middle of it.
+`settle` has the tag of its role: the switch lets a host make its runs only where the role is led. `first` and `second`
+have no tag, so both hosts make a run for each interval: where the role is led elsewhere, the run waits in the
+triggerer. The work of their last interval waits until a file is gone, so that its host is killed in the middle of it.
 
-The host that leads is killed three times: its agent and the main process of its scheduler, whose workers live on; all
-that its scheduler started; its agent alone. Then the ledger's record is asked whose the role was at the moment when
-each run of `settle` was created.
+The host that leads is killed three times: first its agent and the main process of its scheduler, whose workers live on;
+then everything that its scheduler started; then only its agent. Afterwards the ledger's record shows whose the role was
+at the moment when each run of `settle` was created.
 
 `pytest -s tests/provider/test_switched_installations.py` prints how long each takeover took.
 """
@@ -49,7 +49,8 @@ pytestmark = [pytest.mark.airflow, pytest.mark.process, pytest.mark.timeout(3600
 ROLE = "orders"
 
 LEASE = 10.0
-"""Seconds. One that is kept while tasks start on both hosts, which takes all cores, and that a test can wait out."""
+"""Seconds. Long enough to be kept while tasks start on both hosts, which takes all cores; short enough to be waited
+out."""
 
 PARTITIONS = 8
 PARTITION = Layout(partitions=PARTITIONS).partition_of_role(ROLE)
@@ -130,12 +131,12 @@ def rows(database: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
 
 
 def moment(text: str) -> float:
-    """A time in SQLite, in UTC."""
+    """A time from SQLite, in UTC."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
 class Host:
-    """An installation, and the agent that its scheduler brings."""
+    """An installation, and the agent that its scheduler starts."""
 
     def __init__(self, name: str, folder: Path, airflow: Airflow) -> None:
         self.name, self.airflow, self.api = name, airflow, airflow.api
@@ -145,7 +146,7 @@ class Host:
         return Client(f"unix:{self._socket}")
 
     def asked(self, question: Callable[[Client], bool]) -> bool:
-        """The answer of its agent; no if there is none."""
+        """The answer of its agent; False if no agent runs."""
         with suppress(NeliError), self.client() as client:
             return question(client)
         return False
@@ -159,7 +160,7 @@ class Host:
         (found,) = (pid for pid, parent, _, command in processes() if parent == scheduler and " agent " in command)
         return found
 
-    # From the metadata database, which is there while the scheduler is not.
+    # From the metadata database, which is available while the scheduler is not
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         return rows(self.airflow.home / "airflow.db", query, *values)
@@ -173,7 +174,7 @@ class Host:
         return [moment(text) for (text,) in found]
 
     def switched_after(self, moment_: float, *, paused: bool) -> float | None:
-        """When the switch first paused `settle`, or unpaused it, after that moment."""
+        """When the switch first paused (or unpaused) `settle` after that moment."""
         acts = self.rows("SELECT dttm, extra FROM log WHERE dag_id = 'settle' AND event = 'neli_switch' ORDER BY id")
         found = ((moment(text), bool(json.loads(extra)["is_paused"])) for text, extra in acts)
         return next((at for at, is_paused in found if is_paused is paused and at > moment_), None)
@@ -189,24 +190,24 @@ class Place:
         return rows(self.table, query, *values)
 
     def settled(self, dag_id: str) -> list[tuple[str, str, int]]:
-        """Interval, member and term of all that has landed."""
+        """Interval, member and term of everything that has landed."""
         return self.rows("SELECT interval, member, term FROM settled WHERE dag = ? ORDER BY interval", dag_id)
 
     def tries(self, *hosts: Host) -> int:
-        """How often tasks of `settle` of these hosts have come to the table."""
+        """How often tasks of `settle` from these hosts have reached the table."""
         all_of_them = "SELECT * FROM settled UNION ALL SELECT * FROM repeated"
         found = self.rows(f"SELECT member FROM ({all_of_them}) WHERE dag = 'settle'")
         return sum(found.count((host.name,)) for host in hosts)
 
     def missing(self, last: str) -> list[datetime]:
-        """Intervals of `settle` before `last` that are not done, between those that are."""
+        """Intervals of `settle` before `last` that are not done, although later ones are."""
         found = [datetime.fromisoformat(text) for text, *_ in self.settled("settle") if text < last]
         first, until_last = min(found), datetime.fromisoformat(last) - EVERY
         expected = (first + number * EVERY for number in range(int((until_last - first) / EVERY) + 1))
         return [one for one in expected if one not in found]
 
     def lead(self, leader: Host) -> Host:
-        """Pin the role to it, until it leads and has done an interval of `settle`. Returns the other host."""
+        """Pin the role to this host, until it leads and has done an interval of `settle`. Returns the other host."""
         awaited(lambda: all(host.asked(lambda it: it.status().member == "member") for host in self.both), "both agents")
         (other,) = (host for host in self.both if host is not leader)
         tried = self.tries(leader)
@@ -217,7 +218,8 @@ class Place:
         return other
 
     def hold_last(self, dag_id: str, leader: Host, other: Host) -> int:
-        """Until all but one interval is done by the leader, and the other host waits; the process of the one left."""
+        """Wait until the leader has done all but one interval, and the other host waits; return the process of the one
+        left."""
         self.hold.touch()
         for host in self.both:
             host.api.pause(dag_id, paused=False)
@@ -233,7 +235,8 @@ class Place:
         return int(pid)
 
     def require_each_once(self, dag_id: str, leader: Host, other: Host) -> None:
-        """The other host's runs come to their end, and each interval has landed once: its own under a later term."""
+        """The other host's runs end, and each interval has landed once: the other host's interval under a later
+        term."""
         self.require_success(dag_id, other)
         *before, last = self.settled(dag_id)
         assert INTERVALS == [interval for interval, *_ in (*before, last)]
@@ -247,7 +250,7 @@ class Place:
             assert "success" == ended, [host.api.log(dag_id, run, task) for task in ("here", "settle")]
 
     def take_over(self, kill: Callable[[], object], *heirs: Host) -> float:
-        """Kill the leader, until the Dag runs again; when that was."""
+        """Kill the leader, and wait until the Dag runs again; return the time of the kill."""
         tried, killed_at = self.tries(*heirs), time.time()
         kill()
         awaited(lambda: any(host.switched_after(killed_at, paused=False) for host in heirs), "the takeover")
@@ -265,7 +268,7 @@ def all_runs(host: Host, dag_id: str) -> list[str]:
 
 @pytest.fixture(name="place")
 def _place(airflow_home: Path, tmp_path: Path) -> Iterator[Place]:
-    """Both, when their agents are members of one group, and have the same Dags."""
+    """Both hosts, once their agents are members of one group, and they have the same Dags."""
     table, names, environments = tmp_path / "settled.db", ("a", "b"), []
     with closing(sqlite3.connect(table)) as database, database:
         database.executescript(MAKE)
@@ -278,7 +281,7 @@ def _place(airflow_home: Path, tmp_path: Path) -> Iterator[Place]:
         environments.append(connection | {f"AIRFLOW__NELI__{option}": value for option, value in ours.items()})
     settings = {
         "CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
-        # A file that changes while it is read, and soon after it came, counts.
+        # Pick up a file that changes while it is read, soon after it appeared.
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "10",
         "CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
     }
@@ -286,7 +289,7 @@ def _place(airflow_home: Path, tmp_path: Path) -> Iterator[Place]:
         both = [Host(name, tmp_path, airflow) for name, airflow in zip(names, installations, strict=True)]
         given = {"every": EVERY.total_seconds(), "start": datetime.now(UTC).isoformat(), "role": ROLE, "table": table}
         for host in both:
-            # In one step: a file that is half there has no Dag.
+            # In one step: a half-written file has no Dag.
             (host.airflow.dags / "new").write_text(SETTLE.format(**given), encoding="utf-8")
             (host.airflow.dags / "new").rename(host.airflow.dags / "settle.py")
         for host in both:
@@ -306,7 +309,7 @@ def test_each_interval_is_done_once_and_no_run_is_created_where_the_role_is_not_
         a.airflow.kill("scheduler", alone=True)
 
     place.take_over(kill_the_agent_and_the_scheduler, b)
-    # Nothing of Airflow's ends this task: its scheduler is gone, and its worker is an orphan. The lease does.
+    # Airflow does not end this task: its scheduler is gone, and its worker is an orphan. The lease does.
     awaited(lambda: not Path(f"/proc/{orphan}").exists(), "the end of the orphan")
     place.hold.unlink()
     place.require_each_once("first", a, b)
@@ -350,7 +353,8 @@ def require_runs_only_where_led(place: Place) -> None:
 
 
 def rights(ledger: Path) -> dict[str, list[tuple[float, float]]]:
-    """From when until when each host might act for the role, by the ledger's record, on this machine's clock."""
+    """From when until when each host was allowed to act for the role, by the ledger's record, on this machine's
+    clock."""
     annals = Annals(one_clock=True)
     with closing(open_ledger(f"sqlite://{ledger}", create=False, patience=60.0)) as reader:
         annals.read(between(reader, reader.start(), reader.tip()))
@@ -358,7 +362,7 @@ def rights(ledger: Path) -> dict[str, list[tuple[float, float]]]:
     heard = {end.life.incarnation: end.heard for end in annals.ends}
     found: dict[str, list[tuple[float, float]]] = {}
     for held in annals.tenures[PARTITION]:
-        # A record lies between two Beats; one that ends a member that was killed comes when its lease is long over.
+        # A record lies between two Beats; the record that ends a killed member comes when its lease is long over.
         ended = inf if held.last is None else annals.axis.when(held.last)[1]
         begun = max(annals.axis.when(held.first)[0], held.led_from - annals.beat)
         found.setdefault(held.member, []).append((begun, min(ended, heard.get(held.incarnation, inf) + LEASE)))

@@ -46,7 +46,7 @@ def open_streams(agent: Running) -> int:
 
 
 def picture(conn_id: str) -> Subscription:
-    """What the shared stream of `conn_id` knows; nothing before it begins."""
+    """The picture of `conn_id`'s shared stream; an empty one before the stream begins."""
     return current(conn_id) or Subscription(conn_id)
 
 
@@ -65,7 +65,7 @@ def test_triggers_fire_on_what_is_so_already_and_share_one_stream(agent: Running
             view = await asyncio.to_thread(hook.owner_of_role, "nightly")
         expected = {"outcome": "success", "why": "", "role": "nightly", "partition": view.partition, "leader": "a"}
         assert {**expected, "address": view.address, "term": view.term, "here": True} == event
-        by_key = LeaderTrigger(key="Jane Doe", expect="anybody")  # Which stands in no event and no repr.
+        by_key = LeaderTrigger(key="Jane Doe", expect="anybody")  # A name that appears in no event and no repr.
         told = payload(await one.event(await one.start(by_key)))
         assert (False, False, False) == ("role" in told, "Jane" in str(told), "Jane" in repr(by_key))
         assert all(map(one.is_waiting, waiting))
@@ -99,7 +99,7 @@ def test_a_takeover_fires_once_this_host_may_act(tmp_path: Path, second: str) ->
 
 
 def led_by(hook: NeliHook, name: str) -> list[int]:
-    """The partitions that `name` leads, once both lead some and nothing moves."""
+    """The partitions that `name` leads, once both members lead some and nothing moves."""
     while True:
         owners = [hook.owner_of_role(number).name for number in range(PARTITIONS)]
         if owners.count("a") == owners.count("b") == PARTITIONS // 2:
@@ -170,7 +170,7 @@ def test_a_source_that_is_away_fails_only_who_wants_that(tmp_path: Path, second:
         waiting = await one.start(LeaderTrigger(role="nightly", neli_conn_id=second))
         failing = await one.start(LeaderTrigger(role="nightly", neli_conn_id=second, when_away="fail"))
         assert "failed" == payload(await one.event(failing))["outcome"]
-        for _ in range(2):  # It comes, goes and comes again.
+        for _ in range(2):  # It starts, stops and starts again.
             with ExitStack() as life:
                 await asyncio.to_thread(life.enter_context, member(tmp_path, "b"))
                 assert "b" == payload(await one.event(waiting))["leader"]

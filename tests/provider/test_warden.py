@@ -1,7 +1,7 @@
-"""The warden of a Spark job holds the task's role, too: no other host begins while any of the job is still there.
+"""The warden of a Spark job also holds the task's role: no other host begins while any of the job is still there.
 
 task, with a real agent --killed--> its connection to the agent is closed; the warden and its guardian have copies
-     '--> warden --> guardian --> a job that is deaf to signals
+     '--> warden --> guardian --> a job that ignores signals
 """
 
 import os
@@ -37,14 +37,14 @@ with NeliHook("neli_default") as neli, (held := holding(neli, 3)) as right:
 """
 
 TURNS = 5
-"""Answers of an agent after which it has read that a connection was closed, which stood before them."""
+"""After this many answers, an agent has noticed that a connection was closed before them."""
 
 
 @pytest.fixture(name="task")
 def _task(
     tmp_path: Path, agent: Running, neli_default: str, monkeypatch: pytest.MonkeyPatch
 ) -> "subprocess.Popen[bytes]":
-    """A task whose job is at work. It alone holds something of the agent, which other tests have used before."""
+    """A task whose job is at work. Nothing else holds a stream of the agent, although other tests have used it."""
     until(lambda: open_streams(agent) == 0, "the end of all other streams")
     program = tmp_path / "spark-submit"
     program.write_text(f"#!/usr/bin/env bash\n{STUBBORN}", encoding="utf-8")
@@ -59,7 +59,7 @@ def _task(
 
 
 def pids(folder: Path) -> list[int]:
-    """Of the job: it and its child write them down."""
+    """The processes of the job: it and its child write their numbers down."""
     file = folder / "pids"
     return [int(pid) for pid in file.read_text().split()] if file.exists() else []
 
@@ -75,7 +75,7 @@ def open_streams(agent: Running) -> int:
 
 
 def await_state(pid: int, state: str) -> None:
-    """Of a process that was sent a signal."""
+    """Wait for the state of a process that was sent a signal."""
     until(lambda: state_of(pid) == state, f"state {state} of process {pid}")
 
 

@@ -1,6 +1,6 @@
-"""The triggerer of Airflow in this process: its real runner, with its shared streams, without its database.
+"""Airflow's triggerer in this process: its real runner, with its shared streams, but without its database.
 
-Triggerer.start(trigger) --kwargs as a row of the database has them--> TriggerRunner --> run_trigger, a task
+Triggerer.start(trigger) --kwargs in the form of a database row ------> TriggerRunner --> run_trigger, a task
              events <-----------------------------------------------------'
              store() --"they are in the database"--> the shared stream's acknowledgement
 """
@@ -30,7 +30,7 @@ class Triggerer:
         self._numbers = count(1)
 
     async def start(self, trigger: BaseTrigger, *, timeout_after: datetime | None = None) -> int:
-        """The number of the trigger, which runs from now on."""
+        """Start the trigger; return its number."""
         classpath, arguments = trigger.serialize()
         number = next(self._numbers)
         self.runner.to_create.append(
@@ -45,7 +45,8 @@ class Triggerer:
         return number
 
     async def event(self, number: int) -> TriggerEvent:
-        """The next event of that trigger, taken away and stored. Raises what ended the trigger without one."""
+        """The next event of that trigger, taken from the queue and stored. Raises what ended the trigger without an
+        event."""
         found: list[TriggerEvent] = []
 
         def holds() -> bool:

@@ -1,4 +1,4 @@
-"""Several groups in an event loop: the answers of `Groups`, and waiting that does not hold up the loop."""
+"""Several groups in an event loop: the answers of `Groups`, and waiting that does not block the loop."""
 
 import asyncio
 import threading

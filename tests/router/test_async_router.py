@@ -1,4 +1,4 @@
-"""The router's async form: the same names and answers, and an event loop that never waits for a driver."""
+"""The async router: the same API and answers, and an event loop that never waits for a driver."""
 
 import asyncio
 import re
@@ -35,7 +35,7 @@ async def test_it_answers_as_a_router_does(tmp_path: Path) -> None:
     config = Config(f"sqlite:{path}", name="a", layout=LAYOUT)
     async with AsyncRouter(config) as router, AsyncRouter(f"sqlite:{path}") as other:
         with Router(config) as plain:
-            assert plain.owner == AsyncRouter(plain).owner  # Or a look-up would cost one more call.
+            assert plain.owner == AsyncRouter(plain).owner  # Otherwise a look-up would cost one more call.
             assert plain.owner("key") == router.owner("key") == other.owner("key")
             assert plain.owners(["key"]) == router.owners(["key"])
             assert plain.owner_of_role(7) == router.owner_of_role(7)

@@ -1,4 +1,4 @@
-"""Columns of keys: bit by bit what `Layout` and `Router` say of each key, in Arrow, pandas and polars."""
+"""Columns of keys: exactly what `Layout` and `Router` say for each key, in Arrow, pandas and polars."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ from neli_router.router.table import Owner
 from tests.support.records import LAYOUTS
 from tests.support.waiting import PATIENCE
 
-LAW = settings(deadline=None, max_examples=50)  # A law holds at whatever speed this machine has to spare.
+LAW = settings(deadline=None, max_examples=50)  # A law holds at any speed that this machine can spare.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.text("{}a\n\x00")
 TEXT_COLUMNS = st.lists(TEXTS | st.none(), max_size=40)
 BYTES_COLUMNS = st.lists(st.binary() | TEXTS.map(str.encode) | st.none(), max_size=40)
@@ -145,7 +145,7 @@ def test_pandas_keeps_its_index_and_its_name_and_polars_a_name_that_it_would_sea
     assert ["^a|b$"] * 2 == [partitions_of(searched, LAYOUT).name, owners_of(searched, router).name]
 
 
-# What is no column of keys
+# Values that are not columns of keys
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_no_column_of_keys_is_refused_and_shows_no_key(column: Any, found: str) 
             ask(column, LAYOUT)
         assert found in str(raised.value)
         error: BaseException | None = raised.value
-        while error is not None:  # Neither does an error that it came from.
+        while error is not None:  # The errors that caused it do not, either.
             assert "secret" not in repr(error.args)
             assert "77" not in repr(error.args)
             error = error.__cause__ or error.__context__
@@ -222,7 +222,7 @@ def test_names_of_owners_are_encoded_and_one_without_an_owner_matters_only_to_it
         owners_of(OF_TEXTS[kind](KEYS), router)
 
 
-# Packages that are not there
+# Missing packages
 
 WITHOUT = """
 import sys

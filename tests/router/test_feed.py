@@ -1,6 +1,6 @@
-"""The feed, by transcripts: when look-ups may believe a table, as time passes and its source tells this and that.
+"""The feed, by transcripts: when look-ups may believe a table, as time passes and its source reports various things.
 
-Each line is `time verb words -> what a look-up then finds, and what is told to the operator`.
+Each line is `time verb words -> what a look-up then finds, and the notices for the operator`.
 """
 
 import gc
@@ -29,7 +29,7 @@ KEY = "somebody's name"
 
 
 class Story:
-    """A feed, a ledger's fold and a clock, moved on by the lines of a transcript."""
+    """A feed, a ledger's fold and a clock, driven by the lines of a transcript."""
 
     def __init__(self, *, layout: Layout | None = None, max_age: float | None = 10.0) -> None:
         self.now = 0.0
@@ -137,7 +137,7 @@ SCRIPTS = {
 4.2 read         -> NoOwner
 4.3 beat a       -> a, router.recovered
 """,
-    # Three leases without a read, and three leases after an outage, are none without a sign of a member.
+    # Three leases without a read, or three leases after an outage, do not count as three without a member's sign.
     "a reader that cannot read does not take that for the others silence": """
 0.0 begin 4      -> NoOwner
 0.1 join a       -> a
@@ -182,7 +182,7 @@ def test_a_ledger_with_another_layout_is_refused_with_both_spelled_out() -> None
         "the ledger records another since its genesis: slots=64, partitions=4, tags=off against slots=64, "
         "partitions=8, tags=off (unequal: partitions)"
     ) == story.feed.error.found
-    # The layout stays the first one: a look-up that is under way holds the old rows and the old mask.
+    # The first layout stays: a look-up in progress holds the old rows and the old mask.
     story = Story()
     story.replay("0.0 begin 4\n0.1 join a\n0.2 reopen")
     story.state = State(at=1)
@@ -196,15 +196,15 @@ MESSAGES = {
         {NOT_READ} (the last try: the disk is full): wait for it with `await_table`, or see why it cannot be read""",
     "0 begin 4\n0 join a\n4 away\n12.34 wait": """
         the owner of slot 18 was wanted, but the ledger memory was last read 12.3 s ago, up to offset 3, and max_age is
-        10 s (the last try: the disk is full): see why it cannot be read; look-ups go on by themselves once it is read
+        10 s (the last try: the disk is full): see why it cannot be read; look-ups resume automatically once it is read
         again""",
     "0 begin 4\n0 join a\n4 read": """
-        the owner of slot 18 was wanted, but nobody is alive on memory (last heard 4.0 s ago: member a at a:1): start a
-        member, or see why the members cannot reach the ledger""",
+        the owner of slot 18 was wanted, but no member is alive on memory (last heard 4.0 s ago: member a at a:1): start
+        a member, or see why the members cannot reach the ledger""",
     "0 read": """
         the owner of a key was wanted, but no member ever joined, no group has begun on memory: start a member""",
     "0 begin 4\n0 join a\n1 leave a": """
-        the owner of slot 18 (partition 2 of memory) was wanted, but the group has no member any more: all of them left
+        the owner of slot 18 (partition 2 of memory) was wanted, but the group no longer has a member: all of them left
         or were expired: start a member""",
     "0 close": """
         the owner of a key was wanted, but this router was closed before: look up before closing, or open another
@@ -221,7 +221,7 @@ def test_an_error_says_what_was_wanted_what_was_found_and_what_to_do(script: str
 
 
 def test_each_look_up_that_fails_raises_an_error_of_its_own_without_a_context() -> None:
-    """An error that is raised again and again grows its traceback, and keeps every caller's variables alive."""
+    """An error that is raised repeatedly grows its traceback, and keeps every caller's variables alive."""
     story = Story()
     story.act("fail")
     first, second = (refused_by(lambda: story.router.owner(KEY)) for _ in range(2))
@@ -230,7 +230,7 @@ def test_each_look_up_that_fails_raises_an_error_of_its_own_without_a_context() 
 
 
 def test_an_error_made_late_still_tells_of_the_plight_that_it_is_for() -> None:
-    """A look-up may be about to explain a failure when another source has begun and the members have gone."""
+    """A look-up may be about to explain a failure when another source has already begun and the members have gone."""
     story = Story()
     story.replay("0 begin 4\n0 join a\n4 read")
     silent = story.feed.view
@@ -257,7 +257,7 @@ def test_waiting_ends_with_a_table_without_members_or_with_the_error_that_ended_
     ):
         story.feed.await_table(0.01)
     story.act("read")
-    story.feed.await_table(0)  # There is no member, and that is certain.
+    story.feed.await_table(0)  # It is certain that the group has no member.
     story.replay("0.1 begin 4\n0.2 join a")
     story.feed.await_table(0)
     story.replay("20 wait")
@@ -275,7 +275,7 @@ def test_a_watch_yields_what_changed_since_its_table_and_a_first_table_is_a_chan
     story.replay("0 begin 4\n0 join a")
     a = [Owner("a", "a:1", i, 1_002) for i in range(4)]
     assert [Change(i, None, a[i], 3) for i in range(4)] == [early.take(0) for _ in range(4)]
-    found: list[str] = []  # A program looks up in the notification.
+    found: list[str] = []  # A program looks up keys inside the notification.
     watch = story.feed.watch(tell=lambda: found.append(story.router.owner(KEY).name))
     assert story.router.table is watch.table
     assert watch.take(0) is None
@@ -341,7 +341,7 @@ def test_a_feed_does_not_keep_its_watches_alive() -> None:
 
 
 class Egg(Feed):
-    """Good for `left` seconds, and then for ever spoilt."""
+    """Good for `left` seconds, and then spoilt forever."""
 
     def __init__(self, *left: float) -> None:
         self.left = [*left]

@@ -64,7 +64,7 @@ def test_a_group_that_died_is_left_out_and_is_back_with_its_first_member(pair: P
 
 
 def test_a_role_always_has_a_leader_while_one_group_looks_for_another(pair: Pair) -> None:
-    """The paper's continuous availability: a member of each group is lost, one after the other, and none is missed."""
+    """The paper's continuous availability: each group in turn loses a member, and look-ups always find an owner."""
     _, green, groups = pair
     green.kill(groups["green"].owner("key").name)
     for _ in range(40):
@@ -82,8 +82,8 @@ def test_when_no_group_answers_the_error_says_why_for_each(pair: Pair) -> None:
     with pytest.raises(NoOwner) as caught:
         groups.owners("secret-key")
     assert "owners of a key were wanted" == caught.value.wanted
-    assert "group blue: nobody is alive" in caught.value.found
-    assert "group green: nobody is alive" in caught.value.found
+    assert "group blue: no member is alive" in caught.value.found
+    assert "group green: no member is alive" in caught.value.found
     assert caught.value.remedy.startswith("start a member")
     assert "secret" not in str(caught.value)
 
@@ -95,7 +95,7 @@ def test_different_troubles_make_one_failed_look_up() -> None:
         Groups({"silent": silent, "closed": closed}).owners_of_role(1)
     assert LookupFailed is type(caught.value)
     assert "group silent: it was given none; group closed: this router was closed before" in caught.value.found
-    with pytest.raises(BadKey):  # It is the caller's mistake, and not a group without an answer.
+    with pytest.raises(BadKey):  # This is the caller's mistake, not a group without an answer.
         Groups({"blue": static("a")}).owners(7)  # type: ignore[arg-type]
 
 
@@ -148,7 +148,7 @@ ROW = Layout(slots=64, partitions=4)
             [SharedHost("one", ("blue", "green"), (0,)), SharedHost("two", ("blue", "green"), (3,))],
         ),
         ({"blue": static("one:1", "two:1"), "green": static("three:1", "four:1")}, []),
-        # Role 2 is partition 2 of four and 0 of two: both leaders are on `one`. No role has both on `two`.
+        # Role 2 is partition 2 of four and partition 0 of two: both leaders are on `one`. No role has both on `two`.
         (
             {
                 "blue": static("two:1", "three:1", "one:1", "three:1", layout=ROW),
@@ -160,7 +160,7 @@ ROW = Layout(slots=64, partitions=4)
             {"blue": static("one:1"), "green": static("two:1"), "red": static("one:2")},
             [SharedHost("one", ("blue", "red"), (0,))],
         ),
-        ({"blue": static(""), "green": static("")}, []),  # A member without an address is on no host.
+        ({"blue": static(""), "green": static("")}, []),  # A member without an address is not on any host.
     ],
 )
 def test_hosts_that_serve_a_role_twice_are_told(routers: dict[str, Router], expected: list[SharedHost]) -> None:

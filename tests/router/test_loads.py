@@ -1,4 +1,4 @@
-"""Load profiles: what they count, what they refuse, and that a skewed load is evened out by what they tell."""
+"""Load profiles: what they count, what they refuse, and that they help to even out a skewed load."""
 
 import json
 import math
@@ -23,7 +23,7 @@ from neli_router.protocols.induction.records import Genesis, Handover, Join, Loa
 from neli_router.router.loads import SLOTS_KEPT, LoadProfile
 from neli_router.status.group_view import GroupView
 
-LAW = settings(deadline=None)  # A law holds at whatever speed this machine has to spare.
+LAW = settings(deadline=None)  # A law holds at any speed that this machine can spare.
 LAYOUT = Layout(slots=64, partitions=8)
 KEYS = ["a", "b", "a", None, "customer-7"]
 
@@ -92,11 +92,11 @@ def test_a_column_of_numbers_has_no_profile_and_columns_need_their_extra(monkeyp
         LoadProfile.of_columns(pa.array(["a"]), LAYOUT)
 
 
-# What the group is told
+# Loads for the group
 
 
 def test_every_partition_is_told_with_a_load_above_zero_that_a_ledger_takes() -> None:
-    """One without any would else count as the mean of the others."""
+    """Otherwise a partition without a load would count as the mean of the others."""
     told = profile(["a"]).loads()
     assert {LAYOUT.partition("a"): 1.0} == {partition: load for partition, load in told.items() if load > 1e-6}
     assert (8, True) == (len(told), min(told.values()) > 0)
@@ -154,7 +154,7 @@ def test_a_file_that_is_no_json_or_not_there_or_far_too_large_is_refused(tmp_pat
         LoadProfile.read(path)
     for text in ("", "{", '{"partitions": [NaN]}', '{"layout"', "\udcff"):
         path.write_bytes(text.encode(errors="surrogateescape"))
-        with pytest.raises(ConfigError, match="is no JSON"):
+        with pytest.raises(ConfigError, match="is not JSON"):
             LoadProfile.read(path)
     with path.open("wb") as file:
         file.truncate(1 << 30)
@@ -162,7 +162,7 @@ def test_a_file_that_is_no_json_or_not_there_or_far_too_large_is_refused(tmp_pat
         LoadProfile.read(path)
 
 
-# What it is for
+# The purpose: evening out the load
 
 
 def zipf(keys: int, exponent: float) -> LoadProfile:
@@ -172,7 +172,7 @@ def zipf(keys: int, exponent: float) -> LoadProfile:
 
 
 def group(size: int) -> State:
-    """Members that joined one after the other, and have what they are to have."""
+    """Members that joined one after another, and own their targets."""
     state = State(at=1)
     genesis = Genesis(by="m0", layout=Layout(), lease=1.0, guarantee="exclusive", base=1, version=1)
     joins = [Join(by=f"m{n}", name=f"m{n}", versions=(1, 1), at=n + 2) for n in range(size)]
@@ -191,7 +191,7 @@ def handed_over(state: State) -> State:
 
 
 def evened_out(state: State, told: LoadProfile) -> tuple[list[float], list[int], float]:
-    """The busiest member's load after each change, as a multiple of what is fair, and the moves of each."""
+    """The busiest member's load after each change, as a multiple of a fair share, and the number of moves of each."""
     balances: list[float] = []
     moves: list[int] = []
     share = 0.0
@@ -207,7 +207,7 @@ def evened_out(state: State, told: LoadProfile) -> tuple[list[float], list[int],
 
 
 def test_a_zipf_load_is_even_after_one_change_of_few_moves_unless_one_slot_is_more_than_a_member_should_carry() -> None:
-    """With eight members the first key alone is more than an eighth of the load."""
+    """With eight members, the first key alone is more than an eighth of the load."""
     told = zipf(100_000, 1.1)
     slot, load = told.hottest(1)[0]
     assert Layout().slot("instrument-1") == slot

@@ -1,4 +1,4 @@
-"""The reader of a store of owners, apart from any store. tests/drivers/owners has it with a real Redis."""
+"""The reader of a store of owners, without a real store. tests/drivers/owners tests it with a real Redis."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -22,7 +22,7 @@ CARD = Card("a", "a:1")
     ("expires_in", "late_in", "expected"),
     [
         (2000, None, 2000),
-        (-500, None, 0),  # It expired, at the latest now.
+        (-500, None, 0),  # It expired by now at the latest.
         (-500, 3.0, 3000),
         (500, 3.0, 3000),
         (4000, 3.0, 4000),
@@ -33,12 +33,12 @@ def test_a_holder_does_not_expire_before_it_could_renew(expires_in: int, late_in
     late = {} if late_in is None else {"life": NOW + late_in}
     found = renewable({"life": (CARD, NOW_MS + expires_in)}, NOW_MS, late, NOW)
     assert {"life": (CARD, NOW_MS + expected)} == found
-    # One that took itself back is not late.
+    # A holder that withdrew is not late.
     assert {"life": (CARD, 0)} == renewable({"life": (CARD, 0)}, NOW_MS, late, NOW)
 
 
 class Shelf:
-    """A store that is here or away, as it is told. Its one holder has `left_ms` to live."""
+    """A store that is here or away, as the test sets it. Its one holder has `left_ms` to live."""
 
     address = "shelf://here"
 
@@ -70,7 +70,7 @@ class Shelf:
 
 
 class Seen:
-    """All that a tap was told: how many were alive each time, or None for an outage."""
+    """Everything that a tap received: how many holders were alive each time, or None for an outage."""
 
     def __init__(self) -> None:
         self.told: list[int | None] = []

@@ -1,4 +1,4 @@
-"""The router: look-ups over real ledgers and threads. test_feed.py tells when a feed believes its source."""
+"""The router: look-ups over real ledgers and threads. test_feed.py tests when a feed believes its source."""
 
 import copy
 import gc
@@ -143,10 +143,12 @@ def test_a_configuration_or_an_address_opens_the_ledger_and_speaks_where_the_cal
 
 
 def test_what_is_no_source_is_refused(log: MemoryLog) -> None:
-    with pytest.raises(ConfigError, match="sqlight is no known kind of ledger: did you mean sqlite"):
+    with pytest.raises(ConfigError, match="sqlight is not a known kind of ledger: did you mean sqlite"):
         Router("sqlight:ledger.db")
-    # A handle that is open already could not be opened again, which a forked child must do.
-    with pytest.raises(ConfigError, match="a MemoryLedger is no source: give a Config, an address, or a function that"):
+    # An open handle could not be opened again, which a forked child must do.
+    with pytest.raises(
+        ConfigError, match="a MemoryLedger is not a source: give a Config, an address, or a function that"
+    ):
         Router(cast("Any", MemoryLedger(log)))
 
 
@@ -168,7 +170,7 @@ def test_a_static_router_needs_no_ledger() -> None:
     with Router.static(owners, LAYOUT, name="b") as router:
         assert owners[LAYOUT.partition("key")] == router.owner("key")
         assert ["<Router of a static table: at offset 0, 0.0 s old>", None] == [repr(router), router.error]
-        router.feed.fork()  # As in a child, where there is nothing to break.
+        router.feed.fork()  # Like in a child, where a fork cannot break anything.
         router.reopen()
         assert [key for key in map(str, range(9)) if LAYOUT.partition(key) == 1] == router.mine(map(str, range(9)))
     with pytest.raises(Closed):
@@ -193,7 +195,7 @@ def test_a_router_may_be_opened_before_the_first_member_and_makes_no_ledger(
         ledger = SqliteLedger(path)
         write(ledger, genesis(), join("a"))
         router.await_table(PATIENCE)
-        # It may have read the file before there was a record in it: it is certain that nobody is alive then.
+        # It may have read the file before there was a record in it: then it is certain that no member is alive.
         until(lambda: isinstance(view := router.feed.view, Table) and view.rows, "a table in which all have owners")
         assert "a" == router.owner("key").name
         ledger.close()
@@ -201,7 +203,7 @@ def test_a_router_may_be_opened_before_the_first_member_and_makes_no_ledger(
 
 
 def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller(log: MemoryLog) -> None:
-    """As that of a Kafka does whose port takes connections and never answers."""
+    """Like the driver of a Kafka whose port accepts connections and never answers."""
     answers = threading.Event()
     handles: SimpleQueue[Flaky] = SimpleQueue()
 
@@ -286,7 +288,7 @@ def test_a_defect_in_the_reading_thread_is_no_reason_to_trust_the_last_table(log
 
 
 def test_a_reader_that_hung_and_comes_back_disturbs_no_other(log: MemoryLog) -> None:
-    """Closing gave up waiting for it. All that it then says is of a ledger that another reader has opened since."""
+    """Closing gave up waiting for it. Another reader has opened the ledger since, so its news must not count."""
     handles: list[Flaky] = []
 
     def open_ledger() -> Ledger:

@@ -1,4 +1,4 @@
-"""A forked child has the router's memory and none of its threads: look-ups raise until it opens the ledger itself."""
+"""A forked child has the router's memory but not its threads: look-ups raise until it opens the ledger itself."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ from tests.member.test_fork import in_child
 from tests.support.groups import LAYOUT, genesis, join, write
 from tests.support.waiting import PATIENCE
 
-# From 3.12 on, Python warns of a fork in a process that has threads. That is what is tested here.
+# From 3.12 on, Python warns about a fork in a process with threads, which is what these tests do.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
@@ -68,7 +68,7 @@ def test_look_ups_in_a_child_raise_forked_which_says_what_to_do_until_it_reopens
         f"the owner of slot {LAYOUT.slot('key')} was wanted, but this process is a fork, and what reads the ledger "
         "stayed in its parent: reopen the router here; if a member feeds it, open a member here"
     ) == in_child(lambda: str(refused_by(lambda: router.owner("key"))))
-    # The parent went on all the while, and saw what the child wrote.
+    # The parent kept going, and saw what the child wrote.
     assert "c" == changed_to(router, path, join("c"), Leave(by="b"))
 
 
@@ -86,7 +86,7 @@ def test_a_child_that_closes_or_just_ends_leaves_its_parent_and_its_watches_alon
 
 
 def test_locks_that_other_threads_held_do_not_stop_the_child(router: Router) -> None:
-    """Threads do not live on in a child; their locks stay locked there for ever."""
+    """Threads do not survive in a child; their locks stay locked there forever."""
     held, release = threading.Barrier(3), threading.Event()
 
     def hold(lock: threading.Condition) -> None:
@@ -161,7 +161,7 @@ def test_an_async_router_reopens_in_the_childs_own_loop(path: Path) -> None:
                 await router.close()
                 return f"{said} {name}"
 
-            # The child is in the middle of its parent's loop, so it takes a thread for one of its own.
+            # The child is in the middle of its parent's loop, so it uses a thread for its own loop.
             assert "Forked a" == in_child(lambda: in_thread(lambda: asyncio.run(child())))
             assert not waiting.done()
             append(path, join("b"), Leave(by="a"))

@@ -1,4 +1,4 @@
-"""The table: made from a fold's state, read by row or the longer way, and compared with the next one."""
+"""The table: made from a fold's state, read by row or on the slow path, and compared with the next table."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -16,7 +16,7 @@ from neli_router.router.ledger_reader import table_of
 from neli_router.router.table import ROWS_MAX, Owner, Peer, Table
 from neli_router.router.watch import Change, changes
 
-LAW = settings(deadline=None)  # A law holds at whatever speed this machine has to spare.
+LAW = settings(deadline=None)  # A law holds at any speed that this machine can spare.
 BASE = 1_000_000
 LAYOUTS = st.builds(
     lambda slots, share, tags: Layout(slots=slots, partitions=max(1, int(min(slots, 600) * share)), tags=tags),
@@ -82,7 +82,7 @@ def test_a_row_is_as_short_as_the_layout_allows(layout: Layout, rows: int) -> No
 
 
 def test_a_table_with_a_hole_has_no_rows_but_the_same_mask() -> None:
-    """A look-up that is under way may have read the one from the old table, and the other from the new one."""
+    """A look-up in progress may have read one of them from the old table, and the other from the new table."""
     whole = Table.static([Owner("a", "", 0, 1), Owner("b", "", 1, 1)], Layout(slots=4, partitions=2))
     holed = Table.static([Owner("a", "", 0, 1), None], Layout(slots=4, partitions=2))
     assert (2, 0) == (len(whole.rows), len(holed.rows))
@@ -93,7 +93,7 @@ def test_a_table_with_a_hole_has_no_rows_but_the_same_mask() -> None:
     ("records", "found"),
     [
         ([], "no member ever joined the group"),
-        ([join("a"), Leave(by="a-1")], "the group has no member any more: all of them left or were expired"),
+        ([join("a"), Leave(by="a-1")], "the group no longer has a member: all of them left or were expired"),
     ],
 )
 def test_a_look_up_without_an_owner_says_why(records: Sequence[Record], found: str) -> None:
@@ -130,7 +130,7 @@ def test_what_is_no_key_is_refused_among_many_too(layout: Layout) -> None:
             assert caught.value.__context__ is None
         with pytest.raises(BadKey):
             table.held_by("a", [cast("Any", bad)])
-    # A text is a collection of texts to Python, and each of its letters would have an owner.
+    # To Python, a text is a collection of texts, and each of its letters would have an owner.
     for one in ("abc", b"abc"):
         with pytest.raises(BadKey, match=r"several keys were wanted, but found one (str|bytes): put it into a list"):
             table.owners(cast("Any", one))

@@ -1,11 +1,12 @@
 """The job of `publish_prices`, with a weapon that goes off in its own commit: see `takeovers`.
 
-    AIMED_AT=kill:3     the third commit of rows is made in the table's log; before the driver hears of it, it and
-                             its JVM get SIGKILL
+    AIMED_AT=kill:3     the third commit of rows is made in the table's log; before the driver learns of it, the driver
+                             and its JVM get SIGKILL
     AIMED_AT=stop:3     just before the third is made, and after all checks, the whole host gets SIGSTOP; when it
                              wakes up, it makes the commit
 
-The aim is Delta's own call that makes an entry of the log. `AIMED_NOTE` names a file for what it aimed at.
+The weapon goes off in Delta's own call that makes an entry of the log. `AIMED_NOTE` names a file that records its
+target.
 """
 
 import os

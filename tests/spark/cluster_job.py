@@ -1,18 +1,18 @@
-"""A job such as a user writes one, and all that goes wrong in it on a cluster. test_standalone.py runs it.
+"""A job like a user's, with everything that can go wrong in it on a cluster. test_standalone.py runs it.
 
     python cluster_job.py MASTER FOLDER POSTGRESQL REDIS        prints a line of JSON after each batch
 
-A database is redis://..., or how psycopg finds a PostgreSQL. The first part writes into each of them, and a stage is a
-single task. Its first run waits, so that Spark starts a second on the other executor:
+A database is redis://..., or a PostgreSQL address for psycopg. The first part writes into each database, and a stage is
+a single task. Its first run waits, so that Spark starts a second run on the other executor:
 
-    batch 1   the first waits in the middle of its first write until the second begins; then both write, side by side
-    batch 2   the first waits until the second has written all, then comes with the same batch; and then both end
+    batch 1   the first waits in the middle of its first write until the second begins; then both write concurrently
+    batch 2   the first waits until the second has written all, then sends the same batch; and then both end
 
 The second part writes into PostgreSQL:
 
-    batch 3   the task of partition 0 wrote, and did not commit: it names its process, and waits to be killed
+    batch 3   the task of partition 0 has written, but not committed: it names its process, and waits to be killed
     batch 4   each task fails after it has committed
-    batch 5   a newer owner has taken partition 5 over, as the test sees to
+    batch 5   a newer owner has taken over partition 5: the test arranges that
 
 The last part appends to the fenced table in FOLDER/table. The test kills an executor while it writes.
 """
@@ -39,7 +39,7 @@ from neli_router.spark import RedisReceiver, SqlReceiver, append_rows, session
 PATIENCE = 300.0
 PARTITIONS, ROWS = 8, 800
 TABLE_ROWS = 200_000
-"""Enough that a task writes for a while."""
+"""Enough rows that a task writes for a while."""
 
 TERMS = {partition: 100 + partition for partition in range(PARTITIONS)}
 SECOND_PART = "--- the second part ---"
@@ -51,8 +51,8 @@ SETTINGS = {
     "spark.speculation.minTaskRuntime": "100ms",
     "spark.speculation.multiplier": "1.1",
     "spark.speculation.quantile": "0.1",
-    "spark.speculation.task.duration.threshold": "500ms",  # Else a stage of a single task is never run twice.
-    "spark.sql.adaptive.coalescePartitions.enabled": "false",  # Or few rows would make a single task.
+    "spark.speculation.task.duration.threshold": "500ms",  # Otherwise a stage of a single task never runs twice.
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",  # Otherwise few rows would make a single task.
     "spark.sql.shuffle.partitions": "1",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -63,7 +63,7 @@ def main(master: str, folder: Path, addresses: list[str]) -> None:
         for number, address in enumerate(addresses):
             for batch in (1, 2):
                 written(spark, Mishap(address, batch, folder / f"{number}-{batch}"), number)
-        print(SECOND_PART, file=sys.stderr, flush=True)  # noqa: T201 - the test reads it, as all that is printed here.
+        print(SECOND_PART, file=sys.stderr, flush=True)  # noqa: T201 - the test reads all output.
         spark.conf.set("spark.sql.shuffle.partitions", "4")
         for batch in (3, 4):
             written(spark, Mishap(addresses[0], batch, folder / f"0-{batch}"), 0)
@@ -87,8 +87,8 @@ def written(spark: SparkSession, mishap: "Mishap", number: int) -> None:
 
 
 def appended(spark: SparkSession, table: FencedTable, batch: int) -> tuple[int, ...]:
-    """Spark gives up a job whose executor dies between the leave to commit a task and the word that it has. The user
-    starts it again."""
+    """If an executor dies between the permission to commit a task and its confirmation, Spark gives up the job. The
+    user starts it again."""
     rows: DataFrame = spark.range(TABLE_ROWS, numPartitions=2).selectExpr("id", partition_of("id"))
     rows = rows.withColumn("text", md5(col("id").cast("string")))
     for _ in range(2):
@@ -102,13 +102,13 @@ def partition_of(number: str) -> str:
 
 
 class Mishap:
-    """The mishap of the first run of each task that writes a batch into a database."""
+    """The mishap in the first run of each task that writes a batch into a database."""
 
     def __init__(self, address: str, batch: int, note: Path) -> None:
         self.address, self.batch, self.note = address, batch, note
 
     def receiver(self, connect: Callable[[], Any]) -> tuple[Any, Callable[..., Any]]:
-        """The receiver, and what it is given to write with."""
+        """The receiver, and the function that it writes with."""
         if self.address.startswith("redis:"):
             return RedisReceiver(f"{self.note.parent}/prices", connect), self.commands
         return SqlReceiver("mishaps", connect), self.insert
@@ -151,13 +151,14 @@ class Mishap:
     def in_write(self, partitions: set[int]) -> None:
         if (self.batch, run()) == (1, 0):
             wait_for(self.note.exists)
-        # If an executor is lost with what others still have to fetch, Spark counts the runs of a task from the start.
+        # If an executor is lost together with output that others still have to fetch, Spark counts a task's runs from
+        # the start.
         if (self.batch, run(), self.note.exists()) == (3, 0, False) and 0 in partitions:
             self.note.write_text(f"{os.getppid()}\n")  # The daemon, whose parent is the executor.
             wait_for(self.note.with_name("never").exists)
 
     def at_end(self) -> None:
-        """Spark kills the run that is later: so the one that has written all waits for the other one."""
+        """Spark kills the later run: so the run that has written everything waits for the other."""
         if (self.batch, run()) == (2, 0):
             self.note.touch()
         if (self.batch, run()) == (2, 1):
@@ -174,7 +175,7 @@ def run() -> int:
 
 
 def wait_for(holds: Callable[[], bool]) -> None:
-    """As `until`, which the executors cannot import."""
+    """Like `until`, which the executors cannot import."""
     give_up_at = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < give_up_at, "it did not come true"

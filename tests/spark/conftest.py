@@ -9,6 +9,6 @@ from tests.support.servers.postgresql import postgresql
 
 @pytest.fixture(scope="session")
 def database() -> Iterator[str]:
-    """How to connect to a PostgreSQL. Each test has tables and resources of its own."""
+    """How to connect to a PostgreSQL. Each test has its own tables and resources."""
     with postgresql() as address:
         yield address

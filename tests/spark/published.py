@@ -1,4 +1,4 @@
-"""The rows that `publish_prices` makes of ticks. Code that knows no Spark judges whether each is in the table once."""
+"""The rows that `publish_prices` makes of ticks. Code without Spark judges whether each is in the table once."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ __all__ = ["BAR_SECONDS", "LAYOUT", "LEASE", "Bench", "bars_made", "rows_of"]
 
 LAYOUT = Layout(partitions=4)
 LEASE = 15.0
-"""Seconds. Spark keeps both cores busy for seconds now and then, and shorter leases would be lost by it."""
+"""Seconds. Spark now and then keeps both cores busy for seconds, and shorter leases would be lost."""
 
 BAR_SECONDS = 60
 
@@ -50,11 +50,11 @@ class Bench:
         return {at.batch for at in self.table.progress().values()}
 
     def landed(self) -> list[dict[int, int]]:
-        """Partition -> batch, of each commit."""
+        """Partition -> batch, for each commit."""
         return [dict(it.batches) for it in commits_of(self.table.path) if it.batches]
 
     def require_whole(self, intervals: Sequence[pa.Table]) -> None:
-        """Each tick of these is there once."""
+        """Each tick of `intervals` is there once."""
         ticks, rows = pa.concat_tables(intervals), rows_of(self.table)
         made = {it["values"]: it["counts"] for it in ticks["instrument"].value_counts().to_pylist()}
         assert counted(rows, made).is_exact

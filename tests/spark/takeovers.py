@@ -1,11 +1,11 @@
-"""Three hosts' jobs over one table of ticks, and all that must not cost a tick: for the test and for the benchmark.
+"""Three hosts' jobs over one table of ticks, and the faults that must not cost a tick: for the test and the benchmark.
 
-    charlie   driver, killed -9 by itself the moment after its commit was made   its job is started again
+    charlie   driver, kills itself (-9) right after its commit was made          its job is started again
     alpha     whole host, stopped just before its commit, for longer than a lease, and woken: the zombie
     bravo     whole host, killed -9 in mid-run                                   alpha and charlie do the rest
 
-Hosts are those of `neli pipeline`; `aimed_job` holds the weapons. It takes as long as it takes: each act waits for what
-the table shows.
+The hosts are those of `neli pipeline`; `aimed_job` holds the weapons. The play takes as long as it takes: each act
+waits for what the table shows.
 """
 
 import os
@@ -39,39 +39,41 @@ __all__ = ["LEASE", "TICKS", "Outcome", "play"]
 AIMED = Path(__file__).with_name("aimed_job.py")
 PARTITIONS, INTERVALS, HALF, SECONDS = 12, 8, 4, 60
 LEASE = 15.0
-"""A shorter one is lost by all hosts at once while other tests take all cores, since these are niced and start JVMs."""
+"""All hosts lose a shorter lease together while other tests take all cores, since the hosts are niced and start
+JVMs."""
 
 TICKS = int(os.environ.get("NELI_TEST_TICKS", "60000"))
-"""The tests write this number. A million take some seconds more; `python -m benchmarks pipeline` writes a million."""
+"""The tests write this many ticks. A million takes some seconds more; `python -m benchmarks pipeline` writes a
+million."""
 
 LOOK_EVERY = 0.05
 PATIENCE = 600.0
-"""Seconds from one commit or started job to the next. Starting a JVM takes most of it, on a machine that does other
-things as well."""
+"""Seconds from one commit or started job to the next. On a machine that also does other work, starting a JVM takes most
+of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it."""
+    """The outcome of the play."""
 
     count: Count
     has_same_bars: bool
     codes: dict[str, int]
-    """Of the jobs at the end."""
+    """The exit codes of the jobs at the end."""
     seconds: float
     log: str
-    """Of the zombie's job, from when it woke up."""
+    """The log of the zombie's job, from when it woke up."""
     killed_at_commit: bool
     """The driver that was killed in its commit had made it: the table has its files."""
     zombie_code: int
     zombie_files: list[str]
-    """Of those that the zombie was about to commit, the ones that are in the table."""
+    """The files in the table that the zombie was about to commit."""
     takeovers: dict[str, float]
     """Seconds from the act until others had landed in all partitions of that host."""
 
 
 def play(folder: Path, ticks: int) -> Outcome:
-    """The whole of it, with so many ticks."""
+    """Play all acts, with `ticks` ticks."""
     market = list(Market(instruments=200, seconds=SECONDS).split(ticks, INTERVALS))
     with ExitStack() as stack:
         play = _Play(folder, stack, market)
@@ -87,7 +89,7 @@ class _Play:
         self.table = FencedTable.create(folder / "table", BARS, Layout(partitions=PARTITIONS), first_batch=1)
         self.hosts: dict[str, HostProcesses] = {}
         self.took: dict[str, tuple[dict[int, int], float]] = {}
-        """Of a host: its partitions with their terms, and when it was stopped or killed, by the wall clock."""
+        """Host -> its partitions with their terms, and when it was stopped or killed, by the wall clock."""
         self.codes: dict[str, int] = {}
         self.zombie_code, self.zombie_log = 0, ""
         self._jobs_started, self._came_to, self._progress_at = 0, (0, 0), host_clock()
@@ -97,7 +99,7 @@ class _Play:
             self._feed.append(interval)
         for name, aim in (("alpha", "stop:3"), ("bravo", ""), ("charlie", "kill:2")):
             self._start(name, aim)
-        # A job that is starting can lose its lease where cores are few, and then begins anew, with its aim.
+        # A job that is starting can lose its lease where cores are few, and then starts again, with its aim.
         self._await(lambda: bool(self.aimed_at("charlie")) and self._ended("charlie") == -signal.SIGKILL, "the kill")
         self._start_job("charlie", AIMED_AT="")
 
@@ -113,7 +115,7 @@ class _Play:
         self._start_job("alpha", AIMED_AT="")
 
         self._await(lambda: self._has_come_to(HALF), "the first half of the ticks")
-        for interval in self._market[HALF:-1]:  # Without the last one, no host can be at the end.
+        for interval in self._market[HALF:-1]:  # Without the last one, no host can reach the end.
             self._feed.append(interval)
         self._await(lambda: self._is_at_work("bravo"), "a step of the second half")
         self._take("bravo")
@@ -141,13 +143,13 @@ class _Play:
         )
 
     def aimed_at(self, name: str) -> list[str]:
-        """The files of the commit that the weapon of this host went off in; none before that."""
+        """The files of the commit in which this host's weapon went off; none before that."""
         note = self._folder / f"{name}.note"
         return [Path(path).name for path in note.read_text().split()] if note.exists() else []
 
     def _start(self, name: str, aim: str) -> None:
         options = ["--ledger", self._ledger, "--layout-partitions", str(PARTITIONS), "--lease", str(LEASE)]
-        options += ["--snapshot-every", "1000000"]  # None: the whole ledger is read again.
+        options += ["--snapshot-every", "1000000"]  # So no snapshot: the whole ledger is read again.
         job = ["--ticks", self._folder / "ticks", "--table", self._folder / "table", "--seconds", SECONDS]
         self.hosts[name] = self._stack.enter_context(
             HostProcesses(
@@ -165,12 +167,12 @@ class _Play:
         self._jobs_started += 1
 
     def _start_job(self, name: str, **environment: str) -> None:
-        """Anew, after it has ended."""
+        """Start a job again after it has ended."""
         self.hosts[name].start_job(**environment)
         self._jobs_started += 1
 
     def _ended(self, name: str) -> int | None:
-        """The job's exit code. One that lost its lease by the way is started again, as a supervisor does."""
+        """The job's exit code. A job that lost its lease in between is started again, like a supervisor would."""
         host = self.hosts[name]
         code = host.driver.poll()
         if code == EXIT_LOST and (name != "alpha" or self.zombie_log or not self.aimed_at(name)):
@@ -185,13 +187,13 @@ class _Play:
         self.took[name] = (self._terms(name), time.time())
 
     def _terms(self, name: str) -> dict[int, int]:
-        """Partition -> term, of those that this host landed in last, or raised the fence of."""
+        """Partition -> term, for the partitions that this host last landed in or raised the fence of."""
         owners = history_of(records_of(Config(self._ledger))).owners
         terms = {it: at.term for it, at in self.table.progress().items() if at.term is not None}
         return {it: term for it, term in terms.items() if owners.get((it, term)) == name}
 
     def _is_at_work(self, name: str) -> bool:
-        """Whether it is past the first half."""
+        """Whether the host is past the first half."""
         return any(at.batch > HALF for at in self.table.progress(self._terms(name)).values())
 
     def _is_taken(self, name: str) -> bool:
@@ -201,7 +203,7 @@ class _Play:
         return all(at.batch >= step for at in self.table.progress().values())
 
     def _await(self, awaited: Callable[[], bool], what: str) -> None:
-        self._progress_at = host_clock()  # What the test itself did is progress, too.
+        self._progress_at = host_clock()  # The test's own action counts as progress, too.
         while not awaited():
             commits = len(list((self.table.path / "_delta_log").glob("*.json")))
             if self._came_to != (came_to := (commits, self._jobs_started)):

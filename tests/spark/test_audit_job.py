@@ -25,7 +25,7 @@ from tests.support.records import expire, genesis, join
 pytestmark = pytest.mark.spark
 
 START = 3590.0
-"""Ten seconds before an hour ends on the members' clock."""
+"""Ten seconds before the end of an hour on the members' clock."""
 
 
 def history() -> list[Record]:
@@ -53,7 +53,7 @@ def test_each_run_copies_what_is_new_unless_the_ledger_was_made_anew(spark: Spar
     append(first, records[:12])
     copy_new(spark, f"sqlite://{first}", folder)
     append(second, [genesis("c"), *records[1:]])  # Longer than the first, so that no record is missing.
-    with pytest.raises(NeliError, match="began in another way: it was made anew"):
+    with pytest.raises(NeliError, match="began in another way: it was recreated"):
         copy_new(spark, f"sqlite://{second}", folder)
     assert entries(records[:12], first=1) == list(entries_of(archived(spark, folder)))
 
@@ -96,7 +96,7 @@ def test_a_tenure_over_several_hours_counts_in_each(spark: SparkSession) -> None
 
 
 def test_statistics_by_hour_member_and_partition_are_delta_tables(spark: SparkSession, tmp_path: Path) -> None:
-    """Alice led from 6 s and a bit until she died at 7.5; bob leads from 15, which is the next hour, until 16.5."""
+    """Alice led from 6 s and a bit until she died at 7.5; bob leads from 15, in the next hour, until 16.5."""
     write_tables(statistics_of(spark, tables_of(audited(entries(history(), first=1), one_clock=True))), tmp_path)
 
     def rows(name: str, *columns: str) -> list[tuple[Any, ...]]:

@@ -1,4 +1,4 @@
-"""All that works over Spark Connect: in a process of its own, because this one has a classic Spark already."""
+"""Everything that works over Spark Connect: in a separate process, because this one already has a classic Spark."""
 
 import os
 import subprocess
@@ -106,8 +106,8 @@ with group(Path(sys.argv[3]), drain_timeout=PATIENCE) as place:
     try:
         with place[2].share([ROLE], timeout=PATIENCE) as share, guarded(spark, share, end_within=None):
             ours = query()
-            # The agent ends when the job runs. One that is cancelled before, while the server plans it, may go on there
-            # for ever, and keep the cores from all that comes after.
+            # The agent ends when the job runs. A job that is cancelled earlier, while the server plans it, may run
+            # there forever, and keep the cores from everything that follows.
             losing = threading.Thread(target=lose, args=(place[0],))
             losing.start()
             spark.range(2).mapInArrow(endless, "id long").count()
@@ -126,11 +126,11 @@ spark.stop()
 
 
 def test_all_of_it_holds_over_spark_connect(tmp_path: Path) -> None:
-    """It has no JVM at hand, so a function that reached into one would fail."""
+    """The process has no JVM, so a function that used one would fail."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "files"), str(tmp_path / "table"), str(tmp_path)],
         cwd=Path(neli_router.__file__).parents[1],
-        # PySpark's own tests say so, and get a port that is free instead of the one that all others take.
+        # PySpark's own tests set this, and get a free port instead of the default one.
         env={**os.environ, "SPARK_TESTING": "1", "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""Every tick lands once, whatever happens to drivers and hosts, as `takeovers` tells."""
+"""Every tick lands once, whatever happens to drivers and hosts: see `takeovers`."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.spark.takeovers import TICKS, play
 
 @pytest.mark.spark
 @pytest.mark.process
-@pytest.mark.timeout(3600)  # Seconds. Only a test that hangs meets it: one that goes on, however slowly, is waited for.
+@pytest.mark.timeout(3600)  # Seconds. Only a test that hangs reaches it; slow progress is waited for.
 def test_every_tick_lands_once_while_drivers_and_hosts_are_killed_and_stopped(tmp_path: Path) -> None:
     outcome = play(tmp_path, TICKS)
     count = outcome.count

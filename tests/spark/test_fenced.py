@@ -1,4 +1,4 @@
-"""DataFrames in fenced tables: what Spark writes lands as one step, and is read by the table's own list of files."""
+"""DataFrames in fenced tables: what Spark writes lands in one step, and is read by the table's own list of files."""
 
 import re
 from datetime import UTC, date, datetime
@@ -36,7 +36,7 @@ def ids(rows: DataFrame) -> list[int]:
 
 
 def names(table: FencedTable) -> set[str]:
-    """Every file and folder of the table but its log."""
+    """Every file and folder of the table except its log."""
     found = (path.relative_to(table.path) for path in table.path.rglob("*"))
     return {str(path) for path in found if path.parts[0] != "_delta_log"}
 
@@ -70,7 +70,7 @@ def test_a_driver_that_was_deposed_while_spark_wrote_is_refused(spark: SparkSess
             table.commit(staging)
     assert 0 == read_table(spark, table).count()
     assert {"_neli"} == names(table)
-    # A batch without rows takes the step.
+    # A batch without rows takes the step, too.
     assert (1, 2) == append_rows(ticks(spark, 0), table, {1: 9, 2: 9}, 0).landed
     assert {2: Progress(9, 0)} == table.progress([2])
 
@@ -91,7 +91,7 @@ def test_columns_that_differ_and_foreign_rows_are_refused(spark: SparkSession, t
 
 def test_neither_a_failed_job_nor_unseen_files_leave_anything(spark: SparkSession, table: FencedTable) -> None:
     class Elsewhere(Staging):
-        """As on a machine whose disk the executors of other machines cannot write to."""
+        """Like on a machine whose disk the executors of other machines cannot write to."""
 
         def count(self) -> int:
             for path in self.folder.glob("partition=3/*"):
@@ -106,7 +106,7 @@ def test_neither_a_failed_job_nor_unseen_files_leave_anything(spark: SparkSessio
     with table.stage(ALL, 0) as staging:
         with pytest.raises(Exception, match="no"):
             stage_rows(rows, staging)
-        (staging.folder / "_temporary").mkdir(parents=True, exist_ok=True)  # As a job that is still running has it.
+        (staging.folder / "_temporary").mkdir(parents=True, exist_ok=True)  # Like a job that is still running.
         with pytest.raises(TableUnavailable, match="_temporary"):
             table.commit(staging)
     assert {"_neli"} == names(table)

@@ -1,4 +1,4 @@
-"""The guard: a job that lost its lease is cancelled and its process ends with 75; one that is revoked may finish."""
+"""The guard: a job that lost its lease is cancelled and its process ends with 75; a revoked job may finish."""
 
 import json
 import os
@@ -37,7 +37,8 @@ pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
 START_MAX = 600.0
 LEASE = 15.0
-"""Of the groups here: Spark keeps both cores busy for seconds now and then, and shorter leases would be lost by it."""
+"""The lease of the groups here: Spark now and then keeps both cores busy for seconds, and shorter leases would be
+lost."""
 
 ROLE = 3
 SCHEMA = pa.schema([pa.field("price", pa.int64())])
@@ -103,7 +104,7 @@ run_job(job)
 
 @contextmanager
 def group(folder: Path, *, drain_timeout: float) -> Iterator[tuple[Running, Member, Client]]:
-    """An agent that leads nothing, its client, and a member that leads all and gives it `ROLE`."""
+    """An agent that leads nothing, its client, and a member that leads all partitions and gives `ROLE` to the agent."""
     with (
         paired(folder, lease=LEASE, drain_timeout=drain_timeout) as (agent, other),
         Client(agent.options.socket, timeout=PATIENCE) as client,
@@ -118,7 +119,7 @@ def give(place: tuple[Running, Member, Client]) -> None:
 
 
 def take(place: tuple[Running, Member, Client]) -> None:
-    """It goes back, when the work has finished or the drain timeout is over."""
+    """The role goes back when the work has finished or the drain timeout is over."""
     place[1].unpin(ROLE)
 
 
@@ -131,7 +132,7 @@ def endless_without_sql(spark: SparkSession) -> None:
 
 
 def test_a_lost_share_cancels_what_began_in_its_block_or_later(spark: SparkSession, tmp_path: Path) -> None:
-    """In the block's thread, in threads that know nothing of it, and in a program that swallows the first error."""
+    """In the block's thread, in threads unknown to it, and in a program that swallows the first error."""
     begun = threading.Event()
 
     def write(rows: DataFrame, _: int) -> None:
@@ -235,15 +236,15 @@ def test_the_end_of_a_job_is_told_by_its_exit_code(
         run_job(job, end_within=None)
     told = "" if raised is None else f"neli: {type(raised).__name__}: {raised}\n"
     assert (code, told) == (caught.value.code, capsys.readouterr().err)
-    with pytest.raises(ZeroDivisionError):  # An error of the job itself is raised as it is.
+    with pytest.raises(ZeroDivisionError):  # An error of the job itself is raised unchanged.
         run_job(lambda: 1 // 0)
 
 
 class Driver(Closing):
-    """A job in a process of its own, with all the processes that belong to it."""
+    """A job in a separate process, with all the processes that belong to it."""
 
     def __init__(self, folder: Path, what: str, *options: str, **environment: str) -> None:
-        """Started by Python, or with options by spark-submit."""
+        """Started by Python, or, with options, by spark-submit."""
         self._mark = uuid4().hex
         program = folder / "driver.py"
         program.write_text(DRIVER)
@@ -268,7 +269,7 @@ class Driver(Closing):
             )
 
     def await_session(self) -> list[Any]:
-        """The job says how many rows it counted, its name, its master, its shuffle partitions and its Java."""
+        """The job prints how many rows it counted, its name, its master, its shuffle partitions and its Java."""
         assert self.process.stdout is not None
         found = next((line for line in self.process.stdout if line.startswith("[")), None)
         assert found is not None, self._stderr.read_text()
@@ -279,7 +280,7 @@ class Driver(Closing):
         assert any(line == f"{word}\n" for line in self.process.stdout), self._stderr.read_text()
 
     def end(self) -> tuple[int, list[str], str]:
-        """Its exit code, the rest of its output, and its errors; fails if a process of it is left."""
+        """Its exit code, the rest of its output, and its errors; fails if any of its processes is left."""
         out, _ = self.process.communicate(timeout=START_MAX)
         until(lambda: not self.processes(), "the end of all processes of the job")
         return self.process.returncode, out.splitlines(), self._stderr.read_text()
@@ -308,7 +309,7 @@ def test_a_submitted_job_that_is_fenced_ends_with_75_and_leaves_no_process(tmp_p
         take(place)
         code, said, told = job.end()
     assert 75 == code, told
-    # spark-submit puts what a program says to standard error on its own standard output.
+    # spark-submit copies a program's standard error to its own standard output.
     assert any(line.startswith("neli: LeaseLost: the lease of partition 3 was needed") for line in said)
 
 
@@ -323,7 +324,7 @@ def test_a_job_whose_agent_is_killed_is_cancelled_and_one_that_goes_on_is_ended(
 
 
 def test_a_stopped_job_that_wakes_finds_out_before_its_next_job_and_its_commit_is_refused(tmp_path: Path) -> None:
-    """It runs on the Java of the package: there is none on the PATH, but only what Spark's own scripts call."""
+    """It runs on the Java of the package: the PATH has no Java, only what Spark's own scripts call."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for tool in ("bash", "cat", "dirname", "head", "ps", "rm", "tr", "uname"):
@@ -339,7 +340,7 @@ def test_a_stopped_job_that_wakes_finds_out_before_its_next_job_and_its_commit_i
         job.await_line("works")
         table.raise_terms({ROLE: place[0].agent.member.led[ROLE]})
         os.killpg(job.process.pid, signal.SIGSTOP)
-        over_at = host_clock() + LEASE  # Until then it may believe that it holds, and only the fence knows better.
+        over_at = host_clock() + LEASE  # Until then it may believe that it leads; only the fence knows better.
         take(place)
         until(lambda: ROLE in place[1].led)
         table.raise_terms({ROLE: place[1].led[ROLE]})

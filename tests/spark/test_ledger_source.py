@@ -1,7 +1,7 @@
 """The ledger as a table and as a stream, in a real Spark, over real ledgers.
 
-A ledger here is written by a story: records that mostly have an effect, of members who never lived. The rows that Spark
-gives are compared with those of `status/history.py`, which has tests of its own.
+The ledgers here are written by a story: records that mostly have an effect, of members who never lived. Spark's rows
+are compared with those of `status/history.py`, which has its own tests.
 """
 
 import json
@@ -51,7 +51,7 @@ pytestmark = pytest.mark.spark
 T = TypeVar("T")
 
 BEGINNINGS = 20
-"""How often a stream is begun anew before it is given up."""
+"""How often a stream is started again before the test gives up."""
 
 COUNT = 1200
 TASK = 300
@@ -59,7 +59,7 @@ SNAPSHOT_EVERY = 100
 
 KINDS = (*["join"] * 4, *["handover"] * 4, *["undrain"] * 2, "expire", "leave", "drain", "pin", "unpin", "load", "junk")
 
-SECRET = "hunter2"  # noqa: S105 - the one that must never be shown.
+SECRET = "hunter2"  # noqa: S105 - the password that must never be shown.
 
 
 def story(state: State, count: int, *, seed: int, base: int) -> Iterator[Record | None]:
@@ -75,7 +75,7 @@ def story(state: State, count: int, *, seed: int, base: int) -> Iterator[Record 
         elif seated and rng.random() < 0.8:
             record = beat(rng.choice(seated), state, sent_at=float(place))
         elif plot[0] == "join":
-            # An incarnation of its own: one that departed never comes back.
+            # A new incarnation: a departed one never comes back.
             record = join(f"{seed}-{place}", rng.choice("vwxyz"), at=state.at, address=f"host:{place}")
         else:
             record = next_record(state, plot)
@@ -102,7 +102,7 @@ def trim(ledger: Ledger, before: int) -> None:
 
 @pytest.fixture(scope="module")
 def story_told(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that each test has a copy of."""
+    """A file that each test copies."""
     path = tmp_path_factory.mktemp("story") / "jobs.db"
     with closing(SqliteLedger(path)) as ledger:
         write(ledger, COUNT)
@@ -116,7 +116,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def address(path: Path, story_told: Path) -> str:
-    """Of a ledger with a story. A test that also wants the ledger names it behind the address."""
+    """The address of a ledger with a story. A test that also wants the ledger names that fixture after this one."""
     shutil.copy(story_told, path)
     return f"sqlite:{path}"
 
@@ -132,12 +132,12 @@ def table(spark: SparkSession, address: str, **options: object) -> DataFrame:
 
 
 def collected(frame: DataFrame) -> list[tuple[Any, ...]]:
-    """In order: by offset, and tenures by partition."""
+    """Sorted: by offset, and tenures by partition."""
     return sorted((tuple(row) for row in frame.collect()), key=lambda row: (row[0], row[3] if len(row) == 11 else 0))
 
 
 def spoken(rows: list[Any]) -> list[tuple[Any, ...]]:
-    """As Spark says them in Python."""
+    """In the form of Spark's rows in Python."""
     return [
         tuple(row._replace(time=row.time and datetime.fromtimestamp(row.time, UTC).replace(tzinfo=None)))
         for row in rows
@@ -228,7 +228,7 @@ def test_a_record_of_no_sane_member_stops_no_reader(spark: SparkSession, path: P
     assert [None, 2**53 - 1, *[None] * 5] == [row[8] for row in rows]
     assert ["genesis", "handover", "beat", *["unreadable"] * 4] == [row[2] for row in rows]
     assert "\\xff\0{" == rows[5][-1]
-    # Nor does a clock that is out of its mind.
+    # A clock gone wrong does not stop it, either.
     times = {None: None, 0.0: 0, 1.5: 1_500_000, -1.0: None, 2.0**62: None}
     assert times == {time: ledger_source._microseconds(time) for time in times}
 
@@ -239,13 +239,13 @@ def test_an_empty_ledger_is_an_empty_table(tmp_path: Path, path: Path, ledger: S
     with pytest.raises(LedgerMissing):
         scan_of(f"sqlite:{tmp_path}/none.db").partitions()
     assert not (tmp_path / "none.db").exists()
-    with Run(f"sqlite:{path}", view="tenures") as run:  # A stream begins before its group.
+    with Run(f"sqlite:{path}", view="tenures") as run:  # A stream may begin before its group.
         assert [] == run.all().rows
         write(ledger, 100)
         assert expected_tenures(ledger) == valued(run.all().rows)
 
 
-# Filters, without Spark: whatever it pushes down, no row is lost
+# Filters, without Spark: whichever filters it pushes down, no row is lost
 
 
 numbers = st.integers(0, 130)
@@ -299,8 +299,8 @@ def test_a_range_that_was_dropped_is_named(spark: SparkSession, address: str, le
     with pytest.raises(PySparkException) as raised:
         table(spark, address, start=7).count()
     assert f"LedgerTrimmed: the records of {address} from offset 7 on were wanted, but" in str(raised.value)
-    assert "those below 400 any more" in str(raised.value)
-    with pytest.warns(RuntimeWarning, match=r"from offset 7 on were wanted, but .* below 400 any more"):
+    assert "those below 400 are gone" in str(raised.value)
+    with pytest.warns(RuntimeWarning, match=r"from offset 7 on were wanted, but .* below 400 are gone"):
         assert expected_records(ledger) == valued(scanned(scan_of(address, start=7, on_gap="warn")))
     assert expected_records(ledger) == valued(scanned(scan_of(address))), "without a start it is what is left"
 
@@ -321,17 +321,17 @@ def test_what_is_dropped_between_the_plan_and_the_reading_is_a_gap_too(address: 
 
 
 def test_tenures_that_no_snapshot_left_tells_of_are_a_gap(tmp_path: Path, address: str, ledger: SqliteLedger) -> None:
-    ledger.trim(150)  # The next snapshot stands at 200 and tells of what is below.
+    ledger.trim(150)  # The next snapshot stands at 200 and covers what is below.
     scan = scan_of(address, view="tenures")
     assert 200 == scan.partitions()[0].start
     assert expected_tenures(ledger, 200) == sorted(valued(scanned(scan)), key=lambda row: (row[0], row[3]))
-    with pytest.raises(LedgerTrimmed, match=r"from offset 160 on were wanted, but .* below 200 any more"):
+    with pytest.raises(LedgerTrimmed, match=r"from offset 160 on were wanted, but .* below 200 are gone"):
         scan_of(address, view="tenures", start=160).partitions()
 
     with closing(SqliteLedger(tmp_path / "other.db")) as without_snapshot:
         without_snapshot.append([encode(genesis()), encode(join("a")), *[encode(beat("a"))] * 8])
         without_snapshot.trim(5)
-    with pytest.raises(LedgerTrimmed, match=r"from offset 5 on were wanted, but .* below 11 any more"):
+    with pytest.raises(LedgerTrimmed, match=r"from offset 5 on were wanted, but .* below 11 are gone"):
         scan_of(f"sqlite:{tmp_path}/other.db", view="tenures").partitions()
     with pytest.warns(RuntimeWarning):
         assert [] == scanned(scan_of(f"sqlite:{tmp_path}/other.db", view="tenures", on_gap="warn"))
@@ -344,7 +344,7 @@ def test_a_ledger_made_anew_while_it_is_read_is_refused(path: Path, address: str
     ledger.close()
     with closing(made_anew(path)) as other:
         write(other, 2 * COUNT, base=BASE + 5)
-        with pytest.raises(LedgerRewound, match="made anew while it was read"):
+        with pytest.raises(LedgerRewound, match="recreated while it was read"):
             read(scan, parts[-1:])
 
 
@@ -355,8 +355,8 @@ def made_anew(path: Path) -> SqliteLedger:
 
 
 def begun(begin: Callable[[], T]) -> T:
-    """What it gives. Spark waits ten seconds for the process that reads a stream, which is no setting, and gives up the
-    query, before anything of it is read. A busy machine takes longer: then it is begun anew."""
+    """The result of `begin`. Spark waits ten seconds for the process that reads a stream, which cannot be configured,
+    and gives up the query before it has read anything. If a busy machine takes longer, begin again."""
     for _ in range(BEGINNINGS):
         try:
             return begin()
@@ -376,7 +376,7 @@ def test_a_stream_goes_on_where_it_ended_reads_a_batch_that_was_cut_short_again_
         batches[number] = collected(batch)
 
     def run() -> list[int]:
-        """Read all that there is now."""
+        """Read everything that is there now."""
         stream = spark.readStream.format("neli").options(**options).load()
         writing = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint"))
         begun(lambda: writing.trigger(availableNow=True).start().awaitTermination())
@@ -394,15 +394,15 @@ def test_a_stream_goes_on_where_it_ended_reads_a_batch_that_was_cut_short_again_
     ledger.close()
     with closing(made_anew(path)) as other:
         write(other, 2 * COUNT, seed=9)
-        with pytest.raises(StreamingQueryException, match=f"offset {end} is another one than was read there"):
+        with pytest.raises(StreamingQueryException, match=f"offset {end} differs from the one that was read there"):
             run()
 
 
-# Streams, without Spark: each of the calls that it makes, in its order
+# Streams, without Spark: the calls that it makes, in its order
 
 
 class Run:
-    """One run of a query, from the place that its checkpoint has."""
+    """One run of a query, from the place in its checkpoint."""
 
     def __init__(self, address: str, checkpoint: str = "", **options: object) -> None:
         source = LedgerSource({"ledger": address, **{key: str(value) for key, value in options.items()}})
@@ -417,7 +417,7 @@ class Run:
         self._stream.stop()
 
     def turn(self) -> bool:
-        """One batch; false if there is none."""
+        """Take one batch; False if there is none."""
         start = json.loads(self.checkpoint)
         end = self._stream.latestOffset(start, self._stream.getDefaultReadLimit())
         if end == start:
@@ -482,7 +482,7 @@ def test_a_stream_stops_when_its_ledger_is_made_anew(path: Path, address: str, l
                 later.turn()
     with closing(made_anew(path)) as other:
         write(other, 2 * COUNT, base=BASE + 5)
-        trim(other, COUNT + 200)  # So that not even the last record read can be compared.
+        trim(other, COUNT + 200)  # So that even the last record read cannot be compared.
         refused = pytest.raises(LedgerRewound, match=f"its genesis has the base {BASE + 5}, and that of the ledger")
         with Run(address, checkpoint, on_gap="warn") as run, refused:
             run.turn()
@@ -496,7 +496,7 @@ def test_a_batch_that_turns_out_to_be_another_one_than_the_checkpoint_says_stops
         end = json.loads(run.checkpoint)
     with Run(address, json.dumps(start)) as later:
         assert later._stream.partitions(start, end)
-        with pytest.raises(LedgerRewound, match="the records up to 1001 are others than the checkpoint tells of"):
+        with pytest.raises(LedgerRewound, match="the records up to 1001 differ from those of the checkpoint"):
             later._stream.partitions(start, {**end, "mark": "0" * 16})
         assert [] == later._stream.partitions(end, end)
 
@@ -545,7 +545,7 @@ def test_no_plan_page_or_checkpoint_shows_a_password(
 
 
 def pages(spark: SparkSession) -> list[str]:
-    """All that the SQL page of Spark would show of what ran until now."""
+    """Everything that Spark's SQL page would show of the queries so far."""
     executions = spark._jsparkSession.sharedState().statusStore().executionsList()
     each = [executions.apply(place) for place in range(executions.size())]
     texts = [one.physicalPlanDescription() + one.details() + one.description() for one in each]
@@ -576,7 +576,7 @@ def test_a_password_is_refused_as_an_option_and_shown_in_no_error_and_no_repr(sp
         ({"ledger": "jobs"}, "does not say what kind of ledger it is"),
         ({"ledger": "memory://jobs"}, "lives in the memory of one process"),
         ({"ledger": "sqlite:jobs.db"}, "names a file from the working folder, and Spark's processes have others"),
-        ({"ledger": "sqlite:/jobs.db", "veiw": "tenures"}, "veiw is no known option: did you mean view?"),
+        ({"ledger": "sqlite:/jobs.db", "veiw": "tenures"}, "veiw is not a known option: did you mean view?"),
         ({"ledger": "sqlite:/jobs.db", "view": "moves"}, "view='moves' must be records or tenures"),
         ({"ledger": "sqlite:/jobs.db", "start": "-1"}, "start='-1' must be earliest, latest or an offset"),
         ({"ledger": "sqlite:/jobs.db", "end": "9" * 17}, "must be earliest, latest or an offset"),

@@ -1,4 +1,4 @@
-"""Load profiles by Spark: the same as of columns, of all rows, with keys only on request."""
+"""Load profiles by Spark: identical to those of columns, over all rows, with keys only on request."""
 
 import math
 from decimal import Decimal
@@ -76,7 +76,7 @@ def test_the_job_saves_a_profile_and_prints_keys_on_request_only(
     rows: DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows.write.parquet(str(tmp_path / "rows"))
-    monkeypatch.setattr(SparkSession, "__exit__", lambda *_: None)  # The session is that of all tests.
+    monkeypatch.setattr(SparkSession, "__exit__", lambda *_: None)  # All tests share the session.
     saved = tmp_path / "profile.json"
     asked = ["--rows", str(tmp_path / "rows"), "--key", "in.strument", "--weight", "load", "--save", str(saved)]
     profile_load.main(asked)

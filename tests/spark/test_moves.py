@@ -1,9 +1,9 @@
 """Partitions that move in mid-job, between two real agents: each step lands once, and each job ends as documented.
 
     patient    waits a minute for the end of work: its partitions are revoked, and the step is finished
-    hasty      waits for a moment only: its partitions are fenced in the middle of a step, and the job is cancelled
+    hasty      waits only for a moment: its partitions are fenced in the middle of a step, and the job is cancelled
 
-A host is drained while Spark is at a step, and not between two: by the step itself, as it is made.
+A host is drained while Spark is in a step, not between two steps: the step itself drains it while its rows are made.
 """
 
 import threading
@@ -38,7 +38,7 @@ OTHER = {"patient": "hasty", "hasty": "patient"}
 
 
 class Watched(Client):
-    """A client that remembers its last share, so that a test can wait for what becomes of it."""
+    """A client that remembers its last share, so that a test can wait for what happens to it."""
 
     def share(self, partitions: Any = None, *, timeout: float | None = None) -> LeadingBlock[Share]:
         self.block = super().share(partitions, timeout=timeout)
@@ -63,13 +63,13 @@ def group_of_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 
 def move(hosts: Hosts, name: str) -> None:
-    """Let all partitions go to this host. Returns as soon as the ledger says so; what works goes on."""
+    """Let all partitions go to this host. Returns as soon as the ledger says so; work in progress goes on."""
     hosts[name].undrain(name)
     hosts[name].drain(OTHER[name])
 
 
 def move_all(hosts: Hosts, name: str) -> None:
-    """The same, and wait until it leads them all."""
+    """Do the same, and wait until the host leads them all."""
     move(hosts, name)
     await_all(hosts, name)
 
@@ -80,7 +80,7 @@ def await_all(hosts: Hosts, name: str) -> None:
 
 
 def leave(hosts: Hosts, name: str) -> None:
-    """Let all partitions go to the other host, and wait until this one has heard so."""
+    """Let all partitions go to the other host, and wait until this host has heard of it."""
     move(hosts, OTHER[name])
     until(lambda: hosts[name].block.hold.revoked, "the revocation")
 
@@ -96,7 +96,7 @@ class Moves(Bench):
             self.feed.append(interval)
 
     def job(self, name: str, in_step_two: Callable[[], object] = int, /, **options: bool | int) -> StepLoop:
-        """The job of a host. In the middle of its second step, something happens."""
+        """The job of a host. In the middle of its second step, `in_step_two` is called."""
         taken = 0
 
         def made(ticks: DataFrame, partitions: Sequence[int]) -> DataFrame:
@@ -108,7 +108,7 @@ class Moves(Bench):
         return self.loop(self._hosts[name], made, **options)
 
     def stream(self) -> DataStreamWriter:
-        """The feed as a user would read it: an interval a batch."""
+        """The feed as a user would read it: one interval per batch."""
         schema = from_arrow_schema(SCHEMA)
         files = self._spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(self.feed.folder))
         return files.writeStream
@@ -125,12 +125,13 @@ ENDLESS = "endless"
 
 
 def endless(rows: DataFrame) -> DataFrame:
-    """As `rows`, but Spark does not come to the end of them in a year, and writes none; nor can it know so before."""
+    """Like `rows`, but Spark would take more than a year to finish them, and writes none; nor can it know that in
+    advance."""
     return rows.crossJoin(rows.sparkSession.range(0, 10**15, 1, 2)).where("rand() + id < 0").drop("id")
 
 
 def code_of(job: Callable[[], object]) -> object:
-    """The exit code of a program of this job."""
+    """The exit code of a program that runs this job."""
     with pytest.raises(SystemExit) as caught:
         run_job(job, end_within=None)
     return caught.value.code
@@ -200,12 +201,12 @@ def test_a_job_that_does_not_reopen_ends_when_it_gains(tmp_path: Path, spark: Sp
 
 
 def test_a_query_goes_on_on_the_host_that_leads_its_role(tmp_path: Path, spark: SparkSession, hosts: Hosts) -> None:
-    """The batches are Spark's own, and their numbers are those of the one checkpoint, which the hosts share."""
+    """The batches are Spark's own, and their numbers come from the one checkpoint that the hosts share."""
     moves = Moves(tmp_path, spark, hosts, first_batch=0)
     landings: list[tuple[str, int, bool]] = []
 
     def publish(name: str, *, at: int = INTERVALS, before: Event = bool, after: Event = bool) -> object:
-        """The exit code of a host's job, in whose batch number `at` something happens before or after its commit."""
+        """The exit code of a host's job. Something happens before or after the commit of its batch number `at`."""
         done = threading.Event()
 
         def job() -> None:

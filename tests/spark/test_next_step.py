@@ -21,7 +21,7 @@ from neli_router.spark.steps import InputStep, next_step
         ({0: 6, 1: 6}, [6], 9, None),
         ({0: 7, 1: 6}, [6], 9, None),
         ({}, [6], 9, None),
-        # Two lanes: even partitions in lane 0, odd ones in lane 1; the one that is further behind goes first.
+        # Two lanes: even partitions in lane 0, odd ones in lane 1; the lane that is further behind goes first.
         ({0: 10, 1: 3, 2: 10, 3: 4}, [20, 30], 100, InputStep(1, 3, 4, (1,))),
         ({0: 10, 1: 30, 2: 12, 3: 30}, [20, 30], 100, InputStep(0, 10, 12, (0,))),
         ({1: 5, 3: 5}, [99, 5], 100, None),

@@ -1,4 +1,4 @@
-"""Rows by owner: the files of a table, those that an owner reads, and the tasks that rows come to."""
+"""Rows by owner: the files of a table, the files that an owner reads, and the tasks that rows go to."""
 
 import json
 from collections.abc import Sequence
@@ -53,12 +53,12 @@ def written(df: DataFrame, path: Path, *, column: str = "partition") -> None:
 
 
 def without_notes(table: DataFrame) -> DataFrame:
-    """The same files as if another program than ours had written them."""
+    """The same files as if a program other than ours had written them."""
     return table.select(*(col(name).alias(name, metadata={}) for name in table.columns))
 
 
 def files_that_spark_read(df: DataFrame) -> int:
-    """Spark's own count, after it has read for the first time: a plan that runs again counts none."""
+    """Spark's own count at the first execution: a plan that runs again counts nothing."""
     df.collect()
     plan = df._jdf.queryExecution().executedPlan()
     scans = [node for node in nodes(plan) if "FileSourceScan" in node.getClass().getSimpleName()]
@@ -102,7 +102,7 @@ def test_an_owner_of_a_fourth_of_the_partitions_reads_a_fourth_of_the_files(tabl
     computed = with_partition(table, "key", LAYOUT, name="computed").filter(col("computed").isin(3, 5))
     assert keys_of((3, 5)) == keys(computed)
     assert 8 == files_that_spark_read(computed)
-    # All together read every row once, and one without partitions reads none.
+    # All together read every row once, and a member without partitions reads nothing.
     shares = [owned(table, "key", range(member, 8, 3), LAYOUT) for member in range(3)]
     assert keys_of(range(8)) == sorted(key for share in shares for key in keys(share))
     assert [] == keys(owned(table, "key", [], LAYOUT))
@@ -143,7 +143,7 @@ def test_a_table_of_another_layout_is_refused_before_it_is_read(spark: SparkSess
                 owned(noted, "key", (3,), layout)
             assert layout.spelled() in caught.value.wanted
             assert "'partitions': 8" in caught.value.found
-    # Without this, half of the rows of partition 1 would be missing, and no row would show it.
+    # Without this check, half of the rows of partition 1 would be missing, and no row would show it.
     with pytest.raises(TableMismatch, match="it has the partitions 2, 3, 4, 5, 6 and 1 more"):
         owned(without_notes(table), "key", (1,), Layout(partitions=2))
 

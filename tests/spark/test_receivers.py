@@ -1,6 +1,6 @@
 """Writes from executors to real databases: each batch of a partition once, and none under a lower term.
 
-Tasks that Spark runs twice, and executors that are lost, are in test_standalone.py: a local Spark tries no task again.
+Tests with tasks that run twice, and with lost executors, are in test_standalone.py: a local Spark never retries a task.
 """
 
 import sqlite3
@@ -41,12 +41,12 @@ def prices(path: Path) -> SqlReceiver:
 
 @pytest.fixture
 def frame(spark: SparkSession) -> DataFrame:
-    """100 prices in eight partitions, in an order and in tasks that have nothing to do with these."""
+    """100 prices in eight partitions, in an order and in tasks that are unrelated to the partitions."""
     rows = [(f"instrument {number}", number / 4, number % 8) for number in range(100)]
     return spark.createDataFrame(rows, "instrument STRING, price DOUBLE, partition INT").repartition(3)
 
 
-# Functions within functions, so that Spark sends them whole: its workers cannot import the tests.
+# Nested functions, so that Spark sends them whole: its workers cannot import the tests.
 
 
 def connecting(path: str) -> Callable[[], sqlite3.Connection]:
@@ -70,7 +70,7 @@ ROWS = {partition: 13 if partition < 4 else 12 for partition in range(8)}
 
 
 def test_every_row_of_a_batch_lands_once(prices: SqlReceiver, frame: DataFrame, path: Path) -> None:
-    """However often it is written, and however late, and whatever the column of partitions is called."""
+    """However often and however late it is written, and whatever the name of the partition column."""
     assert Landing(ROWS, frozenset()) == prices.write(frame, inserting(), terms=TERMS, batch=5)
     for batch in (5, 4):
         assert Landing({}, frozenset(TERMS)) == prices.write(frame, inserting(), terms=TERMS, batch=batch)
@@ -97,7 +97,7 @@ def test_a_deposed_driver_still_writes_what_it_owns(prices: SqlReceiver, frame: 
 
     with pytest.raises(Exception, match="the write failed on purpose"):
         prices.write(frame, fail, terms=TERMS, batch=1)
-    assert [] == instruments(path)  # And the same batch may be tried again.
+    assert [] == instruments(path)  # So the same batch may be tried again.
     prices.raise_terms({2: 200, 5: 201})
     with pytest.raises(Refused, match="term 102 was to be admitted to 'prices/2', but term 200 was already") as caught:
         prices.write(frame, inserting(), terms=TERMS, batch=1)

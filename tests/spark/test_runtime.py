@@ -1,4 +1,4 @@
-"""The runtime: which Java is taken, what stands in front of it, and a PySpark that another package overwrote."""
+"""The runtime: which Java is chosen, the shim in front of it, and a PySpark that another package overwrote."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ WHOLE = metadata.version("pyspark")
 
 
 def java_of(version: str, folder: Path) -> Path:
-    """A program that says it is Java `version`, and knows no modules. Returns its JAVA_HOME."""
+    """A program that claims to be Java `version`, and knows no modules. Returns its JAVA_HOME."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f'#!/bin/sh\n[ "$1" = -version ] && echo \'openjdk version "{version}"\' >&2\n')
@@ -46,7 +46,7 @@ def test_a_java_on_the_path_that_spark_can_use_needs_no_java_home(bare: Mapping[
 
 def test_a_java_home_stays_or_is_an_error(bare: Mapping[str, str], tmp_path: Path) -> None:
     home = java_of("17.0.15", tmp_path / "java")
-    (home / "bin" / "java").write_text("#!/bin/sh\necho 'openjdk version \"17.0.15\"'\n")  # Takes any argument.
+    (home / "bin" / "java").write_text("#!/bin/sh\necho 'openjdk version \"17.0.15\"'\n")  # Accepts any argument.
     assert str(home) == java_home({**bare, "JAVA_HOME": str(home)})
     for version, major in (("1.8.0_392", 8), ("11.0.21", 11), ("16-ea", 16)):
         old = {**bare, "JAVA_HOME": str(java_of(version, tmp_path / version))}
@@ -116,7 +116,7 @@ def test_a_folder_that_others_may_write_to_or_that_is_none_is_refused(bare: Mapp
             java_home(bare)
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "neli-router").symlink_to(tmp_path / "cache" / "neli-router")
-    with pytest.raises(SparkUnusable, match="neli-router is no folder of this user's: set XDG_CACHE_HOME"):
+    with pytest.raises(SparkUnusable, match="neli-router does not belong to this user: set XDG_CACHE_HOME"):
         java_home({**bare, "XDG_CACHE_HOME": str(tmp_path / "links")})
     with pytest.raises(SparkUnusable, match=r"gave: (Not a directory|File exists): set XDG_CACHE_HOME"):
         java_home({**bare, "XDG_CACHE_HOME": "/dev/null"})
@@ -151,12 +151,12 @@ def test_any_other_failed_import_stays_what_it_is() -> None:
         assert error is caught.value
 
 
-# Installed files: what is in the folder, and not what a test says of it
+# Installed files: the real folder, not a test's claim about it
 
 REINSTALL = f"pip install --force-reinstall --no-deps pyspark=={WHOLE}"
 
 ONLY_WHOLE = {"bin", "core", "data", "examples", "jars", "licenses", "python", "sbin"}
-"""Of PySpark 4.2: folders that pyspark-client does not have; and `sql/classic`."""
+"""Folders of PySpark 4.2 that pyspark-client does not have; and `sql/classic`."""
 
 ASK = """
 import sys, neli_router.spark
@@ -168,7 +168,8 @@ except (neli_router.errors.NeliError, ImportError) as error:
 
 
 def installed(folder: Path, *names: str, client: str = "") -> None:
-    """Put a `pyspark` there that has these files of the real one, and those of a client if that has a version."""
+    """Install a `pyspark` there that has these files of the real one, and those of a client if `client` is a
+    version."""
     whole = Path(pyspark.__file__).parent
     for name in names:
         place = folder / "pyspark" / name
@@ -181,14 +182,14 @@ def installed(folder: Path, *names: str, client: str = "") -> None:
 
 
 def noted(folder: Path, name: str, version: str) -> None:
-    """As pip notes what it installed."""
+    """Record the package like pip does."""
     place = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     place.mkdir()
     (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
 def asked(folder: Path, *question: str) -> str:
-    """The answer of a program that has this `pyspark`, and all other packages that are here."""
+    """The output of a program that has this `pyspark`, and all other packages that are installed here."""
     others = folder / "others"
     others.mkdir(exist_ok=True)
     for entry in Path(pyspark.__file__).parents[1].iterdir():

@@ -1,4 +1,4 @@
-"""A SparkSession: local and on loopback. test_guard.py has those of drivers of their own, and of spark-submit."""
+"""A SparkSession: local and on loopback. test_guard.py tests sessions in separate drivers, and of spark-submit."""
 
 import sys
 

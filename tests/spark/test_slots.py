@@ -1,4 +1,4 @@
-"""Slots as a column: they are those of the keyspace, for every key, and they fit into any DataFrame."""
+"""Slots as a column: identical to those of the keyspace, for every key, and in any DataFrame."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ EDGES: Sequence[str] = (
     *("a" * 4093, "b" * 100_001),
 )
 WIDTHS = (range(1, 0x80), range(0x80, 0x800), range(0x800, 0xD800), range(0xE000, 0x10000), range(0x10000, 0x110000))
-"""The code points that take one, two, three, three and four bytes; the hole is of surrogates, which are no text."""
+"""The code points that take one, two, three, three and four bytes; the gap is the surrogates, which are not text."""
 
 
 def random_texts(count: int, chance: random.Random) -> Iterator[str]:
@@ -38,7 +38,7 @@ def random_texts(count: int, chance: random.Random) -> Iterator[str]:
 
 
 def random_binaries(count: int, chance: random.Random) -> Iterator[bytes]:
-    """Few of them are UTF-8. Half have braces, so that tags fall among broken characters."""
+    """Few of them are UTF-8. Half of them have braces, so that tags fall among broken characters."""
     for number in range(count):
         binary = chance.randbytes(chance.randint(0, 64))
         yield bytes(chance.choice(b"{}" + binary[:6]) for _ in binary) if number % 2 else binary
@@ -135,7 +135,7 @@ def test_a_column_may_have_any_name_and_the_other_columns_are_left_as_they_are(s
         slots = df.transform(with_slot, name, LAYOUT, name="slot.of `it`")
         assert [name, "_NELI_size", "slot.of `it`"] == slots.columns
         assert [("k", 1, LAYOUT.slot("k"))] == [tuple(row) for row in slots.collect()], name
-    # Two of one name, a struct, and a column with notes in its metadata.
+    # Two columns with the same name, a struct, and a column with notes in its metadata.
     df = spark.sql("SELECT 'k' AS key, 1 AS twice, 2 AS twice, struct('x' AS key) AS inner")
     df = df.withMetadata("key", {"note": "a"})
     slots = df.transform(with_slot, "key", LAYOUT, name="s").transform(with_partition, "key", LAYOUT, name="p")
@@ -164,7 +164,7 @@ def test_the_type_holds_every_slot(spark: SparkSession) -> None:
 
 
 def unread(spark: SparkSession) -> DataFrame:
-    """A DataFrame that fails as soon as anything of it is read."""
+    """A DataFrame that fails as soon as any of it is read."""
     return spark.sql("SELECT raise_error('read') AS key, 1 AS number, map('a', 1) AS map, 1.0D AS real, true AS truth")
 
 
@@ -192,7 +192,7 @@ def test_a_name_of_no_column_or_of_two_or_of_a_column_that_is_there_is_refused(s
 
 
 def test_spark_compiles_all_steps_into_one_stage_and_no_filter_or_join_repeats_them(spark: SparkSession) -> None:
-    """A star and a number stand before each operator that was compiled, and an operator without stops the stage."""
+    """Compiled operators are marked by a star and a number; an operator without them would split the stage."""
     plan = executed(spark.range(10).selectExpr("CAST(id AS STRING) AS key").transform(with_slot, "key", LAYOUT))
     assert "Project" in plan
     assert [] == [line for line in plan.splitlines() if line.strip() and "*(1)" not in line]

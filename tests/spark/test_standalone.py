@@ -32,7 +32,7 @@ ALL = list(range(PARTITIONS))
 
 
 class Job:
-    """The job under way. Spark writes into its log."""
+    """The running job. Spark writes into its log."""
 
     def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
         self._process, self._log = process, log
@@ -107,14 +107,14 @@ def test_each_row_lands_once_when_tasks_run_twice_or_are_killed(database: str, r
                 assert [number, batch, ALL] == at_work.told()
         assert 4 == len([path for path in tmp_path.iterdir() if re.fullmatch("[01]-[12]", path.name)])
 
-        # An executor is killed in a transaction, then each task fails after its commit.
+        # One executor is killed inside a transaction, then each task fails after its commit.
         note = tmp_path / "0-3"
         at_work.wait(lambda: note.exists() and note.read_text().endswith("\n"), "a task that waits to be killed")
         os.kill(executor_of(int(note.read_text())), signal.SIGKILL)
         assert [[0, 3, ALL], [0, 4, ALL]] == [at_work.told() for _ in range(2)]
         assert (tmp_path / "0-4").exists()
 
-        # A newer owner is there.
+        # A newer owner appears.
         with psycopg.connect(database) as connection:
             fence.admit(connection, "mishaps/5", 200)
         at_work.go_on()
@@ -135,7 +135,7 @@ def test_each_row_lands_once_when_tasks_run_twice_or_are_killed(database: str, r
     with closing(redis_py.Redis.from_url(redis)) as client:
         assert [[b"1"] * ROWS] * 2 == [client.hvals(f"{tmp_path}/{batch}") for batch in (1, 2)]
     lost = [line for line in first_part.splitlines() if "Lost task" in line]
-    assert [] == [line for line in lost if "TaskKilled" not in line]  # Spark kills a run that is not needed any more.
+    assert [] == [line for line in lost if "TaskKilled" not in line]  # Spark kills a run that is no longer needed.
 
     found = DeltaTable(str(table.path)).to_pyarrow_table(columns=["id"])
     assert (2 * TABLE_ROWS, TABLE_ROWS) == (found.num_rows, len(pc.unique(found["id"])))

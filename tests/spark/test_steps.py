@@ -1,7 +1,7 @@
 """The loop of a job, over a real agent, a real Spark and a real table: every step lands once, and then it ends.
 
-The rows are judged by code that knows no Spark (`pipeline.landing`). `test_exactly_once` does the same with processes
-that are killed.
+Code without Spark judges the rows (`pipeline.landing`). `test_exactly_once` does the same with processes that are
+killed.
 """
 
 import subprocess
@@ -101,7 +101,7 @@ def test_no_plan_shows_the_password_of_a_topic(spark: SparkSession) -> None:
 
 
 class SecondLaneBroken(TickSteps):
-    """Two lanes without steps, of which only the first can be streamed."""
+    """Two lanes without steps; only the first can be streamed."""
 
     def lanes(self) -> int:
         return 2
@@ -124,7 +124,7 @@ def test_no_query_goes_on_when_another_cannot_begin(tmp_path: Path, spark: Spark
 
 
 def test_a_job_asks_for_the_agent_before_it_starts_spark(tmp_path: Path) -> None:
-    """Spark would refuse this master, seconds later."""
+    """Spark would refuse this master, but seconds later."""
     options = {"agent": f"unix:{tmp_path}/none.sock", "ticks": tmp_path, "table": tmp_path / "table", "master": "wrong"}
     ended = subprocess.run(
         [sys.executable, str(JOB), *(f"--{name}={value}" for name, value in options.items())],

@@ -1,4 +1,4 @@
-"""Fixtures that the tests of the page share: one browser for all, and for each test a page without complaints."""
+"""Fixtures that the page's tests share: one browser for all, and for each test a page without complaints."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.support.browsing import Page, missing, started
 @pytest.fixture(name="browser", scope="session")
 def one_browser() -> Iterator[webdriver.Chrome]:
     if why := missing():
-        # On a machine that must have one, a test that is left out is a test that failed.
+        # On a machine that must have a browser, a skipped test counts as a failed one.
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
     with started() as driver:
         yield driver

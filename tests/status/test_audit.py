@@ -1,6 +1,7 @@
-"""The audit: small histories whose truth is known by heart, and simulated groups whose referee knows it.
+"""The audit: small histories whose truth is known exactly, and simulated groups whose referee knows it.
 
-In the small ones, a lease is 6 s, the group has four partitions, its base is 1000, and incarnations are single letters.
+In the small histories, a lease is 6 s, the group has four partitions, its base is 1000, and incarnations are single
+letters.
 """
 
 from math import isnan
@@ -35,7 +36,8 @@ ALICE_DIES: list[Record | tuple[str, float]] = [
     *(("b", 4.5), ("b", 5.5), ("b", 6.5), ("b", 7.5), ("b", 8.5), ("b", 9.5)),
     *(expire("b", "a", 10), ("b", 10.5)),
 ]
-"""The last Beat of alice was sent at 3.0 and stands at 10; bob expires it at offset 18, and waits until 9 and a bit."""
+"""The last Beat of alice was sent at 3.0 and is at offset 10; bob expires alice at offset 18, and waits until just
+after 9."""
 
 
 def of(*records: Record | tuple[str, float]) -> Audit:
@@ -57,8 +59,8 @@ def test_members_tenures_and_moves_are_told_by_name_and_moves_beside_the_least()
     ] == [(it.partition, it.term, it.member, it.ending) for it in found.tenures][:4]
     assert [(0, 0, 0), (2, 2, 2), (2, 2, 2)] == [(plan.moved, plan.planned, plan.least) for plan in found.plans]
     assert (4, 0) == (found.moved, found.needless)
-    assert [True, True] == [0 <= seconds <= 1.0 for seconds in found.handovers]  # From the plan until the record.
-    # Under its own name a process comes back to what it had, and load may ask for more than the least.
+    assert [True, True] == [0 <= seconds <= 1.0 for seconds in found.handovers]  # From the plan to the record.
+    # A process gets back what it had under its own name, and load may call for more than the fewest moves.
     found = of(genesis(), join("a", "alice", at=1), ("a", 0.0), join("b", "alice", at=3), ("b", 1.0))
     assert (0, ["replaced", ""]) == (found.moved, [life.ending for life in found.lives])
     plan = of(*ALICE_DIES[:12], Load(by="x", loads={0: 90.0, 2: 70.0, 1: 1.0, 3: 1.0}), ("a", 4.0)).plans[-1]
@@ -68,11 +70,11 @@ def test_members_tenures_and_moves_are_told_by_name_and_moves_beside_the_least()
 def test_a_takeover_lasts_from_the_death_until_the_successor_has_waited() -> None:
     (takeover,) = of(*ALICE_DIES).takeovers
     # It beat every second and died somewhere between 3.0 and 4.0. The wait is counted from the Beat at 3.0, but the
-    # Expire came later still: between 9.5 and 10.5.
+    # Expire came even later: between 9.5 and 10.5.
     assert ("alice", 2, 3.5, 10.0) == (takeover.member, takeover.partitions, takeover.died, takeover.led)
     assert takeover.seconds == pytest.approx(6.5)
     assert takeover.error == pytest.approx(1.0, abs=0.01)
-    # One that expires sooner still owes the wait, unless all is only available.
+    # A member that expires it earlier still has to wait, unless the guarantee is only `available`.
     sooner = ("b", 4.5), expire("b", "a", 10), ("b", 5.5)
     (takeover,) = of(*ALICE_DIES[:12], *sooner, ("b", 10.5)).takeovers
     assert takeover.led == pytest.approx(3.0 + WAIT)
@@ -82,7 +84,7 @@ def test_a_takeover_lasts_from_the_death_until_the_successor_has_waited() -> Non
 
 def test_a_time_without_a_leader_is_a_gap_and_none_follows_an_end_in_good_order() -> None:
     found = of(*ALICE_DIES)
-    # As the founder, alice owed a wait until 6 and a bit, and died before; bob was handed 1 and 3, and owed none.
+    # As the founder, alice had to wait until just after 6, and died before; bob was handed 1 and 3, without a wait.
     assert [LeadingGap(0.0, 1.5, (1, 3)), LeadingGap(0.0, 10.0, (0, 2))] == found.gaps
     assert (1 - (2 * 1.5 + 2 * 10.0) / (4 * 10.5), 1.0) == pytest.approx((found.led, found.owned))
     found = of(genesis(), join("a", at=1), *beats("a", 0.0, 1.0, 2.0), Leave(by="a"))
@@ -124,7 +126,7 @@ def test_beats_after_its_end_show_that_the_expired_was_alive_and_void_records_ar
 
 
 ALICE_IS_KILLED = [*ALICE_DIES[:12], Certify(by="b", incarnation="a"), *beats("b", 4.5, 5.5)]
-"""The last Beat of alice was sent at 3.0, and the certificate stands between the Beats of bob at 3.5 and at 4.5."""
+"""The last Beat of alice was sent at 3.0, and the certificate is between the Beats of bob at 3.5 and at 4.5."""
 
 
 def test_a_certificate_owes_no_wait_and_tells_when_it_died() -> None:
@@ -132,9 +134,9 @@ def test_a_certificate_owes_no_wait_and_tells_when_it_died() -> None:
     (takeover,) = found.takeovers
     assert [("alice", "certify"), ("bob", "")] == [(life.name, life.ending) for life in found.lives]
     assert ("alice", 2, 4.0, 4.0) == (takeover.member, takeover.partitions, takeover.died, takeover.led)
-    # It may have died right after its last Beat, had its witness waited; and the record stands somewhere in a second.
+    # If its witness waited, it may have died right after its last Beat; and the record's time is known to a second.
     assert takeover.error == pytest.approx(1.5, abs=0.01)
-    # One that came late says no more than the silence before it.
+    # A certificate that came late says no more than the silence before it.
     late = ("b", 4.5), ("b", 5.5), Certify(by="b", incarnation="a"), ("b", 6.5)
     (takeover,) = of(*ALICE_DIES[:12], *late).takeovers
     assert (3.5, 6.0) == (takeover.died, takeover.led)
@@ -157,7 +159,7 @@ def test_records_that_no_sound_ledger_holds_are_proof_of_what_went_wrong() -> No
     def bob(at: int) -> Beat:
         return Beat(by="b", sent_at=11.0, at=at, digest="0" * 16)
 
-    # Its writer had read past the first Genesis, or further than the place of its Beat: records were lost.
+    # Its writer had read past the first Genesis, or beyond the place of its Beat: records were lost.
     refounded = found(genesis("x", at=15))
     assert (["genesis"], "broken") == (kinds(refounded), refounded.verdict)
     assert ["rewound"] == kinds(found(bob(500)))
@@ -173,7 +175,7 @@ def test_records_that_no_sound_ledger_holds_are_proof_of_what_went_wrong() -> No
 
 
 def test_a_term_that_goes_down_is_a_broken_promise() -> None:
-    """No fold gives one. A snapshot that says otherwise comes from another ledger, or from a member gone wrong."""
+    """No fold produces one. A snapshot that does comes from another ledger, or from a faulty member."""
     state = folded(*written(*ALICE_DIES)[:6])
     forged = replace(state, terms=(1001, 9000, 1001, 1001), digest=0)
     forged = replace(forged, digest=difference(State(), forged))
@@ -201,7 +203,7 @@ def test_a_trimmed_ledger_is_audited_from_its_first_whole_snapshot_on() -> None:
         (it.partition, it.term, it.member) for it in trimmed.tenures
     }
     assert (2, None) == (trimmed.moved, trimmed.to_wall)
-    # Notes from before the oldest snapshot are not judged by it.
+    # Notes from before the oldest snapshot are not compared with it.
     found = audited(entries([*records[12:], snapshot("b", folded(*records[:12]))], first=12), SOUND)
     assert ([], True) == (kinds(found), found.noted_whole)
 
@@ -232,7 +234,7 @@ def test_notes_that_fit_are_sound_and_those_of_all_members_tell_better_when_all_
     assert (3.5, 10.2) == (found.takeovers[0].died, found.takeovers[0].led)
     found = audited(entries(written(*ALICE_DIES)), SOUND[:4])
     assert (False, ["notes"], 10.0) == (found.noted_whole, kinds(found, "note"), found.takeovers[0].led)
-    # One that takes over and dies before its next Beat has led what it took over, if only for a moment.
+    # A member that takes over and dies before its next Beat has led what it took over, if only for a moment.
     late = [acted("alice.1", 0, 1001, 3.8, 9.0), *SOUND[1:]]
     found = audited(entries(written(*ALICE_DIES)), late)
     assert pytest.approx(3.8) == found.takeovers[0].died

@@ -1,4 +1,4 @@
-"""The audit of real processes, beside the referee who heard all of them and knows when they were killed.
+"""The audit of real processes, compared with the referee, who heard all of them and knows when they were killed.
 
 chaos --kill, stop--> workers --notes--> the referee's verdict
                         |       '------> audit --agree? overlaps, terms
@@ -45,7 +45,7 @@ def test_it_agrees_with_the_referee_that_all_is_well_or_on_the_very_overlaps_the
         Chaos(group, NAMES, lease=LEASE, seed=SEED).run(SECONDS, seen)
         entries = copy.close()
     acts, verdict, history = list(acts_in(tmp_path)), group.verdict(), history_of(entries)
-    if guarantee == "available":  # To the audit a process lives until its certificate; the referee has killed it.
+    if guarantee == "available":  # For the audit a process lives until its certificate; the referee has killed it.
         ends = {life.label: life.killed_at for life in group.lives}
         acts = [replace(span, until=min(span.until, ends[span.process])) for span in acts]
     audit = audited(entries, acts, one_clock=True)

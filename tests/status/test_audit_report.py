@@ -1,4 +1,4 @@
-"""The report of an audit: one file that holds all, in which a name stays text; and the report in a real browser."""
+"""The report of an audit: one self-contained file, in which a name stays text; and the report in a real browser."""
 
 import base64
 import hashlib
@@ -72,12 +72,12 @@ def told(document: str) -> Any:
 def test_the_script_is_told_every_tenure_or_the_longest_of_those_that_begin_in_one_column(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A screen has some two thousand columns, and a history may have millions of tenures."""
+    """A screen has about two thousand columns, and a history may have millions of tenures."""
     found = told(html_of(audit_of(), ADDRESS))
     assert (["alice", "bob"], 1000, 4) == (found["names"], found["base"], len(found["tenures"]))
     assert [[0, 1], [1, 19]] == [[name, term] for _, _, name, term, *_ in found["tenures"][0]]
     monkeypatch.setattr(audit_report, "COLUMNS_MAX", 1)
-    monkeypatch.setattr(audit_report, "NAMES_MAX", 1)  # Of very many names, those that were members for longest.
+    monkeypatch.setattr(audit_report, "NAMES_MAX", 1)  # With too many names, the longest-serving members are shown.
     document = html_of(audit_of(), ADDRESS)
     assert [[0]] * 4 == [[name for _, _, name, *_ in row] for row in told(document)["tenures"]]
     assert (["alice"], True) == (re.findall(r"<bdi>(\w+)</bdi></button>", document), "1 names that were" in document)

@@ -1,6 +1,6 @@
 """The chronicle: records go in by incarnation, and history comes out by name.
 
-Incarnations are single letters, and each member is called by a word; partition 0 stands at the left.
+Incarnations are single letters, and each member is called by a word; partition 0 is on the left.
 """
 
 from collections.abc import Sequence
@@ -31,11 +31,11 @@ from neli_router.status.chronicle import DELAYS_MAX, Chronicle
 from neli_router.status.group_view import GroupEvent, Move
 from tests.support.records import Plot, beat, expire, folded, founded, genesis, join, plots, story
 
-LAW = settings(deadline=None, max_examples=60)  # A law holds at whatever speed this machine has to spare.
+LAW = settings(deadline=None, max_examples=60)  # A law holds however fast this machine happens to be.
 
 ALICE, BOB = join("a", "alice"), join("b", "bob")
 GIVE = (Handover(by="a", partition=1, term=1001), Handover(by="a", partition=3, term=1001))
-"""Brings two members to two partitions each; the next record stands at offset 5."""
+"""Brings two members to two partitions each; the next record is at offset 5."""
 
 
 def reading(*records: Record | None, now: float = 0.0) -> Chronicle:
@@ -52,7 +52,7 @@ def read_on(one: Chronicle, *records: Record | None, now: float = 0.0) -> None:
 
 
 def spelled(moves: Sequence[Move]) -> list[str]:
-    """Such as "4: 1,3 alice -> bob, handover by alice"."""
+    """For example "4: 1,3 alice -> bob, handover by alice"."""
     return [
         f"{move.offset}: {','.join(map(str, move.partitions))} {move.source} -> {move.target}, "
         f"{move.cause} by {move.by or '?'}"
@@ -83,7 +83,7 @@ def test_a_handover_whose_reason_was_not_read_is_told_and_a_ledger_made_anew_has
     read_on(one, *GIVE)
     told_before = one.group
     read_on(one, Leave(by="b"))
-    assert ["4: 1,3 alice -> bob, handover by alice"] == spelled(told_before.moves)  # What was told never changes.
+    assert ["4: 1,3 alice -> bob, handover by alice"] == spelled(told_before.moves)  # Old views never change.
     one = reading(genesis(), ALICE, BOB)
     one.begin(founded(ALICE, BOB, *GIVE, expire("b", "a", 1)), 3.0)
     assert [ALICE_CAME, "5: 0,1,2,3 alice -> bob, other by ?"] == spelled(one.group.moves)
@@ -148,14 +148,14 @@ def test_only_the_newest_events_are_kept_and_wishes_by_the_thousand_do_not_wipe_
 
 def test_moves_of_many_partitions_are_known_by_their_number_for_longer_than_by_name() -> None:
     one = reading(genesis(), ALICE)
-    one._named = chronicle.PARTITIONS_MAX  # As if so many had been moved before.
+    one._named = chronicle.PARTITIONS_MAX  # As if PARTITIONS_MAX had been moved before.
     read_on(one, Leave(by="a"))
     assert ["2: 0,1,2,3 alice -> None, leave by alice"] == spelled(one.group.moves)
     assert [4, 4] == [moved.number for event in one.group.events for moved in event.moved]
 
 
 def told(events: Sequence[GroupEvent]) -> list[str]:
-    """Such as "3: drain of bob by op, 2 bob -> alice"."""
+    """For example "3: drain of bob by op, 2 bob -> alice"."""
     return [
         f"{event.offset}: {event.cause} of {event.member or '?'} by {event.by or '?'}"
         + "".join(f", {moved.number} {moved.source} -> {moved.target}" for moved in event.moved)
@@ -194,7 +194,7 @@ CERTIFIED = "5: certify of alice by bob, 2 alice -> bob"
         # A beat after the certificate and a certificate for a former member cause no event.
         ([BOB, *GIVE, Certify(by="b", incarnation="a"), beat("a")], [CERTIFIED]),
         ([BOB, Leave(by="b"), Certify(by="a", incarnation="b")], ["3: leave of bob by bob"]),
-        # A witness outside the group is shown by the name it gives.
+        # A witness outside the group is shown under the name it gives itself.
         ([BOB, Certify(by="witness of bob", incarnation="b")], ["3: certify of bob by witness of bob"]),
         # A member that left is not fenced, and records without effect cause no event.
         ([BOB, Leave(by="b"), beat("b"), expire("a", "b", 99), Undrain(by="op", name="x")], ["3: leave of bob by bob"]),

@@ -1,4 +1,4 @@
-"""The view of a group: the moves told of a wish are the moves that it makes, once all under way has happened."""
+"""The view of a group: the moves shown for a wish are the moves that it makes, once everything in progress is done."""
 
 from hypothesis import given, settings
 
@@ -7,7 +7,7 @@ from neli_router.protocols.induction.records import Drain, Handover, Load, Pin, 
 from neli_router.status.group_view import GroupView
 from tests.support.records import Plot, folded, founded, join, plots, story
 
-LAW = settings(deadline=None, max_examples=60)  # A law holds at whatever speed this machine has to spare.
+LAW = settings(deadline=None, max_examples=60)  # A law holds however fast this machine happens to be.
 
 PAIR = founded(
     join("a", "alice"),
@@ -27,7 +27,7 @@ WISHES: tuple[Record, ...] = (
 
 
 def settled(state: State) -> State:
-    """After every Handover that is due."""
+    """The state after every Handover that is due."""
     for partition, (owner, target) in enumerate(zip(state.owners, state.targets, strict=True)):
         if owner is not None and owner != target:
             state = folded(Handover(by=owner, partition=partition, term=state.terms[partition]), state=state)
@@ -40,7 +40,7 @@ def test_wishes_move_what_they_must_and_what_keeps_the_balance() -> None:
     first, *others = view.moves_by(Pin(by="x", partition=0, name="bob"))
     assert (0, "alice", "bob") == first
     assert [("bob", "alice")] == [(source, target) for _, source, target in others]
-    # A wish that comes true already, or cannot yet, or is under way, moves nothing.
+    # A wish that is already true, cannot come true yet, or is in progress moves nothing.
     for name in ("alice", "carol"):
         assert [] == view.moves_by(Pin(by="x", partition=0, name=name))
     assert [] == GroupView(founded()).moves_by(Pin(by="x", partition=0, name="alice"))
@@ -58,12 +58,12 @@ def balance_of(*records: Record, loads: dict[int, float] | None = None) -> tuple
 def test_the_busiest_member_is_told_as_a_multiple_of_what_is_fair_by_loads_weights_and_drains() -> None:
     assert (1.0, 1.0, 0.5) == balance_of()
     assert (1.8, 1.0, 0.5) == balance_of(loads={0: 9.0, 1: 1.0, 2: 9.0, 3: 1.0})
-    assert (1.5, 1.5, 0.5) == balance_of(loads={0: 8.0, 1: 2.0, 2: 1.0, 3: 1.0})  # The hot one is too hot for any.
+    assert (1.5, 1.5, 0.5) == balance_of(loads={0: 8.0, 1: 2.0, 2: 1.0, 3: 1.0})  # Partition 0 alone is too much.
     # A partition without a load weighs as much as the mean.
     assert (1.25, 1.0, 0.5) == balance_of(loads={0: 3.0, 1: 1.0})
     assert (1.0, 1.0, 0.5) == balance_of(loads={0: 3.0, 2: 1.0})
     heavy = Weigh(by="x", name="alice", weight=3)
-    assert (2.0, 1.0, 0.75) == balance_of(heavy)  # bob still has half of all, and a quarter would be fair.
+    assert (2.0, 1.0, 0.75) == balance_of(heavy)  # bob still has half of everything; a quarter would be fair.
     assert (1.0, 1.0, 0.5) == balance_of(*[Weigh(by="x", name=name, weight=0) for name in ("alice", "bob")])
     drained = Drain(by="x", name="bob")
     assert (0.5, 1.0, 1.0) == balance_of(drained)

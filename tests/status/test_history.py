@@ -1,6 +1,6 @@
 """The history: a ledger's records as rows, and the tenures that follow from them.
 
-Incarnations are single letters, and each member is called by a word. The ledger is in memory, so the genesis stands at
+Incarnations are single letters, and each member is called by a word. The ledger is in memory, so the Genesis is at
 offset 1, and the term 1002 began with the record at offset 2.
 """
 
@@ -40,11 +40,11 @@ from neli_router.status.history import (
 )
 from tests.support.records import BASE, Plot, beat, expire, folded, genesis, join, next_record, plots
 
-LAW = settings(deadline=None, max_examples=60)  # A law holds at whatever speed this machine has to spare.
+LAW = settings(deadline=None, max_examples=60)  # A law holds however fast this machine happens to be.
 
 ALICE, BOB = join("a", "alice", address="alice:1"), join("b", "bob")
 PAIR = (genesis(), ALICE, BOB, Handover(by="a", partition=1, term=1002), Handover(by="a", partition=3, term=1002))
-"""Two members with two partitions each; the next record stands at offset 6."""
+"""Two members with two partitions each; the next record is at offset 6."""
 EMPTY = State(at=1)
 """The ledger in memory begins at offset 1."""
 
@@ -62,14 +62,14 @@ def rows_of(ledger: MemoryLedger, start: int = 0, end: int = 0) -> list[RecordRo
 
 
 def tenures_of(ledger: MemoryLedger, start: int = 0) -> list[TenureRow]:
-    """With the ones that stand at the beginning."""
+    """Including those that stand at the beginning."""
     start = start or ledger.start()
     state = state_before(ledger, start)
     return [*standing_rows(state), *tenure_rows(between(ledger, start, ledger.tip()), state)]
 
 
 def spelled(rows: Iterable[TenureRow]) -> list[str]:
-    """Such as "4: 1 alice@1002 -> bob@1004 by handover"."""
+    """For example "4: 1 alice@1002 -> bob@1004 by handover"."""
     return [
         f"{row.offset}: {row.partition} {row.former_member}@{row.former_term} -> {row.member}@{row.term} by {row.kind}"
         for row in rows
@@ -115,7 +115,7 @@ def test_a_record_without_effect_has_a_row_that_says_so() -> None:
         assert (6, False, []) == (row.offset, row.counted, row.moved), record
     counted = [row.counted for row in rows_of(ledger_of(*PAIR, beat("a"), Drain(by="ops", name="alice")))]
     assert [True] * 7 == counted
-    # Bytes that are no record are shown so that no reader takes them for one.
+    # Bytes that are not a record are shown in a way that no reader mistakes for one.
     valid = encode(join("a", "al\xefce"))
     row = rows_of(ledger_of(genesis(), valid.replace("\xef".encode(), b"\xef")))[-1]
     assert ("unreadable", None, None) == (row.kind, row.by, row.name)
@@ -137,7 +137,7 @@ def test_each_partition_that_changes_hands_has_a_row() -> None:
     rows = tenures_of(ledger_of(genesis(), ALICE, join("c", "alice", at=3)))
     assert [f"3: {partition} alice@1002 -> alice@1003 by join" for partition in range(4)] == spelled(rows[4:])
     assert {("a", "c")} == {(row.former_incarnation, row.incarnation) for row in rows[4:]}
-    # Those that had begun before are told with the offset where they began.
+    # Tenures from before are listed with the offset where they began.
     rows = tenures_of(ledger_of(*PAIR, beat("a"), beat("b")), start=6)
     assert [
         "2: 0 None@None -> alice@1002 by None",
@@ -145,11 +145,11 @@ def test_each_partition_that_changes_hands_has_a_row() -> None:
         "2: 2 None@None -> alice@1002 by None",
         "5: 3 None@None -> bob@1005 by None",
     ] == spelled(rows)
-    assert [] == tenures_of(ledger_of(b"no record"))  # Without a group none stands.
+    assert [] == tenures_of(ledger_of(b"no record"))  # Without a group there are none.
 
 
 def written(plot: Sequence[Plot]) -> tuple[MemoryLedger, State]:
-    """A ledger in which `plot` happens after a genesis, and the state at its end."""
+    """A ledger in which `plot` happens after a Genesis, and the state at its end."""
     state = folded(genesis(), state=EMPTY)
     records: list[Record | bytes] = [genesis()]
     for one in plot:
@@ -239,7 +239,7 @@ def test_a_range_that_was_trimmed_is_not_there_or_is_of_a_newer_release_is_refus
 
 
 class Faltering(MemoryLedger):
-    """Raises, or says nothing without knowing why, as often as it was told."""
+    """Raises, or returns nothing without knowing why, the requested number of times."""
 
     def __init__(self, log: MemoryLog, troubles: list[Callable[[], list[Entry]]]) -> None:
         super().__init__(log)
@@ -273,7 +273,7 @@ def test_a_short_outage_leaves_nothing_out_and_a_long_one_is_an_error() -> None:
 
 
 class Holed(MemoryLedger):
-    """Its last place holds no record, as where a transaction of another program ended in Kafka."""
+    """Its last place holds no record, like where a transaction of another program ended in Kafka."""
 
     def tip(self) -> int:
         return super().tip() + 1

@@ -1,4 +1,4 @@
-"""The inspection: what a reader that takes no part in a group learns of it."""
+"""The inspection: what a reader learns about a group that it does not take part in."""
 
 from contextlib import closing
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_a_group_is_told_with_its_members_and_compared_with_a_configuration(tmp_
 
 
 def beating(round_trips: dict[str, float], *, leases: int = 20) -> MemoryLedger:
-    """A ledger with a lease of a second, whose members read their records back after so long each."""
+    """A ledger with a lease of a second, whose members read their records back after these round trips."""
     log = MemoryLog()
     ledger = MemoryLedger(log)
 
@@ -46,7 +46,7 @@ def beating(round_trips: dict[str, float], *, leases: int = 20) -> MemoryLedger:
     write(genesis(lease=1.0))
     for name in round_trips:
         write(join(name, at=log.tip))
-    # A member's record stands in the ledger half a round trip after its sending, and is read after another half.
+    # A member's record is in the ledger half a round trip after sending, and is read after another half.
     acts = sorted(
         (number / 6 + trip / 2, name, number / 6) for number in range(6 * leases) for name, trip in round_trips.items()
     )
@@ -66,4 +66,4 @@ def test_members_whose_beats_come_back_too_late_are_powerless_and_told_with_how_
         found = Inspection(beating({"alice": 0.1, "bob": round_trip})).powerless
         assert ["bob"] == list(found)
         assert round_trip <= found["bob"] <= round_trip + 1 / 6 + 1e-9
-    assert {} == Inspection(beating({"alice": 0.95}, leases=8)).powerless  # Few leases say nothing of it.
+    assert {} == Inspection(beating({"alice": 0.95}, leases=8)).powerless  # A few leases prove nothing.

@@ -1,4 +1,4 @@
-"""The history of a ledger separates records that counted from those that did not."""
+"""The history of a ledger distinguishes records that counted from those that did not."""
 
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.base import Entry
@@ -40,14 +40,14 @@ def test_only_departures_that_counted_are_told() -> None:
             join("x", "m1", 2),
             join("y", "m2", 3),
             Beat(by="y", sent_at=0.0, at=3, digest="0" * 16),
-            Expire(by="x", incarnation="y", last_beat=3),  # Void: there was a Beat since.
+            Expire(by="x", incarnation="y", last_beat=3),  # Void: there has been a Beat since.
             Expire(by="x", incarnation="y", last_beat=4),
             join("z", "m1", 7),
             Leave(by="z"),
             join("w", "m3", 9),
             Certify(by="agent", incarnation="w"),
             Certify(by="agent", incarnation="w"),  # Void: once is enough.
-            Leave(by="y"),  # Void: it is no member any more.
+            Leave(by="y"),  # Void: it is not a member any longer.
         )
     )
     expected = [Departure(6, "m2", Expire), Departure(7, "m1", Join), Departure(8, "m1", Leave)]

@@ -1,4 +1,4 @@
-"""What people are shown of a borrowed group: made of what the store of owners says, and of nothing else."""
+"""The public view of a borrowed group: made only from what the store of owners says."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,7 +22,7 @@ HERE, THERE = 100.0, 7_000_000
 
 
 class Store:
-    """What is said, at any moment. Each change has another number."""
+    """The store's content at any moment. Each change has a new number."""
 
     def __init__(self, chronicle: OwnersChronicle) -> None:
         self.chronicle, self.version, self.layout = chronicle, Version("1", 0), LAYOUT
@@ -30,7 +30,7 @@ class Store:
         self.holdings: dict[int, Holding] = {}
 
     def say(self, now: float = 0.0, /, **changes: Mapping[int, int] | None) -> None:
-        """At `now`, each of these holders renews and leads so (partition -> term); None takes itself back."""
+        """At `now`, each of these holders renews and leads these (partition -> term); None withdraws a holder."""
         for name, led in changes.items():
             if led is None:
                 self.holders.pop(f"life-{name}", None)
@@ -44,7 +44,7 @@ class Store:
 
     @property
     def shown(self) -> list[tuple[str | None, int]]:
-        """The owner and the term of each partition, as a page has them."""
+        """The owner and the term of each partition, as a page shows them."""
         table = table_view(self.chronicle.group, "kafka://h/g", At(0, 0.0))
         names = self.chronicle.group.names
         return [(None if one.owner is None else names[one.owner], one.term) for one in table.partitions]
@@ -72,7 +72,7 @@ def test_owners_terms_and_members_are_those_that_the_store_names(store: Store) -
     assert group.is_founded
     assert group.has("life-a")
     assert 64 == group.slots
-    assert [] == store.told  # What the store says at first is no news.
+    assert [] == store.told  # The store's first content is not news.
 
 
 def test_a_lease_runs_out_by_the_stores_clock_on_this_hosts_time_and_is_not_known_while_the_store_is_away(
@@ -89,7 +89,7 @@ def test_a_lease_runs_out_by_the_stores_clock_on_this_hosts_time_and_is_not_know
 def test_a_member_that_was_killed_is_gone_when_its_card_expires_and_its_heir_has_a_higher_term(store: Store) -> None:
     store.say(0.0, a={0: 11, 1: 12}, b={2: 13, 3: 14})
     store.say(4.0, b={})
-    store.say(5.1)  # No change in the store: time has passed, and `a` said nothing.
+    store.say(5.1)  # No change in the store: time has passed, and `a` did not renew.
     assert ["b"] == store.chronicle.group.names
     assert [(None, 11), (None, 12), ("b", 13), ("b", 14)] == store.shown
     store.say(8.0, b={0: 21, 1: 22})

@@ -1,4 +1,4 @@
-"""The status page in a real browser, before a group that the test makes up: its contents, and its use.
+"""The status page in a real browser, with a group that the test makes up: its contents, and its use.
 
 Each test also fails on any error in the console, and on any request to another host (see conftest.py).
 """
@@ -30,7 +30,7 @@ def _stand_in() -> Iterator[StandIn]:
 @pytest.fixture(name="agent")
 def as_new(stand_in: StandIn) -> StandIn:
     """Three members, worker-0 to worker-2; partition n belongs to worker-(n mod 3)."""
-    stand_in.cut()  # A browser keeps six connections to one address, and streams of pages that it left fill them.
+    stand_in.cut()  # A browser keeps six connections to one address, and streams of former pages use them up.
     stand_in.begin(GROUP)
     return stand_in
 
@@ -80,9 +80,9 @@ def test_a_large_group_is_shown_whole_with_each_cause_once_and_deaths_stay_in_si
 def test_a_member_is_shown_with_its_lease_weight_load_lag_and_witness(view: Page, agent: StandIn) -> None:
     cells = view.texts('tr[data-member="worker-1"] > *')
     assert "worker-1" == cells[0]
-    assert cells[1].endswith("s")  # The rest runs down meanwhile.
+    assert cells[1].endswith("s")  # The remaining time runs down meanwhile.
     assert ["5", "1", "4", "1 record", "child", "eu-west-1b", "10.0.0.2:7400"] == cells[2:9]
-    assert view.run("return /^([0-9]+ [A-Z][a-z]+ )?[0-9:]{8}$/.test(arguments[0])", cells[9])  # A time to people.
+    assert view.run("return /^([0-9]+ [A-Z][a-z]+ )?[0-9:]{8}$/.test(arguments[0])", cells[9])  # Readable by people.
     assert "before this agent" == view.texts('tr[data-member="worker-0"] > *')[9]
     place = view.texts("#members thead th").index("Witness") + 1
     assert ["agent", "child", "\u2013"] == view.texts(f"#members tbody tr > :nth-child({place})")
@@ -97,7 +97,7 @@ def test_a_borrowed_group_is_shown_without_what_it_cannot_know_or_do(page: Page,
     told = replace(GROUP, protocol="fast-neli", store="redis://h:6379/orders", members=members, history=[claim])
     agent.view = told
     page.open(agent.address)
-    page.await_text("#borrowed", "as told in redis://h:6379/orders", "takes no drains, pins or weights")
+    page.await_text("#borrowed", "read from redis://h:6379/orders", "takes no drains, pins or weights")
     hidden = ("#unlock", "#fact-moving", "#fact-at", "th.acts", "th.of-wishes", "td.of-wishes")
     assert not any(map(page.is_shown, hidden))
     assert ["Weight", "Load", "Lag", "Witness"] == page.texts("th.of-wishes")
@@ -138,11 +138,11 @@ def test_a_takeover_is_followed_without_a_reload_and_colours_stay_with_names_aft
 def test_what_is_wrong_or_under_way_is_said_and_why(view: Page, agent: StandIn) -> None:
     assert not view.is_shown("#powerless")
     agent.tell(replace(changed(agent.view, 5, NOBODY), why="no member of the group is alive"))
-    view.await_text("#why", "1 partition is nobody's: no member of the group is alive")
+    view.await_text("#why", "1 partition has no owner: no member of the group is alive")
     view.click_cell(5)
     assert "nobody" in view.text("#detail")
     assert "Why no member of the group is alive" in view.text("#detail")
-    assert "partition 5, owned by nobody" == view.label(5)
+    assert "partition 5, no owner" == view.label(5)
 
     agent.tell(replace(GROUP, can_expire=False))
     view.await_text("#powerless", "cannot expire one that dies", "a longer lease: neli doctor says how long")
@@ -168,7 +168,7 @@ def test_a_group_without_members_or_table_says_so(page: Page, agent: StandIn) ->
     page.open(agent.address)
     page.await_text("#map", "No group was read from the ledger yet.")
     assert "The table cannot be believed: nothing was read" == page.text("#why")
-    assert "Nobody is a member yet." == page.text("#members-none")
+    assert "There are no members yet." == page.text("#members-none")
     assert "Nothing has happened since this agent began to read." == page.text("#moves")
 
 
@@ -219,7 +219,7 @@ def test_the_map_is_walked_by_keys_is_one_stop_of_the_tab_key_and_what_has_the_f
     for key in walk:
         view.press(key)
         seen.append(view.focused())
-    below = str(1 + int(view.element("#map").get_attribute("aria-colcount") or 0))  # By the width of the window.
+    below = str(1 + int(view.element("#map").get_attribute("aria-colcount") or 0))  # Depends on the window's width.
     assert ["1", "2", "1", below, "1", "15", "0"] == seen
     assert "Partition 0" in view.text("#detail")
     view.press(Keys.ARROW_LEFT)
@@ -228,7 +228,7 @@ def test_the_map_is_walked_by_keys_is_one_stop_of_the_tab_key_and_what_has_the_f
     assert not view.focused().isdigit()
     for selector in ('[data-partition="3"]', "#theme", "#unlock", "button.name", "thead button"):
         view.focus(selector)
-        view.press(Keys.SHIFT)  # From now on it is the keyboard that is used.
+        view.press(Keys.SHIFT)  # From now on, the keyboard is in use.
         assert "none" != view.style(":focus", "outlineStyle"), selector
 
 

@@ -41,7 +41,7 @@ def _agent(tmp_path: Path) -> Iterator[Running]:
 def test_wishes_are_refused_in_the_agents_words_or_move_what_was_said_and_a_takeover_after_a_kill_is_followed(
     agent: Running, page: Page, tmp_path: Path
 ) -> None:
-    """The agent's own list of moves is the reference. The page has its moves from the stream alone."""
+    """The agent's own list of moves is the reference. The page gets its moves only from the stream."""
 
     def owned(name: str) -> int:
         return page.owners().count(name)

@@ -1,4 +1,4 @@
-"""The status page of a group without a broker, of which one agent after the other leaves."""
+"""The status page of a group without a broker, which one agent after the other leaves."""
 
 import re
 from contextlib import ExitStack
@@ -24,7 +24,7 @@ def test_the_page_shows_peers_their_leads_who_is_drained_and_who_is_gone(tmp_pat
         page.await_text("#fact-partitions", f"Led {PARTITIONS} of {PARTITIONS}")
         page.await_text("#peers-count", "3 of 3 answer, 2 are a majority")
         page.await_text("#borrowed", "as this agent's own member sees them", "neli rebalance")
-        # No word of what such a group does not have.
+        # No mention of anything that such a group lacks.
         assert not [word for word in ("ledger", "record", "broker", "Witness", "Lag") if word in page.text("body")]
         assert not page.is_shown(".panel.members")
         until(lambda: ["this agent", "answers", "answers"] == page.texts("#peers .state"), "what they are")

@@ -1,4 +1,4 @@
-"""What people are shown of a group without a broker: made of what one member knows of its peers, of nothing else."""
+"""The public view of a group without a broker: made only from what one member knows of its peers."""
 
 from dataclasses import replace
 
@@ -62,7 +62,7 @@ def test_what_a_member_finds_at_its_start_is_told_as_leads_and_not_as_silence() 
 def test_silence_and_the_reasons_of_each_change_are_told_and_a_refusal_once() -> None:
     assert [
         "b:1 is silent (nothing is heard of it)",
-        "b:1 leads no more (3 heartbeats of b:1 were missed): 1 partition to nobody",
+        "b:1 no longer leads (3 heartbeats of b:1 were missed): 1 partition to nobody",
         "c:1 leads, term 10 (b:1 ceded): 1 partition from b:1 to c:1",
     ] == said(shown(START, GONE))[2:]
     assert "b:1 answers again" == said(shown(START, GONE, replace(GONE, at=111.0, silent=frozenset())))[-1]
@@ -76,7 +76,7 @@ def test_a_peer_that_still_leads_others_leads_less_and_its_heir_is_named() -> No
     first = replace(whole, at=101.0, leaders=(Led(None, 9, "b:1 ceded to c:1"), *whole.leaders[1:]))
     assert "b:1 leads less (b:1 ceded to c:1): 1 partition given to c:1" == said(shown(whole, first))[-1]
     last = replace(first, at=102.0, leaders=(*[Led(None, 9, "b:1 ceded to c:1")] * 3, None))
-    assert ["b:1 leads no more (b:1 ceded to c:1): 3 partitions given to c:1"] == said(shown(whole, first, last))[1:]
+    assert ["b:1 no longer leads (b:1 ceded to c:1): 3 partitions given to c:1"] == said(shown(whole, first, last))[1:]
 
 
 def test_events_are_told_apart_by_their_reasons_and_of_several_terms_none_is_told() -> None:

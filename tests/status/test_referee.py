@@ -1,7 +1,7 @@
-"""The referee's eyes: it must see what is wrong, and nothing where nothing is.
+"""The referee's eyes: it must see what is wrong, and report nothing where nothing is wrong.
 
 "a 5 acts 1.0-2.0"      process a notes that it may act for partition 0 under term 5 from 1.0 to 2.0
-"a 5 done 1.5"          process a notes at 1.5 that it is done with that
+"a 5 done 1.5"          process a notes at 1.5 that it is done with partition 0
 "a 5 lost 1.5"          process a notes at 1.5 that it found its lease lost
 """
 
@@ -37,7 +37,7 @@ def test_takeovers_and_handovers_are_counted() -> None:
 
 
 def test_a_killed_process_acts_no_more_whatever_it_was_allowed() -> None:
-    """A witness told its death. Who began before the kill was beside it all the same."""
+    """A witness certified its death. A successor that began before the kill still overlaps with it."""
     for began_at, overlaps in ((1.6, 0), (1.4, 1)):
         killed, heir = Life("a", killed_at=1.5), Life("b")
         killed.hear(Acts(1.0, 2.0, {0: 5}))
@@ -47,9 +47,9 @@ def test_a_killed_process_acts_no_more_whatever_it_was_allowed() -> None:
 
 def test_two_who_may_act_at_once_overlap_in_whatever_order_the_notes_are_read() -> None:
     verdict = judged("c 12 acts 6.0-7.0\nb 9 acts 1.5-1.6\na 5 acts 1.0-2.0")
-    assert [
-        "partition 0: a under 5 from 1.000000 to 2.000000 beside b under 9 from 1.500000 to 1.600000, 100.000 ms"
-    ] == [str(overlap) for overlap in verdict.overlaps]
+    assert ["partition 0: a under 5 from 1.000000 to 2.000000 and b under 9 from 1.500000 to 1.600000, 100.000 ms"] == [
+        str(overlap) for overlap in verdict.overlaps
+    ]
 
 
 OVERLAPS = {
@@ -79,7 +79,7 @@ def test_an_overlap_is_seen(case: str) -> None:
     ("script", "regressions", "relapses"),
     [
         *((f"a 5 acts 1.0-2.0\n{later} acts 3.0-4.0", 1, 0) for later in ("b 4", "b 5", "a 4")),
-        ("a 5 acts 1.0-2.0\na 5 acts 3.0-4.0", 0, 0),  # It was fenced for a while, and goes on under its term.
+        ("a 5 acts 1.0-2.0\na 5 acts 3.0-4.0", 0, 0),  # It was fenced for a while, and continues under its term.
         ("a 5 acts 1.0-2.0\na 5 done 1.5\na 5 acts 1.6-2.1", 0, 1),
     ],
 )

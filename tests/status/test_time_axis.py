@@ -1,4 +1,4 @@
-"""The time axis: times that only Beats carry, of one clock and of several."""
+"""The time axis: times that come only from Beats, by one clock and by several."""
 
 from math import inf
 from typing import Any
@@ -22,7 +22,7 @@ def test_a_record_was_written_after_the_beat_before_it_and_before_one_whose_writ
 
 
 def alternating(since: float, rounds: int = 5, **options: Any) -> TimeAxis:
-    """Beats of `a` each second from 10 on, and of `b` by a clock of its own."""
+    """Beats of `a` each second from 10 on, and Beats of `b` by another clock."""
     axis = TimeAxis(**options)
     for round_ in range(rounds):
         axis.beat(2 * round_, "a", 10.0 + round_, 2 * round_)
@@ -33,7 +33,7 @@ def alternating(since: float, rounds: int = 5, **options: Any) -> TimeAxis:
 def test_the_members_of_one_host_are_on_one_clock_and_another_one_is_told_to_within_half_a_round() -> None:
     axis = alternating(10.5)
     assert (0.0, 12.25) == (axis.error, axis.align("b", 12.25))
-    axis = alternating(510.3, drift=0.0)  # In truth at 10.3.
+    axis = alternating(510.3, drift=0.0)  # The true time is 10.3.
     aligned = axis.align("b", 510.3)
     assert aligned is not None
     assert (True, 0.5) == (abs(aligned - 10.3) <= axis.error, axis.error)
@@ -97,7 +97,7 @@ def test_on_one_clock_no_record_was_written_outside_of_its_bounds(seed: int) -> 
             beaten.append(offset)
             read = max(read, record.at)
     assert (0.0, []) == (axis.error, axis.jumps)
-    # Records before the first Beat, and those that no member told to have read, have no bounds on one side.
+    # Records before the first Beat, and those that no member has reported as read, have no bounds on one side.
     true = {offset: START + run.times[offset] for offset in run.times if beaten[0] < offset < read}
     assert len(true) > 30
     for offset, time in true.items():

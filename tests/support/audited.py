@@ -1,9 +1,9 @@
-"""What audits are tried on: small ledgers that are written by hand, and groups of the simulator.
+"""Test material for audits: small ledgers written by hand, and groups in the simulator.
 
     written(...)     records one after the other, Beats with their times and the digests that belong to them
     simulated(seed)  a whole group under faults on a virtual clock, which knows the true time of every record
 
-Incarnations of written ledgers are single letters. A lease is a second there, and a beat a fifth of it.
+Incarnations in written ledgers are single letters. A lease there lasts a second, and a beat a fifth of that.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ __all__ = ["START", "Simulated", "beat", "entries", "simulated", "written"]
 
 
 def written(*records: Record | tuple[str, float], first: int = 0) -> list[Record]:
-    """The records; a pair of an incarnation and a time becomes its Beat, sent when it had read all before."""
+    """The records; a pair of an incarnation and a time becomes a Beat, sent after reading all previous records."""
     state, found = State(), list[Record]()
     for place, given in enumerate(records, start=first):
         record = beat(*given, state) if isinstance(given, tuple) else given
@@ -35,7 +35,7 @@ def written(*records: Record | tuple[str, float], first: int = 0) -> list[Record
 
 
 def beat(by: str, sent_at: float, state: State) -> Beat:
-    """A Beat of one who has read up to `state`."""
+    """A Beat of a member that has read up to `state`."""
     return Beat(by=by, sent_at=sent_at, at=state.at, digest=digest_text(state.digest))
 
 
@@ -44,7 +44,7 @@ def entries(records: Sequence[Record], *, first: int = 0) -> list[Entry]:
 
 
 START = 1000.0
-"""The one clock's reading at the beginning."""
+"""The reading of the one clock at the beginning."""
 
 
 class Simulated(NamedTuple):
@@ -66,7 +66,7 @@ def simulated(
     """Run `seed`. With `one_clock`, all members are on one host."""
     world = World(seed)
     options = RunOptions.draw(seed, world.random, guarantee=None, weather=weather)
-    # An audit lays clocks side by side by what Beats say of theirs, so a Beat that no member sent must not be there.
+    # An audit aligns clocks by what Beats report, so there must be no Beat that no member sent.
     options = replace(options, faults=tuple(it for it in options.faults if it not in {"forgery", "stranger"}))
     if drift is not None:
         options = replace(options, drift=drift)

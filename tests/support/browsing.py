@@ -1,9 +1,9 @@
-"""A real browser, and the status page in it as a person reads and uses it.
+"""A real browser, with the status page in it, read and used as a person would.
 
     Browser --one Chromium for all tests--> Page --opened at an address--> cells, members, moves, dialog
-                                              '--closed--> what the console said, and whom the page spoke to
+                                              '--closed--> what the console said, and which hosts the page contacted
 
-Everything is read from the document, so that a test sees what is shown and not what a script knows.
+Everything is read from the document, so that a test sees what is displayed, not what a script knows.
 """
 
 import json
@@ -31,7 +31,7 @@ __all__ = ["Keys", "Page", "missing", "started"]
 PROGRAMS = ("chromium", "chromedriver")
 OPTIONS = (
     "--headless=new",
-    "--no-sandbox",  # In a container, and as root, there is none to be had.
+    "--no-sandbox",  # In a container, and as root, no sandbox is available.
     "--disable-dev-shm-usage",
     "--disable-background-networking",
     "--disable-component-update",
@@ -43,7 +43,7 @@ OPTIONS = (
 
 
 def missing() -> str:
-    """The part of a browser that is missing here, as a sentence; empty if none is."""
+    """The part of a browser that is missing here, as a sentence; empty if nothing is."""
     lacks = [program for program in PROGRAMS if which(program) is None]
     if not lacks:
         return ""
@@ -52,13 +52,13 @@ def missing() -> str:
 
 @contextmanager
 def started() -> Iterator[webdriver.Chrome]:
-    """A browser. It leaves a folder behind for each of its profiles: within one that goes with it."""
+    """A browser. It leaves a folder behind for each profile, so those are inside a folder that is removed with it."""
     options = webdriver.ChromeOptions()
     for option in OPTIONS:
         options.add_argument(option)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     with TemporaryDirectory(prefix="neli-browser-", ignore_cleanup_errors=True) as folder:
-        # A driver that is killed would leave its browser: each is on the leash of the process that started it.
+        # A killed driver would leave its browser behind: each is on the leash of the process that started it.
         leashed = Path(folder, "chromium")
         leashed.write_text('#!/bin/sh\nexec setpriv --pdeathsig KILL chromium "$@"\n', encoding="ascii")
         leashed.chmod(0o755)
@@ -73,21 +73,21 @@ def started() -> Iterator[webdriver.Chrome]:
 
 
 class Page:
-    """The page, in the one tab."""
+    """The page, in the only tab."""
 
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
         self.address = ""
 
     def open(self, address: str) -> None:
-        """Load it, and wait for its first status. The mark that it gets here is gone once it is loaded again."""
+        """Load it, and wait for its first status. The mark that is set here disappears when the page is reloaded."""
         self.address = address
         self.driver.get(address)
         self.run("window.isTheSame = true")
         until(lambda: self.count("#fact-partitions"), "a first status")
 
     def close(self) -> None:
-        """Leave, so that streams end, and forget: the next test may open the same agent."""
+        """Leave the page, so that streams end, and forget it: the next test may open the same agent."""
         self.run("try { sessionStorage.clear(); localStorage.clear() } catch { /* a page that has none */ }")
         self.driver.get("about:blank")
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
@@ -98,7 +98,7 @@ class Page:
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
     def prefer(self, scheme: str) -> None:
-        """As if the system were light, or dark."""
+        """Show the page as if the system theme were light, or dark."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
@@ -112,7 +112,7 @@ class Page:
         return bool(self.run("return window.isTheSame === true"))
 
     def text(self, selector: str) -> str:
-        """The text that is shown there; empty if there is none."""
+        """The text that is displayed there; empty if there is none."""
         found = self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
         return " ".join(str(found).split())
 
@@ -134,7 +134,7 @@ class Page:
         )
 
     def owners(self) -> list[str | None]:
-        """Whose each partition is, as a listener is told."""
+        """The owner of each partition, as a screen reader says it."""
         labels: list[str] = self.run(
             "return [...document.querySelectorAll('[data-partition]')].map((cell) => cell.ariaLabel)"
         )
@@ -144,11 +144,11 @@ class Page:
         return str(self.run("return document.querySelector(arguments[0]).ariaLabel", _cell(partition)))
 
     def members(self) -> list[str]:
-        """Their names, in the order in which they are shown."""
+        """The names of the members, in the order in which they are displayed."""
         return self.texts("#members tbody button.name")
 
     def focused(self) -> str:
-        """The element that has the focus: its partition, its label, its id, or its text."""
+        """The focused element: its partition, its label, its id, or its text."""
         return str(
             self.run(
                 "const one = document.activeElement;"
@@ -179,7 +179,7 @@ class Page:
         self.press(token, Keys.ENTER)
 
     def unlock(self, token: str) -> None:
-        """Give the right one."""
+        """Enter the right token."""
         self.give_token(token)
         self.await_text("#unlock", "Forget token")
 
@@ -193,7 +193,7 @@ class Page:
         until(holds, f"{' and '.join(map(repr, parts))} at {selector}")
 
     def await_word(self, word: str) -> None:
-        """The words about the connection."""
+        """The text about the connection."""
         until(lambda: self.text("#connection-text") == word, f"the word {word!r}")
 
     def await_hidden(self, selector: str) -> None:
@@ -202,12 +202,12 @@ class Page:
     # After
 
     def complaints(self) -> list[str]:
-        """The console's complaints about the page, without those about the network."""
+        """The console's errors about the page, without those about the network."""
         log: Sequence[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
         return [entry["message"] for entry in log if entry["level"] == "SEVERE" and entry["source"] != "network"]
 
     def hosts(self) -> set[str]:
-        """Whom the page asked for anything since the last call."""
+        """The hosts from which the page requested anything since the last call."""
         log: Sequence[dict[str, Any]] = self.driver.get_log("performance")  # type: ignore[no-untyped-call]
         events = [json.loads(entry["message"])["message"] for entry in log]
         asked = [

@@ -1,6 +1,6 @@
-"""What tests share in which misfortunes are drawn: the draw, so that a run can be repeated, and what is said of it.
+"""Shared by tests with randomly drawn faults: the draw, which makes a run repeatable, and the line printed about it.
 
-NELI_TEST_SEED=N    draws the same as in the run that printed it
+NELI_TEST_SEED=N    draws the same as the run that printed it
 """
 
 import os
@@ -11,7 +11,7 @@ __all__ = ["SEED", "SNAPSHOT_EVERY", "say"]
 SEED = int(os.environ.get("NELI_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
 
 SNAPSHOT_EVERY = 500
-"""Often, so that those who come back start from snapshots, and the ledger is trimmed below what they once read."""
+"""Often, so that returning members start from snapshots, and the ledger is trimmed below what they once read."""
 
 
 def say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Given to tests of the provider: connections, as an environment variable holds them, and types of fixtures."""
+"""Help for tests of the provider: connections, in the form of an environment variable, and types of fixtures."""
 
 import json
 from collections.abc import Mapping
@@ -20,6 +20,6 @@ class DagTest(Protocol):
 def spelled(
     conn_type: str = "neli", *, password: str = "", host: str = "", port: int | None = None, **extra: Any
 ) -> str:
-    """The text for AIRFLOW_CONN_...; `extra` are the fields of our own."""
+    """The text for AIRFLOW_CONN_...; `extra` are our own fields."""
     plain = {"conn_type": conn_type, "password": password, "host": host, "port": port, "extra": extra}
     return json.dumps({name: value for name, value in plain.items() if value})

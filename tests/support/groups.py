@@ -42,7 +42,7 @@ def log_of(*names: str) -> MemoryLog:
 
 
 def static(*owners: str, layout: Layout | None = None) -> Router:
-    """A router of these owners' addresses, one a partition; each is its own name."""
+    """A router with these owners' addresses, one for each partition; each address is also the owner's name."""
     given = [Owner(name, name, partition, 1) for partition, name in enumerate(owners)]
     return Router.static(given, layout or Layout(slots=64, partitions=len(owners)))
 
@@ -73,7 +73,7 @@ class Flaky(MemoryLedger):
 
 
 class Plights:
-    """Every plight that a router was in, as it happened; "none" while it has a table."""
+    """Every problem that a router had, as it happened; "none" while it has a table."""
 
     def __init__(self, router: Router) -> None:
         self.seen: list[str] = []

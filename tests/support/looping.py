@@ -1,4 +1,4 @@
-"""Tests that are coroutines."""
+"""Tests written as coroutines."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

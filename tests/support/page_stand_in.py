@@ -1,10 +1,10 @@
-"""A stand-in for the agent: it serves the page, a group made up of nothing, and its events, by the wire's own views.
+"""A stand-in for the agent: it serves the page, an invented group, and its events, with the views of the wire.
 
     StandIn().start() --> address --GET /, /assets/*--> the files that ship
                                   --GET /v1/events----> status, then changed each second, and at each `tell(view)`
                                   --POST /v1/drain ...-> what `moved` says, and what was asked stays in `asked`
 
-`tell` may be called from the test's thread. `cut` ends all streams and refuses new ones, `mend` takes them again.
+A test may call `tell` from its own thread. `cut` ends all streams and refuses new ones, `mend` accepts them again.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ ZONES = ("eu-west-1a", "eu-west-1b", "eu-west-1c")
 
 
 def group(members: int = 200, partitions: int = 4096, *, moves: bool = True, lease: float = 3.0) -> StatusView:
-    """A group at rest: everything is owned, and a few things happened."""
+    """A group at rest: everything is owned, and a few things have happened."""
     past = _past(members, partitions) if moves else []
     moved = {place: event.last for event in past for move in event.moved for place in move.partitions}
     owned = [0] * members
@@ -125,7 +125,7 @@ def _event_of(
 
 
 def after_takeover(view: StatusView, dead: int, heir: int) -> StatusView:
-    """`view` after the member at place `dead` was expired, and the one at `heir` was given all it had."""
+    """`view` after the member at place `dead` was expired, and the member at `heir` received all its partitions."""
     offset, table = view.table.at + 1, view.table
     taken = [place for place, cell in enumerate(table.partitions) if cell.owner == dead]
 
@@ -159,7 +159,7 @@ def after_takeover(view: StatusView, dead: int, heir: int) -> StatusView:
 
 
 class StandIn:
-    """Serves on a loopback port of its own, on a thread of its own, from `with` to its end."""
+    """Serves on a loopback port of its own, on a thread of its own, for as long as the `with` block."""
 
     def __init__(self, view: StatusView) -> None:
         self.begin(view)
@@ -181,13 +181,13 @@ class StandIn:
         self._loop = asyncio.new_event_loop()
 
     def begin(self, view: StatusView) -> None:
-        """As if it were new."""
+        """Make it as good as new."""
         self.view = view
         self.moved: list[MoveView] = []
         self.refusal: Refusal | None = None
         self.asked: list[tuple[str, WishAsked]] = []
         self.is_mute = False
-        """Whether it says nothing of itself, as one that hangs."""
+        """Whether it reports nothing, like an agent that hangs."""
         self._is_cut = False
 
     def __enter__(self) -> Self:
@@ -246,7 +246,7 @@ class StandIn:
         return StreamingResponse(chunks(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
     async def _next(self, stream: "asyncio.Queue[bytes | None]") -> bytes | None:
-        """The events that are sent; or, as the agent does, the same again each second."""
+        """The events that are sent; without new ones, the same one again each second, like the agent."""
         try:
             return await asyncio.wait_for(stream.get(), EVERY)
         except TimeoutError:

@@ -1,7 +1,7 @@
 """Small ledgers for tests: records in few words, and the state that they fold to.
 
-Incarnations are single letters. Whoever joins without a name is called as its incarnation. The genesis stands at offset
-0 and its base is 1000, so the term 1003 began with the record at offset 3. The group has four partitions.
+Incarnations are single letters. A member that joins without a name is named like its incarnation. The genesis is at
+offset 0 and its base is 1000, so term 1003 began with the record at offset 3. The group has four partitions.
 """
 
 import re
@@ -62,7 +62,7 @@ LAYOUTS = st.builds(
     st.floats(0, 1),
     st.booleans(),
 )
-"""Any layout that there can be, for laws."""
+"""Any possible layout, for laws."""
 
 
 def genesis(
@@ -90,7 +90,7 @@ def join(
 
 
 def beat(by: str, state: State | None = None, *, sent_at: float = 0.0) -> Beat:
-    """A Beat of one who has read up to `state`."""
+    """A Beat of a member that has read up to `state`."""
     state = State() if state is None else state
     return Beat(by=by, sent_at=sent_at, at=state.at, digest=digest_text(state.digest))
 
@@ -110,9 +110,9 @@ def parsed(
     digests: Mapping[int, int] | None = None,
     agreed: Mapping[str, Any] | None = None,
 ) -> Record:
-    """The record that `b:handover(partition=1)` stands for: `state` gives the term and whatever else it leaves out.
+    """The record that `b:handover(partition=1)` stands for: `state` supplies the term and all other omitted fields.
 
-    `called` gives the incarnation of a name, `digests` the digest at each offset, `agreed` the fields of a Genesis.
+    `called` maps a name to its incarnation, `digests` an offset to its digest; `agreed` has the fields of a Genesis.
     """
     match = _WRITTEN.match(word)
     assert match is not None, f"this is no record: {word!r}"
@@ -154,7 +154,7 @@ def value_of(text: str) -> Any:
 
 
 def folded(*records: Record | None, state: State | None = None) -> State:
-    """The state after `records`, which stand one after the other from where `state` ends."""
+    """The state after `records`, which follow one another from where `state` ends."""
     state = State() if state is None else state
     for record in records:
         state = fold(state, state.at, record)
@@ -167,12 +167,12 @@ def founded(*records: Record | None) -> State:
 
 
 def owners(state: State) -> str:
-    """Who owns each partition, such as "aab." where the last has no owner."""
+    """The owner of each partition, such as "aab.", where the last has no owner."""
     return _letters(state.owners)
 
 
 def targets(state: State) -> str:
-    """Who is to own each partition."""
+    """The intended owner of each partition."""
     return _letters(state.targets)
 
 
@@ -185,10 +185,10 @@ def _letters(incarnations: Sequence[str | None]) -> str:
     return "".join("." if one is None else one for one in incarnations)
 
 
-# Stories: sequences of records in which most have an effect, because they are made for the state that they meet.
+# Stories: sequences of records most of which have an effect, because each is made for the state that it meets.
 
 Plot = tuple[str, int, int, int]
-"""What happens next: a kind of record, and three small numbers that are read as whom and what it is about."""
+"""The next event: a kind of record, and three small numbers that select which members and partitions it is about."""
 
 _KINDS = ["beat", "certify", "drain", "expire", "genesis", "handover", "join", "junk", "leave", "load"]
 _KINDS += ["pin", "snapshot", "undrain", "unpin", "upgrade", "weigh"]
@@ -204,7 +204,7 @@ def next_record(state: State, plot: Plot) -> Record | None:
     kind, one, other, third = plot
     seated = list(state.seats)
     writer = seated[one % len(seated)] if seated and third else "abcdefgh"[one]
-    name, partition = "vwxyzabc"[other], other % 5  # One partition more than there are.
+    name, partition = "vwxyzabc"[other], other % 5  # One partition more than exist.
     match kind:
         case "join":
             return join("abcdefghijklmnop"[one + 8 * (third % 2)], "vwxyz"[other % 5], at=state.at, weight=third)
@@ -247,7 +247,7 @@ def next_record(state: State, plot: Plot) -> Record | None:
 
 
 def story(plot: Sequence[Plot], *, gaps: Sequence[int] = ()) -> list[tuple[int, Record | None]]:
-    """The records that `plot` means, each at its offset, after a genesis at offset 0. `gaps` are skipped offsets."""
+    """The records that `plot` means, each with its offset, after a genesis at offset 0. `gaps` are skipped offsets."""
     state = founded()
     entries: list[tuple[int, Record | None]] = [(0, genesis())]
     for place, one in enumerate(plot):

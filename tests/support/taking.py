@@ -1,4 +1,4 @@
-"""What tests of subscriptions share: a pump in miniature that takes what comes, and says what it has.
+"""Shared by tests of subscriptions: a miniature pump that takes what comes, and reports what it has.
 
 until(lambda: ..., one, other)   turns both until it is so
 """
@@ -17,7 +17,7 @@ TURN = 0.02
 
 
 class Taking:
-    """Takes from one subscription. It gives back at once what is asked back, unless it is `holding`."""
+    """Takes from one subscription. It immediately gives back what is asked back, unless it is `holding`."""
 
     def __init__(self, subscription: GroupSubscription) -> None:
         self.subscription, self.holding = subscription, False
@@ -42,7 +42,7 @@ class Taking:
                     pass
 
     def give_back(self) -> None:
-        """All that was asked back last."""
+        """Everything that was last asked back."""
         asked = self.of(AskedBack)[-1].partitions
         self.has -= set(asked)
         self.subscription.give_back(asked)
@@ -56,7 +56,7 @@ class Taking:
 
     @property
     def error(self) -> NeliError | None:
-        """Why it is broken, if it is."""
+        """Why the subscription is broken, if it is."""
         broken = self.of(Broken)
         return broken[0].error if broken else None
 
@@ -68,4 +68,4 @@ def until(holds: Callable[[], object], *members: Taking) -> None:
         for member in members:
             member.turn()
         if not members:
-            time.sleep(TURN)  # Another process is waited for, and needs the processor.
+            time.sleep(TURN)  # We wait for another process, which needs the processor.

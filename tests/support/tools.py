@@ -1,4 +1,4 @@
-"""Programs that are not Python's: found, or skipped, or missed where nothing may be skipped."""
+"""External programs: found; otherwise the test is skipped, or fails where nothing may be skipped."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ __all__ = ["output_of", "tool"]
 
 
 def tool(name: str, *, required: bool = True) -> str:
-    """Its path. Without it the test is skipped, and fails where CI=true if it is `required`."""
+    """The program's path. Without the program, the test is skipped, or fails with CI=true if it is `required`."""
     found = shutil.which(name)
     if found is None:
         if required and os.environ.get("CI") == "true":

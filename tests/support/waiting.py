@@ -1,4 +1,4 @@
-"""Waiting for what comes about without telling, with a bound that only a broken test meets."""
+"""Waiting for things that happen without a notification, with a time limit that only a broken test reaches."""
 
 import asyncio
 import threading
@@ -10,16 +10,16 @@ from neli_router.core.clock import host_clock
 __all__ = ["LOOK_EVERY", "PATIENCE", "until", "until_in_loop"]
 
 PATIENCE = 180.0
-"""Seconds for what comes at once, and after minutes where other programs have all cores."""
+"""Seconds for things that happen immediately, but take minutes if other programs use all cores."""
 
 LOOK_EVERY = 0.01
-"""Looking more often would take the processor from what is waited for."""
+"""Seconds between two looks. Looking more often would take the processor from what the test waits for."""
 
 Answer = TypeVar("Answer")
 
 
 def until(holds: Callable[[], Answer], what: str = "it", *, patience: float = PATIENCE) -> Answer:
-    """Wait for the first answer that is true, and return it."""
+    """Wait for the first true answer, and return it."""
     give_up_at, pause = host_clock() + patience, threading.Event()
     while not (answer := holds()):
         assert host_clock() < give_up_at, f"{what} did not come true within {patience:g} s"
@@ -28,7 +28,7 @@ def until(holds: Callable[[], Answer], what: str = "it", *, patience: float = PA
 
 
 async def until_in_loop(holds: Callable[[], Answer], what: str = "it", *, patience: float = PATIENCE) -> Answer:
-    """The same, while the event loop goes on."""
+    """The same, while the event loop keeps running."""
     give_up_at = host_clock() + patience
     while not (answer := holds()):
         assert host_clock() < give_up_at, f"{what} did not come true within {patience:g} s"

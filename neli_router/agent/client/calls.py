@@ -1,12 +1,12 @@
-"""The calls: the requests that a client can make, and the meaning of the answers. Nothing is sent here.
+"""The calls: the requests that a client can make, and what the answers mean. Nothing is sent here.
 
     owner(key) --> Call(method, target, answer, body) --transport, over httpx--> status, bytes
                                                                                     |
     OwnerView, or the error that the agent raised  <---------- answered ------------'
     NoAgent, with the reason                       <---------- no_agent ---- or an error of httpx
 
-Both forms of a client share all of this, so they cannot disagree. A key travels in the address of a request, and is
-personal: so it stands in no `repr` and in no error.
+Both forms of a client share all of this, so they cannot disagree. A key is part of the address of a request, and may be
+personal data, so it appears in no `repr` and in no error.
 """
 
 from base64 import urlsafe_b64encode
@@ -81,10 +81,10 @@ __all__ = [
 
 TIMEOUT = 5.0
 """Seconds without a byte of an answer, after which the agent counts as hung. It answers from memory, in under one
-millisecond; a longer time only helps on a host whose processors are all busy."""
+millisecond. A longer timeout only helps on a host whose processors are all busy."""
 
 WISH_TIMEOUT = 15.0
-"""A wish waits for the ledger, at most ten seconds: see `member/wishes.py`."""
+"""A wish waits for the ledger, at most ten seconds; see `member/wishes.py`."""
 
 BATCH_MAX = BODY_MAX // 2
 """Bytes of keys in one request, before JSON adds quotes, commas and escapes."""
@@ -94,7 +94,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Answer]):
-    """One request. `target` may hold a key, so it stands in no `repr`."""
+    """One request. `target` may contain a key, so `repr` leaves it out."""
 
     method: str
     target: str = field(repr=False)
@@ -111,28 +111,28 @@ PEERS = Call("GET", "/v1/peers", PeersView)
 STATUS = Call("GET", "/v1/status", StatusView)
 EVENTS = Call("GET", "/v1/events", msgspec.Raw)
 HISTORY_EVENTS = Call("GET", "/v1/history/events", EventView)
-"""The stream of the status page: events that are passed on as they are, so their JSON is only checked."""
+"""The stream of the status page. Its events are passed on unchanged, so their JSON is only checked, not decoded."""
 
 
 def owner(key: Key) -> Call[Any]:
-    """The owner of `key`. A key too long for an address goes in a body, and comes back as a list of one."""
+    """The owner of `key`. A key that is too long for an address goes in the body, and the answer is a list of one."""
     target = f"/v1/owner?{_key(key)}"
     return owners([key]) if len(target) > KEY_MAX else Call("GET", target, OwnerView)
 
 
 def owner_of_role(role: Role) -> Call[Any]:
-    # A name is a key, and as a key it may look like a number.
+    # A name is a key, and a key may look like a number.
     return owner(role) if isinstance(role, str | bytes) else Call("GET", f"/v1/owner?{_role(role)}", OwnerView)
 
 
 def owners(keys: Iterable[Key]) -> Call[OwnersView]:
-    # All by their bytes: the answer then has the order of the question.
+    # Send every key as bytes, so that the answers come in the order of the questions.
     asked = OwnersAsked(keys64=[urlsafe_b64encode(utf8(key)).decode() for key in keys])
     return Call("POST", "/v1/owners", OwnersView, msgspec.json.encode(asked))
 
 
 def batches(keys: Iterable[Key]) -> Iterator[list[Key]]:
-    """`keys` in portions that each fit into a request. The agent refuses a key that does not fit alone."""
+    """`keys` in batches that each fit into a request. The agent refuses a key that is too large on its own."""
     batch: list[Key] = []
     size = 0
     for key in keys:
@@ -151,7 +151,7 @@ def lease(role: Role) -> Call[LeaseView]:
 
 
 def led_within(role: Role, seconds: float) -> Call[LeaseView]:
-    """The lease of `role` as soon as this host leads it. Refused by NotLeading after so many seconds."""
+    """The lease of `role` as soon as this host leads it. Raises NotLeading after `seconds` seconds."""
     return Call("GET", f"/v1/leadership?{_role(role)}&timeout={seconds:.3f}", LeaseView, timeout=seconds + TIMEOUT)
 
 
@@ -165,7 +165,7 @@ def share(partitions: Iterable[int]) -> Call[ShareView]:
 
 
 def share_events(partitions: Iterable[int] | None) -> Call[ShareView]:
-    """A stream; each of its events is a ShareView. None stands for all partitions that there are."""
+    """A stream; each of its events is a ShareView. None stands for all partitions."""
     query = "" if partitions is None else f"?partitions={_ranges(partitions)}"
     if len(query) > KEY_MAX:
         raise ConfigError([f"{KEY_MAX} characters must be enough to name the partitions of a share: ask for all"])
@@ -227,7 +227,7 @@ def named(view: OwnerView | OwnersView) -> OwnerView:
 
 
 def answered(call: Call[Answer], address: Address, status: int, content: bytes, *, has_token: bool) -> Answer:
-    """The agent's answer, decoded. Raises the error that it refused with."""
+    """The agent's answer, decoded. Raises the error that the agent refused with."""
     try:
         if status == 200:
             return msgspec.json.decode(content, type=call.answer)
@@ -263,7 +263,7 @@ def no_agent(address: Address, error: BaseException) -> NoAgent:
         found = "this user may not open its socket"
         start = "run this as the agent's own user, or " + start
     elif name in {"ENOTSOCK", "EPROTOTYPE"}:
-        found = "the file there is no socket that takes connections"
+        found = "the file there is not a socket that accepts connections"
     elif isinstance(error, httpx.ConnectError):
         found = f"it cannot be reached ({name or error})"
     else:
@@ -277,7 +277,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         if error is None:
             return
         yield error
-        # An attempt for each address of a host name ends in a group of errors.
+        # A host name with several addresses is tried at each of them, and the failures come as a group of errors.
         inner = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else None
         error = inner or error.__cause__ or error.__context__
 
@@ -305,14 +305,14 @@ def _role(role: Role) -> str:
 
 
 def _ranges(partitions: Iterable[int]) -> str:
-    """As the wire spells them: 0,8-15."""
+    """Written as the wire spells them: 0,8-15."""
     asked: list[Any] = list(partitions)
     for partition in asked:
         if not isinstance(partition, int) or isinstance(partition, bool) or partition < 0:
             raise ConfigError([f"the partitions of a share are numbers from 0 on, got {partition!r:.40}"])
     if not asked:
         raise ConfigError(["a share needs a partition: name one, or leave `partitions` out for all"])
-    # Neighbours have the same distance to their places in the order.
+    # In a run of neighbours, each number has the same distance to its index.
     runs = groupby(enumerate(sorted(set(asked))), lambda one: one[1] - one[0])
     ends = [(run[0][1], run[-1][1]) for run in (list(members) for _, members in runs)]
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)

@@ -1,26 +1,26 @@
-"""The client: asks the agent of this host, which is a member, so that a short-lived program need not be one.
+"""The client: asks the agent of this host, which is a member, so that short-lived programs need not be members.
 
     with Client() as client:                              finds the agent by NELI_AGENT, or at its default socket
         client.owner("customer-7").address                one request: under a millisecond on a Unix socket
         with client.leading("nightly") as lease:          waits until this host leads, and holds the role
             while work():
                 lease.check()                             raises as soon as another member may lead
-                database.write(..., term=lease.term)      an act that cannot be checked again carries the term
+                database.write(..., term=lease.term)      a write that cannot be checked again carries the term
         with client.share() as share:                     all partitions that this host leads, held together
             work(share.terms)                             partition -> term
             share.check()
 
-    async with AsyncClient() as client:                   the same names, and nothing that waits holds up the loop
+    async with AsyncClient() as client:                   the same API; waiting never blocks the event loop
         await client.owner("customer-7")
         async with client.leading("nightly") as lease:
-            await work(term=lease.term)                   cancelled at once if the lease is lost,
-                                                          and then the block raises LeaseLost
+            await work(term=lease.term)                   cancelled as soon as the lease is lost;
+                                                          the block then raises LeaseLost
 
     caller --question--> calls --transport, a pool of connections--> agent
     caller --leading---> LeadingBlock, a thread or a task --stream--> agent
 
-Both forms ask the same calls and share all that is made of the answers. After a fork a client opens connections of its
-own; blocks of `leading` belong to the parent.
+Both forms make the same calls and share the code that interprets the answers. After a fork a client opens its own
+connections; blocks of `leading` belong to the parent.
 """
 
 from collections.abc import Iterable, Mapping
@@ -59,10 +59,11 @@ __all__ = ["AsyncClient", "Client"]
 
 
 class Client(Transport):
-    """Asks one agent. May be shared between threads, and used after a fork, where it connects anew.
+    """Asks one agent. Can be shared between threads, and used after a fork, where it opens new connections.
 
     `address` and `token` come from NELI_AGENT and NELI_TOKEN unless given; `timeout` is in seconds, for each request.
-    Nothing is opened before the first. Raises NoAgent if none answers, and otherwise what the agent raised.
+    No connection is opened before the first request. Raises NoAgent if no agent answers, and otherwise the error that
+    the agent raised.
     """
 
     def __init__(self, address: str | None = None, *, token: str | None = None, timeout: float = TIMEOUT) -> None:
@@ -75,11 +76,11 @@ class Client(Transport):
         return named(self.call(calls.owner(key)))
 
     def owner_of_role(self, role: Role) -> OwnerView:
-        """The member that leads `role`: a number, or a name, which is a key."""
+        """The member that leads `role`. A role is a number or a name; a name is a key."""
         return named(self.call(calls.owner_of_role(role)))
 
     def owners(self, keys: Iterable[Key]) -> list[OwnerView]:
-        """The owner of each of `keys`, in their order. A key without an owner gets a view without a `name`, with the
+        """The owner of each of `keys`, in order. A key without an owner gets a view without a `name`, but with the
         reason."""
         return [view for batch in calls.batches(keys) for view in self.call(calls.owners(batch)).owners]
 
@@ -90,19 +91,20 @@ class Client(Transport):
         return self.call(calls.MEMBERS)
 
     def peers(self) -> PeersView:
-        """Who answers and who leads, in a group without a broker. Raises BeyondProtocol in any other."""
+        """Which peers answer and which lead, in a group without a broker. Raises BeyondProtocol in any other group."""
         return self.call(calls.PEERS)
 
     def moves(self, *, limit: int = 100) -> MovesView:
-        """The last moves of partitions, the newest last."""
+        """The most recent moves of partitions, newest last."""
         return self.call(calls.moves(limit))
 
     def history(self, *, limit: int = 50) -> HistoryView:
-        """The last events of members and the last others, `limit` of each; the newest last."""
+        """The most recent member events and the most recent other events, `limit` of each, newest last."""
         return self.call(calls.history(limit))
 
     def follow(self) -> Stream[EventView]:
-        """Each event of the group from now on. Iterate and close it. One that grows comes again, by the same offset."""
+        """Each event of the group from now on. Iterate and close it. An event that grows is repeated with the same
+        offset."""
         return self.stream(calls.HISTORY_EVENTS)
 
     def status(self) -> StatusView:
@@ -116,48 +118,52 @@ class Client(Transport):
     # Leading
 
     def lease(self, role: Role, *, within: float = 0.0) -> AgentLease | None:
-        """The lease of `role`, if this host leads it now, or comes to lead it `within` so many seconds, at most 3600.
+        """The lease of `role`, if this host leads it now, or starts to lead it `within` that many seconds, at most
+        3600.
 
-        It is not renewed, and no member waits for it to end: see `leading`.
+        The lease is not renewed, and no member waits for it to end: see `leading`.
         """
         if within:
             with suppress(NotLeading):
                 self.call(calls.led_within(role, within))
-        asked_at = host_clock()  # After the wait: the rest of a lease counts from before it was asked for.
+        asked_at = host_clock()  # After the wait: the time left on a lease counts from before it was asked for.
         return lease_of(role, self.call(calls.lease(role)), asked_at)
 
     def leading(self, role: Role, *, timeout: float | None = None) -> LeadingBlock[AgentLease]:
-        """A block of work for `role`: waits until this host leads it, and holds up its handover until the end.
+        """A block of work for `role`: waits until this host leads it, and holds up its handover until the block ends.
 
-        Raises NotLeading if that takes longer than `timeout` seconds, and LeaseLost at the end of a block whose lease
-        no longer holds there, unless the block raised something itself. The agent's end meanwhile raises NoAgent.
+        Raises NotLeading if that takes longer than `timeout` seconds. Raises LeaseLost at the end of a block whose
+        lease no longer holds by then, unless the block itself raised an error. Raises NoAgent if the agent ends while
+        this waits.
         """
         question = calls.lease(role)
         return LeadingBlock(self, calls.leadership(role), lambda _: question, partial(AgentLease, role), timeout)
 
     def share(self, partitions: Iterable[int] | None = None, *, timeout: float | None = None) -> LeadingBlock[Share]:
-        """A block of work for all partitions that this host leads, or those of them that are in `partitions`.
+        """A block of work for all partitions that this host leads, or for those of them that are in `partitions`.
 
-        Waits until it leads one, and then holds all that it leads, in one stream, under the terms of that moment. It
-        never holds more: partitions that come to be led later are in `share.more`, and a share that is opened anew has
-        them. When one is revoked, `share.ending` says so: finish your work and leave the block, because the successor
-        waits for that, at most `drain_timeout`. When one is fenced, the share as a whole is lost.
+        Waits until the host leads at least one, and then holds everything it leads, in one stream, under the terms of
+        that moment. A share never grows: partitions that the host starts to lead later are in `share.more`, and a new
+        share includes them. When a partition is revoked, `share.ending` becomes true: finish your work and leave the
+        block, because the successor waits for that, at most `drain_timeout`. When a partition is fenced, the share as a
+        whole is lost.
 
-        Raises NotLeading, LeaseLost and NoAgent as `leading` does.
+        Raises NotLeading, LeaseLost and NoAgent like `leading`.
         """
         return LeadingBlock(self, calls.share_events(partitions), calls.share, Share, timeout)
 
-    # Wishes, of operators. Each returns when the ledger shows it; with `preview` it only says what it would move.
+    # Operators' wishes. Each returns when the ledger shows it; with `preview` it only returns what it would move.
 
     def rebalance(self, to: str | None = None, partitions: Iterable[int] | None = None) -> RebalanceView:
-        """The agent's member passes what it leads to the peers that are preferred; or the peer `to` shall lead
-        `partitions`, None for all. Raises BeyondProtocol where leaders are not elected among peers."""
+        """Ask the agent's member to pass what it leads to the preferred peers, or ask for the peer `to` to lead
+        `partitions` (None for all). Raises BeyondProtocol where leaders are not elected among peers."""
         return self.call(calls.rebalance(to, partitions))
 
     def drain(self, name: str, *, preview: bool = False) -> DrainView:
-        """The member `name` shall own no partition but those that are pinned to it.
+        """Let the member `name` own no partitions except those that are pinned to it.
 
-        Of `term`, it must be the agent's own member, and leads only while no other peer can."""
+        With the protocol `term`, `name` must be the agent's own member, which then leads only while no other peer
+        can."""
         return self.call(calls.drain("drain", WishAsked(name=name, preview=preview)))
 
     def undrain(self, name: str, *, preview: bool = False) -> DrainView:
@@ -165,7 +171,7 @@ class Client(Transport):
         return self.call(calls.drain("undrain", WishAsked(name=name, preview=preview)))
 
     def pin(self, partition: int, name: str, *, preview: bool = False) -> WishView:
-        """`partition` shall belong to the member `name`."""
+        """Let `partition` belong to the member `name`."""
         return self.call(calls.wish("pin", WishAsked(name=name, partition=partition, preview=preview)))
 
     def unpin(self, partition: int, *, preview: bool = False) -> WishView:
@@ -173,20 +179,20 @@ class Client(Transport):
         return self.call(calls.wish("unpin", WishAsked(partition=partition, preview=preview)))
 
     def weigh(self, name: str, weight: int | None, *, preview: bool = False) -> WishView:
-        """`name` counts with `weight` from now on; None lets it count with its own."""
+        """Let `name` count with `weight` from now on; None restores its own weight."""
         return self.call(calls.wish("weigh", WishAsked(name=name, weight=weight, preview=preview)))
 
     def load(self, loads: Mapping[int, float], *, layout: Layout | None = None, preview: bool = False) -> LoadView:
         """Partition -> how much work it is, in any unit that is the same for all; 0 forgets it.
 
-        Only some partitions move for it: the protocol says how many. Say it again, when they are handed over, for more.
-        With a `layout`, it is refused if the group has another.
+        Only some partitions move at a time: the protocol says how many. To move more, send the loads again after those
+        are handed over. With a `layout`, the call is refused if the group has another.
         """
         return self.call(calls.load(LoadAsked(dict(loads), layout, preview)))
 
 
 class AsyncClient(AsyncTransport):
-    """A Client for one event loop of asyncio, to which all of it belongs. Client documents the methods."""
+    """A Client for one asyncio event loop; use it only there. Client documents the methods."""
 
     def __init__(self, address: str | None = None, *, token: str | None = None, timeout: float = TIMEOUT) -> None:
         super().__init__(address, token, timeout)

@@ -1,15 +1,15 @@
 """Leading: a block of work that runs while this host leads a role, or a share, on a thread or on an event loop.
 
-    agent --acquired, renewed, revoked, fenced--> follower --told, confirmed--> hold --news--> the block, listeners
+    agent --acquired, renewed, revoked, fenced--> follower --take, confirm --> hold --news--> the block, listeners
       ^                                              |
       '-------------- lease? share? -----------------'
 
     LISTENING --the stream broke--> LISTENING AGAIN --broke before it said a word--> OVER
         '-------- lost, ended, or closed by the caller -------------------------------^
 
-The follower is a thread of a LeadingBlock and a task of an AsyncLeadingBlock. It listens to the agent and asks for the
-lease at each news; BaseLeadingBlock decides for both, and waits for nothing. Its end is the release: the agent hands
-over what it was asked to when the stream is gone, and keeps the rest as its own.
+The follower is a thread of a LeadingBlock or a task of an AsyncLeadingBlock. It listens to the agent and asks for the
+lease at each piece of news. BaseLeadingBlock decides for both, and waits for nothing. The end of the stream is the
+release: the agent then hands over the partitions that it was asked to hand over, and keeps the rest.
 
 An AsyncLeadingBlock is cancelled when its lease is lost, and then raises LeaseLost (see `cancellation`).
 """
@@ -35,15 +35,15 @@ from neli_router.member.leases import BaseRight
 __all__ = ["AsyncLeadingBlock", "BaseLeadingBlock", "LeadingBlock", "async_lease_of", "lease_of"]
 
 CONFIRM_MAX = 1.0
-"""How long the follower waits for an answer about the lease: the stream's next event, such as that the member was
-fenced, has to wait as long."""
+"""How long the follower waits for an answer about the lease. The stream's next event, for example that the member was
+fenced, has to wait that long too."""
 
 PAUSE = 0.02
-"""Seconds before a broken stream is asked for again, so that an agent which always breaks it is not asked all the time.
-The lease is not renewed for as long."""
+"""Seconds before a broken stream is opened again, so that an agent which breaks every stream is not asked in a tight
+loop. During this pause the lease is not renewed."""
 
 JOIN_MAX = 1.0
-"""How long closing waits for the thread, which has nothing left to do."""
+"""How long closing waits for the thread, which has nothing left to do by then."""
 
 ENDED = "its block has ended"
 
@@ -51,28 +51,28 @@ Right = TypeVar("Right", bound=BaseRight)
 View = LeaseView | ShareView
 
 Question = Callable[[Iterable[int]], Call[Any]]
-"""Makes the call that asks for the rest of the leases of some partitions."""
+"""Makes the call that asks how much time is left on the leases of some partitions."""
 
 
 class BaseLeadingBlock:
-    """All that both forms know and decide. It waits for nothing."""
+    """The knowledge and decisions that both forms share. It waits for nothing."""
 
     def __init__(self, transport: BaseTransport, stream: Call[Any], question: Question, timeout: float | None) -> None:
         self._transport, self._timeout = transport, timeout
         self._stream_call, self._question = stream, question
         self.hold = Hold()
         self.has_heard = False
-        """Whether an agent ever said anything."""
+        """Whether an agent has ever said anything."""
         self.trouble: NeliError | None = None
-        """Why nothing more will be heard, if that is the agent's fault."""
+        """Why nothing more will be heard, if the agent is the cause."""
         self._is_new = self._goes_on = True
 
     def _begin(self) -> None:
-        """A stream was asked for."""
+        """A stream was requested."""
         self._is_new = self._goes_on = True
 
     def _take(self, name: str, view: View) -> bool:
-        """Take note of an event; whether to ask for the rest now."""
+        """Take note of an event. Returns whether to ask for the time left now."""
         self.has_heard, self._is_new, self.trouble = True, False, None
         must_ask = self.hold.told(name, view)
         if name == "ended":
@@ -81,7 +81,7 @@ class BaseLeadingBlock:
         return must_ask
 
     def _listens_again(self, error: NeliError | None) -> bool:
-        """The stream is over, perhaps broken by `error`. Whether to ask for another, to save the lease."""
+        """The stream is over, perhaps broken by `error`. Returns whether to open another, to save the lease."""
         if not self._goes_on or self.hold.is_lost:
             return False
         self.trouble = error or self._hung_up()
@@ -91,7 +91,7 @@ class BaseLeadingBlock:
 
     @property
     def why_lost(self) -> str:
-        """Why what was held is lost, or is about to be."""
+        """Why the lease or share is lost, or is about to be."""
         if self.hold.why:
             return self.hold.why
         if isinstance(self.trouble, NoAgent):
@@ -106,14 +106,14 @@ class BaseLeadingBlock:
         return NoAgent(
             f"the agent at {self._transport.address} was to say when this host leads",
             f"it ended the conversation{f' ({why})' if why else ''}",
-            "it may be leaving or starting anew: ask again in a moment",
+            "it may be stopping or restarting: ask again in a moment",
         )
 
 
 class LeadingBlock(BaseLeadingBlock, Generic[Right]):
-    """`with client.leading(role) as lease`. Entered and left by one thread; it starts another, which listens.
+    """`with client.leading(role) as lease`. One thread enters and leaves the block; the block starts another to listen.
 
-    `make` gives the block its lease, or its share, when the hold is held.
+    `make` creates the block's lease or share once the hold is held.
     """
 
     _transport: Transport
@@ -161,7 +161,7 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
         self._thread.start()
 
     def close(self) -> None:
-        """Give the role back: after this the lease does not hold."""
+        """Give the role back: from here on the lease does not hold."""
         with self._changed:
             self._closed = True
             self.hold.lose(ENDED)
@@ -171,8 +171,8 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
 
     @property
     def stream(self) -> Stream[Any] | None:
-        """Its end gives the role back. A process that has a copy of its connection holds the role, too, when this one
-        is killed; `close` ends it for both."""
+        """The end of this stream gives the role back. A process that has a copy of the connection holds the role, too,
+        even after this process is killed; `close` ends the stream for both."""
         return self._stream
 
     def _is_decided(self) -> bool:
@@ -192,12 +192,12 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
         finally:
             self.is_over = True
             if self._transport.closed:
-                # Closing it has told the agent that the role is free.
+                # Closing the client has already shown the agent that the role is free.
                 self.hold.lose("its client was closed")
             self._news()
 
     def _listen(self) -> bool:
-        """Follow one stream to its end; whether to follow another."""
+        """Follow one stream to its end. Returns whether to follow another."""
         self._begin()
         try:
             with self._transport.stream(self._stream_call) as stream:
@@ -222,7 +222,7 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
         try:
             answer = self._transport.call(self._question(self.hold.held()), timeout=CONFIRM_MAX)
         except NeliError:
-            return  # The next renewal asks again, and until then the lease is what it was.
+            return  # The next renewal asks again; until then the lease is unchanged.
         self.hold.confirmed(answer, asked_at)
         self._news()
 
@@ -234,7 +234,8 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
 
 
 class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
-    """`async with client.leading(role) as lease`: one task's block of work, cancelled when its lease is lost."""
+    """`async with client.leading(role) as lease`: one task's block of work, which is cancelled when its lease is
+    lost."""
 
     _transport: AsyncTransport
 
@@ -277,7 +278,7 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
             await self.release(ENDED)
 
     async def release(self, why: str) -> None:
-        """Let the agent know that the role is free; from here on the lease does not hold."""
+        """Show the agent that the role is free; from here on the lease does not hold."""
         self.hold.lose(why)
         self._news()
         if self._following is not None:
@@ -285,7 +286,7 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
             await asyncio.wait([self._following])
 
     async def _sleep(self, seconds: float) -> None:
-        """For so long, or until the next news."""
+        """Sleep for `seconds`, or until the next news."""
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         self._waiters.add(waiter)
@@ -303,10 +304,10 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
             while await self._listen():  # noqa: ASYNC110 - a pause, not a poll.
                 await asyncio.sleep(PAUSE)
         finally:
-            asyncio.get_running_loop().call_soon(self._news)  # Once this task counts as done.
+            asyncio.get_running_loop().call_soon(self._news)  # After this task counts as done.
 
     async def _listen(self) -> bool:
-        """Follow one stream to its end; whether to follow another."""
+        """Follow one stream to its end. Returns whether to follow another."""
         self._begin()
         events = self._transport.stream(self._stream_call).events()
         try:
@@ -321,7 +322,7 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
         except NeliError as error:
             return self._listens_again(error)
         finally:
-            await events.aclose()  # type: ignore[attr-defined]  # It is a generator, which says more than an iterator.
+            await events.aclose()  # type: ignore[attr-defined]  # It is a generator, and so has more than an iterator.
         return self._listens_again(None)
 
     async def _confirm(self) -> None:
@@ -329,7 +330,7 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
         try:
             answer = await self._transport.call(self._question(self.hold.held()), timeout=CONFIRM_MAX)
         except NeliError:
-            return  # The next renewal asks again, and until then the lease is what it was.
+            return  # The next renewal asks again; until then the lease is unchanged.
         self.hold.confirmed(answer, asked_at)
         self._news()
 
@@ -343,7 +344,7 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
 
 
 def lease_of(role: Role, view: LeaseView, asked_at: float) -> AgentLease | None:
-    """The lease in an answer to a question asked at `asked_at`, if this host leads. No stream renews it."""
+    """The lease in an answer to a question asked at `asked_at`, if this host leads. It is not renewed by a stream."""
     hold = _answered(view, asked_at)
     return AgentLease(role, hold, partial(hold.wait, time.sleep)) if hold.is_held else None  # Only time can end it.
 

@@ -1,24 +1,24 @@
-"""Leases and shares that an agent's clients hold: the news in the agent's stream, and how much of it may be believed.
+"""Leases and shares that an agent's clients hold: the news in the agent's stream, and how far to trust it.
 
                      acquired, and confirmed                       all fenced, ended, or under other terms
     WAITING --------------------------------> HELD ------------------------------------------------> LOST
        ^---- fenced before it was confirmed --'  |-- some fenced: those are lost, the others are held
                                                  '-- revoked: finish -- remaining() runs out --> lost without a word
 
-A lease is time, counted by the member inside the agent on the clock of this host. Its rest was true when the agent
-worked it out; until we read it, any time may have passed, in the agent, in the socket, or in a program that was
-stopped. So the rest in an event is never used. An event only says that there is news: the client then *asks* for what
-it holds, and counts the rest of the answer from before it asked.
+A lease is a span of time, which the member inside the agent counts on the clock of this host. The time left was true
+when the agent computed it. Until we read it, any amount of time may have passed, in the agent, in the socket, or in a
+program that was stopped. So the client never uses the time in an event. An event only signals news: the client then
+*asks* for what it holds, and counts the time left in the answer from before it asked.
 
-One Hold serves both: a lease is of one partition, and a share is of all that were led when it began, under one end. The
-end is put off only by an answer that has every partition that was not told as fenced, under its term. So the loss of
-one can never be missed: each question about the share is answered by an event or by the end.
+One Hold serves both. A lease covers one partition; a share covers all that were led when it began, with one common end.
+Only an answer that lists, under its term, every partition not yet reported as fenced moves that end. So the loss of a
+partition can never be missed: either an event reports it, or the end comes.
 
-If the stream breaks, the agent is asked for another once. An agent that is gone cannot answer; but then its member is
-gone as well, no member hands anything over, and the lease is good until its rest has run out.
+If the stream breaks, the client opens another once. An agent that is gone cannot answer, but then its member is gone as
+well and hands nothing over, so the lease is good until its time has run out.
 
-A forked child has the objects and not the stream: its leases do not hold. It closes its copy of the stream's socket at
-once, or the agent would take the child for a holder when the parent has ended.
+A forked child has the objects but not the stream, so its leases do not hold. It closes its copy of the stream's socket
+immediately; otherwise the agent would count the child as a holder after the parent has ended.
 """
 
 import os
@@ -47,53 +47,53 @@ __all__ = [
 ]
 
 WAIT_MAX = 3600.0
-"""The longest one sleep. The end of a lease notifies no waiter, so a waiter sleeps until then at most."""
+"""The longest single sleep. The end of a lease wakes no waiter, so a waiter sleeps until then at most."""
 
 NAMED_MAX = 8
 """How many partitions an error or a `repr` names."""
 
 Wait = Callable[[Callable[[], bool], float | None], bool]
-"""Waits until the first argument is true, at most the second one's seconds; whether it became true."""
+"""Waits until the first argument returns true, at most the second argument's seconds. Returns whether it did."""
 
 AsyncWait = Callable[[Callable[[], bool], float | None], Coroutine[Any, Any, bool]]
 
 
 class Hold:
-    """Partitions, as the agent's stream and its answers tell of them. One thread tells; any may ask."""
+    """Partitions, as the agent's stream and its answers report them. One thread updates it; any thread may read it."""
 
     def __init__(self, *, clock: Callable[[], float] = host_clock) -> None:
         self.clock = clock
         self.terms: Mapping[int, int] = {}
-        """As they were acquired. Does not change while it is held."""
+        """As they were acquired. Does not change while the hold is held."""
         self.fenced: Mapping[int, str] = {}
-        """Of those, the lost ones, and why."""
+        """The ones in `terms` that are lost, and why."""
         self.revoked: frozenset[int] = frozenset()
         self.more: Mapping[int, int] = {}
-        """Led since, and not held."""
+        """Partitions that are led since, and not held."""
         self.member = ""
         self.drain_timeout = 0.0
         self.end = -inf
         """Until when it holds, on the host's clock."""
         self.ends: Mapping[int, float] = {}
-        """Of its partitions that end sooner."""
+        """The ends of those partitions that end sooner."""
         self.is_held = self.is_lost = False
         self.why = ""
-        """Why it is waited for, was revoked, or was lost."""
+        """Why the hold has to wait, was revoked, or was lost."""
         self.pid = os.getpid()
         self.listeners: tuple[Callable[[], object], ...] = ()
-        """Called at all news, by the thread that tells."""
+        """Called at each piece of news, by the thread that updates the hold."""
 
     # News
 
     def told(self, event: str, view: LeaseView | ShareView) -> bool:
-        """Take note of an event; whether to ask for the rest now."""
+        """Take note of an event. Returns whether to ask for the time left now."""
         terms, why = _terms(view), view.why
         match event:
             case "waiting" if self.is_held:
                 self.lose(why or "the agent's member does not lead it any more")
             case "waiting":
                 self.terms, self.why = {}, why
-            case "acquired" if self.is_held:  # By another stream: the first one broke.
+            case "acquired" if self.is_held:  # From another stream: the first one broke.
                 for partition, term in self.held().items():
                     if partition not in terms:
                         self._fence(partition, why or "the agent's member does not lead it any more")
@@ -103,8 +103,8 @@ class Hold:
             case "acquired":
                 self.terms, self.member, self.drain_timeout = terms, view.member, view.drain_timeout
                 self.revoked, self.more = frozenset(), {}
-                self.why = ""  # It is over that it was waited for: no later end may be explained by it.
-            # Told once, and perhaps before the agent has answered what is held: none of it may be missed.
+                self.why = ""  # The wait is over, so its reason must not explain a later end.
+            # These events come only once, perhaps before the agent has answered what is held. None may be missed.
             case "more" if self.terms:
                 self._add(terms)
             case "revoked" if self.terms:
@@ -134,7 +134,7 @@ class Hold:
             self.is_held = True
 
     def lose(self, why: str) -> None:
-        """All of it is lost for ever: the same terms may come back, in a hold of their own."""
+        """All of it is lost forever: the same terms may come back, but in a new hold."""
         if not self.is_lost:
             self.why, self.is_lost = why, True
             self.fenced = {**dict.fromkeys(self.terms, why), **self.fenced}
@@ -151,11 +151,11 @@ class Hold:
     # Questions
 
     def held(self) -> Mapping[int, int]:
-        """Partition -> term, of all that was not told as lost."""
+        """Partition -> term, of every partition that is not reported as lost."""
         return {partition: term for partition, term in self.terms.items() if partition not in self.fenced}
 
     def until(self, partition: int | None = None) -> float:
-        """Until when `partition` is held, or all of them; `-inf` if it is lost, or one of them."""
+        """Until when `partition`, or all of them, are held; `-inf` if it, or one of them, is lost."""
         is_lost = self.fenced if partition is None else partition in self.fenced or partition not in self.terms
         if is_lost or self.is_lost or os.getpid() != self.pid:
             return -inf
@@ -169,7 +169,7 @@ class Hold:
         return max(0.0, self.until() - self.clock())
 
     def wait(self, sleep: Callable[[float], object], ready: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until `ready()`, at most `timeout` seconds; whether it is. `sleep` may end early, at news."""
+        """Wait until `ready()`, at most `timeout` seconds. Returns whether it is. News may cut `sleep` short."""
         give_up_at = inf if timeout is None else self.clock() + timeout
         while not ready() and (seconds := self._patience(give_up_at)) > 0:
             sleep(seconds)
@@ -215,14 +215,14 @@ class Hold:
 
 
 def _terms(view: LeaseView | ShareView) -> Mapping[int, int]:
-    """A role is a share of one partition. Without a term, the view is of none."""
+    """A role is treated as a share of one partition. A view without a term has no partition."""
     if isinstance(view, ShareView):
         return view.terms
     return {view.partition: view.term} if view.term else {}
 
 
 def _named(partitions: Mapping[int, object]) -> str:
-    """In words, at most NAMED_MAX of them."""
+    """In words; names at most NAMED_MAX of them."""
     if len(partitions) == 1:
         return f"partition {next(iter(partitions))}"
     names = [str(partition) for partition in sorted(partitions)]
@@ -231,7 +231,7 @@ def _named(partitions: Mapping[int, object]) -> str:
 
 
 class _Told(BaseRight):
-    """What leases and shares have in common: a hold that the agent tells of."""
+    """The common base of leases and shares: a hold that the agent keeps up to date."""
 
     __slots__ = ()
 
@@ -239,12 +239,12 @@ class _Told(BaseRight):
 
     @property
     def drain_timeout(self) -> float:
-        """Seconds that a successor waits for us, from when a partition is revoked."""
+        """How many seconds a successor waits for us after a partition is revoked."""
         return self._hold.drain_timeout
 
     def on_news(self, listener: Callable[[], object]) -> Callable[[], None]:
-        """Call `listener` whenever something was renewed, revoked or lost, on a thread of the client. It must not wait,
-        and is not called for what merely runs out. The answer takes it back."""
+        """Call `listener` whenever something is renewed, revoked or lost, on a thread of the client. The listener must
+        not block, and is not called when a lease merely runs out. Call the returned function to remove it."""
         hold = self._hold
         hold.listeners += (listener,)
 
@@ -267,7 +267,7 @@ class _Told(BaseRight):
 
 
 class BaseAgentLease(_Told, BaseLease):
-    """All that the two forms share: everything but how one waits for the revocation."""
+    """Everything but the wait for the revocation, which differs between the two forms."""
 
     __slots__ = ("_hold",)
 
@@ -278,7 +278,7 @@ class BaseAgentLease(_Told, BaseLease):
 
 
 class AgentLease(BaseAgentLease):
-    """The right of this host to act for a role. May be shared between threads; worth nothing in another process."""
+    """The right of this host to act for a role. Can be shared between threads; worth nothing in another process."""
 
     __slots__ = ("_wait",)
 
@@ -288,12 +288,12 @@ class AgentLease(BaseAgentLease):
 
     @property
     def revoked(self) -> Revocation:
-        """Whether it is time to finish: true from when another member shall have the partition, or has it."""
+        """Whether it is time to finish: true once another member is to have the partition, or has it."""
         return Revocation(self._is_revoked, self._wait)
 
 
 class AsyncAgentLease(BaseAgentLease):
-    """An AgentLease whose revocation is awaited. Its questions are plain calls: there is nothing to wait for."""
+    """An AgentLease whose revocation is awaited. Its other questions are plain calls, because they never wait."""
 
     __slots__ = ("_wait",)
 
@@ -303,14 +303,14 @@ class AsyncAgentLease(BaseAgentLease):
 
     @property
     def revoked(self) -> AsyncRevocation:
-        """Whether it is time to finish: true from when another member shall have the partition, or has it."""
+        """Whether it is time to finish: true once another member is to have the partition, or has it."""
         return AsyncRevocation(self._is_revoked, self._wait)
 
 
 class BaseShare(_Told):
-    """All that the two forms share. `remaining`, `holds` and `check` are of all its partitions together: once one is
-    lost, the share as a whole is. `holds` and `check` also take one partition, for a program that goes on without the
-    lost ones."""
+    """All that the two forms share. `remaining`, `holds` and `check` are about all its partitions together: once one is
+    lost, the share as a whole is lost. `holds` and `check` also take one partition, for a program that continues
+    without the lost ones."""
 
     __slots__ = ("_hold",)
 
@@ -320,30 +320,31 @@ class BaseShare(_Told):
 
     @property
     def terms(self) -> Mapping[int, int]:
-        """Partition -> term, as the share began. It never changes."""
+        """Partition -> term, fixed when the share began. It never changes."""
         return MappingProxyType(self._hold.terms)
 
     @property
     def revoked(self) -> frozenset[int]:
-        """The partitions that other members shall have: each waits until this share is closed, or `drain_timeout`."""
+        """The partitions that are to go to other members. Each handover waits until this share is closed, at most
+        `drain_timeout`."""
         return self._hold.revoked
 
     @property
     def fenced(self) -> Mapping[int, str]:
-        """The partitions that were told as lost, and why. Others may act for them already."""
+        """The partitions that are reported as lost, and why. Other members may act for them already."""
         return MappingProxyType(self._hold.fenced)
 
     @property
     def more(self) -> Mapping[int, int]:
-        """Partitions that this host came to lead since, and their terms. A share that is opened anew holds them."""
+        """Partitions that this host has started to lead since, and their terms. A new share would hold them."""
         return MappingProxyType(self._hold.more)
 
     def holds(self, partition: int | None = None) -> bool:
-        """Whether all of it holds now, or `partition` does."""
+        """Whether all of the share holds now, or just `partition`."""
         return self._hold.until(partition) > self._clock()
 
     def check(self, partition: int | None = None) -> None:
-        """Raise LeaseLost unless all of it holds now, or `partition` does (and Forked in a forked child)."""
+        """Raise LeaseLost unless all of the share holds now, or just `partition` (and Forked in a forked child)."""
         if self._hold.until(partition) <= self._clock():
             raise self.lost(partition)
 
@@ -371,7 +372,7 @@ class BaseShare(_Told):
 
 
 class Share(BaseShare):
-    """The right of this host to act for partitions. May be shared between threads; worth nothing in another process."""
+    """The right of this host to act for partitions. Can be shared between threads; worth nothing in another process."""
 
     __slots__ = ("_wait",)
 
@@ -381,13 +382,13 @@ class Share(BaseShare):
 
     @property
     def ending(self) -> Revocation:
-        """Whether it is time to finish and to close the share: true once another member shall have one of its
-        partitions, or may have."""
+        """Whether it is time to finish and close the share: true once another member is to have one of its partitions,
+        or may have it already."""
         return Revocation(self._is_revoked, self._wait)
 
 
 class AsyncShare(BaseShare):
-    """A Share whose end is awaited. Its questions are plain calls: there is nothing to wait for."""
+    """A Share whose end is awaited. Its other questions are plain calls, because they never wait."""
 
     __slots__ = ("_wait",)
 
@@ -397,6 +398,6 @@ class AsyncShare(BaseShare):
 
     @property
     def ending(self) -> AsyncRevocation:
-        """Whether it is time to finish and to close the share: true once another member shall have one of its
-        partitions, or may have."""
+        """Whether it is time to finish and close the share: true once another member is to have one of its partitions,
+        or may have it already."""
         return AsyncRevocation(self._is_revoked, self._wait)

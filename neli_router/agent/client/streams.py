@@ -1,13 +1,13 @@
 """Streams: server-sent events of the agent, one after the other, until one side ends them.
 
     Stream, AsyncStream --pieces of bytes--> Events --name, data--> decoded --> the caller, who iterates
-           <--close----- any thread: the connection is shut down, which wakes the caller who waits for the next event
-           <--fork------ the child puts its copy of the connection away at once
+           <--close----- any thread: shutting the connection down wakes the caller that waits for the next event
+           <--fork------ the child immediately closes its copy of the connection
 
-For the agent a stream ends when its connection does, and with it the hold on a role. A thread that waits for the next
-event cannot be asked to close it; shutting the connection down wakes that thread, and reaches the agent even if a
-forked child has a copy of the socket. A child that outlives its parent must not keep the role. So it puts its copies
-away, but their numbers stay taken, because httpx will still close them by number.
+For the agent, a stream and its hold on a role end when the connection does. A thread that waits for the next event
+cannot be asked to close the stream; shutting the connection down wakes that thread, and reaches the agent even if a
+forked child has a copy of the socket. A child that outlives its parent must not keep the role, so it closes its copies.
+Their descriptor numbers stay in use, because httpx will still close them by number.
 """
 
 import os
@@ -26,10 +26,11 @@ from neli_router.core.closing import AsyncClosing, Closing
 __all__ = ["EVENT_MAX", "AsyncStream", "BaseStream", "Events", "Stream"]
 
 EVENT_MAX = 1 << 24
-"""Bytes of one event. The page's status of 4096 partitions has some hundred thousand; more is no event of an agent."""
+"""Bytes of one event. The page's status of 4096 partitions takes a few hundred thousand; anything larger than this did
+not come from an agent."""
 
 BROKEN = (httpx.TransportError, httpx.StreamError, ValueError)
-"""How a stream breaks: the connection, its use after the end, and an event that never ends."""
+"""How a stream breaks: the connection fails, the stream is used after its end, or an event never ends."""
 
 Answer = TypeVar("Answer")
 
@@ -37,14 +38,14 @@ _streams: "WeakSet[BaseStream[Any]]" = WeakSet()
 
 
 class Events:
-    """Server-sent events, out of the pieces of bytes that they come in."""
+    """Splits the pieces of bytes that arrive into server-sent events."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, piece: bytes) -> list[tuple[str, bytes]]:
         """The name and the data of each event that `piece` completes. Raises ValueError for one that never ends."""
-        # Together: a piece may end between the two.
+        # Replace and split the rest together with the piece: a piece may end between the two characters.
         *whole, self._rest = (self._rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")
         if len(self._rest) > EVENT_MAX:
             raise ValueError(f"an event of at most {EVENT_MAX} bytes was wanted")
@@ -72,14 +73,14 @@ class BaseStream(Generic[Answer]):
         _streams.add(self)
 
     def cut(self) -> None:
-        """End it, for the agent and for the caller who waits on it. Twice is fine."""
+        """End it, for the agent and for the caller that waits on it. Safe to call twice."""
         self.closed = True
         if self._socket is not None:
             with suppress(OSError):  # It has ended already.
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def fileno(self) -> int:
-        """The number of the connection, or -1 if there is none (any more)."""
+        """The descriptor of the connection, or -1 if there is none (any more)."""
         return -1 if self._socket is None else int(self._socket.fileno())
 
     def put_away(self, null: int) -> None:
@@ -96,7 +97,7 @@ class BaseStream(Generic[Answer]):
 
 
 class Stream(BaseStream[Answer], Closing):
-    """The events of one request, as they come. Iterating waits for the next; `close` ends it, from any thread."""
+    """The events of one request, as they arrive. Iterating waits for the next; `close` ends it, from any thread."""
 
     def __init__(self, call: Call[Answer], address: Address, response: httpx.Response) -> None:
         super().__init__(call, address)
@@ -104,7 +105,7 @@ class Stream(BaseStream[Answer], Closing):
         self._take(response)
 
     def events(self) -> Iterator[tuple[str, Answer]]:
-        """Name and data of each. Ends when the stream does; raises NoAgent if it breaks."""
+        """The name and data of each event. Ends when the stream does; raises NoAgent if it breaks."""
         trouble = None
         try:
             for piece in self._response.iter_raw():
@@ -114,13 +115,13 @@ class Stream(BaseStream[Answer], Closing):
         finally:
             self._response.close()
         if trouble is not None:
-            raise trouble  # Outside of the handler: the error of httpx knows the request, and so a key.
+            raise trouble  # Outside the handler: the httpx error refers to the request, and so to a key.
 
     def __iter__(self) -> Iterator[Answer]:
         return (view for _, view in self.events())
 
     def close(self) -> None:
-        """End it. Twice is fine."""
+        """End it. Safe to call twice."""
         self.cut()
 
     def __exit__(self, *failure: object) -> None:
@@ -129,7 +130,7 @@ class Stream(BaseStream[Answer], Closing):
 
 
 class AsyncStream(BaseStream[Answer], AsyncClosing):
-    """The events of one request, as they come. `async for` waits for the next; `async with` closes it."""
+    """The events of one request, as they arrive. `async for` waits for the next; `async with` closes it."""
 
     def __init__(
         self, call: Call[Answer], address: Address, ask: Callable[[Call[Answer]], Awaitable[httpx.Response]]
@@ -138,7 +139,7 @@ class AsyncStream(BaseStream[Answer], AsyncClosing):
         self._ask = ask
 
     async def events(self) -> AsyncIterator[tuple[str, Answer]]:
-        """Name and data of each. Ends when the stream does; raises NoAgent if it breaks."""
+        """The name and data of each event. Ends when the stream does; raises NoAgent if it breaks."""
         response = await self._ask(self._call)
         self._take(response)
         trouble = None
@@ -159,7 +160,7 @@ class AsyncStream(BaseStream[Answer], AsyncClosing):
             yield view
 
     async def close(self) -> None:
-        """End it. Twice is fine."""
+        """End it. Safe to call twice."""
         self.cut()
 
 

@@ -1,14 +1,14 @@
-"""The transport: where an agent is, and how a call gets there and its answer back. All that a client does with httpx.
+"""The transport: where an agent is, and how calls and answers travel. All use of httpx by a client is here.
 
     Transport, AsyncTransport --Endpoint.request--> httpx's transport, a pool of connections --HTTP--> agent
         ^--- answered: a view, or the error that the agent raised ---- status, bytes <---------------'
-        ^--- NoAgent: the reason why nothing came back --------------- an error of httpx
+        ^--- NoAgent: the reason why no answer came ------------------ an error of httpx
 
-Both forms share the endpoint and everything that is made of an answer, so they cannot disagree. httpx's own client
-writes each address into the log, and with it a key. So ours are built on its transports, which do not.
+Both forms share the endpoint and the code that interprets an answer, so they cannot disagree. httpx's own client logs
+each address, and with it a key. So ours are built on its transports, which do not.
 
-A fork leaves the child with the parent's connections, on which both would speak at once. So there a transport forgets
-them and opens a pool of its own.
+A fork leaves the child with the parent's connections, and both would talk on them at the same time. So in the child a
+transport forgets them and opens its own pool.
 """
 
 import os
@@ -30,14 +30,14 @@ from neli_router.errors import Closed, ConfigError, NoAgent
 __all__ = ["AsyncTransport", "BaseTransport", "Endpoint", "Transport"]
 
 LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=10, keepalive_expiry=3.0)
-"""A stream has a connection to itself, so their number bounds how many roles one client can wait for. An idle
-connection is given up long before the agent does that, or a request could run into its end."""
+"""Each stream takes a connection of its own, so this bounds how many roles one client can wait for. The client drops an
+idle connection long before the agent does, or a request could run into the agent's close."""
 
 CAUSES_MAX = 10
-"""How deep an error of httpx is looked into: it wraps httpcore's, which wraps the system's."""
+"""How many nested errors to look through: httpx wraps httpcore's error, which wraps the system's."""
 
 STALE = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
-"""An idle connection may end just as it is used again. Everything here may be asked twice."""
+"""An idle connection may end just when it is used again. Every request here is safe to repeat."""
 
 Answer = TypeVar("Answer")
 
@@ -45,7 +45,7 @@ _transports: "WeakSet[Transport]" = WeakSet()
 
 
 class Endpoint:
-    """Where the agent is, and how a request to it looks. The token is a secret: it stands in no `repr`."""
+    """Where the agent is, and how to build a request to it. The token is a secret and appears in no `repr`."""
 
     def __init__(self, address: str | None, token: str | None) -> None:
         self.address: Final[Address] = parse(default_address() if address is None else address)
@@ -62,23 +62,23 @@ class Endpoint:
         if token and self.address.host:
             self._headers.append(("Authorization", f"Bearer {token}"))
 
-        # Never through a proxy that the environment names: this is a conversation within the host.
-        # An agent speaks plain HTTP. With `verify`, httpx would read a file of certificates for every client.
+        # Never through a proxy from the environment: this traffic stays within the host.
+        # An agent speaks plain HTTP. With `verify`, httpx would load a file of certificates for every client.
         self.options: dict[str, Any] = {
             "uds": self.address.path or None,
             "limits": LIMITS,
             "trust_env": False,
             "verify": False,
         }
-        """The arguments of a transport of httpx."""
+        """The arguments for an httpx transport."""
 
     def add_header(self, name: str, value: str) -> None:
-        """To each request from now on."""
+        """Add it to each request from now on."""
         self._headers.append((name, value))
 
     def request(self, call: Call[Any], timeout: float, read: float | None) -> httpx.Request:
-        """`call`, as httpx sends it; `read` bounds the wait for each piece of the answer."""
-        # Before each: another user may have made the folder since.
+        """`call` as an httpx request; `read` bounds the wait for each piece of the answer."""
+        # Before each request: another user may have created the folder in the meantime.
         if why := distrust(self.address):
             raise NoAgent(
                 f"an agent was wanted at {self.address}",
@@ -95,7 +95,7 @@ class Endpoint:
 
 
 class BaseTransport:
-    """All that both forms share."""
+    """Everything that both forms share."""
 
     def __init__(self, address: str | None, token: str | None, timeout: float) -> None:
         self._endpoint, self._timeout = Endpoint(address, token), timeout
@@ -111,7 +111,9 @@ class BaseTransport:
         return self._closed
 
     def guarded_by(self, process: int) -> None:
-        """All that acts on leases of this client ends before it and this child of its process do. Not for programs."""
+        """Everything that acts on this client's leases ends before both this process and its child `process` have.
+
+        Internal."""
         self._endpoint.add_header(GUARDIAN, f"{process}")
 
     def _answered(self, call: Call[Answer], status: int, content: bytes) -> Answer:
@@ -130,7 +132,7 @@ class BaseTransport:
 
 
 class Transport(BaseTransport, Closing):
-    """May be shared between threads, and used after a fork, where it connects anew."""
+    """Can be shared between threads, and used after a fork, where it opens new connections."""
 
     def __init__(self, address: str | None, token: str | None, timeout: float) -> None:
         super().__init__(address, token, timeout)
@@ -140,12 +142,12 @@ class Transport(BaseTransport, Closing):
         _transports.add(self)
 
     def call(self, call: Call[Answer], *, timeout: float | None = None) -> Answer:
-        """Ask, and decode the answer. Not for programs."""
+        """Ask, and decode the answer. Internal."""
         patience = timeout or call.timeout or self._timeout
         return self._read(call, self._send(self._endpoint.request(call, patience, patience)))
 
     def stream(self, call: Call[Answer]) -> Stream[Answer]:
-        """Ask for a stream; returns once it was accepted. Not for programs."""
+        """Ask for a stream; returns once it is accepted. Internal."""
         # An agent may have nothing to say for days.
         response = self._send(self._endpoint.request(call, self._timeout, None))
         if response.status_code != 200:
@@ -164,7 +166,7 @@ class Transport(BaseTransport, Closing):
             return self._answered(call, response.status_code, content)
         finally:
             response.close()
-        raise trouble  # Outside of the handler: the error of httpx knows the request, and so a key.
+        raise trouble  # Outside the handler: the httpx error refers to the request, and so to a key.
 
     def _send(self, request: httpx.Request) -> httpx.Response:
         pool = self._pool or self._opened()
@@ -187,15 +189,15 @@ class Transport(BaseTransport, Closing):
             return self._pool
 
     def renew(self) -> None:
-        """After a fork: begin without connections. The thread that held the locks may not exist here."""
+        """After a fork: start without connections. The thread that held the locks may not exist here."""
         self._lock = threading.Lock()
-        # Never collected: that would close sockets, and say so, in the middle of something else.
+        # Keep the old pool alive: collecting it would close sockets, and warn about it, in the middle of other work.
         self._forgotten.append(self._pool)
         self._pool = None
         self._streams = WeakSet()
 
     def close(self) -> None:
-        """Close all connections; blocks of `leading` lose their lease. Twice is fine."""
+        """Close all connections; blocks of `leading` lose their lease. Safe to call twice."""
         with self._lock:
             self._closed = True
             pool, self._pool = self._pool, None
@@ -205,19 +207,19 @@ class Transport(BaseTransport, Closing):
 
 
 class AsyncTransport(BaseTransport, AsyncClosing):
-    """A Transport for one event loop of asyncio, to which all of it belongs."""
+    """A Transport for one asyncio event loop; use it only there."""
 
     def __init__(self, address: str | None, token: str | None, timeout: float) -> None:
         super().__init__(address, token, timeout)
         self._pool: httpx.AsyncHTTPTransport | None = None
 
     async def call(self, call: Call[Answer], *, timeout: float | None = None) -> Answer:  # noqa: ASYNC109 - as above.
-        """Ask, and decode the answer. Not for programs."""
+        """Ask, and decode the answer. Internal."""
         patience = timeout or call.timeout or self._timeout
         return await self._read(call, await self._send(self._endpoint.request(call, patience, patience)))
 
     def stream(self, call: Call[Answer]) -> AsyncStream[Answer]:
-        """A stream, which is asked for when its first event is. Not for programs."""
+        """A stream, which is requested when its first event is. Internal."""
         stream = AsyncStream(call, self._endpoint.address, self._accepted)
         self._streams.add(stream)
         return stream
@@ -253,7 +255,7 @@ class AsyncTransport(BaseTransport, AsyncClosing):
         raise trouble
 
     async def close(self) -> None:
-        """Close all connections; blocks of `leading` lose their lease. Twice is fine."""
+        """Close all connections; blocks of `leading` lose their lease. Safe to call twice."""
         self._closed = True
         self._cut_streams()
         pool, self._pool = self._pool, None
@@ -262,7 +264,7 @@ class AsyncTransport(BaseTransport, AsyncClosing):
 
 
 def _close_forgotten(error: httpx.TransportError) -> None:
-    """Close the Unix socket of a failed connection: httpcore 1.0 forgets it, and Python warns about that later."""
+    """Close the Unix socket of a failed connection: httpcore 1.0 forgets it, and Python would warn about it later."""
     cause: BaseException | None = error
     for _ in range(CAUSES_MAX):
         trace = cause.__traceback__ if cause is not None else None

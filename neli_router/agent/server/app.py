@@ -1,6 +1,6 @@
-"""The application: every question of the wire, and the method that answers it.
+"""The application: each request of the wire, and the method that answers it.
 
-    connection --> guard --> path --+-- at once: owner, owners, lease, share, table, members, peers, moves, history,
+    connection --> guard --> path --+-- immediately: owner, owners, lease, share, table, members, peers, moves, history,
                                     |            status, ready
                                     |-- after a while (waits.py): leadership, leadership/events, share/events, watch,
                                     |                             events
@@ -8,9 +8,9 @@
                                     |-- by doing something (wishes.py): drain, undrain, pin, unpin, weigh, load
                                     '-- as a file (page.py): /, /assets/
 
-Routes are a dictionary, and endpoints are bare ASGI: an owner is asked for thousands of times a second, and what a
-framework does around a request would cost more than the answer. No answer takes the loop for long: a request for many
-owners is answered in runs, and other requests come in between.
+Routes are a dictionary, and endpoints are bare ASGI: owners are looked up thousands of times a second, and a framework
+would add more cost to each request than the answer itself has. No answer occupies the loop for long: a request for many
+owners is answered in runs, with other requests in between.
 """
 
 import asyncio
@@ -52,10 +52,10 @@ from neli_router.status.chronicle import EVENTS_MAX
 __all__ = ["App"]
 
 KEYS_MAX = 70_000
-"""Keys of one request. More of them fit into a body only if they are too short to mean anything."""
+"""Keys in one request. More fit into a body only if they are too short to mean anything."""
 
 RUN = 500
-"""Keys that are looked up before another request has its turn: half a millisecond."""
+"""Keys that are looked up before another request gets its turn: half a millisecond."""
 
 Route = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -82,7 +82,7 @@ class App:
         self._version = version
         self._status_json = (-1.0, -1, b"")
         self._is_alone = not config.has_ledger and config.ownership is None
-        """Whether this agent knows nothing of the group but what its member believes."""
+        """Whether this agent knows nothing about the group except what its member believes."""
         self._lending = Lending(hub.member, config.drain_timeout)
         self._waits = waits = Waits(member, hub, self._lending, self._status_event)
         self._routes: Mapping[tuple[str, str], Route] = {
@@ -200,11 +200,11 @@ class App:
 
     @property
     def _at(self) -> At:
-        """How current the group is that people are shown."""
+        """How current the displayed group is."""
         return At(self._chronicle.group.at, 0.0) if self._is_alone else self._feed.at
 
     def _require_read(self, wanted: str) -> None:
-        """Raise why the ledger was never read: an empty list would say that there is no member."""
+        """Raise the reason if the ledger was never read: an empty list would look like an empty group."""
         if self._is_alone:
             return
         view = self._feed.view
@@ -228,7 +228,7 @@ class App:
         await answer(send, self._status_view())
 
     def _status_event(self, name: str, version: int) -> bytes:
-        """The status as an event. All streams are shown one and the same, made once."""
+        """The status as an event. It is built once, and all streams show the same one."""
         made_at, made_of, said = self._status_json
         now = asyncio.get_running_loop().time()
         if version != made_of or now - made_at > STATUS_PAUSE:
@@ -281,7 +281,7 @@ class App:
         await answer(send, RebalanceView(self._member.name, len(self._inner.led)))
 
     def _require_answers(self, peer: str) -> None:
-        """Raise why `peer` cannot be elected now: nothing would come of its nomination, and nobody would tell."""
+        """Raise why `peer` cannot be elected now: otherwise its nomination would fail without any notice."""
         outlook = self._inner.outlook
         if outlook is None or peer not in outlook.peers:
             return
@@ -322,7 +322,7 @@ class App:
         if self._hub.is_stuck:
             raise _unwell(wanted, "the member's thread gives no sign", "start the agent again")
         if self._inner.obstacle:
-            remedy = f"mend that, or correct the {source}'s address; the agent goes on trying by itself"
+            remedy = f"mend that, or correct the {source}'s address; the agent keeps trying"
             raise _unwell(wanted, f"the {source} is out of reach ({self._inner.obstacle})", remedy)
         if not isinstance(view, Table) and not self._is_alone:
             error = view.explain(wanted)
@@ -336,11 +336,11 @@ class App:
 
     @property
     def _address(self) -> str:
-        """The group's own, also where its owners are read elsewhere."""
+        """The group's own address, even where its owners are read from elsewhere."""
         return self._feed.address if self._config.has_ledger else self._config.public_ledger
 
     def _doing(self) -> str:
-        """The member's state in one word, as far as it shows outside of its protocol."""
+        """The member's state in one word, as far as other programs can see it."""
         member, group = self._inner, self._chronicle.group
         if member.closed:
             return "stopped"
@@ -348,7 +348,7 @@ class App:
             return "leaving"
         if self._is_alone:
             return "member" if member.incarnation else "joining"
-        if self._feed.at.age > AGE_MAX or member.obstacle:  # Never read to its end, or not now.
+        if self._feed.at.age > AGE_MAX or member.obstacle:  # Never read to the end, or cannot be read now.
             return "reading"
         if not group.is_founded:
             return "founding"

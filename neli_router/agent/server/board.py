@@ -1,18 +1,18 @@
-"""The board: what everybody may read, asked of the agent once for all who ask.
+"""The board: public pages and probes, fetched from the agent once for all clients that ask.
 
     stranger --GET /v1/status--.                   .--> at most one question to the agent at a time,
-    stranger --GET /v1/status--+--> waiting for it +    and after it a rest of REST times as long as it took
-                                                   '       '--> one answer, for all who waited when it was asked
-    probe ----GET /health---------> the same, in a lane of its own
+    stranger --GET /v1/status--+--> waiting for it +    followed by a rest of REST times as long as it took
+                                                   '       '--> one answer, for all that waited when it was asked
+    probe ----GET /health---------> the same, in its own lane
     stranger --GET /v1/events--> channel <--newest status-- one stream of the agent's, while there is a channel
 
-An answer is never older than its question, so a program that changes something and looks sees the change. However many
-strangers ask, the agent gives them a tenth of its time: a flood makes *their* answers late, and nothing else. Health
-and readiness wait for nothing else, because a late answer there has the agent killed. Questions with a query come last,
-because there is no end to different ones.
+An answer is never older than its question, so a program that changes something and then looks sees the change. However
+many strangers ask, the agent spends a tenth of its time on them: a flood delays only the *strangers'* answers. Health
+and readiness never wait for other questions, because a late answer there gets the agent killed. Questions with a query
+come last, because the number of different queries is unlimited.
 
-Streams are shown the newest status, and a client that reads slowly misses the ones between. There are STREAMS_MAX of
-them; one more ends the oldest, and its page opens another.
+Streams show the newest status; a client that reads slowly misses the ones in between. There are at most STREAMS_MAX of
+them; one more ends the oldest, whose page then opens a new one.
 """
 
 import asyncio
@@ -35,25 +35,25 @@ STREAM = "/v1/events"
 OPEN_PATHS = frozenset(
     {"/health", "/ready", "/metrics", "/v1/status", STREAM, "/v1/table", "/v1/members", "/v1/moves", "/v1/history"}
 )
-"""Paths that may be read over TCP without a token. Look-ups of keys are not among them: keys may be personal."""
+"""Paths that may be read over TCP without a token. Key look-ups are not among them: keys may be personal data."""
 
 URGENT = frozenset({"/health", "/ready"})
-"""Paths that are asked for beside all others."""
+"""Paths whose questions do not wait for any others."""
 
 ANSWER_TIME_MAX = 5.0
-"""Seconds that the agent may take for one answer. A probe waits for less, so more would help nobody."""
+"""Seconds that the agent may take for one answer. Probes do not wait that long, so a longer limit would help no one."""
 
 REST = 9
-"""A rest is so many times as long as the agent took: a tenth of its time is for strangers."""
+"""A rest lasts this many times as long as the answer took: a tenth of the agent's time is for strangers."""
 
 REST_MIN, REST_MAX, URGENT_REST_MAX = 0.01, 1.0, 0.1
-"""Seconds. A probe waits for one, and on a busy machine an answer may take long without being work."""
+"""Seconds. A probe waits for one second, and on a busy machine an answer may take long without costing much work."""
 
 QUESTIONS_MAX = 64
-"""Different questions that wait. Ten have no query."""
+"""Different questions that may wait. Ten have no query."""
 
 STREAMS_MAX = 64
-"""Streams without a token. Each is shown a status each second."""
+"""Streams without a token. Each gets a status every second."""
 
 
 class _Posting(NamedTuple):
@@ -65,7 +65,7 @@ class _Posting(NamedTuple):
 
 
 class _Lane:
-    """Questions that wait for the agent, of which one at a time is asked. `rest_max` bounds the rest after each."""
+    """Questions that wait for the agent. They are asked one at a time; `rest_max` bounds the rest after each."""
 
     def __init__(self, exchange: Callable[[], Exchange], rest_max: float) -> None:
         self._exchange, self._rest_max = exchange, rest_max
@@ -77,7 +77,7 @@ class _Lane:
         self._asking.cancel()
 
     async def answer_to(self, target: bytes) -> _Posting | None:
-        """None if the agent gives none."""
+        """The agent's answer, or None if it gives none."""
         if len(self._waiting) >= QUESTIONS_MAX and b"?" in target and target not in self._waiting:
             found = f"{QUESTIONS_MAX} different questions wait already"
             raise RequestRefused("Crowded", "an answer was wanted", found, "ask later, or with the token")
@@ -91,7 +91,7 @@ class _Lane:
         while True:
             await self._bell.wait()
             target = min(self._waiting, key=_has_query)
-            # Those who come from now on wait for the next answer: this one may be made before they asked.
+            # Questions that arrive from now on wait for the next answer: this one may be made before they were asked.
             waiters, began = self._waiting.pop(target), loop.time()
             if not self._waiting:
                 self._bell.clear()
@@ -114,7 +114,8 @@ class _Lane:
 
 
 class PublicBoard:
-    """Of one door, on its loop. `exchange` begins a talk with the agent; `footnote` is added to its metrics."""
+    """The board of one door, on its loop. `exchange` opens an exchange with the agent; `footnote` is appended to its
+    metrics."""
 
     def __init__(self, exchange: Callable[[], Exchange], footnote: Callable[[], bytes]) -> None:
         self._exchange, self._footnote = exchange, footnote
@@ -136,7 +137,8 @@ class PublicBoard:
                 raise RequestRefused("NotFound", "something to answer was wanted", "a stream has no end", "send GET")
             await self._stream(scope, send)
             return
-        query = scope["query_string"]  # The path as it was decoded: there is no end to spellings of one.
+        # Use the decoded path: one path has any number of encoded spellings.
+        query = scope["query_string"]
         lane = self._urgent if scope["path"] in URGENT and not query else self._other
         posting = await lane.answer_to(scope["path"].encode() + (b"?" + query if query else b""))
         if posting is None:
@@ -155,7 +157,7 @@ class PublicBoard:
             while not channel.is_over:
                 if shown is not self._status:
                     shown = self._status
-                    # Made now, and not when it came: a slow client gets the newest status, and not all of them.
+                    # Built here and not on arrival: a slow client gets the newest status instead of all of them.
                     channel.put(b"event: %b\n%b\n\n" % (name, shown))
                     name = b"changed"
                 await channel.flush(send)

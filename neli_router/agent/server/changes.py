@@ -1,11 +1,11 @@
-"""Changes: a SIGHUP changes some options while an agent runs; and wishes that overrule its weight.
+"""Changes: options that a SIGHUP changes while an agent runs, and wishes that override its weight.
 
-    SIGHUP --read again--> ConfigError: all stays as it is, and every problem is in the log
-                 '-------> token: from the next request on     log level: at once
-                           weight: by a wish to the group, owed as long as the ledger is out of reach
+    SIGHUP --read again--> ConfigError: nothing changes, and every problem is in the log
+                 '-------> token: from the next request on     log level: immediately
+                           weight: as a wish to the group, owed as long as the ledger is out of reach
 
-If anything is wrong with the new configuration, the agent goes on with the old one: a slip in a file must not end the
-leases of a host.
+If anything is wrong with the new configuration, the agent keeps the old one: a typo in a file must not end the leases
+of a host.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ __all__ = ["Changes", "compare_weight"]
 
 
 class Changes:
-    """Of one agent, on its loop. `token` is the one that holds now."""
+    """The changes of one agent, on its loop. `token` is the one that is valid now."""
 
     def __init__(
         self, token: str | None, *, on_token: Callable[[], None] = lambda: None, weigh_max: float = WISH_MAX
     ) -> None:
         self.token, self._on_token, self._weigh_max = token, on_token, weigh_max
         self._owed_weight: int | None = None
-        """The weight that was wished while the ledger was out of reach. The next SIGHUP finds no change in the file, so
-        without this the weight would never be wished."""
+        """A weight that could not be wished because the ledger was out of reach. The next SIGHUP finds no change in the
+        file, so without this the wish would never be made."""
 
     async def take(self, reload: Reload, member: AsyncMember, inner: Member) -> None:
-        """Read the configuration again, and do what it says. Raises nothing; the log tells how it went."""
+        """Read the configuration again and apply it. Raises nothing; the outcome is in the log."""
         log = logs.logger()
         try:
             found = await asyncio.to_thread(reload)
@@ -49,7 +49,7 @@ class Changes:
             log.info("agent.reloaded", **(changed or {"changed": "nothing"}))
 
     async def _do(self, found: Reloaded, member: AsyncMember, inner: Member) -> int | None:
-        """Do it; returns the weight that was new, or owed."""
+        """Apply it. Returns the weight that was new, or owed."""
         if found.token is not None and (problem := token_problem(found.token)):
             raise ConfigError([f"the token {problem}"])
         if found.log_level is not None:
@@ -63,7 +63,7 @@ class Changes:
         return weight
 
     async def _weigh(self, weight: int, member: AsyncMember, inner: Member) -> None:
-        """Count with `weight` from now on. The weight that the member joined with needs no wish of its own."""
+        """Use `weight` from now on. The weight that the member joined with needs no wish."""
         group = GroupView(inner.state)
         wanted = None if group.own_weight(inner.incarnation) == weight else weight
         if group.wished_weight(inner.name) != wanted:
@@ -76,10 +76,10 @@ class Changes:
 
 
 def compare_weight(inner: Member, weight: int) -> None:
-    """Say so in the log if the group counts the member with another weight than its configuration says.
+    """Log a warning if the group gives the member another weight than its configuration does.
 
-    A wish outlives the process that made it, and a SIGHUP makes one, too. Without this line, an operator who edits the
-    file and starts the agent again would look for the reason in the file.
+    A wish outlives the process that made it, and a SIGHUP makes one, too. Without this warning, an operator who edits
+    the file and restarts the agent would look for the reason in the file.
     """
     counts = GroupView(inner.state).wished_weight(inner.name)
     if counts not in (None, weight):

@@ -1,11 +1,11 @@
 """Channels: server-sent events to one client, at that client's pace.
 
     hub, timers --put, ring--> [ event | event | ... ] --one task: wait, flush--> HTTP
-                                at most QUEUE_MAX bytes; more, and the client is cut off
+                                at most QUEUE_MAX bytes; beyond that, the client is cut off
 
-The hub never waits for a client: it puts its news into a queue and goes on. A client that does not read fills only its
-own queue. Then it is cut off, because events left out would leave it with a wrong picture; when it comes back, it
-begins with the present state.
+The hub never waits for a client: it puts its news into a queue and moves on. A client that does not read fills only its
+own queue. Then it is cut off, because skipped events would leave it with a wrong picture; when it reconnects, it starts
+from the present state.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from neli_router.agent.server.connections import Connection
 __all__ = ["COMMENT", "Channel", "event"]
 
 QUEUE_MAX = 4 * 2**20
-"""Bytes that wait for one client: a whole table of four thousand partitions, and some more."""
+"""Bytes that may wait for one client: a whole table of four thousand partitions, and a bit more."""
 
 COMMENT = b":\n\n"
-"""Says nothing. Proves to both sides, and to proxies between them, that the other side is there."""
+"""Carries nothing. It proves to both sides, and to proxies between them, that the other side is there."""
 
 HEAD = {
     "type": "http.response.start",
@@ -38,12 +38,12 @@ _encoder = msgspec.json.Encoder()
 
 
 def event(name: str, view: msgspec.Struct) -> bytes:
-    """One event. JSON in one line, so that it is one line of the stream, too."""
+    """One event. Its JSON is a single line, so it is a single line of the stream, too."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), _encoder.encode(view))
 
 
 class Channel:
-    """One stream of events. Belongs to the loop, and its waiting to one task."""
+    """One stream of events. It belongs to the loop; one task does its waiting."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -58,7 +58,7 @@ class Channel:
     # For the hub and its timers
 
     def put(self, said: bytes) -> None:
-        """Say it when the client can take it. Never waits."""
+        """Send `said` when the client can take it. Never waits."""
         if self.is_over:
             return
         self._size += len(said)
@@ -70,13 +70,13 @@ class Channel:
         self.ring()
 
     def ring(self) -> None:
-        """Let the task look."""
+        """Wake the task, so that it looks."""
         self._is_rung = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def end(self) -> None:
-        """Take no more events. Those in the queue are still sent if the client is there."""
+        """Take no further events. Those in the queue are still sent if the client is there."""
         self.is_over = True
         self.ring()
 
@@ -86,7 +86,7 @@ class Channel:
         await send(HEAD)
 
     async def wait(self) -> None:
-        """Until there may be something to do."""
+        """Wait until there may be something to do."""
         while not self._is_rung:
             self._waiter = asyncio.get_running_loop().create_future()
             try:

@@ -2,25 +2,25 @@
 
     connected --> HEAD --complete--> ANSWERING --complete--> HEAD --> ...
                    |                    |-- does not read for STALL_MAX --> cut off, counted
-                   |                    '-- a third request behind the two that it may send at once --> cut off
+                   |                    '-- a third request while two are unanswered --> cut off
                    |-- unfinished after HEAD_TIME_MAX --> cut off
                    '-- longer than HEAD_MAX, or more than HEADERS_MAX lines --> 431, cut off
     one connection more than there is room for --> 503
 
-uvicorn bounds neither the length of a head nor the time that it takes, takes as many requests at once as a client
-sends, and waits for ever for a client that does not read. An agent serves programs that are stopped, killed and
-debugged. So one sweep over all connections, every second, cuts off those that stand still: one timer for all, because a
-thousand waiting clients must cost next to nothing. uvicorn's own timer for connections at rest is taken back, because
-it outlives a connection that is reset.
+uvicorn bounds neither the length of a head nor the time it takes. It accepts as many requests on a connection as a
+client sends before reading answers, and waits forever for a client that does not read. An agent serves programs that
+are stopped, killed and debugged. So one sweep over all connections, every second, cuts off those that make no progress.
+One timer serves them all, because a thousand waiting clients must cost next to nothing. uvicorn's own timer for idle
+connections is cancelled, because it outlives a connection that is reset.
 
-A request is some kilobytes of Python for each hundred bytes of the wire. So a third request is refused where its first
-byte is parsed, and not when it would be answered: a megabyte of small requests would be a gigabyte here.
+A hundred bytes of request on the wire become some kilobytes of Python objects. So a third request is refused when its
+first byte is parsed, not when it would be answered: a megabyte of small requests would take a gigabyte here.
 
-The connection also tells the application two things that ASGI has no words for: when it is lost (without a task for
-each waiter), and how to cut it off at once; closing would wait until the client has read everything, and this client
-does not read.
+The connection also offers the application two things that ASGI lacks: it reports when it is lost (without a task for
+each waiter), and it can be cut off immediately. Closing would wait until the client has read everything, and a stalled
+client does not read.
 
-Two processes serve so: the agent its own user's socket, and its door (door.py) the port.
+Two processes use this: the agent for its own user's socket, and its door (door.py) for the port.
 """
 
 import asyncio
@@ -54,46 +54,47 @@ __all__ = [
 ]
 
 HEAD_MAX = 16 * KEY_MAX
-"""Bytes of an address and its headers. A key of letters that take four bytes each comes to twelve times its length."""
+"""Bytes of an address and its headers. A key of four-byte letters takes twelve times its length in an address."""
 
 HEADERS_MAX = 100
-"""Lines of a head, and of a body's end. Each costs thirty times its bytes; a browser sends a dozen."""
+"""Lines of a head, and of the trailer after a body. Each costs thirty times its bytes; a browser sends a dozen."""
 
 PIPELINED_MAX = 1
-"""Requests that may wait behind the one that is being answered. No client that we know sends even one."""
+"""Requests that may wait behind the one that is being answered. No client that we know of sends even one."""
 
 HEAD_TIME_MAX = 20.0
-"""How long a request's head may take, in seconds. Over a local socket it takes microseconds."""
+"""How many seconds a request's head may take. Over a local socket it takes microseconds."""
 
 KEEP_ALIVE_MAX = 75.0
-"""How long a connection may rest between two requests. Longer spares clients from connecting anew."""
+"""How long a connection may stay idle between two requests. A longer time saves clients from reconnecting."""
 
 STALL_MAX = 10.0
-"""How long a client may read nothing while the buffers on the way to it are full. Longer forgives longer pauses of a
-program; shorter gives back its memory sooner."""
+"""How long a client may read nothing while the buffers on the way to it are full. A longer time tolerates longer pauses
+of a program; a shorter one frees its memory sooner."""
 
 SWEEP_EVERY = 1.0
 
 FAREWELL_MAX = 2
-"""Seconds for clients to read their last event, before their connections are closed."""
+"""Seconds that clients have to read their last event, before their connections are closed."""
 
 CONNECTIONS_MAX = 8192
-"""As many as there are file descriptors for, if those are fewer."""
+"""An upper bound: the limit is lower if there are fewer file descriptors."""
 
 DESCRIPTORS_KEPT = 64
-"""For the ledger, logs and Python's own files: an agent that could not open its ledger would lose its leases."""
+"""Reserved for the ledger, logs and Python's own files: an agent that could not open its ledger would lose its
+leases."""
 
 FIELD = "neli.connection"
 
 
 @dataclass(slots=True)
 class AgentTraffic:
-    """The connections of one agent, and counts of its work. Belongs to its loop; any thread may read the numbers."""
+    """The connections of one agent, and counters of its work. Belongs to its loop; any thread may read the numbers."""
 
     room: int = CONNECTIONS_MAX
-    """How many connections there may be, without those of the agent's own door."""
+    """How many connections there may be, not counting those of the agent's own door."""
     counted: int = 0
-    """How many of them there are."""
+    """How many of those there are now."""
     answers: Counter[str] = field(default_factory=Counter)
     """By HTTP status."""
     lookups: Counter[str] = field(default_factory=Counter)
@@ -101,31 +102,31 @@ class AgentTraffic:
     refusals: Counter[str] = field(default_factory=Counter)
     """By kind."""
     streams: int = 0
-    """Streams of events that are open now."""
+    """Event streams that are open now."""
     waiting: int = 0
-    """Long polls now."""
+    """Long polls that wait now."""
     slow: int = 0
     """Clients cut off because they did not read."""
     idle: int = 0
-    """Connections cut off because no whole request came."""
+    """Connections cut off because no complete request came."""
     crowded: int = 0
     """Connections and streams refused because there were too many."""
     connections: "set[Connection]" = field(default_factory=set)
 
     def sweep(self, now: float) -> None:
-        """Cut off the connections that stand still."""
+        """Cut off connections that make no progress."""
         for connection in list(self.connections):
             connection.look(now)
 
 
 class Connection(HttpToolsProtocol):
-    """One client. Made by uvicorn, on its loop. One that is not `counted` takes no room from the others."""
+    """One client. uvicorn creates it, on its loop. A connection that is not `counted` takes no room from the others."""
 
     def __init__(self, traffic: AgentTraffic, *, counted: bool = True, **rest: Any) -> None:
         super().__init__(**rest)
         self._traffic, self._is_counted = traffic, counted
         self.head_size = 0
-        """Bytes of an unfinished request."""
+        """Bytes of the unfinished request."""
         self._header_count = 0
         self._excess: tuple[int, str, str, str] | None = None
         self._is_whole, self._is_new = False, True
@@ -138,24 +139,24 @@ class Connection(HttpToolsProtocol):
     # For the application
 
     def on_lost(self, tell: Callable[[], None] | None) -> None:
-        """Call `tell` once when the client is gone, at once if it is already; None takes that back."""
+        """Call `tell` once when the client is gone, or immediately if it already is; None cancels that."""
         self._on_lost = tell
         if self.is_lost and tell is not None:
             tell()
 
     def cut(self) -> None:
-        """The client does not read: let go of it, and of all that was to be sent."""
+        """The client does not read: drop it, and everything that was still to be sent."""
         self._traffic.slow += 1
         self.transport.abort()
 
     def excuse(self) -> None:
-        """The request that is being answered needs no answer: its client is gone. uvicorn would send one."""
+        """Drop the answer in progress: its client is gone. uvicorn would still send one."""
         if self._running is not None:
             self._running.disconnected = True
             self._running.message_event.set()
 
     def make_way(self) -> None:
-        """Another client needs the room."""
+        """Give up this connection, because another client needs the room."""
         self._traffic.crowded += 1
         self.transport.abort()
 
@@ -188,11 +189,12 @@ class Connection(HttpToolsProtocol):
             self._traffic.counted -= self._is_counted
         self.is_lost = True
         self.pipeline.clear()
-        self.excuse()  # uvicorn tells the last request alone, which may wait behind this one.
+        self.excuse()  # uvicorn notifies only the last request, which may be queued behind this one.
         super().connection_lost(exc)
         tell, self._on_lost = self._on_lost, None
-        # uvicorn leaves circles of references to this connection, with all that its client sent. They would lie around
-        # until Python looks for such circles, which is seldom: a flood of clients would be a hundred megabytes.
+        # uvicorn leaves reference cycles around this connection, and with them everything that its client sent. They
+        # would stay until Python's cycle collector runs, which is seldom: a flood of clients would take a hundred
+        # megabytes.
         self.url, self.headers = b"", []
         self.scope = self.cycle = self._running = cast("Any", None)
         if tell is not None:
@@ -236,7 +238,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self.resting_since, self.head_size = self.loop.time(), 0
         super().on_response_complete()
-        self._unset_keepalive_if_required()  # The sweep does that. A timer would outlive a client that is gone.
+        self._unset_keepalive_if_required()  # The sweep does this job. A timer would outlive a client that is gone.
 
     def pause_writing(self) -> None:
         self.is_stalled, self.stalled_since = True, self.loop.time()
@@ -247,14 +249,14 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        no_http = 400, "BadRequest", "these bytes are no HTTP", "speak HTTP/1.1, or use neli_router.agent.Client"
+        no_http = 400, "BadRequest", "these bytes are not HTTP", "speak HTTP/1.1, or use neli_router.agent.Client"
         self._refuse(*(self._excess or no_http))
 
     def _has_room(self) -> bool:
         return self._traffic.counted < self._traffic.room
 
     def _give_up(self, *refusal: Any) -> None:
-        """Parse no further: the parser turns any error of ours into its own, and that into a refusal."""
+        """Stop parsing: the parser turns any error of ours into its own, and that becomes a refusal."""
         self._excess = refusal
         raise ValueError
 
@@ -266,7 +268,7 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, status: int, kind: str, found: str, remedy: str) -> None:
         self._traffic.refusals[kind] += 1
         if self.is_answering:
-            self.transport.abort()  # In the middle of an answer there is no place for another.
+            self.transport.abort()  # One answer has begun, so another cannot be sent.
             return
         body = msgspec.json.encode(Refusal(kind, "a request was wanted", found, remedy))
         head = f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
@@ -275,14 +277,15 @@ class Connection(HttpToolsProtocol):
 
 
 def connection_of(scope: MutableMapping[str, Any]) -> Connection:
-    """The connection that a request came by."""
+    """The connection that a request came in on."""
     found = scope[FIELD]
     assert isinstance(found, Connection), "only our own server calls our application"
     return found
 
 
 class HttpServer(uvicorn.Server):
-    """Serves `app` on sockets; `connection` makes what speaks to one client, and `told` is set when it listens."""
+    """Serves `app` on sockets. `connection` creates the protocol for one client; `told` is set once the server
+    listens."""
 
     def __init__(self, app: ASGIApp, connection: Callable[..., Connection], told: asyncio.Event) -> None:
         settings = uvicorn.Config(
@@ -292,9 +295,9 @@ class HttpServer(uvicorn.Server):
             lifespan="off",
             interface="asgi3",
             log_config=None,
-            # A client that speaks nonsense would fill the log; it is counted. Errors of our code we log ourselves.
+            # A client that sends garbage would fill the log, so it is only counted. We log errors of our own code.
             log_level="critical",
-            access_log=False,  # Paths hold keys, and those may be personal.
+            access_log=False,  # Paths contain keys, which may be personal data.
             proxy_headers=False,
             server_header=False,
             date_header=False,
@@ -315,7 +318,7 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the agent's: it must drain before the server may end."""
+        """Leave signals to the agent, which must drain before the server may end."""
         yield
 
     async def admit(self, client: socket.socket, traffic: AgentTraffic) -> None:
@@ -341,5 +344,5 @@ def descriptors_free() -> int:
 
 
 def room_for_connections(kept: int = 0) -> int:
-    """How many clients this process has file descriptors for, beside the `kept` ones."""
+    """How many clients this process has file descriptors for, after setting `kept` aside."""
     return max(1, min(CONNECTIONS_MAX, descriptors_free() - kept))

@@ -1,33 +1,34 @@
-"""The door: a process of its own that serves the agent's port, so that no stranger ever costs the member its lease.
+"""The door: a separate process that serves the agent's port, so that no stranger ever costs the member its lease.
 
     agent (keeps the lease)  <--pairs of sockets, one for each exchange--  door  <--TCP-- clients of the port
          '--settings, the token-->                                          |
-         '--ends, or is killed--> the door ends, too                        |-- Host is no name of this host: refused
+         '--ends, or is killed--> the door ends, too                        |-- Host does not name this host: refused
                                                                             |-- the right token: to the agent
                                                                             |-- OPEN_PATHS, to read: from the board
                                                                             |-- the page's files: from here
                                                                             '-- anything else: 401
 
-Parsing takes time and memory, and a flood takes as much of them as there is. In the agent it would take them from the
-thread that sends heartbeats. Here it takes them from other strangers. The door knows nothing but the token: it may be
+Parsing takes time and memory, and a flood takes all that it can get. In the agent it would take them from the thread
+that sends heartbeats. Here it takes them only from other strangers. The door knows nothing but the token, so it may be
 killed at any time, and the agent starts it again.
 
-**Strangers and known clients.** A connection is a stranger's until a request with the right token came by it. Of
-strangers there are STRANGERS_MAX. One more, and the one that rested longest is cut off to make way; if none rests, one
-that does not read; else the one that is being answered for longest. So a newcomer always comes in: those who fill the
-door keep no one out, a probe of /health included. Clients with the token have room of their own, and each has at most
-one exchange at a time: the agent keeps room for that many beside its own socket. The bytes of all strangers together
-are bounded, too: of answers that they do not read, and of heads that they do not finish. Beyond that, the longest is
-cut off.
+**Strangers and known clients.** A connection belongs to a stranger until a request with the right token arrives on it.
+There is room for STRANGERS_MAX strangers. When another one connects, the connection that has been idle longest is cut
+off to make way. If none is idle, the door cuts off one that does not read; otherwise, the one whose answer has taken
+longest. So a newcomer always gets in: clients that fill the door cannot keep others out, not even a probe of /health.
+Clients with the token have room of their own, and each has at most one exchange at a time; the agent reserves room for
+that many in addition to its own socket. The bytes of all strangers together are bounded, too: those of answers that
+they do not read, and of heads that they do not finish. Beyond the bound, the connection with the most bytes is cut off.
 
-**Why look at Host.** A page from anywhere can have its own name resolve to 127.0.0.1, and a browser then lets its
-scripts read from here as from their own server. They cannot forge that header. For the same reason no answer carries a
-header that would invite other origins; and to have something *done* takes a token, which a page of another origin does
-not have. Tokens are compared in constant time, or a client could find one letter after the other by the clock.
+**Why check Host.** A page from anywhere can make its own name resolve to 127.0.0.1, and a browser then lets its scripts
+read from here as if from their own server. They cannot forge the Host header. For the same reason no answer carries a
+header that would invite other origins, and every request that *changes* something needs a token, which a page of
+another origin does not have. Tokens are compared in constant time, or a client could find one letter after another from
+the timing.
 
-**Its end.** The door watches the control socket, which ends with the agent in whatever way. On Linux the kernel also
-kills it when the agent dies. Signals that a terminal or a service manager sends to all processes are the agent's: the
-door must still carry what the agent says to clients while it drains.
+**How it ends.** The door watches the control socket, which closes with the agent, however the agent ends. On Linux the
+kernel also kills the door when the agent dies. The door ignores the signals that a terminal or a service manager sends
+to all processes; they are for the agent, and the door must still carry what the agent sends to clients while it drains.
 """
 
 import asyncio
@@ -67,35 +68,35 @@ from neli_router.hosts.leash import end_with_parent
 __all__ = ["STRANGERS_MAX", "Door", "DoorConnection", "DoorSettings", "main"]
 
 STRANGERS_MAX = 256
-"""Connections without the token. Each costs at most a head of some hundred kilobytes."""
+"""Connections without the token. Each costs at most a head of a few hundred kilobytes."""
 
 UNSENT_MAX = UNFINISHED_MAX = 8 * 2**20
-"""Bytes that all strangers together may leave here: of answers that they do not read, and of heads without an end."""
+"""Bytes that all strangers together may occupy here: of answers that they do not read, and of unfinished heads."""
 
 LONG = 4096
-"""Bytes of a head that is looked at before it is finished."""
+"""Bytes of an unfinished head beyond which it is checked against UNFINISHED_MAX."""
 
 WRITE_BUFFER = 16384
-"""Bytes that may wait for one client before its next answer waits, too."""
+"""Bytes that may wait for one client before its next answer has to wait, too."""
 
 EXPENDABLE = 500
-"""Added to how soon the kernel ends this process when memory runs short: long before the agent."""
+"""Added to this process's OOM score, so that the kernel kills it long before the agent when memory runs short."""
 
 PLACES_MAX = 4
-"""Of a defect: the innermost calls."""
+"""How many of the innermost calls a report of a defect names."""
 
 OPEN_FOLDER = "/assets/"
 
 ALIVE = b"."
-"""Said to the agent now and then. A connection that is handed over comes with such a byte, too."""
+"""Sent to the agent now and then. A connection that is handed over comes with a single byte, too."""
 
 
 class DoorSettings(msgspec.Struct, frozen=True):
-    """All that a door knows, as one line of JSON."""
+    """Everything that a door knows, as one line of JSON."""
 
     token: str | None
     any_host: bool
-    """Whether requests by other names than this host's are taken."""
+    """Whether to accept requests that use another name than this host's."""
     known_max: int
     """How many connections with the token the agent has room for."""
 
@@ -108,7 +109,7 @@ class DoorConnection(Connection):
         self._door = door
 
     def know(self) -> None:
-        """It has shown the token. Raises RequestRefused if there is no room for more of those."""
+        """Record that it has shown the token. Raises RequestRefused if all places for such clients are taken."""
         strangers, traffic = self._door.strangers, self._traffic
         if self in strangers:
             known_max = self._door.settings.known_max
@@ -142,25 +143,27 @@ class DoorConnection(Connection):
             one.cut()
 
     def _has_room(self) -> bool:
-        """There always is, because another makes way: or those who fill the door would keep a probe out."""
+        """Always true, because another connection makes way: otherwise clients that fill the door would keep a probe
+        out."""
         others = [one for one in self._door.strangers if not one.transport.is_closing()]
         if len(others) >= self._door.strangers_max:
             min(others, key=DoorConnection.claim).make_way()
         return True
 
     def claim(self) -> tuple[int, float]:
-        """How much right it has to stay: the least at rest, then those that do not read; the older the less."""
+        """How strong its claim to stay is: idle connections have the least, then those that do not read; older ones
+        have less."""
         if not self.is_answering:
             return 0, self.resting_since
         return (1, self.stalled_since) if self.is_stalled else (2, self.resting_since)
 
 
 class Door:
-    """The application of the port, on its loop, and who is connected to it."""
+    """The application of the port, on its loop, and the clients that are connected to it."""
 
     def __init__(self, control: socket.socket, settings: DoorSettings) -> None:
         self.settings = settings
-        # Each client with the token takes two descriptors: its own, and that of an exchange.
+        # Each client with the token takes two descriptors: its own, and one for an exchange.
         self.strangers_max = min(STRANGERS_MAX, room_for_connections(2 * settings.known_max))
         self.strangers: set[DoorConnection] = set()
         self.traffic = AgentTraffic(self.strangers_max)
@@ -202,13 +205,13 @@ class Door:
             )
 
     def _token_fault(self, scope: Scope) -> str:
-        """The reason why this request has no right to all that the agent can; empty if it has."""
+        """The reason why this request may not use everything that the agent offers; empty if it may."""
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if not given:
             return "none was given"
         kind, _, word = given[0].partition(b" ")
         token = self.settings.token
-        # Bytes, because compare_digest refuses text that is not ASCII, which would be an answer by itself.
+        # As bytes, because compare_digest refuses text that is not ASCII, and that error alone would give a hint.
         if kind.lower() == b"bearer" and token and hmac.compare_digest(word.strip(), token.encode()):
             return ""
         return "another one was given"
@@ -219,11 +222,12 @@ class Door:
         await page.answer_asset(self._assets[path], scope, send)
 
     async def _hand_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the agent answer. If the client goes, or the agent breaks off, the other is told by the same."""
+        """Let the agent answer. If the client goes away or the agent breaks off, the other side is broken off as
+        well."""
         connection = connection_of(scope)
         assert isinstance(connection, DoorConnection), "only our own server calls our application"
         connection.know()
-        # Whole, before the agent hears of it: a body that never comes must not keep a place there.
+        # Read the whole body before involving the agent: a body that never arrives must not occupy a place there.
         body = await body_of(receive) if scope["method"] == "POST" else b""
         exchange = self._exchange()
         connection.on_lost(exchange.close)
@@ -237,7 +241,7 @@ class Door:
                 async for part in exchange.parts():
                     await send({"type": "http.response.body", "body": part, "more_body": True})
             except AgentSilent:
-                connection.transport.abort()  # A proper end would say that this was all.
+                connection.transport.abort()  # A proper end would claim that the answer was complete.
             else:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
@@ -248,7 +252,7 @@ class Door:
         return Exchange(self._link)
 
     def _footnote(self) -> bytes:
-        """What the agent's metrics do not count, because it never hears of it."""
+        """Metrics that the agent cannot count, because it never sees these requests."""
         traffic = self.traffic
         cut = {"slow": traffic.slow, "idle": traffic.idle, "crowded": traffic.crowded}
         cut["pipelined"] = traffic.refusals["Pipelined"]
@@ -269,16 +273,16 @@ class Door:
 
 def main() -> None:
     """Be the door of the agent that started this process: `python -m neli_router.agent.server.door CONTROL LISTENER`,
-    by descriptors."""
+    where both are descriptors."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     _yield_to_agent()
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)  # On standard error, which is the agent's to log.
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)  # To standard error, which the agent logs.
     control, listener = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
     lines = _Lines(control)
     settings = lines.first()
     if settings is None:
-        return  # The agent has ended meanwhile.
+        return  # The agent has ended in the meantime.
     with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
         runner.get_loop().set_exception_handler(_tell_defect)
         runner.run(_serve(lines, listener, settings))
@@ -299,7 +303,7 @@ async def _serve(lines: "_Lines", listener: socket.socket, settings: DoorSetting
 
     def sweep() -> None:
         door.traffic.sweep(loop.time())
-        with contextlib.suppress(OSError):  # The agent reads nothing now, so it knows no better.
+        with contextlib.suppress(OSError):  # The agent is not reading now, so it misses nothing.
             lines.control.send(ALIVE)
         loop.call_later(SWEEP_EVERY, sweep)
 
@@ -311,7 +315,7 @@ async def _serve(lines: "_Lines", listener: socket.socket, settings: DoorSetting
 
 
 def _beyond(sizes: dict[DoorConnection, int], most: int) -> list[DoorConnection]:
-    """The largest of them, so many that the others have at most `most`."""
+    """As few of the largest as it takes for the rest to have at most `most`."""
     total, found = sum(sizes.values()), []
     while total > most:
         largest = max(sizes, key=sizes.__getitem__)
@@ -321,7 +325,7 @@ def _beyond(sizes: dict[DoorConnection, int], most: int) -> list[DoorConnection]
 
 
 class _Lines:
-    """The settings that come over the control socket."""
+    """The settings that arrive over the control socket."""
 
     def __init__(self, control: socket.socket) -> None:
         self.control = control
@@ -333,7 +337,7 @@ class _Lines:
         return found[-1]
 
     def more(self) -> list[DoorSettings | None]:
-        """Those that have come; None for the end."""
+        """The settings that have arrived; None marks the end."""
         try:
             said = self.control.recv(65536)
         except BlockingIOError:
@@ -347,9 +351,9 @@ class _Lines:
 
 
 def _yield_to_agent() -> None:
-    """Die with the agent, and before it where only one of the two can go on."""
+    """Die with the agent, and before it where only one of the two can survive."""
     if sys.platform == "linux":
-        # A hardened service may let none of these happen. Then the control socket's end is enough.
+        # A hardened service may forbid any of these. Then the end of the control socket is enough.
         with contextlib.suppress(OSError, MemoryError):
             end_with_parent()
         with contextlib.suppress(OSError, ValueError):
@@ -358,7 +362,7 @@ def _yield_to_agent() -> None:
 
 
 def _tell_defect(_: asyncio.AbstractEventLoop, context: MutableMapping[str, Any]) -> None:
-    """On standard error, for the agent's log: the kind and the places alone, because the rest may hold a key."""
+    """Write to standard error, for the agent's log: only the kind and the places, because the rest may hold a key."""
     error = context.get("exception")
     frames = traceback.extract_tb(error.__traceback__) if isinstance(error, BaseException) else []
     places = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames[-PLACES_MAX:]))

@@ -1,17 +1,17 @@
-"""The agent's end of its door: it starts the process that serves the port, and starts it again when that dies.
+"""The agent's end of its door: it starts the process that serves the port, and restarts it when it dies.
 
-    open: start --settings--> serving --its control socket ends--> in the log, pause, start again
+    open: start --settings--> serving --its control socket ends--> log, pause, start again
              ^                   |                                              |
              |                   '--close: we close our side--> it says farewell, and ends
              '---------------- PAUSE_MIN, twice as long each time, at most PAUSE_MAX <--'
 
-The listening socket stays the agent's. While there is no door, clients wait in the kernel's queue, and no other process
-can take the port. The member goes on meanwhile: it needs no port. Leases of programs that came over TCP end with their
-connections, as if the network had broken.
+The listening socket stays with the agent. Without a door, clients wait in the kernel's queue, and no other process can
+take the port. The member continues meanwhile: it needs no port. Leases of programs that came over TCP end with their
+connections, just as if the network had failed.
 
-A door that is stopped, or gets no processor, keeps its control socket open and answers nobody. It says now and then
-that it runs, so its silence comes into the log. It is not killed for that: on a busy machine, another start is the last
-thing that helps. Its standard error comes into the log, too, line by line.
+A door that is stopped, or gets no processor time, keeps its control socket open and answers no one. While it runs it
+sends a sign of life now and then, so its silence is logged. It is not killed for silence: on a busy machine, another
+start is the last thing that helps. Its standard error is logged, too, line by line.
 """
 
 import asyncio
@@ -31,23 +31,23 @@ from neli_router.core import logs
 __all__ = ["KNOWN_MAX", "DoorProcess"]
 
 KNOWN_MAX = 1024
-"""Connections with the token. Each takes a place among the agent's streams, of which there are four times as many."""
+"""Connections with the token. Each occupies one of the agent's streams, of which there are four times as many."""
 
 PAUSE_MIN, PAUSE_MAX = 0.1, 30.0
-"""Seconds before it is started again. One that lived for PAUSE_MAX begins with PAUSE_MIN anew."""
+"""Seconds before it is started again. After a door that lived for PAUSE_MAX, the pause starts from PAUSE_MIN again."""
 
 HANDED_MAX = 64
-"""Connections that are taken from the door before others have their turn."""
+"""Connections that are taken from the door before other work gets its turn."""
 
 SILENT_AFTER = 10.0
-"""Seconds. A door says something each second, and a busy machine may let it wait for some."""
+"""Seconds. A door sends something each second, and a busy machine may delay that by a few."""
 
 LINE_MAX = 1000
-"""Characters of its standard error that make a line of the log."""
+"""Characters of its standard error that go into one log line."""
 
 
 class DoorProcess:
-    """The door of one agent, on its loop. It is told `settings`, and `admit` gets each connection that it makes."""
+    """The door of one agent, on its loop. It is sent `settings`, and `admit` gets each connection that it makes."""
 
     def __init__(
         self, listener: socket.socket, settings: Callable[[], DoorSettings], admit: Callable[[socket.socket], None]
@@ -62,24 +62,24 @@ class DoorProcess:
 
     @property
     def pid(self) -> int | None:
-        """Its process number, while there is one."""
+        """Its process ID, while there is a process."""
         return None if self._process is None else self._process.pid
 
     def open(self) -> None:
-        """Have one from now on, until `close`."""
+        """Keep a door running from now on, until `close`."""
         self._keeping = asyncio.create_task(self._keep())
 
     def tell(self) -> None:
-        """Send the settings that hold now."""
+        """Send the current settings."""
         if self._control is None:
             return
         try:
             self._control.send(msgspec.json.encode(self._settings()) + b"\n")
         except OSError:
-            self._kill()  # It does not listen: the next one begins with these settings.
+            self._kill()  # It does not listen. The next door starts with these settings.
 
     async def close(self) -> None:
-        """Let it say farewell to its clients, for as long as an agent takes for its own, and end."""
+        """Let it say farewell to its clients, with as much time as an agent gives its own, and end."""
         assert self._keeping is not None
         self._is_ending = True
         if self._control is None:
@@ -93,7 +93,7 @@ class DoorProcess:
         await self._keeping
 
     async def _keep(self) -> None:
-        """Have one, until `close`."""
+        """Keep a door running, until `close`."""
         log, pause = logs.logger(), PAUSE_MIN
         while True:
             began = self._loop.time()
@@ -112,7 +112,7 @@ class DoorProcess:
             pause = min(PAUSE_MAX, 2 * pause)
 
     async def _watch(self) -> None:
-        """Until it is gone, say when it falls silent, and when it is heard again."""
+        """Until it is gone, log when it falls silent and when it is heard again."""
         was_silent = False
         while True:
             self._was_heard = False
@@ -140,7 +140,7 @@ class DoorProcess:
         ours, theirs = socket.socketpair()
         program = [sys.executable, "-P", "-m", "neli_router.agent.server.door"]
         passed = theirs.fileno(), self._listener.fileno()
-        # It finds what we found, and is told no option of ours: neither a token nor a ledger is in its environment.
+        # It imports what we import, but gets none of our options: its environment has neither a token nor a ledger.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("NELI_")}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         with theirs:
@@ -195,7 +195,7 @@ class DoorProcess:
             logs.logger().error("agent.door_said", line=line[:LINE_MAX])
 
     async def _reap(self) -> int:
-        """Let go of one that has ended, or is about to."""
+        """Clean up after a door that has ended, or is about to."""
         process, control = self._process, self._control
         assert process is not None
         assert process.stderr is not None

@@ -1,17 +1,18 @@
-"""An exchange: one request of the door to its agent, and the answer as it comes.
+"""An exchange: one request of the door to its agent, and the answer as it arrives.
 
-    door --one end of a new pair of sockets, over the control socket--> agent, which serves it as any client
+    door --one end of a new pair of sockets, over the control socket--> agent, which serves it like any client
       |                                                                   |
       '--request--> the other end <--head, part, part ... , end-----------'
                           '-- either side closes in the middle --> the other side's connection is closed, too
 
-Each exchange has a connection to itself. So a client that goes away takes its leases with it, as one at the agent's own
-socket does. A connection whose answer was read to its end serves another exchange: a new one costs more than a look-up.
-Requests are written here, with a body of the length that they say, so nothing that one client sent can be taken for a
-part of another's. The sockets have no place in the file system, where they would need a folder that only we may write
-to.
+Each exchange has a connection to itself. So a client that goes away takes its leases with it, like a client on the
+agent's own socket. A connection whose answer was read to the end is reused for another exchange, because a new one
+costs more than a look-up. Requests are written here, with a body of exactly the announced length, so nothing that one
+client sends can be mistaken for part of another's. The sockets have no place in the file system, where they would need
+a folder that only this user can write to.
 
-The answer is read as fast as it is taken. If the client does not read, the agent sees a client that does not.
+The answer is read only as fast as the client takes it. If the client does not read, the agent sees a client that does
+not.
 """
 
 import asyncio
@@ -25,19 +26,21 @@ from starlette.types import Scope
 __all__ = ["ANSWER_MAX", "RESTING_MAX", "AgentLink", "AgentSilent", "Exchange", "target_of"]
 
 READ_MAX = 65536
-"""Bytes that are read at once, and that may wait to be taken."""
+"""Bytes that are read in one go, and that may wait to be taken."""
 
 ANSWER_MAX = 16 * 2**20
-"""Bytes of an answer that is taken as a whole: the status of the largest group has two million."""
+"""Bytes of an answer that is read as a whole: the status of the largest group has two million."""
 
 RESTING_MAX = 16
-"""Connections that wait for another exchange. More than that are needed at once by streams, which need one each."""
+"""Connections that wait for reuse. Only streams need more than that at the same time, and each of them needs its
+own."""
 
 REST_MAX = 30.0
-"""How long one may have waited, in seconds. The agent cuts it off after more than twice that: never as we write."""
+"""How many seconds a connection may have waited. The agent cuts it off after more than twice that, so never just as we
+write."""
 
 _BROKEN = OSError, RuntimeError, httptools.HttpParserError
-"""What a connection that is closed may raise: uvloop's are RuntimeErrors."""
+"""The errors that a closed connection may raise; uvloop raises RuntimeError."""
 
 
 class AgentSilent(Exception):
@@ -58,7 +61,7 @@ class AgentLink:
         self._resting: list[tuple[float, _Pipe]] = []
 
     async def take(self) -> _Pipe:
-        """One that nobody else uses. Raises OSError."""
+        """A connection that is not in use. Raises OSError."""
         while self._resting:
             since, pipe = self._resting.pop()
             if self._loop.time() - since < REST_MAX and not pipe.reader.at_eof():
@@ -67,8 +70,8 @@ class AgentLink:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                # One byte for each, or the kernel would not carry it. It never waits: a full control socket means an
-                # agent that takes nothing.
+                # One byte for each, or the kernel would not carry it. It never waits: a full control socket means that
+                # the agent is not reading.
                 socket.send_fds(self._control, [b"+"], [theirs.fileno()])
             except OSError:
                 ours.close()
@@ -84,7 +87,7 @@ class AgentLink:
 
 
 class Exchange:
-    """One request. Belongs to one task; `close` may come from anywhere on the loop, and more than once."""
+    """One request. Belongs to one task; `close` may be called from anywhere on the loop, and more than once."""
 
     def __init__(self, link: AgentLink) -> None:
         self._link = link
@@ -94,13 +97,13 @@ class Exchange:
         self._body: list[bytes] = []
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
-        """Of the answer, without those that are about this connection."""
+        """The headers of the answer, without those about this connection."""
 
     async def ask(
         self, method: str, target: bytes, *, headers: list[tuple[bytes, bytes]] | None = None, body: bytes = b""
     ) -> None:
         """Send the request, and wait for the head of its answer. Raises AgentSilent."""
-        self._is_bare = method == "HEAD"  # Its answer has the length of a body, and none.
+        self._is_bare = method == "HEAD"  # Its answer gives the length of a body, but has no body.
         lines = [b"%b %b HTTP/1.1\r\nhost: agent\r\n" % (method.encode(), target)]
         lines += [b"%b: %b\r\n" % header for header in headers or []]
         if body:
@@ -117,7 +120,7 @@ class Exchange:
             raise AgentSilent from None
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """The body as it comes. Raises AgentSilent if it is broken off."""
+        """The body as it arrives. Raises AgentSilent if it breaks off."""
         while True:
             if self._body:
                 part = b"".join(self._body)
@@ -129,7 +132,7 @@ class Exchange:
                 await self._read()
 
     async def whole(self) -> bytes:
-        """All of the body."""
+        """The whole body."""
         found = bytearray()
         async for part in self.parts():
             found += part
@@ -138,7 +141,7 @@ class Exchange:
         return bytes(found)
 
     def close(self) -> None:
-        """Let go of the connection, and of what the agent still says by it."""
+        """Let go of the connection, and of anything the agent still sends on it."""
         self._is_closed = True
         if self._pipe is not None:
             self._let_go(self._pipe)
@@ -178,7 +181,7 @@ class Exchange:
 
 
 def target_of(scope: Scope) -> bytes:
-    """The path and query of a request, as it spelled them."""
+    """The path and query of a request, spelled as the client sent them."""
     path: bytes = scope["raw_path"]
     query: bytes = scope["query_string"]
     return path + b"?" + query if query else path

@@ -1,11 +1,11 @@
-"""The guard: one request is bounded, and each of its errors becomes an answer.
+"""The guard: requests are bounded, and each error becomes an answer.
 
     request --> a body longer than BODY_MAX, by its Content-Length or as it comes --> 413
        '------> application --answer--> the client
                    '-- RequestRefused, NeliError --> its three parts     any other error --> a defect: 503, logged
 
-It stands before the agent's application, which its own user alone can reach, and before the door's (door.py), which
-decides who may ask for what.
+It stands in front of the agent's application, which only its own user can reach, and of the door's (door.py), which
+decides which clients may send which requests.
 """
 
 import traceback
@@ -30,13 +30,13 @@ _encoder = msgspec.json.Encoder()
 
 
 class Guard:
-    """In front of `app`; turns every error of it into an answer."""
+    """Stands in front of `app`, and turns each of its errors into an answer."""
 
     def __init__(self, app: ASGIApp, traffic: AgentTraffic) -> None:
         self._app, self._traffic = app, traffic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert scope["type"] == "http", "there is no lifespan here, and there are no web sockets"
+        assert scope["type"] == "http", "lifespan and web sockets are turned off"
         connection = connection_of(scope)
         await self._answer(connection, scope, receive, send)
         if connection.transport.is_closing():
@@ -48,7 +48,7 @@ class Guard:
         async def send_on(message: Message) -> None:
             nonlocal started
             if connection.transport.is_closing():
-                return  # The client went away a moment ago, and the application was not told yet.
+                return  # The client went away a moment ago, and the application has not been notified yet.
             if not started:
                 started = True
                 self._traffic.answers[str(message["status"])] += 1
@@ -68,7 +68,7 @@ class Guard:
             return
         self._traffic.refusals[said.kind] += 1
         if started:
-            connection.transport.abort()  # In the middle of an answer there is no place for another.
+            connection.transport.abort()  # One answer has begun, so another cannot be sent.
         else:
             await _refuse(said, send_on)
 
@@ -95,7 +95,7 @@ async def _refuse(said: Refusal, send: Send) -> None:
 
 
 def _limited(scope: Scope, receive: Receive) -> Receive:
-    """`receive`, for at most BODY_MAX bytes, also if its Content-Length was false."""
+    """`receive`, limited to BODY_MAX bytes, even if the Content-Length was false."""
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
     if lengths and lengths[0].isdigit() and int(lengths[0][:20]) > BODY_MAX:
         raise _too_large()
@@ -118,7 +118,7 @@ def _too_large() -> RequestRefused:
 
 
 def _defect(scope: Scope, error: Exception) -> Refusal:
-    # The place alone, without the message, which may repeat a key.
+    # Only the place, without the message, which may repeat a key.
     place = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{place.name}:{place.lineno}"
     logs.logger().error("agent.request_failed", path=scope["path"], error=type(error).__name__, where=where)

@@ -1,21 +1,21 @@
-"""The hub: every change is heard once, and told to all who wait for it.
+"""The hub: it hears every change once, and notifies everyone that waits for it.
 
-    member.observe ----.                                  .-> those who wait to lead: the partitions that are led now
-    feed.show_to ------+--> wake: one call into the loop -+-> those who lead: the leases that are revoked or lost
-    its thread turns --'    however many changes it was   +-> those who watch: the owners that differ, encoded once
-                                                          '-> those who show the status: that there is a newer one
+    member.observe ----.                                  .-> clients that wait to lead: the partitions led now
+    feed.show_to ------+--> wake: one call into the loop -+-> clients that lead: leases that are revoked or lost
+    its thread turns --'    however many changes it was   +-> clients that watch: owners that differ, encoded once
+                                                          '-> clients that show the status: there is a newer one
     one clock -----------> comments, renewals, status, the sweep of connections
 
-A member's own way to wait looks four times a second, which is right for a handful of waiters and would take a whole
-core for thousands. Here no waiter looks. Each waits for a future of its own, kept by the partition it waits for, and
-when nothing happens only the clock runs.
+A member's own way of waiting polls four times a second. That is right for a handful of waiters, but thousands would
+take a whole core. Here no waiter polls. Each waits for its own future, which is kept under the partition it waits for,
+and when nothing happens only the clock runs.
 
-A look-up that follows news must agree with the news. So the hub tells the feed's table, which look-ups go by, and not
-the newest records of the ledger.
+A look-up that follows news must agree with the news. So the hub announces changes of the feed's table, which look-ups
+use, and not the newest records of the ledger.
 
-A status is large, and a takeover of many partitions is many records. So a change only says that there is a newer
-status, each stream makes its own, and changes that come together are shown together. Leases left and ages change with
-time alone: the clock has them shown, and less often if there are many streams.
+A status is large, and a takeover of many partitions is many records. So a change only signals that there is a newer
+status, each stream builds its own, and changes that come together are shown together. Remaining lease times and ages
+change with time alone: the clock has them shown, and less often if there are many streams.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from neli_router.status.group_view import GroupView
 __all__ = ["COMMENT_EVERY", "HANGS_AFTER", "STATUS_PAUSE", "STREAMS_MAX", "Hub", "StatusTicker"]
 
 COMMENT_EVERY = 15
-"""Seconds between comments. Each channel has its own moment: a thousand comments at once would hold up others."""
+"""Seconds between comments. Each channel has its own moment: a thousand comments in one go would delay other work."""
 
 STREAMS_MAX = 4096
 """Streams and long polls at a time. Each costs some ten kilobytes."""
@@ -47,16 +47,16 @@ STREAMS_MAX = 4096
 RENEWALS_PER_LEASE = 4
 
 HANGS_AFTER = 10.0
-"""Seconds for which the member's thread may be silent. It turns at least twice a second, and may wait for a ledger."""
+"""Seconds that the member's thread may be silent. It turns at least twice a second, and may wait for a ledger."""
 
 STATUS_PAUSE = 0.05
 """The least time between two statuses, in seconds."""
 
 STATUS_EVERY = 1.0
-"""Seconds between two statuses if nothing but time has passed."""
+"""Seconds between two statuses if only time has passed."""
 
 STREAMS_PER_SECOND = 100
-"""How many streams are shown that each second."""
+"""How many streams get that status each second."""
 
 
 class Hub:
@@ -73,13 +73,13 @@ class Hub:
         address: str = "",
     ) -> None:
         self._address = address
-        """The member's own, for its clients."""
+        """The member's own address, for its clients."""
         self._is_alone = is_alone
-        """Whether owners are those that the member believes in, because nobody tells more."""
+        """Whether owners are those that the member believes in, because nothing better is known."""
         self.member, self.chronicle, self.traffic = member, chronicle, traffic
         self._feed = member.router.feed
         self.renew_every = lease / RENEWALS_PER_LEASE
-        """Seconds between two renewals that a stream of leadership is told."""
+        """Seconds between two renewals on a stream of leadership."""
         self._loop = asyncio.get_running_loop()
         self._is_waking = self._is_open = self._is_other = False
         self._waiting: defaultdict[Sequence[int], dict[Channel, Callable[[], None]]] = defaultdict(dict)
@@ -94,7 +94,7 @@ class Hub:
         self._renewal: asyncio.TimerHandle | None = None
         self._clock: asyncio.TimerHandle | None = None
         self.turned_at = inf
-        """When the member's thread last gave a sign; `inf` before it began to read."""
+        """When the member's thread last gave a sign of life; `inf` before it started to read."""
         self.status = StatusTicker(self._loop)
 
     def open(self) -> None:
@@ -105,7 +105,7 @@ class Hub:
         self._tick()
 
     def close(self) -> None:
-        """End all streams, and hear nothing any more. Twice is fine."""
+        """End all streams, and listen to nothing any more. Safe to call twice."""
         if not self._is_open:
             return
         self._is_open = False
@@ -120,18 +120,18 @@ class Hub:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the member's thread gives no sign."""
+        """Whether the member's thread gives no sign of life."""
         return host_clock() - self.turned_at > HANGS_AFTER
 
     @property
     def is_full(self) -> bool:
         return len(self._all) >= STREAMS_MAX
 
-    # Those who wait
+    # Waiting clients
 
     @contextmanager
     def serving(self, channel: Channel, *, is_stream: bool = True) -> Iterator[None]:
-        """`channel` is told when the agent ends; a stream also gets a comment now and then."""
+        """`channel` is notified when the agent ends; a stream also gets a comment now and then."""
         slot = self._wheel[len(self._all) % COMMENT_EVERY] if is_stream else set()
         self._all.add(channel)
         slot.add(channel)
@@ -148,7 +148,8 @@ class Hub:
     @contextmanager
     def waiting(self, channel: Channel, partitions: Sequence[int], changed: Callable[[], None]) -> Iterator[None]:
         """`channel` is rung when one of `partitions` is led here, or never will be; `changed` is called when the reason
-        why none is led may be another. They are the same object for all who wait for the same, or a tuple or range."""
+        why none is led may have changed. `partitions` is one shared object for all that wait for the same, or a tuple
+        or range."""
         self._waiting[partitions][channel] = changed
         try:
             yield
@@ -159,7 +160,7 @@ class Hub:
 
     @contextmanager
     def leading(self, channel: Channel, has_news: Callable[[], bool]) -> Iterator[None]:
-        """`channel` is rung when its leases are to be told anew, and when it `has_news` of them."""
+        """`channel` is rung when its leases are due to be reported again, and when it `has_news` of them."""
         self._leading[channel] = has_news
         if self._renewal is None:
             self._renewal = self._loop.call_later(self.renew_every, self._renew)
@@ -170,7 +171,7 @@ class Hub:
 
     @contextmanager
     def watching(self, channel: Channel, partition: int | None) -> Iterator[None]:
-        """The owners of `partition`, or of all, are put into `channel`: as they are, and then each change."""
+        """The owners of `partition`, or of all, are put into `channel`: first the present ones, then each change."""
         places = range(len(self._owners)) if partition is None else [partition]
         channel.put(b"".join(self._owner_event(place) for place in places) or COMMENT)
         self._watching[partition].add(channel)
@@ -183,7 +184,7 @@ class Hub:
 
     @property
     def is_ending(self) -> bool:
-        """Whether this member leads nothing any more, or soon."""
+        """Whether this member leads nothing any more, or soon will not."""
         return self.member.closing or self.member.closed
 
     def owner_view(self, view: View, partition: int, slot: int | None, at: At) -> OwnerView:
@@ -191,7 +192,7 @@ class Hub:
         outlook = self.member.outlook if self._is_alone else None
         leads = outlook is not None and self.member.leads(partition)
         if outlook is not None and leads and (term := self.member.led.get(partition)) is not None:
-            name, peer = self.member.name, outlook.peers[outlook.me]  # That is no belief.
+            name, peer = self.member.name, outlook.peers[outlook.me]  # Certain, and not just a belief.
             return OwnerView(partition, name, self._address, term, slot, at.offset, peer=peer)
         if outlook is None or (led := outlook.leaders[partition]) is None or led.leader is None:
             return views.owner_view(view, partition, slot, at)
@@ -212,8 +213,8 @@ class Hub:
     def wake(self) -> None:
         """Something changed. Never waits, never raises."""
         if not self._is_waking:
-            self._is_waking = True  # One call is enough until the loop comes to it.
-            with contextlib.suppress(RuntimeError):  # The loop is closed, and all that waited there with it.
+            self._is_waking = True  # One call is enough until the loop gets to it.
+            with contextlib.suppress(RuntimeError):  # The loop is closed, and so is everything that waited there.
                 self._loop.call_soon_threadsafe(self._awake)
 
     def _show(self, view: View) -> None:
@@ -268,7 +269,7 @@ class Hub:
     def _shown(self) -> tuple[Owner | None, ...]:
         if isinstance(self._view, Table):
             return self._view.partitions
-        # No owner is known: None for as many partitions as were shown before.
+        # No owner is known: show None for as many partitions as were shown before.
         return (None,) * len(self._owners) if any(self._owners) or not self._owners else self._owners
 
     def _owner_event(self, partition: int) -> bytes:
@@ -294,7 +295,7 @@ class Hub:
 
 
 class StatusTicker:
-    """When the streams of one hub are to show the status again. Belongs to the hub's loop."""
+    """Decides when the streams of one hub show the status again. Belongs to the hub's loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -302,9 +303,9 @@ class StatusTicker:
         self._shown_at = -inf
         self._timer: asyncio.TimerHandle | None = None
         self._due = -inf
-        """When the timer rings. uvloop's timers for what is due already cannot be asked."""
+        """When the timer rings. With uvloop, a timer that is already due cannot be asked for its time."""
         self.version = 0
-        """It changes whenever there is something else to show."""
+        """Changes whenever there is something new to show."""
 
     @contextmanager
     def showing(self, channel: Channel) -> Iterator[None]:
@@ -316,7 +317,7 @@ class StatusTicker:
             self._streams.discard(channel)
 
     def changed(self) -> None:
-        """Something that people see has changed."""
+        """Something visible has changed."""
         self._show_after(STATUS_PAUSE)
 
     def tick(self) -> None:

@@ -1,26 +1,27 @@
-"""The lives: members of this host whose deaths this agent tells the group.
+"""The lives: members of this host whose deaths this agent certifies to the group.
 
     POST /v1/witness --proved--> WATCHED --the last thread of its process has ended--> DEAD --Certify each seat--.
           '-- refused              |   ^                                                ^ |                      |
-                                   |   '-- its connection ended: that says nothing      | '-- a seat is there ---'
-                                   '-- none, and no seat, for a while                   '-- again, until the ledger
+                                   |   '-- its connection ended: that proves nothing    | '-- has a seat again ---'
+                                   '-- no connection and no seat for a while            '-- again, until the ledger
                                          '--> forgotten                                     shows none for two leases
 
-A *life* is one Member of one process; all its incarnations begin with it. Its process shows the secret of the life, and
-the kernel says which process that was (`HostProcess.peer_of`). The loop wakes when the last thread of the process has
-ended, and the agent's own member writes a certificate for each seat of the life. The others take over at once.
+A *life* is one Member of one process; all its incarnations start with the name of the life. Its process shows the
+secret of the life, and the kernel identifies that process (`HostProcess.peer_of`). The loop wakes when the last thread
+of the process has ended, and the agent's own member writes a certificate for each seat of the life. The others take
+over immediately.
 
-**Why a living member is never certified.** A pidfd is readable from the end of the last thread on, and never before.
-The process is the one that made the connection: a connection that is not named after the life was made by a program
-that passes bytes on, such as this agent's door, and is refused. If several processes showed one secret (a fork has its
-parent's memory), all of them must have ended. The end of a connection says nothing: a dying process closes its files
+**Why a living member is never certified.** A pidfd becomes readable when the last thread ends, and never before. The
+process is the one that made the connection. A connection that is not named after the life was made by a program that
+passes bytes on, such as this agent's door, and is refused. If several processes showed one secret (a fork has its
+parent's memory), all of them must have ended. The end of a connection proves nothing: a dying process closes its files
 while threads of it may still run, and a fork keeps them open.
 
-**Why the dead are certified.** A Join may be on its way when its process dies, and an append may be lost, or the ledger
-away. So the table is looked at until it was read for two leases without a seat of the life. A Join that takes longer
-makes a member that is expired after a lease, as without a witness.
+**Why every dead member is certified.** A Join may be in flight when its process dies, an append may be lost, and the
+ledger may be unreachable. So the agent keeps watching the table until it has read it for two leases without a seat of
+the life. A Join that takes longer creates a member that expires after a lease, as it would without a witness.
 
-One timer looks at all lives, seldom while all are well, and often while one is dead.
+One timer checks all lives, seldom while all are well, and often while one is dead.
 """
 
 import asyncio
@@ -46,47 +47,49 @@ from neli_router.member.witness.registration import WitnessView, is_named_after
 __all__ = ["LIVES_MAX", "Lives"]
 
 LIVES_MAX = 1024
-"""As many as a group has members. Each takes two file descriptors."""
+"""The largest number of members in a group. Each life takes two file descriptors."""
 
 PROCESSES_MAX = 4
-"""Processes that may show the secret of one life, and registrations by one process whose connections ended. One that
-closes files that it did not open comes again and again; it is watched all the same."""
+"""Processes that may show the secret of one life. Registrations by one process whose connections ended count, too. A
+process that closes files it did not open registers again and again; it is watched all the same."""
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks while all live: for those to forget."""
+"""Seconds between two looks while all processes live, to find lives that can be forgotten."""
 
 LOOK_OFTEN = 0.02
-"""The same while one has just died. Its Join may come at any moment, and a takeover waits for each certificate."""
+"""The same while a process has just died. Its Join may arrive at any moment, and a takeover waits for each
+certificate."""
 
 JUST = 3.0
-"""Seconds. A Join is seldom on its way for longer, and after a long lease nobody shall look often for hours."""
+"""Seconds. A Join is seldom in flight for longer, and with a long lease the agent must not look often for hours."""
 
 REPEAT_AFTER = 0.5
-"""Seconds until a certificate is written again that the ledger does not show. It takes a few milliseconds."""
+"""Seconds until a certificate that the ledger does not show is written again. It usually appears in a few
+milliseconds."""
 
 LEASES_KEPT = 2
-"""For how many leases the ledger shows no seat of one that died before it is forgotten."""
+"""A dead life is forgotten after the ledger has shown no seat of it for this many leases."""
 
 UNCONNECTED_MAX = 5.0
-"""Seconds after which one is forgotten that lives, and has neither a connection nor a seat. It has left, or comes again
+"""Seconds after which a living process without a connection and without a seat is forgotten. It has left, or reconnects
 within a second or two."""
 
 
 @dataclass(eq=False, slots=True)
 class _WatchedLife:
     member: str
-    """What it calls itself: for the log."""
+    """The name that it gives itself, for the log."""
     wanted_at: float
-    """When there was last a reason to keep it."""
+    """When there was last a reason to keep the life."""
     processes: list[HostProcess] = field(default_factory=list)
-    """Those that showed its secret and live."""
+    """The processes that showed its secret and are alive."""
     channels: set[Channel] = field(default_factory=set)
     written: dict[str, float] = field(default_factory=dict)
     """Incarnation -> when its certificate was last written."""
 
 
 class Lives:
-    """Those of one agent, at most `room`. Belongs to its loop."""
+    """The lives that one agent watches, at most `room`. Belongs to its loop."""
 
     def __init__(self, config: Config, member: Member, *, room: int) -> None:
         self._config, self._member, self._room = config, member, room
@@ -98,12 +101,12 @@ class Lives:
         """How many incarnations were certified."""
 
     def __len__(self) -> int:
-        """With those that are dead, and may be about to join all the same."""
+        """Counts dead ones, too: a Join of theirs may still arrive."""
         return len(self._lives)
 
     @property
     def witnessed(self) -> int:
-        """How many members live whose deaths this agent will tell."""
+        """How many living members this agent would certify if they died."""
         return sum(bool(watched.processes) for watched in self._lives.values())
 
     async def witness(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,7 +128,7 @@ class Lives:
         await channel.finish(send)
 
     def close(self) -> None:
-        """End all connections, and watch no life any more. Twice is fine."""
+        """End all connections and stop watching. Safe to call twice."""
         if self._timer is not None:
             self._timer.cancel()
         for life in list(self._lives):
@@ -160,7 +163,8 @@ class Lives:
             raise bad_request(wanted, found, "use Linux 6.5 or newer, or run both in one PID namespace") from None
 
     def _watch(self, life: str, member: str, process: HostProcess) -> _WatchedLife:
-        if len(self._lives) >= 2 * self._room:  # Most are dead: a program dies again and again, and the ledger is away.
+        # When full, most are dead: a program dies again and again while the ledger is unreachable.
+        if len(self._lives) >= 2 * self._room:
             self._forget(next(other for other, watched in self._lives.items() if not watched.processes))
         watched = self._lives.setdefault(life, _WatchedLife(member, host_clock()))
         watched.processes.append(process)
@@ -175,7 +179,7 @@ class Lives:
             self._look()
 
     def _look(self) -> None:
-        """Write what is to be written, and forget what is over."""
+        """Write the certificates that are due, and forget what is over."""
         if self._timer is not None:
             self._timer.cancel()
         now, seats = host_clock(), defaultdict[str, list[str]](list)
@@ -197,11 +201,11 @@ class Lives:
             self._timer = None
 
     def _certify(self, incarnation: str, watched: _WatchedLife, now: float) -> None:
-        # While the ledger is away one try is enough: each may hold up the thread that also keeps our own lease.
+        # While the ledger is unreachable, one try is enough: each may delay the thread that also keeps our own lease.
         last = self._written_at if self._member.obstacle else watched.written.get(incarnation, -inf)
         if now - last < REPEAT_AFTER:
             return
-        self._member.certify(incarnation)  # Before the log: the others wait for it.
+        self._member.certify(incarnation)  # Before logging: the others are waiting for it.
         if incarnation not in watched.written:
             self.certificates += 1
             logs.logger().warning("member.certified", of=watched.member, incarnation=incarnation)

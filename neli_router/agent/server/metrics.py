@@ -1,4 +1,4 @@
-"""The metrics: all that an agent knows, in Prometheus' words, read at the moment of the scrape.
+"""The metrics: everything that an agent knows, in Prometheus' format, read at the moment of the scrape.
 
     chronicle (members, moves, counts) --.
     member (leases, partitions led) -----+--> MetricsSnapshot --> families (name, type, help, samples) --> text
@@ -7,20 +7,20 @@
     fence.tally (writes refused) --------'
     beat delays --taken once each--> Delays
 
-Only delays are counted here, which are too many to keep: every other number is read where it is known. So a metric and
-a page never disagree, and an agent that is not scraped pays nothing. Names follow Prometheus' conventions: base units,
-`_total` for what only grows, and a help text for each.
+Only delays are counted here, because there are too many to keep; every other number is read from its source. So a
+metric and a page never disagree, and an agent that is not scraped pays nothing. Names follow Prometheus' conventions:
+base units, `_total` for counters that only grow, and a help text for each.
 
 **Whose numbers.** Numbers about the agent (its lease, its clients, its fencings) are its own and may be summed over
 agents. Numbers about the group (members, partitions, moves, suspicions) are the group's as this agent read it, and
-every agent says the same: take `max` of them, not `sum`. Labels are members' names and outcomes, never keys.
+every agent reports the same: aggregate them with `max`, not `sum`. Labels are members' names and outcomes, never keys.
 
-Peers are named as their list spells them, and there are two hundred at most. Reasons are of fixed sets, and each is
-there from the start.
+Peers are named as their list spells them, and there are at most two hundred. Reasons come from fixed sets, and each is
+present from the start.
 
-A group without a ledger has neither records nor heartbeats that expire members, and a member that leads nothing has no
-lease there. Without a store of owners there is no table that could be old. The series about these are left out: a 0
-would say that something is wrong.
+A group without a ledger has no records, and no heartbeats that expire members; a member that leads nothing has no lease
+there. Without a store of owners, no table has an age to measure. The series about these are left out, because a 0 would
+mean that something is wrong.
 """
 
 from bisect import bisect_left
@@ -50,28 +50,29 @@ __all__ = ["BUCKETS", "CONTENT_TYPE", "AgentCollector", "Delays", "MetricsSnapsh
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Seconds. From the delay of a local file to one that no lease survives. Each bucket is one series more an agent."""
+"""Seconds. From the delay of a local file to one that no lease survives. Each bucket adds one series per agent."""
 
 COUNTS = (
     ("records", "neli_records", "Records of the ledger that this agent has read."),
-    ("skipped", "neli_skipped_records", "Records that no fold of this version understands, and so all skip."),
+    ("skipped", "neli_skipped_records", "Records that no fold of this version understands; all members skip them."),
     ("suspicions", "neli_suspicions", "Times that a member was accused of silence, rightly or not."),
     ("expired", "neli_expired_members", "Members that were ended because they were silent."),
     ("certified", "neli_certified_members", "Members whose death a witness certified."),
     ("handovers", "neli_handovers", "Partitions that a living owner handed over."),
     ("moves", "neli_moves", "Partitions that went from one member to another."),
 )
-"""Of `MetricsSnapshot.counts`: key, name, help."""
+"""The entries of `MetricsSnapshot.counts`: key, name, help."""
 
 COUNTS_OF_OWNERS = frozenset({"expired", "moves"})
-"""Those that the store of owners tells. A counter that cannot count is left out: 0 would say that nothing happened."""
+"""The counters that a store of owners provides. One that cannot count is left out: 0 would mean that nothing
+happened."""
 
 _PROCESS = ProcessCollector(registry=None)
 _PLATFORM = PlatformCollector(registry=None)
 
 
 class Delays:
-    """A histogram of the values in `source`; each is taken out once. May be used from any thread."""
+    """A histogram of the values in `source`, each of which is taken out once. Can be used from any thread."""
 
     def __init__(self, source: deque[float]) -> None:
         self._source, self._lock = source, Lock()
@@ -79,9 +80,9 @@ class Delays:
         self._sum = 0.0
 
     def taken(self) -> tuple[list[tuple[str, float]], float]:
-        """For each bound how many values were at most as large, and the sum of all values."""
+        """For each bound, how many values were at most that large; and the sum of all values."""
         with self._lock:
-            for _ in range(len(self._source)):  # Bounded: values may come as fast as they are taken.
+            for _ in range(len(self._source)):  # Bounded, because values may arrive faster than this loop takes them.
                 delay = self._source.popleft()
                 self._counts[bisect_left(BUCKETS, delay)] += 1
                 self._sum += delay
@@ -91,32 +92,32 @@ class Delays:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
-    """All that an agent knows at the moment of a scrape."""
+    """Everything that an agent knows at the moment of a scrape."""
 
     name: str
-    """The member's."""
+    """The name of the agent's own member."""
     protocol: str
     has_ledger: bool
     version: str
-    """Of this library."""
+    """The version of this library."""
     guarantee: str
     lease: float
-    """The group's, in seconds."""
+    """The group's lease, in seconds."""
     lease_left: float | None
-    """Of the own member, in seconds; 0 if it has none. None without a ledger, while it leads nothing: a member that
-    stands by there needs no lease."""
+    """Seconds left on the own member's lease; 0 if it has none. None without a ledger while it leads nothing: a standby
+    member needs no lease there."""
     leases_left: Mapping[str, float]
-    """Of every member that was heard, by its name."""
+    """Seconds left for every member that was heard, by its name."""
     delays: Delays
-    """From the sending of the own Beats until they were read back."""
+    """From sending the own member's Beats until they were read back."""
     counts: Mapping[str, int]
-    """The chronicle's."""
+    """The chronicle's counts."""
     fenced: int
     """How many times the own member lost partitions without having handed them over."""
     refused_writes: int
-    """By the fences of this process."""
+    """Writes refused by the fences of this process."""
     table_age: float
-    """Seconds since all there was had been read; `inf` if never."""
+    """Seconds since the agent had last read everything; `inf` if never."""
     lookups: Mapping[str, int]
     """How many keys and roles were looked up, by outcome: `owned`, or the error's kind."""
     members: int
@@ -129,19 +130,19 @@ class MetricsSnapshot:
     """Whether the own member could not expire a dead one."""
     ledger_available: bool
     waiting: int
-    """Clients that wait for something by a long poll."""
+    """Clients that wait in a long poll."""
     streams: int
-    """Clients that a stream of events is open to."""
+    """Clients that have an open stream of events."""
     witnessed: int
-    """Members of this host whose deaths this agent will tell."""
+    """Members of this host whose deaths this agent would certify."""
     certificates: int
-    """Deaths that it told."""
+    """Deaths that it certified."""
     requests: Mapping[str, int]
-    """How many were answered, by outcome: the HTTP status, or another word."""
+    """How many requests were answered, by outcome: the HTTP status, or another word."""
     has_table: bool = True
-    """Whether a ledger or a store tells who owns what."""
+    """Whether there is a ledger or a store that says who owns what."""
     outlook: Outlook | None = None
-    """Of a member that elects among its peers."""
+    """Only for a member that elects among its peers."""
 
     @classmethod
     def of(
@@ -158,8 +159,8 @@ class MetricsSnapshot:
     ) -> "MetricsSnapshot":
         """Ask each part of an agent. Nothing here may take long."""
         now = host_clock()
-        # Counted from the sending of the last Beat that came back, as the member itself does. Counted from its return,
-        # this metric would not show a slow ledger.
+        # Counted from sending the last Beat that came back, as the member itself does. If it were counted from the
+        # Beat's return, this metric would not show a slow ledger.
         standing = member.standing
         lease_left = None if not (config.has_ledger or standing.terms) else max(0.0, standing.until - now)
         members = group.members(now)
@@ -199,7 +200,7 @@ class MetricsSnapshot:
 
 
 class AgentCollector(Collector):
-    """An agent's metrics, for any registry. `take` is called at each scrape."""
+    """An agent's metrics, for any registry. Each scrape calls `take`."""
 
     def __init__(self, take: Callable[[], MetricsSnapshot]) -> None:
         self._take = take
@@ -219,7 +220,9 @@ class AgentCollector(Collector):
                 continue
             yield CounterMetricFamily(name, told, value=counts.get(key, 0))
         yield CounterMetricFamily(
-            "neli_fenced", "Times that this member was fenced: it must have stopped at once.", value=agent.fenced
+            "neli_fenced",
+            "Times that this member was fenced: its work must have stopped immediately.",
+            value=agent.fenced,
         )
         yield CounterMetricFamily(
             "neli_refused_writes", "Writes that a fence refused because of a newer owner.", value=agent.refused_writes
@@ -231,7 +234,7 @@ class AgentCollector(Collector):
 
 
 def render(agent: MetricsSnapshot) -> bytes:
-    """The answer to `/metrics`, with this process' own memory, time and descriptors."""
+    """The answer to `/metrics`, including this process's own memory, CPU time and descriptors."""
     registry = CollectorRegistry(auto_describe=False)
     for collector in (AgentCollector(lambda: agent), _PROCESS, _PLATFORM):
         registry.register(collector)
@@ -241,7 +244,7 @@ def render(agent: MetricsSnapshot) -> bytes:
 def _leases(agent: MetricsSnapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("neli_lease_seconds", "How long a heartbeat proves anything.", value=agent.lease)
     if agent.lease_left is not None:
-        left = max(0.0, agent.lease_left)  # A lease that has ended has nothing left, and no debt.
+        left = max(0.0, agent.lease_left)  # A lease that has ended has nothing left; it is never negative.
         yield GaugeMetricFamily("neli_lease_left_seconds", "The rest of this member's lease.", value=left)
     members = GaugeMetricFamily(
         "neli_member_lease_left_seconds",
@@ -268,7 +271,7 @@ def _heartbeats(agent: MetricsSnapshot) -> Iterator[Metric]:
 
 def _table(agent: MetricsSnapshot) -> Iterator[Metric]:
     if agent.has_table:
-        told, age = "Since all there was had been read.", max(0.0, agent.table_age)
+        told, age = "Seconds since everything had been read.", max(0.0, agent.table_age)
         yield GaugeMetricFamily("neli_table_age_seconds", told, value=age)
     yield _by_outcome("neli_lookups", "Look-ups, by outcome.", agent.lookups)
     yield GaugeMetricFamily("neli_members", "Members of the group.", value=agent.members)
@@ -291,7 +294,7 @@ def _peers(outlook: Outlook) -> Iterator[Metric]:
     yield GaugeMetricFamily("neli_peers_alive", told, value=outlook.alive)
     yield GaugeMetricFamily("neli_peers_majority", "How many of them can elect a leader.", value=outlook.quorum)
     alive = GaugeMetricFamily("neli_peer_alive", "Whether the peer answers this member: 1 or 0.", labels=("peer",))
-    told = "Since something of the peer was taken, or since the start of this member."
+    told = "Seconds since a message from the peer was accepted, or since this member started."
     ages = GaugeMetricFamily("neli_peer_age_seconds", told, labels=("peer",))
     for place, peer in enumerate(outlook.peers):
         if place != outlook.me:
@@ -314,14 +317,14 @@ def _peers(outlook: Outlook) -> Iterator[Metric]:
     term = max((led.term for led in known), default=0)
     yield GaugeMetricFamily("neli_term", "The highest term that this member knows.", value=term)
     unled = sum(led.leader is None for led in known)
-    told = "Partitions that this member helps to elect a leader for, and knows none."
+    told = "Partitions for which this member votes and knows no leader."
     yield GaugeMetricFamily("neli_partitions_unled", told, value=unled)
-    told = "Times that this member came to a role, in one partition each: candidate, follower, leader."
+    told = "Times that this member took on a role, in one partition each: candidate, follower, leader."
     transitions = CounterMetricFamily("neli_transitions", told, labels=("role", "reason"))
     for pair, count in sorted(outlook.transitions.items()):
         transitions.add_metric(pair, count)
     yield transitions
-    told = "Times that this member found another leader of a partition than the one before."
+    told = "Times that this member saw a partition's leader change."
     yield CounterMetricFamily("neli_leader_changes", told, value=outlook.leader_changes)
 
 
@@ -329,9 +332,9 @@ def _clients(agent: MetricsSnapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("neli_waiting_clients", "Clients that wait by a long poll.", value=agent.waiting)
     yield GaugeMetricFamily("neli_streams", "Streams of events that are open.", value=agent.streams)
     if agent.has_ledger:
-        told = "Members of this host whose deaths this agent will tell the group."
+        told = "Members of this host whose deaths this agent would certify to the group."
         yield GaugeMetricFamily("neli_witnessed_members", told, value=agent.witnessed)
-        told = "Members whose deaths this agent has told the group."
+        told = "Members whose deaths this agent has certified to the group."
         yield CounterMetricFamily("neli_certificates", told, value=agent.certificates)
     yield _by_outcome("neli_requests", "Requests that were answered, by outcome.", agent.requests)
 

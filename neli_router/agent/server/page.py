@@ -1,15 +1,15 @@
-"""The status page's files, as they lie in the package.
+"""The status page's files, served from the package.
 
     GET /              page/index.html
     GET /assets/NAME   page/assets/NAME, or page/NAME
 
-They are read once, when the agent starts: a few small files, which then cannot change under a page that is open, and no
-path that a client sends ever reaches the file system. The browser asks each time whether its copy is still right, and
-is told so in a few bytes; after an update it has the new page at once.
+They are read once, when the agent starts. They are a few small files, which then cannot change under an open page, and
+no path that a client sends ever reaches the file system. The browser asks each time whether its copy is still valid,
+and gets the answer in a few bytes; after an update it has the new page immediately.
 
-The page may load, and talk to, nothing but the server that it came from. The browser holds it to that. It names its
-files and questions from where it lies itself, so another server may have it below a path of its own, and in a frame: as
-Airflow does, where it changes nothing and so offers no changes.
+The page may load from, and talk to, nothing but the server that it came from, and the browser enforces that. It
+addresses its files and requests relative to its own location, so another server may serve it below a path of its own,
+and in a frame. Airflow does that; there the page changes nothing, and so offers no changes.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ CONTENT_TYPES: Mapping[str, str] = {
     "webmanifest": "application/manifest+json",
     "woff2": "font/woff2",
 }
-"""Written down, because the standard library's depend on the host. Files of no other kind are served."""
+"""A fixed list, because the standard library's types depend on the host. Files of other kinds are not served."""
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors "
 
@@ -54,7 +54,7 @@ class Asset(NamedTuple):
 def load(*, frames: str = "'none'", read_only: bool = False) -> dict[str, Asset]:
     """Path -> the file that is served there; empty if this package was built without the page.
 
-    `frames` are the pages that may show it in a frame, as a policy spells them.
+    `frames` are the pages that may show it in a frame, as a content security policy spells them.
     """
     folder = resources.files("neli_router.status").joinpath("page")
     found = _files(folder, "", DEPTH_MAX) if folder.is_dir() else {}
@@ -70,7 +70,7 @@ def load(*, frames: str = "'none'", read_only: bool = False) -> dict[str, Asset]
 
 
 async def answer_asset(asset: Asset, scope: Scope, send: Send) -> None:
-    """Answer with the file, or that the browser's copy is still right."""
+    """Answer with the file, or that the browser's copy is still valid."""
     is_known = any(name == b"if-none-match" and asset.tag in value for name, value in scope["headers"])
     if is_known:
         await send({"type": "http.response.start", "status": 304, "headers": asset.headers})

@@ -1,15 +1,15 @@
 """Requests, decoded: from the query of an address, or from a body of JSON.
 
     key=K | key64=B | role=N --> a key or a role     exactly one, and at most KEY_MAX characters of it
-    partitions=0,8-15        --> partitions          that there are; all, if none are given
-    timeout=S  limit=N       --> a number            in its bounds
-    {"name": ...}            --> WishAsked           only what this wish knows
+    partitions=0,8-15        --> partitions          that exist; all, if none are given
+    timeout=S  limit=N       --> a number            within its bounds
+    {"name": ...}            --> WishAsked           only the fields of this wish
     {"loads": ...}           --> LoadAsked
     {"secret": ...}          --> WitnessAsked
 
-A request comes from another program. It is taken as it was meant or refused, and never quietly changed: the usual way
-to decode a query would replace a byte that is no text by a question mark, and name the owner of another key. No refusal
-repeats a key, because it may be personal.
+A request comes from another program. It is either accepted exactly as meant or refused, and never quietly changed: the
+usual way to decode a query would replace a byte that is not text by a question mark, and name the owner of another key.
+No refusal repeats a key, because it may be personal data.
 """
 
 import asyncio
@@ -49,14 +49,14 @@ __all__ = [
 ]
 
 FIELDS_MAX = 16
-"""Parameters of one query. None needs more than two."""
+"""Parameters of one query. No request needs more than two."""
 
 BODY_TIME_MAX = 10.0
-"""How long a body may take to come, in seconds."""
+"""How many seconds a body may take to arrive."""
 
 RANGE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
 PLAIN = re.compile(r"[a-z_]{1,12}|[-+0-9.,]{1,20}")
-"""Names as those of parameters, and numbers."""
+"""Names like those of parameters, and numbers."""
 Asked = TypeVar("Asked")
 
 _owners: msgspec.json.Decoder[OwnersAsked] = msgspec.json.Decoder(OwnersAsked)
@@ -67,7 +67,7 @@ _witnesses: msgspec.json.Decoder[WitnessAsked] = msgspec.json.Decoder(WitnessAsk
 
 
 class RequestRefused(Exception):
-    """A request is answered with a Refusal, which is no error of the library's own."""
+    """A request is answered with a Refusal. This is not one of the library's own errors."""
 
     def __init__(self, kind: str, wanted: str, found: str, remedy: str) -> None:
         super().__init__(found)
@@ -88,13 +88,13 @@ def bad_request(wanted: str, found: str, remedy: str) -> RequestRefused:
 
 
 async def body_of(receive: Receive) -> bytes:
-    """All of a body. The guard bounds its size. Raises RequestRefused if the client goes away before its end."""
+    """The whole body. The guard bounds its size. Raises RequestRefused if the client goes away before the end."""
     body, is_whole = bytearray(), False
     try:
         async with asyncio.timeout(BODY_TIME_MAX):
             while not is_whole:
                 message = await receive()
-                if message["type"] == "http.disconnect":  # A part of a wish may read like another wish.
+                if message["type"] == "http.disconnect":  # Part of a wish may read like another wish.
                     raise bad_request("a whole body was wanted", "the client went away before its end", "send it again")
                 body += message.get("body", b"")
                 is_whole = not message.get("more_body", False)
@@ -104,7 +104,7 @@ async def body_of(receive: Receive) -> bytes:
 
 
 def queried(query: bytes, known: Collection[str]) -> dict[str, str]:
-    """The parameters of a query, each given once. Raises RequestRefused for one that is not `known`."""
+    """The parameters of a query, each given once. Raises RequestRefused for any that is not `known`."""
     if not query:
         return {}
     try:
@@ -121,8 +121,8 @@ def queried(query: bytes, known: Collection[str]) -> dict[str, str]:
     if pairs is None:
         raise BadKey(
             "a query of UTF-8 text was wanted",
-            "it has bytes that are no such text",
-            "give a key that is no text as key64, in URL-safe base64",
+            "it has bytes that are not UTF-8 text",
+            "give a key that is not text as key64, in URL-safe base64",
         )
     found = dict(pairs)
     for name in found:
@@ -137,7 +137,7 @@ def queried(query: bytes, known: Collection[str]) -> dict[str, str]:
 
 
 def place(found: dict[str, str], layout: Layout) -> Place:
-    """The place of the key, key64 or role. Raises BadKey unless there is exactly one."""
+    """The place of the key, key64 or role. Raises BadKey unless exactly one is given."""
     given = [name for name in ("key", "key64", "role") if name in found]
     if len(given) != 1:
         there = " and ".join(given) or "none"
@@ -157,7 +157,7 @@ def place(found: dict[str, str], layout: Layout) -> Place:
 
 
 def partitions(found: dict[str, str], layout: Layout) -> Sequence[int]:
-    """The partitions that are asked for, in order: numbers and ranges with commas between. All, if none are given."""
+    """The requested partitions, in order: numbers and ranges, separated by commas. All, if none are given."""
     text = found.get("partitions")
     if text is None:
         return range(layout.partitions)
@@ -220,7 +220,7 @@ def wish_asked(body: bytes, kind: str) -> WishAsked:
 def rebalance_asked(body: bytes) -> RebalanceAsked:
     asked = _decoded(_rebalances, body, '{"to": "host-1:7801"}')
     if asked.to is None and asked.partitions is not None:
-        raise ConfigError(["partitions are for a peer that shall lead them: give one as to"])
+        raise ConfigError(["partitions need a peer to lead them: name one with `to`"])
     return asked
 
 
@@ -239,16 +239,16 @@ def _decoded(decoder: "msgspec.json.Decoder[Asked]", body: bytes, example: str) 
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        # It names a place and a type and never a value, so no key. But it repeats the name of an unknown field.
+        # The message names a place and a type but no value, and so no key. But it repeats the name of an unknown field.
         found = "a field that is not known" if "unknown field" in str(error) else str(error)[:200]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        found = "it is no JSON"
+        found = "it is not JSON"
     raise bad_request("a body of JSON was wanted", found, f"send something like {example}")
 
 
 def _bytes_of(text: str) -> bytes:
     try:
-        # Padding may be left out, as is common in addresses; other characters are not skipped, but refused.
+        # Padding may be left out, as is common in addresses; any other character is refused, not skipped.
         bare = text.encode("ascii").rstrip(b"=")
         return base64.b64decode(bare + b"=" * (-len(bare) % 4), b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error):
@@ -257,7 +257,7 @@ def _bytes_of(text: str) -> bytes:
 
 
 def _shown(text: str) -> str:
-    """`text` if a slip of a person may have written it; a key that slipped to its place is none of ours to repeat."""
+    """`text` if it looks like a typo; a key that got to its place by mistake must not be repeated."""
     return repr(text) if PLAIN.fullmatch(text) else "something else"
 
 

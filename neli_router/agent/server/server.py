@@ -1,18 +1,19 @@
 """The server: a member of the group, and the sockets on which its host's programs ask it.
 
     BINDING --sockets are ours--> JOINING --member opened--> SERVING --SIGTERM, SIGINT--> DRAINING --> over, 0
-       '-- held by another: 5        '-- refused: 5, 2          |                            | again: at once
+       '-- held by another: 5        '-- refused: 5, 2          |                            | again: immediately
                                                                 |-- its socket is gone: made again, or over, 5
                                                                 |-- its store of owners cannot be used --> over, 5
-                                                                |-- SIGHUP: token, weight and log level anew
-                                                                '-- the member ended by itself --> over, 5
+                                                                |-- SIGHUP: new token, weight and log level
+                                                                '-- the member ended on its own --> over, 5
 
-Sockets come first. An agent that cannot be reached must not join and be given partitions that no program can use. Its
-user's own socket is served here. A port can be reached by others, so a process of its own serves that: the door.
+Sockets come first. An agent that cannot be reached must not join, because it would be given partitions that no program
+can use. Its user's own socket is served here. A port can be reached by others, so a separate process serves it: the
+door.
 
-While it drains it still answers: each client that leads is told `revoked`, finishes, and closes its stream; then its
-role is handed over, and the agent ends. That takes as long as the programs take, at most `drain_timeout`. A second
-signal does not wait for them.
+While it drains it still answers: each client that leads gets `revoked`, finishes, and closes its stream; then its role
+is handed over, and the agent ends. That takes as long as the programs take, at most `drain_timeout`. A second signal
+does not wait for them.
 """
 
 import asyncio
@@ -64,31 +65,31 @@ from neli_router.status.peers_chronicle import PeersChronicle
 __all__ = ["Agent", "run"]
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at whether its socket, and its store of owners, are still there."""
+"""Seconds between two checks that its socket, and its store of owners, are still there."""
 
 DESCRIPTORS_MIN = 64
-"""Open files without which no agent starts: with some twenty, it would end by errors of any kind."""
+"""Open files without which no agent starts: with only about twenty, it would fail with errors of any kind."""
 
 CLIENTS_FEW = 256
-"""An agent that has room for fewer clients says so: more programs than that may well ask at once."""
+"""An agent with room for fewer clients logs a warning: more programs than that may well ask at the same time."""
 
 OPEN_MAX = 1.0
-"""Seconds for the member to open its ledger, before the agent answers. A signal waits for that, too; and an agent that
-does not answer cannot say why its ledger is out of reach."""
+"""Seconds for the member to open its ledger, before the agent answers. A signal has to wait for that, too, and an agent
+that does not answer cannot report why its ledger is out of reach."""
 
 
 class Agent:
-    """One agent, on one loop. `serve` is its life; all else belongs to that loop, too."""
+    """One agent, on one loop. `serve` runs it; everything else belongs to that loop, too."""
 
     def __init__(self, config: Config, options: AgentOptions, *, reload: Reload | None = None) -> None:
         if not options.socket and options.listen is None:
             raise ConfigError(["the agent would listen nowhere: name a socket, or an address to listen on"])
         if config.protocol in BORROWED and config.ownership is None:
-            # Not an agent that shows just its own share: by that, an operator would take the rest for ownerless.
+            # An agent that shows only its own share would lead an operator to think that the rest has no owner.
             problem = (
                 f"an agent answers for the whole group, and a member of {config.protocol!r} knows only what it leads "
                 "itself: give all members the same --ownership redis://host:6379/group (NELI_OWNERSHIP, or ownership "
-                "in neli.toml), where each tells what it leads"
+                "in neli.toml), where each publishes what it leads"
             )
             raise ConfigError([problem])
         self.config, self.options = config, options
@@ -113,15 +114,15 @@ class Agent:
         self._version, self._delays, self._fenced = _version(), Delays(self.chronicle.beat_delays), 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.door: DoorProcess | None = None
-        """Serves its port, if it has one."""
+        """Serves the agent's port, if it has one."""
         self.started = asyncio.Event()
-        """Set when it answers."""
+        """Set once the agent answers."""
         self.tcp_address: str | None = None
-        """The address of the port that it listens on."""
+        """The address of the port that the agent listens on."""
 
     @property
     def member(self) -> Member:
-        """The member. Raises Closed before it was opened."""
+        """The member. Raises Closed before it is opened."""
         return self._opened[1]
 
     @property
@@ -130,11 +131,11 @@ class Agent:
 
     @property
     def lives(self) -> Lives:
-        """The members whose deaths it tells."""
+        """The members whose deaths it certifies."""
         return self._opened[3]
 
     def snapshot(self) -> MetricsSnapshot:
-        """The numbers of its metrics now."""
+        """The current numbers of its metrics."""
         return MetricsSnapshot.of(
             self.config,
             self.member,
@@ -157,7 +158,7 @@ class Agent:
                 await member.close(timeout=0)
 
     def stop(self) -> None:
-        """Drain, hand over and leave. The second time: at once."""
+        """Drain, hand over and leave. The second call ends it immediately."""
         if self._stopping.is_set() and self._parts is not None:
             logs.logger().warning("agent.stopping_at_once")
             self._keep(self._parts[0].close(timeout=0))
@@ -186,7 +187,7 @@ class Agent:
             yield own, port
 
     async def _open(self) -> Member:
-        """In a thread, because a ledger may be slow. If this is cancelled, the member leaves again."""
+        """Open the member in a thread, because a ledger may be slow. If this is cancelled, the member leaves again."""
         opening = asyncio.get_running_loop().run_in_executor(None, self._member)
         try:
             member = await asyncio.shield(opening)
@@ -202,11 +203,11 @@ class Agent:
 
     def _member(self) -> Member:
         if not self.config.has_ledger and self.config.ownership is not None:
-            # First of all: each start of an agent that cannot stay would have the broker move partitions twice.
+            # Before anything else: an agent that cannot stay would make the broker move partitions twice.
             with suppress(StaleTable), closing(Router(self.config, timeout=OPEN_MAX)):
-                pass  # It raises what will not heal.
+                pass  # Opening it raises any error that will not go away.
         return Member(
-            # Its clients go on under its leases when it has died, and only its child knows until when.
+            # Its clients continue under its leases after it has died, and only its child process knows until when.
             self.config if self.config.witness == "child" else replace(self.config, witness="none"),
             on_event=self._on_event,
             timeout=OPEN_MAX,
@@ -258,11 +259,11 @@ class Agent:
             server.should_exit = True
             await serving
             if self.door is not None:
-                await self.door.close()  # Only now: it carries what our clients are told last.
+                await self.door.close()  # Only now, because it carries the last messages to our clients.
             logs.logger().info("agent.stopped", member=member.name)
-        inner.await_closed(timeout=0)  # Raises the error that ended the member, if this agent did not.
+        inner.await_closed(timeout=0)  # Raises the error that ended the member, if the agent did not end it.
         if keeping.done() and not keeping.cancelled():
-            keeping.result()  # Raises the reason why it has no socket, or no owners, any more.
+            keeping.result()  # Raises the reason why it no longer has a socket, or owners.
 
     def _tell_room(self) -> None:
         if (room := self.traffic.room) < CLIENTS_FEW:
@@ -275,7 +276,7 @@ class Agent:
             )
 
     async def _look_after(self, inner: Member, server: HttpServer) -> None:
-        """Look after its socket, and its store of owners. Raises NeliError when it cannot have one of them any more."""
+        """Check its socket and its store of owners. Raises NeliError when it cannot keep one of them any longer."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
             if (
@@ -301,8 +302,8 @@ class Agent:
             await member.close()
 
     def _admit(self, server: HttpServer, client: socket.socket) -> None:
-        """Serve a client of the door, which has asked for its token."""
-        # Beyond the known, the door has two questions at a time and one stream; and some that rest.
+        """Serve a client of the door, which has already checked its token."""
+        # In addition to known clients, the door has two questions and one stream at a time, and some idle connections.
         most = self._known_max + 3 + RESTING_MAX
         if server.should_exit or len(self.traffic.connections) - self.traffic.counted > most:
             client.close()
@@ -317,7 +318,7 @@ class Agent:
             self.door.tell()
 
     def _on_event(self, event: Event) -> None:
-        """On a thread of the member."""
+        """Called on a thread of the member."""
         if isinstance(event, Fenced):
             self._fenced += 1
 
@@ -334,7 +335,7 @@ class Agent:
 
 
 def run(config: Config, options: AgentOptions, *, reload: Reload | None = None) -> int:
-    """Be the agent of this process until a signal ends it; the exit code. Errors go to standard error."""
+    """Be the agent of this process until a signal ends it. Returns the exit code. Errors go to standard error."""
 
     async def main() -> None:
         agent, loop = Agent(config, options, reload=reload), asyncio.get_running_loop()
@@ -343,7 +344,7 @@ def run(config: Config, options: AgentOptions, *, reload: Reload | None = None) 
         loop.add_signal_handler(signal.SIGHUP, agent.reload)
         await agent.serve()
 
-    settings = uvicorn.Config(main, log_config=None)  # Only to find the quickest loop of this host.
+    settings = uvicorn.Config(main, log_config=None)  # Only to find the fastest loop on this host.
     try:
         _raise_descriptors()
         with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
@@ -359,7 +360,7 @@ def run(config: Config, options: AgentOptions, *, reload: Reload | None = None) 
 
 
 async def _first(*waits: Any) -> None:
-    """Wait until one of them is over. Tasks among them go on."""
+    """Wait until one of them is over. Tasks among them continue."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -370,7 +371,7 @@ async def _first(*waits: Any) -> None:
 
 
 async def _ended(member: AsyncMember) -> None:
-    with suppress(Exception):  # It is raised when the agent has told its clients.
+    with suppress(Exception):  # It is raised after the agent has notified its clients.
         await member.await_closed()
 
 
@@ -387,7 +388,7 @@ def _close_orphan(opening: "asyncio.Future[Member]") -> None:
 
 
 def _raise_descriptors() -> None:
-    """Take as many file descriptors as this process may: each client is one."""
+    """Raise the limit of file descriptors as far as this process may: each client takes one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

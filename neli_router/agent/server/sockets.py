@@ -1,25 +1,25 @@
 """The sockets that an agent listens on: its user's own Unix socket, and a port of loopback.
 
-    lock beside the socket --held by another--> refused, with its process number
-       | ours                                        what is there: nothing --> bind
+    lock next to the socket --held by another--> refused, with its process ID
+       | ours                                        the path holds: nothing --> bind
        '--> look at the path ------------------------ a socket that answers --> refused
                ^                                      a socket that is dead --> removed, bind
                |                                      anything else --------> refused, never touched
                '-- removed while the agent lives
 
-A Unix socket is a file that outlives its process, so an agent that starts must tell a dead one from a living one. Two
-agents that start at once must not both find it dead: the slower one would remove the socket of the faster one. The lock
-decides that, and the kernel releases it when its process ends, in any way.
+A Unix socket is a file that outlives its process, so an agent that starts must distinguish a dead one from a living
+one. Two agents that start at the same time must not both find it dead: the slower one would remove the socket of the
+faster one. The lock decides that, and the kernel releases it when its process ends, however it ends.
 
-In a folder that all users share, such as /tmp, any of them may put a file of the lock's name. It proves nothing, so it
-is passed over. Then two agents of one user that start at the same moment may both bind; the first finds within a second
-that its socket is gone, and ends.
+In a folder that all users share, such as /tmp, any of them may create a file with the lock's name. It proves nothing,
+so it is ignored. Then two agents of one user that start at the same moment may both bind; the first finds within a
+second that its socket is gone, and ends.
 
-A socket that was removed (by a cleaner of /tmp, or by hand) leaves an agent that leads, and that no program can ask. So
-it is looked after, and made again.
+If the socket is removed (by a cleaner of /tmp, or by hand), the agent still leads, but no program can ask it. So the
+agent checks its socket, and creates it again.
 
-A program that can reach the socket may do all that the agent can. So the socket gives no rights to other users, and it
-lies in a folder in which no other user can replace it.
+A program that can reach the socket may do everything that the agent can. So the socket gives no rights to other users,
+and it is in a folder in which no other user can replace it.
 """
 
 import errno
@@ -40,21 +40,21 @@ from neli_router.errors import ConfigError, NeliError
 __all__ = ["BACKLOG", "OwnSocket", "listen_tcp", "listen_unix"]
 
 BACKLOG = 2048
-"""Connections that wait to be accepted: many clients may come back at once. The kernel may allow fewer."""
+"""Connections that wait to be accepted: many clients may reconnect at the same time. The kernel may allow fewer."""
 
 ANSWER_MAX = 1.0
-"""How long a socket may take to take a connection. The kernel does that for its process, which may be busy."""
+"""How long a socket may take to accept a connection. The kernel does that for the process, which may be busy."""
 
 BUFFER = 32768
-"""Bytes that the kernel keeps each way for a client of the port, before it doubles that. It would keep megabytes, and
-counts them with the memory of our container."""
+"""Bytes that the kernel buffers in each direction for a client of the port, before it doubles that. By default it would
+buffer megabytes, and count them as memory of our container."""
 
 LOCK_TRIES = 100
 """How often a lock file may vanish between opening and locking it, because its holder removed it."""
 
 
 class OwnSocket:
-    """The socket at `path`, for this user alone. Makes its folder, too. Used by one thread at a time."""
+    """The socket at `path`, for this user alone. Creates its folder, too. For use by one thread at a time."""
 
     def __init__(self, path: str) -> None:
         if problem := socket_problem(path):
@@ -70,7 +70,7 @@ class OwnSocket:
         return self._listeners[-1]
 
     def open(self) -> socket.socket:
-        """Take the path. Raises NeliError if it is another's."""
+        """Take the path. Raises NeliError if it belongs to another."""
         _make_folder(self._place)
         if self._lock is None:
             self._lock = _lock(self._place)
@@ -89,13 +89,13 @@ class OwnSocket:
         return listener
 
     def restored(self) -> socket.socket | None:
-        """None if the socket is still there; another one, which listens, if it was removed.
+        """None if the socket is still there; a new one, which listens, if it was removed.
 
-        Raises NeliError if it cannot be made again, or if something else is there now.
+        Raises NeliError if it cannot be created again, or if something else is there now.
         """
         if self._made is not None and _is_there(self._place, self._made):
             return None
-        if _listener(self._place) == os.getpid():  # Some file systems give a file another number after a while.
+        if _listener(self._place) == os.getpid():  # Some file systems change a file's inode number after a while.
             self._made = os.lstat(self._place)
             return None
         if self._lock is not None and not _is_there(_lock_of(self._place), os.fstat(self._lock)):
@@ -103,7 +103,7 @@ class OwnSocket:
         return self.open()
 
     def close(self) -> None:
-        """Remove it, if it is still this one."""
+        """Remove the socket, if it is still this one."""
         if self._made is not None and _is_there(self._place, self._made):
             self._place.unlink(missing_ok=True)
         self._unlock()
@@ -114,7 +114,7 @@ class OwnSocket:
         lock, self._lock = self._lock, None
         if lock is None:
             return
-        # An agent that opened it meanwhile gets the lock, finds that its file is gone, and begins anew.
+        # An agent that has opened the file meanwhile gets the lock, finds that the file is gone, and starts over.
         if _is_there(_lock_of(self._place), os.fstat(lock)):
             _lock_of(self._place).unlink(missing_ok=True)
         os.close(lock)
@@ -136,7 +136,7 @@ def listen_tcp(host: str, port: int) -> Iterator[socket.socket]:
     """A socket that listens at `host` and `port`; port 0 takes a free one."""
     where = f"{host} port {port}"
     if is_local_name(host):
-        host = "127.0.0.1"  # A host's files may give the name to an address that is not for this host alone.
+        host = "127.0.0.1"  # The host's files may map the name to an address that is not limited to this host.
     try:
         kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
@@ -144,10 +144,10 @@ def listen_tcp(host: str, port: int) -> Iterator[socket.socket]:
     with socket.socket(kind, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         for direction in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-            listener.setsockopt(socket.SOL_SOCKET, direction, BUFFER)  # What it accepts inherits that.
+            listener.setsockopt(socket.SOL_SOCKET, direction, BUFFER)  # Accepted connections inherit it.
         try:
             listener.bind(address)
-            listener.listen(BACKLOG)  # At once: two may bind the same port as long as neither listens.
+            listener.listen(BACKLOG)  # Right away: two may bind the same port as long as neither listens.
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise NeliError(
@@ -163,7 +163,7 @@ def _make_folder(place: Path) -> None:
     folder = place.parent
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Not of the socket itself: what is there is looked at more closely, and is no reason to choose another folder.
+        # Not checked for the socket itself: that is examined more closely, and does not call for another folder.
         found = intrusion(folder / f"{place.name}.")
     except OSError as error:
         raise _cannot(f"make the folder {folder}", error) from None
@@ -177,7 +177,7 @@ def _lock_of(place: Path) -> Path:
 
 
 def _lock(place: Path) -> int | None:
-    """Hold the right to make and to remove the socket at `place`. None if a stranger's file is in the way."""
+    """Hold the right to create and remove the socket at `place`. None if a stranger's file is in the way."""
     path = _lock_of(place)
     for _ in range(LOCK_TRIES):
         try:
@@ -211,7 +211,7 @@ def _is_strange(path: Path) -> bool:
 
 
 def _is_lock(found: os.stat_result) -> bool:
-    """Whether an agent of this user made it. With a second name, it is a file of ours that somebody linked there."""
+    """Whether an agent of this user created it. With a second name, it is a file of ours that someone linked there."""
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1
 
 
@@ -224,7 +224,7 @@ def _clear(place: Path) -> None:
     if not stat.S_ISSOCK(found.st_mode):
         raise NeliError(
             f"the agent was to listen on {place}",
-            "something is there that is no socket",
+            "something is there that is not a socket",
             "look what it is and move it away, or choose another path",
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
@@ -243,7 +243,7 @@ def _clear(place: Path) -> None:
 
 
 def _listener(place: Path) -> int:
-    """The number of the process that listens at `place`; 0 if none does, or if the system does not say."""
+    """The ID of the process that listens at `place`; 0 if none does, or if the system does not say."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
         asker.settimeout(ANSWER_MAX)
         try:

@@ -1,12 +1,12 @@
-"""Views: the knowledge of an agent's member, in the classes of the wire.
+"""Views: what an agent's member knows, in the classes of the wire.
 
     chronicle.group (one GroupView) ------------.
     feed.view (a table, or why there is none) --+--> views
     feed.at (how far, how long ago) ------------'
 
-Each function takes values that never change, so it can be called on any thread, and its answer is true of one
-offset. The table that *look-ups* go by is the feed's. People are shown the group's view, which has more in it: targets,
-pins, loads. Of one offset the two say the same.
+Each function takes values that never change, so it can be called on any thread, and its answer is true for one offset.
+*Look-ups* use the feed's table. People see the group's view, which contains more: targets, pins, loads. At the same
+offset the two agree.
 """
 
 from collections import Counter, defaultdict
@@ -53,14 +53,14 @@ __all__ = [
 ]
 
 MOVES_SHOWN = 100
-"""Moves that are answered with if a client does not say how many."""
+"""Moves in an answer, if the client does not say how many."""
 
 EVENTS_SHOWN = 50
-"""Events of members in a status, and as many others: as many as fit on a page."""
+"""Member events in a status, and the same number of others: as many as fit on a page."""
 
 NAMED_MAX = 20_000
-"""Partitions that the events of one answer name, the newest first; of older events it says only how many moved. A
-status goes to every page once a second."""
+"""Partitions that the events of one answer name, newest first; older events only give the number that moved. A status
+goes to every page once a second."""
 
 
 def age_of(at: At) -> float:
@@ -83,7 +83,7 @@ def owner_view(
 
 
 def table_view(group: GroupView, address: str, at: At, outlook: Outlook | None = None) -> TableView:
-    """Owners, terms and targets; with the reasons that `outlook` knows."""
+    """Owners, terms and targets, with the reasons that `outlook` knows."""
     pins, loads = group.pins, group.loads
     partitions = [
         PartitionView(owner, term, target, pins.get(partition), loads.get(partition, 0.0))
@@ -102,7 +102,7 @@ def members_view(group: GroupView, at: At, now: float) -> MembersView:
 
 
 def moves_view(group: GroupView, now: float, limit: int) -> MovesView:
-    """The last `limit` rows of moves, the newest cause last."""
+    """The last `limit` rows of moves, newest cause last."""
     moves = group.moves
     return MovesView(
         [
@@ -121,7 +121,7 @@ def moves_view(group: GroupView, now: float, limit: int) -> MovesView:
 
 
 def history_views(group: GroupView, now: float, limit: int) -> list[EventView]:
-    """The last `limit` events of members and the last `limit` others, by offset."""
+    """The last `limit` member events and the last `limit` others, by offset."""
     shown: list[EventView] = []
     left, named = {True: limit, False: limit}, NAMED_MAX
     for event in reversed(group.events):
@@ -134,7 +134,7 @@ def history_views(group: GroupView, now: float, limit: int) -> list[EventView]:
 
 
 def event_view(event: GroupEvent, now: float, *, is_whole: bool = True) -> EventView:
-    """`event`; only with numbers of partitions, if not `is_whole`."""
+    """`event`; unless `is_whole`, only with the numbers of partitions."""
     return EventView(
         offset=event.offset,
         ago=max(0.0, now - event.read_at),
@@ -156,7 +156,7 @@ def event_view(event: GroupEvent, now: float, *, is_whole: bool = True) -> Event
 def planned_views(
     plan: Iterable[tuple[int, str | None, str | None]], offset: int, cause: Cause, by: str
 ) -> list[MoveView]:
-    """The moves of a wish, (partition, source, target) each, put together by source and target."""
+    """The moves of a wish, each (partition, source, target), grouped by source and target."""
     pairs: defaultdict[tuple[str | None, str | None], list[int]] = defaultdict(list)
     for partition, source, target in plan:
         pairs[source, target].append(partition)
@@ -242,5 +242,5 @@ def why_unled(outlook: Outlook | None) -> str:
 
 
 def _member_views(group: GroupView, now: float) -> list[MemberView]:
-    """In the order in which they joined: the places that a TableView means."""
+    """The members in the order in which they joined: the indexes that a TableView uses."""
     return [MemberView(**member._asdict()) for member in group.members(now)]

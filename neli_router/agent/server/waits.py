@@ -7,10 +7,10 @@
     history/events     event*
     events             status  changed*
 
-A client that streams `leadership/events` or `share/events` is a part of the member's program. As long as its stream is
-open, its work under the leases counts as going on: a revoked role is handed over when the client closes the stream, or
-is gone, or after `drain_timeout`. When the agent ends, each of these clients is told `ended`; watchers see their
-streams end. A role is a share of one partition, in words of its own.
+A client that streams `leadership/events` or `share/events` counts as part of the member's program. As long as its
+stream is open, its work under the leases counts as in progress: a revoked role is handed over when the client closes
+the stream, when the client is gone, or after `drain_timeout`. When the agent ends, each of these clients gets `ended`;
+watchers just see their streams end. A role is treated as a share of one partition, with its own views.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ __all__ = ["TIMEOUT_DEFAULT", "TIMEOUT_MAX", "Waits"]
 TIMEOUT_DEFAULT = 30.0
 
 TIMEOUT_MAX = 3600.0
-"""Seconds that one request may wait. A client that wants to wait for longer asks again, or opens a stream."""
+"""Seconds that one request may wait. A client that wants to wait longer asks again, or opens a stream."""
 
 EARLY = 0.9
-"""A part of the time between two renewals: a ring that comes a little early renews, too."""
+"""A fraction of the time between two renewals, so that a ring that comes a little early renews, too."""
 
 Spell = Callable[[Sequence[Lease], str], msgspec.Struct]
-"""Makes the view of an event out of the leases that it is about, and the reason if there is one."""
+"""Makes the view of an event from the leases that it is about, and the reason if there is one."""
 
 
 class Waits:
@@ -64,8 +64,8 @@ class Waits:
         is_late, connection = False, channel.connection
 
         def give_up() -> None:
-            # A flag, not a look at a clock: by any clock but its own a timer may ring a little early, and a wait that
-            # went on after it would never end.
+            # A flag, and no look at a clock: measured by another clock, a timer may ring a little early, and a wait
+            # that continued after the ring would never end.
             nonlocal is_late
             is_late = True
             channel.ring()
@@ -88,7 +88,7 @@ class Waits:
 
     async def leadership_events(self, scope: Scope, receive: Receive, send: Send) -> None:
         partition = place(queried(scope["query_string"], ("role",)), self._member.layout).partition
-        processes = borrowers(scope)  # Now, because one of them may end before the connection does.
+        processes = borrowers(scope)  # Found now, because one of them may end before the connection does.
 
         def spell(leases: Sequence[Lease], why: str) -> LeaseView:
             if leases:
@@ -121,7 +121,7 @@ class Waits:
             while not channel.is_over:
                 if shown != self._hub.status.version:
                     shown = self._hub.status.version
-                    # Made now, and not when it changed: a slow client gets the newest status, and not all of them.
+                    # Built here and not on change: a slow client gets the newest status instead of all of them.
                     channel.put(self._status(name, shown))
                     name = "changed"
                 await channel.flush(send)
@@ -132,7 +132,7 @@ class Waits:
         queried(scope["query_string"], ())
         channel, chronicle, is_growing = self._channel(scope), self._hub.chronicle, False
         events = chronicle.group.events
-        told = {one.offset: one.last for one in events}  # The past is asked for by /v1/history.
+        told = {one.offset: one.last for one in events}  # /v1/history answers for the past.
         with self._hub.serving(channel), self._hub.status.showing(channel):
             await channel.begin(send)
             while not channel.is_over:
@@ -140,7 +140,7 @@ class Waits:
                     events, now = chronicle.group.events, host_clock()
                     for one in events:
                         known = told.get(one.offset)
-                        # One that grows is told when it began and when it has come to rest, and not 256 times between.
+                        # A growing event is sent when it begins and when it has settled, not 256 times in between.
                         if known is None or (known < one.last and now - one.last_at >= SETTLED):
                             told[one.offset] = one.last
                             channel.put(event("event", views.event_view(one, now)))
@@ -177,9 +177,9 @@ class Waits:
                 await channel.wait()
 
     async def _hold(self, channel: Channel, holding: HeldPartitions, spell: Spell, send: Send) -> None:
-        """Tell the client of its leases until all are lost, or the stream is over."""
+        """Report its leases to the client until all are lost, or the stream is over."""
         if not holding.leases:
-            return  # They were lost again, or the stream is over.
+            return  # They are lost again already, or the stream is over.
         loop = asyncio.get_running_loop()
         channel.put(event("acquired", spell(holding.leases, "")))
         renewed_at = loop.time()

@@ -1,16 +1,16 @@
 """Wishes over HTTP: drain, undrain, pin, unpin, weigh and load, and what each would move.
 
-    POST --WishAsked--> is there such a member? --> what it would move --preview--> told, and nothing done
-                                                            '--> said to the group, read back, told
+    POST --WishAsked--> does the member exist? --> what it would move --preview--> answered, and nothing done
+                                                            '--> written to the group, read back, answered
 
-The group takes a wish for a member that is not there, and keeps it until one of that name joins: so a host can be
-drained while it is down. But a person who types an unknown name has more often made a slip. So an agent refuses names
-that no member has now, and names the nearest; only taking a wish back works for every name. A program that wants to
+The group accepts a wish for a member that is absent, and keeps it until one of that name joins: so a host can be
+drained while it is down. But a person who types an unknown name has more often made a typo. So an agent refuses names
+that no member has now, and suggests the nearest; only taking a wish back works for every name. A program that wants to
 name absent members uses a Member.
 
-**Loads said again.** Assignment moves only so many partitions at one change for the sake of load, and a record that
-changes nothing is no change. So if these are the very loads that the group knows, they are said twice as large: that is
-the same in another unit, and assignment goes on from where it came to.
+**Repeated loads.** For each change, assignment moves only a limited number of partitions for the sake of load, and a
+record that changes nothing is not a change. So if the group knows exactly these loads already, they are sent again
+twice as large. That is the same in another unit, and assignment continues from where it stopped.
 """
 
 from starlette.types import Send
@@ -36,7 +36,7 @@ DRAINED = "Until `neli undrain`, also after a restart, this member leads only wh
 NOT_DRAINED = "It was not drained."
 UNDRAINED = "Its peers give back what it is preferred for, one partition after another, within some seconds."
 UNDRAINED_AMONG_EQUALS = (
-    "This member may be elected again. Whoever leads goes on, until it is gone or another is named."
+    "This member may be elected again. The present leader stays until it is gone or another is named."
 )
 
 KINDS: tuple[Cause, ...] = ("drain", "undrain", "pin", "unpin", "weigh", "load")
@@ -73,7 +73,8 @@ class Wishes:
         )
 
     async def drain_itself(self, kind: Cause, body: bytes, send: Send, engine: Engine) -> None:
-        """The same, where a member drains itself: see `Member.drain`. The peers that take over are not known yet."""
+        """The same where a member drains itself: see `Member.drain`. The peers that will take over are not known
+        yet."""
         asked, name, is_drain = wish_asked(body, kind), engine.member, kind == "drain"
         engine.require_itself(asked.name or "")
         was_shedding = bool(engine.membership.shed)
@@ -89,7 +90,7 @@ class Wishes:
         await answer(send, DrainView(not asked.preview, moves, remark))
 
     def _passed_on(self, engine: Engine) -> list[int]:
-        """What this member leads and another peer can lead: one that answers, and is not drained itself."""
+        """Partitions that this member leads and another peer can lead: one that answers and is not drained itself."""
         if (outlook := engine.membership.outlook) is None:
             return []
         others = {place for place in range(len(outlook.peers)) if outlook.state(place) == "alive"}
@@ -102,7 +103,8 @@ class Wishes:
         if asked.layout is not None and (unequal := asked.layout.difference(layout)):
             raise ConfigError([f"these loads are of another layout than the group's: {unequal}"])
         wish = wishes.load(asked.loads, layout)
-        # Of all that is known: else the others' loads would be in another unit from now on.
+        # Scale the loads only if they are all that the group knows. Otherwise the others' loads would be in another
+        # unit from now on.
         if not wish.shown(group.state) or group.loads.keys() - asked.loads.keys():
             return wish
         factor = 2.0 if max(asked.loads.values()) <= LOAD_MAX / 2 else 0.5

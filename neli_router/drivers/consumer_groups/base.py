@@ -3,24 +3,24 @@
     broker --gives, asks back, takes, messages--> subscription --wait, take--> pump --> machine
     broker <--------messages, questions---------- subscription <--publish, confirm, give_back---'
 
-The broker gives each partition to one consumer at a time, as far as it knows. Everything that happens is taken in its
+The broker gives each partition to one consumer at a time, as far as it knows. Everything that happens is taken in
 order, as the events of `consumer_group/events.py`. `tests/drivers/consumer_groups/test_contract.py` holds every driver
 to the promises below.
 
-Four things must be so, or a protocol that stands on this port is not safe:
+Four things must hold, or a protocol built on this port is not safe:
 
 - *No message that was appended before `Given` is received under it.* What an earlier owner wrote proves nothing about
-  this one, and the first offset that is received is higher than any that an earlier owner received before it gave the
+  the current one, and the first offset received is higher than any that an earlier owner received before it gave the
   partition back.
-- *The broker waits.* After `AskedBack` it keeps the partitions for it until `give_back`, unless this consumer is
-  dead to it, or its patience ends. Then `Lost` follows.
-- *The group itself confirms.* A consumer may go on receiving after the broker took it for dead: reading takes no
-  membership. `confirm` does, and is answered in the order of everything else: when `Confirmed` is taken, every `Given`,
-  `AskedBack` and `Lost` that this consumer had heard of before it asked has been taken.
-- *Times are taken late.* `take` reads the clock of the day after the caller has read its own clock for the step. So a
-  thread that stops between the two makes a message look older than it is, never younger.
+- *The broker waits.* After `AskedBack` it keeps the partitions for this consumer until `give_back`, unless it takes the
+  consumer for dead, or its patience ends. Then `Lost` follows.
+- *The group itself confirms.* A consumer may go on receiving after the broker took it for dead, because reading needs
+  no membership. `confirm` does need it, and is answered in order with everything else: when `Confirmed` is taken, every
+  `Given`, `AskedBack` and `Lost` that this consumer had heard of before it asked has been taken.
+- *Times are taken late.* `take` reads the wall clock after the caller has read its own clock for the step. So a thread
+  that stops between the two makes a message look older than it is, never younger.
 
-A handle belongs to the process that opened it, until it closes it, as a ledger's does.
+Until it is closed, a handle belongs to the process that opened it, like a ledger's handle.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,14 +31,14 @@ from neli_router.protocols.consumer_group.events import AskedBack, Away, Back, B
 __all__ = ["TAKE_MAX", "BrokerNews", "GroupLook", "GroupSubscription"]
 
 TAKE_MAX = 1000
-"""Messages that wait to be taken. When so many do, or one for a session, the driver stops asking the broker: a member
-that hangs for longer than its patience then leaves the group."""
+"""The most messages that wait to be taken. When that many wait, or one has waited for a session, the driver stops
+polling the broker: a member that hangs for longer than its patience then leaves the group."""
 
 BrokerNews = Given | AskedBack | Lost | Received | Confirmed | Away | Back | Broken
 
 
 class GroupLook(NamedTuple):
-    """What a consumer would find, as `GroupSubscription` has it."""
+    """The topic and the group as a consumer would find them, in the terms of `GroupSubscription`."""
 
     address: str
     partitions: int
@@ -51,15 +51,15 @@ class GroupSubscription(Protocol):
 
     @property
     def address(self) -> str:
-        """Where the topic and the group are, for people: no secrets in it."""
+        """Where the topic and the group are, for people: contains no secrets."""
 
     @property
     def partitions(self) -> int:
-        """How many the topic has. It was asked of the broker at the start; a change of it is `Broken`."""
+        """How many the topic has. The broker was asked at the start; if the number changes, `Broken` follows."""
 
     @property
     def session(self) -> float:
-        """Seconds for which the broker hears nothing of a consumer before it gives its partitions to others."""
+        """Seconds of silence from a consumer after which the broker gives its partitions to others."""
 
     @property
     def broker_times(self) -> bool:
@@ -67,34 +67,34 @@ class GroupSubscription(Protocol):
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """A sentence, for people, for each thing in the set-up that costs more than need be or endangers a promise."""
+        """A sentence, for people, for each part of the set-up that wastes something or endangers a promise."""
 
     def wait(self, timeout: float) -> None:
-        """Until there is something to take, at most `timeout` seconds, or until `wake`."""
+        """Wait until there is something to take, for at most `timeout` seconds, or until `wake`."""
 
     def take(self) -> list[BrokerNews]:
-        """All that happened since the last call, in order. Returns at once.
+        """Everything that happened since the last call, in order. Returns immediately.
 
-        Read the time for the machine's step between `wait` and `take`, as the port's third promise says.
+        Read the time for the machine's step between `wait` and `take`, as the port's fourth promise says.
         """
 
     def publish(self, bodies: Mapping[int, bytes | None]) -> None:
-        """Queue a message for each of these partitions, in order. Returns at once; they may be lost."""
+        """Queue a message for each of these partitions, in order. Returns immediately; messages may be lost."""
 
     def confirm(self, offsets: Mapping[int, int]) -> None:
         """Ask the group whether this consumer is still a member: `Confirmed` has the same offsets, or nothing comes."""
 
     def give_back(self, partitions: Sequence[int]) -> None:
-        """Let the broker give these, which it asked back, to others."""
+        """Let the broker give these partitions, which it asked back, to others."""
 
     def leave(self) -> None:
-        """Leave the group, which gives everything back at once. Returns at once; `publish` goes on working."""
+        """Leave the group, which gives back all partitions. Returns immediately; `publish` still works afterwards."""
 
     def wake(self) -> None:
-        """Make a `wait` in another thread return within ten milliseconds; if none is, the next one.
+        """Make a `wait` in another thread return within ten milliseconds; if none is running, the next one does.
 
         Callable from any thread, and after `close`.
         """
 
     def close(self) -> None:
-        """Leave the group and release everything. Bounded also where no broker answers; twice is fine."""
+        """Leave the group and release everything. Bounded even if no broker answers; may be called twice."""

@@ -6,12 +6,12 @@
        ^                                                                                            |
        '------------------ publish, confirm, give back, leave ---------------------------------------'
 
-Two orders matter, and both are here. The clock is read *before* what happened is taken, because the time of day at
-which messages are taken must not be earlier than the step's: a thread that stops between the two then makes a message
-older than it is, and never younger. And the standing is published *before* an effect is carried out, so that no thread
-of the program still finds a partition led when it is given back.
+Two orderings matter, and both are kept here. The clock is read *before* the events are taken, because the wall-clock
+time at which messages are taken must not be earlier than the step's time: a thread that stops between the two then
+makes a message look older than it is, never younger. The standing is published *before* an effect is carried out, so
+that no thread of the program still sees a partition as led when it is given back.
 
-It has no thread and no clock of its own, as the pump of a ledger has none.
+Like a ledger's pump, it has no thread and no clock of its own.
 """
 
 from collections import deque
@@ -34,16 +34,16 @@ from neli_router.protocols.protocol import TICK, Machine, News, Notice
 __all__ = ["SubscriptionPump"]
 
 WAIT_MAX = 0.5
-"""The longest wait for news. A machine that leads nothing may have nothing to do for longer."""
+"""The longest wait for news, in seconds. A machine that leads nothing may have nothing to do for longer than this."""
 
 GroupMachine = TypeVar("GroupMachine", bound=Machine[BrokerInput, BrokerEffect])
 
 
 class SubscriptionPump(Generic[GroupMachine]):
-    """Drives `machine`. `turn` belongs to one thread; `post` may be called from any.
+    """Drives `machine`. Only one thread may call `turn`; any thread may call `post`.
 
-    `publish` is called after every step, before its effects; `explain` gets the effects before that. `tell` gets every
-    effect that is not the broker's.
+    `publish` is called after every step, before the step's effects, and `explain` gets those effects before that.
+    `tell` gets every effect that is not for the broker.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class SubscriptionPump(Generic[GroupMachine]):
         self._inbox: deque[BrokerInput] = deque()
 
     def post(self, event: BrokerInput) -> None:
-        """Let the machine take `event` soon. From any thread."""
+        """Let the machine take `event` soon. Callable from any thread."""
         self._inbox.append(event)
         self._subscription.wake()
 
     def turn(self) -> None:
-        """One bounded piece of work: the inbox, and all that has happened."""
+        """Do one bounded piece of work: the inbox, and everything that has happened."""
         for _ in range(len(self._inbox)):
             self._step(self._inbox.popleft(), self._clock())
         if not self._inbox:

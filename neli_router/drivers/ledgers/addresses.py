@@ -1,13 +1,13 @@
-"""The address of a ledger: which driver, and where. Drivers are imported when one is opened.
+"""Ledger addresses: which driver, and where. A driver is imported only when one of its ledgers is opened.
 
 sqlite:///var/lib/ledger.db        one file, from the root         sqlite:ledger.db   from the working directory
-                                   sqlite:///ledger.db is refused: SQLAlchemy's users mean the latter by it
-memory://jobs                      all members in this process that name it so share one log, until it ends
+                                   sqlite:///ledger.db is refused: to SQLAlchemy's users it means the latter
+memory://jobs                      all members in this process that use this name share one log, until it ends
 kafka://host:9092,host:9092/jobs   one topic of one partition; further settings: `kafka/address.py`
 redis://host:6379/jobs             one stream; also rediss, redis+unix, redis+sentinel: `redis/address.py`
 
-`peers://a:7801,b:7801,c:7801/jobs` names no ledger: protocols whose members elect among themselves have none, and
-`peers/address.py` reads it. It is known here as far as that it has no secrets in it.
+`peers://a:7801,b:7801,c:7801/jobs` does not name a ledger: protocols whose members elect among themselves have none.
+`peers/address.py` parses it. This module knows only that it contains no secrets.
 """
 
 import difflib
@@ -43,7 +43,7 @@ _PEERS = re.compile(
     r"(//)?[A-Za-z0-9._:,\[\]-]+/[A-Za-z0-9._-]+"
     r"(\?(((me|bind)=[A-Za-z0-9._:\[\]-]*|(key_file|state)=/[A-Za-z0-9._:/\[\]-]*)(&|$))*)?"
 )
-"""A list of peers as it should be: places, and names of files. A text that is no path may be the key itself."""
+"""A well-formed list of peers: places, and names of files. A text that is not a path may be the key itself."""
 
 _SCHEMES = ("kafka", "memory", *redis_address.SCHEMES, "sqlite")
 
@@ -70,7 +70,7 @@ def problems_of(address: str) -> list[str]:
     if scheme == "sqlite" and slashes and not place.startswith("/"):
         host = place.partition("/")[0]
     if scheme == "sqlite" and slashes and place.startswith("/") and place.count("/") == 1 and place != "/":
-        # SQLAlchemy's users mean a file of the working directory. With the rights to do so, we would make another one.
+        # SQLAlchemy's users mean a file in the working directory. Given the rights, we would create a different one.
         instead = f"sqlite:{place[1:]} for one in the working directory, or sqlite:{place} if you mean that"
         return [f"ledger={shown!r:.200} would be the file {place}, in the root folder: write {instead}"]
     if host or not place or not place.isprintable():
@@ -86,7 +86,7 @@ def open_ledger(address: str, *, create: bool, patience: float) -> Ledger:
     scheme, _, rest = address.partition(":")
     match scheme:
         case "memory":
-            with _naming:  # Nothing to find: it is always made.
+            with _naming:  # No need to look for it: it is always created.
                 return MemoryLedger(_logs.setdefault(_place(rest), MemoryLog()))
         case "sqlite":
             from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger  # noqa: PLC0415 - a program pays for its driver only.
@@ -116,7 +116,7 @@ def require_driver(address: str) -> None:
 def delete_ledger(address: str) -> list[str]:
     """Delete the ledger at `address`, which has no problems: files, a topic or a stream. Returns their names.
 
-    Its members, if there are any, stop and say why. A ledger in memory ends with its process. Raises LedgerError.
+    Its members, if there are any, stop and log why. A ledger in memory ends with its process. Raises LedgerError.
     """
     scheme, _, rest = address.partition(":")
     assert scheme != "memory", "no other process could have asked for it"
@@ -150,13 +150,13 @@ def needing(extra: Literal["kafka", "redis"], purpose: str) -> Iterator[None]:
 def public_address(address: str) -> str:
     """A ledger's address for people, without secrets.
 
-    Of one that can be read, the user, the password and every option that may be secret are hidden. Of one that cannot,
-    all is hidden that follows the first sign behind which people put a password: it may be written anywhere in it.
+    If the address can be parsed, this hides the user, the password and every option that may be secret. If it cannot,
+    it hides everything from the first character that people put before a password: the password may be anywhere.
     """
     scheme, colon, rest = address.partition(":")
     place, mark, query = rest.partition("?")
     if scheme == "sqlite" and "@" not in place.removeprefix("//").partition("/")[0]:
-        # A file has no password, and its name may have an @. Other programs' addresses of files have options.
+        # A file has no password, and its name may contain an @. Other programs' file addresses have options.
         return f"{scheme}{colon}{place}{mark and '?***'}"
     if scheme == "peers" and _is_read(scheme, rest):
         return address
@@ -180,9 +180,9 @@ def _is_read(scheme: str, rest: str) -> bool:
 
 
 def harmless_start(text: str) -> str:
-    """What stands before the first sign that may begin a secret, or nothing if an @ says that one stands before it.
+    """The text before the first character that may begin a secret, or nothing if an @ implies a secret before it.
 
-    A sign may be encoded, as %3A and %40 are.
+    Such a character may be encoded, like %3A and %40.
     """
     slashes = "//" if text.startswith("//") else ""
     found = re.match(r"[^?&;:@%]*", text.removeprefix(slashes))
@@ -196,23 +196,23 @@ def _is_harmless(option: str) -> bool:
 
 
 def owners_problems(option: str, url: object) -> list[str]:
-    """A sentence for each thing that is wrong with the address of a store of owners."""
+    """A sentence for each thing that is wrong with the address of an owner store."""
     if not isinstance(url, str):
         return [f"{option} must be an address such as redis://localhost:6379/jobs, got a {type(url).__name__}"]
     scheme, _, rest = url.partition(":")
     shown = public_address(url)
     if scheme not in redis_address.SCHEMES:
-        return [f"{option}={shown!r:.200} is no address in Redis: write redis://localhost:6379/jobs"]
+        return [f"{option}={shown!r:.200} is not an address in Redis: write redis://localhost:6379/jobs"]
     return [f"{option}={shown!r:.200}: {problem}" for problem in redis_address.parse(scheme, rest)[1]]
 
 
 def unknown(what: str, name: object, known: Iterable[str], within: str = "") -> str:
-    """A sentence: there is no such thing, and which one was probably meant."""
+    """A sentence that says the name is unknown, and which one was probably meant."""
     known = sorted(known)
     nearest = difflib.get_close_matches(str(name), known, 1, cutoff=0.5)
     guess = f"did you mean {within}{nearest[0]}? " if nearest else ""
     choice = f"choose from {', '.join(known)}" if len(known) > 1 else f"choose {known[0]}"
-    return f"{within}{name!s:.60} is no known {what}: {guess}{choice[0].upper() if guess else choice[0]}{choice[1:]}"
+    return f"{within}{name!s:.60} is not a known {what}: {guess}{choice[0].upper() if guess else choice[0]}{choice[1:]}"
 
 
 def _place(rest: str) -> str:
@@ -229,8 +229,7 @@ _naming = threading.Lock()
 
 
 def _forget_logs() -> None:
-    """In a forked child: the parent's logs cannot be shared with it, and the thread that held the lock does not
-    exist."""
+    """In a forked child: it cannot share the parent's logs, and the thread that held the lock does not exist."""
     global _naming  # noqa: PLW0603 - a lock that a fork left locked can only be replaced.
     _naming = threading.Lock()
     _logs.clear()

@@ -3,15 +3,15 @@
       member a --append--> [ 1 | 2 | 3 | ... | tip )  --read--> every member, in the same order
       member b --append-->   ^ start
 
-A driver may lose an append, delay it for any time, or apply one whose caller was told that it failed; the protocol
-lives with all three. It must never hand two readers different records at one offset, or leave one out: everything that
-members agree on is a fold over this one order. `tests/drivers/ledgers/test_contract.py` holds every driver to
-the promises below.
+A driver may lose an append, delay it for any time, or apply one after reporting to its caller that it failed; the
+protocol copes with all three. It must never hand two readers different records at one offset, or leave one out:
+everything that members agree on is a fold over this one order. `tests/drivers/ledgers/test_contract.py` holds every
+driver to the promises below.
 
-Payloads are opaque bytes here. Decoding happens once, above the drivers, so that a record which cannot be decoded is
-skipped by all members alike.
+Payloads are opaque bytes here. Decoding happens once, above the drivers, so that all members alike skip a record that
+cannot be decoded.
 
-A handle of a ledger belongs to the process that opened it, until it closes it:
+A ledger handle belongs to the process that opened it, until it is closed:
 
     opened --fork--> the child: LedgerUnusable        a file's locks, a client's threads and its socket stay behind
        '----close--> Closed
@@ -30,8 +30,8 @@ READ_MAX = 1000
 """The most entries one read returns. Larger batches catch up faster, smaller ones let a late member beat sooner."""
 
 READ_BYTES_MAX = 4 * 2**20
-"""The most bytes one read goes on after: with the record that reaches them it ends. Without it, a thousand long records
-that anyone may write would fill the memory of each member."""
+"""A read stops once its entries reach this many bytes, and includes the record that reaches them. Without this bound, a
+thousand long records, which anyone may write, would fill each member's memory."""
 
 
 class Promise(Enum):
@@ -48,8 +48,8 @@ class Entry(NamedTuple):
     offset: int
     payload: bytes
     time: float | None = None
-    """When it was appended, in seconds since 1970, where the ledger keeps that: by the clock of the writer or of the
-    broker, as its topic says. None in all other ledgers. For people and for histories: the protocol compares no clocks.
+    """When it was appended, in seconds since 1970, if the ledger keeps that. The clock is the writer's or the broker's,
+    as the topic says. None in all other ledgers. For people and for histories: the protocol compares no clocks.
     """
 
 
@@ -57,8 +57,8 @@ class Ledger(Protocol):
     """One handle of a log, as a member needs it. Used by one thread at a time, except for `wake`.
 
     A new handle stands at `start()`. Every call may raise LedgerUnavailable (try again), LedgerUnusable (give up) or
-    LedgerRewound (the log lost records; every later call raises it, too); after `close`, Closed. None may block for
-    much longer than it was told to.
+    LedgerRewound (the log lost records; every later call raises it, too); after `close`, every call raises Closed. No
+    call may block for much longer than it was asked to.
     """
 
     @property
@@ -67,42 +67,42 @@ class Ledger(Protocol):
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """A sentence, for people, for each thing in the set-up that endangers a promise or a newcomer."""
+        """A sentence, for people, for each part of the set-up that endangers a promise or a newcomer."""
 
     @property
     def address(self) -> str:
-        """Where the ledger is, for people: no secrets in it."""
+        """Where the ledger is, for people: contains no secrets."""
 
     def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
-        """Queue or write `payloads`, in order. Raising says nothing about whether they will be appended: a driver that
-        only queues has no other way to tell that an earlier append failed. RecordTooLong says that one of them, now or
-        before, was too long for this ledger: the others are not concerned.
+        """Queue or write `payloads`, in order. An exception does not say whether they will be appended: a driver that
+        only queues has no other way to report that an earlier append failed. RecordTooLong means that one payload, of
+        this call or an earlier one, was too long for this ledger: the others are not affected.
 
         `lasting=False` marks records whose loss in a power failure does no harm (heartbeats): a driver may skip the
-        flush for them, never their order.
+        flush for them, but must keep their order.
         """
 
     def acknowledged(self) -> list[int]:
-        """The offsets of own appends that the ledger has confirmed since the last call, oldest first."""
+        """The offsets of this handle's appends that the ledger has confirmed since the last call, oldest first."""
 
     def read(self, timeout: float) -> list[Entry]:
         """The next entries in order, at most READ_MAX and READ_BYTES_MAX; waits up to `timeout` seconds for the first.
 
-        Empty means: at the tip, or woken; `age` tells which. A ledger that cannot read raises instead, because silence
-        would look like peace. A position below `start()` raises LedgerTrimmed.
+        An empty list means: at the tip, or woken; `age` says which. A ledger that cannot read raises instead, because
+        silence would look like peace. A position below `start()` raises LedgerTrimmed.
         """
 
     def age(self) -> float:
-        """How many seconds ago all that was read so far was all there was; infinity if there is known to be more.
+        """Seconds since everything read so far was everything there was; infinity if more is known to exist.
 
-        Counted from before the ledger was asked, so that an old answer is never taken for a new one.
+        It counts from before the ledger was asked, so that an old answer is never taken for a new one.
         """
 
     def seek(self, offset: int) -> None:
-        """Read next the first entry whose offset is `offset` or above."""
+        """Make the next read begin with the first entry whose offset is `offset` or above."""
 
     def start(self) -> int:
-        """The offset of the first entry retained; equal to `tip()` when there is none."""
+        """The offset of the first entry retained; equal to `tip()` if there is none."""
 
     def tip(self) -> int:
         """An offset above every entry now in the ledger, and not above the next one to come."""
@@ -111,29 +111,29 @@ class Ledger(Protocol):
         """Allow the driver to drop entries below `before`. Dropping later, or never, is fine."""
 
     def wake(self) -> None:
-        """Make a `read` that is waiting in another thread return within ten milliseconds; if none is, the next one.
+        """Make a `read` in another thread return within ten milliseconds; if none is waiting, the next one does.
 
         Callable from any thread, and after `close`.
         """
 
     def close(self) -> None:
-        """Release everything. Twice is fine."""
+        """Release everything. May be called twice."""
 
 
 def require_own_process(ledger: object, opened_by: int) -> None:
-    """Raise LedgerUnusable in a process that is not `opened_by`, but forked from it.
+    """Raise LedgerUnusable in a process other than `opened_by`, which was forked from it.
 
-    Call it before taking any lock: a thread that the fork left behind may hold one for ever.
+    Call it before taking any lock: a thread that the fork left behind may hold one forever.
     """
     if os.getpid() != opened_by:
         raise LedgerUnusable(
             f"the ledger {ledger} was wanted",
             f"process {opened_by} opened it, and this is process {os.getpid()}, forked from it",
-            "open the ledger anew in this process",
+            "open the ledger again in this process",
         )
 
 
 def require_not_closed(ledger: object, *, closed: bool) -> None:
     """Raise Closed after `close`."""
     if closed:
-        raise Closed(f"the ledger {ledger} was wanted", "this handle was closed before", "open it anew")
+        raise Closed(f"the ledger {ledger} was wanted", "this handle was closed before", "open it again")

@@ -6,11 +6,10 @@
 One `MemoryLog` is the shared record, and every member holds a `MemoryLedger` of it. Nothing is ever lost, delayed or
 reordered: the simulator is the place for a world that fails.
 
-Its promises. It is not DURABLE and not for MULTI_HOST: the log dies with its process. It does promise
-NEVER_REWINDS, because all readers of a record die at the same moment: no reader is left to see the log start anew.
-A fence or a table in Redis, which outlives the process, is ordered by terms, and a new log has a new genesis with a
-later `base`. A fork, too, would be a second log that starts with the first one's records; so in the child every call
-is refused.
+The ledger is neither DURABLE nor MULTI_HOST: the log dies with its process. It does promise NEVER_REWINDS, because all
+readers of a record die at the same moment: no reader is left to see the log start over. A fence or a table in Redis
+outlives the process, but is ordered by terms, and a new log has a new genesis with a later `base`. A fork would also be
+a second log that starts with the first one's records, so every call in the child is refused.
 """
 
 import os
@@ -37,7 +36,7 @@ class MemoryLog:
         self._process = os.getpid()
 
     def require_same_process(self) -> None:
-        # Before any lock is taken: a thread that the fork left behind may hold it for ever.
+        # Checked before any lock is taken: a thread that the fork left behind may hold it forever.
         if os.getpid() != self._process:
             raise LedgerUnusable(
                 "a ledger in memory was wanted",

@@ -7,19 +7,19 @@
        '---------------------------------- append ----------------------------------------'
 
 **A step is short.** A read may bring a thousand records, and a record may change the targets of ten thousand
-partitions. So the records of one read are given to the machine in slices, each at a time of its own: in between, it
-sends the Beat that is due, and hears the inbox. A later time than that of the read is safe: a member that thinks it
-read a record later than it did waits longer, and accuses later.
+partitions. So the machine gets the records of one read in slices, each with its own time: in between, it sends the Beat
+that is due, and hears the inbox. A time later than that of the read is safe: a member that thinks it read a record
+later than it did waits longer, and accuses later.
 
-**A doubt** (Recheck) sends the ledger's position back to the first record that is remembered. What comes then is
-compared, and not given to the machine again. Between two looks it rests, or a line that raises a doubt, written again
-and again, would keep a member from reading on.
+**A doubt** (Recheck) moves the ledger's position back to the first record that is remembered. The records that follow
+are compared, and not given to the machine again. The pump rests between two looks. Otherwise a line that raises a
+doubt, written again and again, would keep a member from reading on.
 
-Two orders matter, and both are here. The clock is read *after* the ledger, because the records that a read brings may
-have been sent while it waited. And the standing is published *before* an effect is carried out, so that no thread of
-the program still finds a partition led when its Handover is on the way.
+Two orderings matter, and both are kept here. The clock is read *after* the ledger, because the records that a read
+brings may have been sent while it waited. The standing is published *before* an effect is carried out, so that no
+thread of the program still sees a partition as led when its Handover is on the way.
 
-The pump has no thread and no clock of its own: a member gives it both, a simulator turns it by hand.
+The pump has no thread and no clock of its own: a member gives it both, and a simulator turns it by hand.
 """
 
 from collections import deque
@@ -71,56 +71,56 @@ POLL_MAX = 0.5
 """The longest wait for a record. Longer saves nothing; shorter notices sooner that a ledger cannot be read."""
 
 RETRY_EVERY = 0.02
-"""The pause after a read that failed at once: short against any lease that fails over in a fraction of a second."""
+"""The pause after a read that failed immediately: short against any lease that fails over within a second."""
 
 SLICE_MAX, CHANGES_MAX = 256, 8
-"""Records for one step, and how many of them may change targets, which takes the longest: some milliseconds either way.
-More delay Beats behind a bad stretch; fewer tell the program of a hundred Handovers in more pieces."""
+"""Records in one step, and how many of them may change targets, which takes the longest: some milliseconds either way.
+Higher values delay Beats behind a bad stretch; lower ones report a hundred Handovers to the program in more pieces."""
 
 LOOKS_APART = 10
-"""After a look at the evidence, the next one rests for so many times as long as it took."""
+"""After a look at the evidence, the next one waits for this many times as long as the look took."""
 
 LOOK_REST_MAX = 0.25
-"""Seconds. A look that an outage or a sleep made long must not put off the next one: a member that read what the ledger
-lost acts until it looks."""
+"""Seconds. If an outage or a sleep makes one look long, it must not put off the next one too far: a member that read
+records which the ledger then lost goes on acting until it looks."""
 
 SPAN = 20_000
-"""How far before the tip to look for a snapshot at first; more than two intervals, so that one look is enough. Of a
-ledger that drops nothing, a newcomer reads so much."""
+"""How far before the tip to look for a snapshot at first. This is more than two intervals, so that one look is enough.
+If the ledger drops nothing, a newcomer reads this many records."""
 
 LOOKS_MAX = 64
-"""How often to look before giving up for now: farther back each time, and anew when the start moved in between."""
+"""How often to look before giving up for now: farther back each time, and from scratch if the start moved meanwhile."""
 
 BY_MEMBERS = Join | Beat | Expire | Handover | Leave | Snapshot
-"""Records that only a member writes, and so after a genesis. A wish may stand in a ledger that has none yet, and so may
-a Certify, which a process that is no member writes of one that ended before it had joined."""
+"""Records that only a member writes, so they come after a genesis. A wish may stand in a ledger that has no genesis
+yet, and so may a Certify: a process that is not a member writes it about a process that ended before it had joined."""
 
 CHANGES = Join | Expire | Certify | Leave | Drain | Undrain | Pin | Unpin | Weigh | Load
 """Records that may change targets."""
 
 FIRST_OFFSET_MAX = 1
-"""Ledgers count from 0 or from 1. One that starts above has dropped its beginning; in one that does not, records may
-stand before the genesis, by writers that did not know yet that the ledger was made anew. They are void."""
+"""Ledgers count from 0 or from 1. A ledger that starts above this has dropped its beginning. In a ledger that has not,
+records may stand before the genesis, from writers that did not know of the new ledger yet. They are void."""
 
 Driven = TypeVar("Driven", bound=Machine[Input, Effect])
 
 
 class Tap(Protocol):
-    """Another reader of all that the pump reads, on the pump's thread. Must be quick, must not raise."""
+    """Another reader of everything that the pump reads, on the pump's thread. Must be quick and must not raise."""
 
     def begin(self, state: State, now: float) -> None:
-        """The records to come continue `state`."""
+        """The records that follow continue `state`."""
 
     def read(self, records: Sequence[tuple[int, Record | None]], now: float) -> None:
-        """These came next; None stands for what does not decode."""
+        """These records came next; None stands for one that does not decode."""
 
 
 class Pump(Generic[Driven]):
-    """Drives one machine. `turn` belongs to one thread; `post` may be called from any.
+    """Drives one machine. Only one thread may call `turn`; any thread may call `post`.
 
-    `begin` makes the machine from the state the ledger starts it with and the time just after that was read. `publish`
-    is called after every step, before its effects; `tell` gets every effect that is not the ledger's. `explain`,
-    if given, gets the effects before `publish` is called.
+    `begin` makes the machine from the state that the ledger starts it with, and the time just after that was read.
+    `publish` is called after every step, before the step's effects. `tell` gets every effect that is not the ledger's.
+    `explain`, if given, gets the effects before `publish` is called.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Pump(Generic[Driven]):
         self._inbox: deque[Input] = deque()
         self._away: set[str] = set()
         self.fresh_at = -inf
-        """When a read last brought all that there was. The machine's knowledge is as old as this."""
+        """When a read last brought everything that there was. The machine's knowledge is as old as this."""
         self._evidence = Evidence()
         self._doubts = False
         self._looked_from = self._look_at = -inf
@@ -152,7 +152,7 @@ class Pump(Generic[Driven]):
             tap.begin(state, now)
 
     def post(self, event: Input) -> None:
-        """Let the machine take `event` soon. From any thread."""
+        """Let the machine take `event` soon. Callable from any thread."""
         self._inbox.append(event)
         self._ledger.wake()
 
@@ -206,12 +206,12 @@ class Pump(Generic[Driven]):
             self._step(Read(records, self._clock() - known_at if taken == len(entries) else inf))
 
     def _hear(self) -> None:
-        """What was posted."""
+        """Step through everything that was posted."""
         for _ in range(len(self._inbox)):
             self._step(self._inbox.popleft())
 
     def _look_back(self) -> None:
-        """If there is a doubt, and it is time: read again what is remembered."""
+        """If there is a doubt and a look is due, start reading the remembered records again."""
         if not self._doubts or self._evidence.is_checking() or self._clock() < self._look_at:
             return
         self._doubts = False
@@ -243,10 +243,10 @@ class Pump(Generic[Driven]):
         try:
             self._ledger.append(fitting, lasting=lasting)
             self._note_back("append")
-        except RecordTooLong as error:  # A snapshot: the next one is due when as many records were read again.
+        except RecordTooLong as error:  # It is a snapshot: the next is due when as many records were read again.
             self._tell(Notice("ledger.record_too_long", {"error": str(error)}))
         except LedgerUnavailable as error:
-            # It may be appended all the same. The machine finds out by what it reads, or by reading nothing.
+            # It may be appended all the same. The machine finds out from what it reads, or from reading nothing.
             self._note_away("append", error)
         except (LedgerRewound, LedgerUnusable) as error:
             self.post(Broken(error))
@@ -261,7 +261,7 @@ class Pump(Generic[Driven]):
 
     def _restart(self) -> None:
         try:
-            if self._evidence.is_checking():  # What is dropped was behind us: look at what is left of it.
+            if self._evidence.is_checking():  # The dropped records were behind us: look at those that are left.
                 first = self._evidence.begin(self._ledger.start())
                 assert first is not None, "it was read before"
                 self._ledger.seek(first)
@@ -281,19 +281,19 @@ class Pump(Generic[Driven]):
             self._step(Restart(state))
 
     def _note_away(self, what: str, error: LedgerUnavailable) -> None:
-        if what not in self._away:  # Once an outage: a line for each failed try would bury the first.
+        if what not in self._away:  # Once per outage: a line for each failed try would bury the first.
             fields = {"what": what, "ledger": self._ledger.address, "error": str(error)}
             self._tell(Notice("ledger.unavailable", fields))
         self._away.add(what)
 
     def _note_back(self, what: str) -> None:
-        if what in self._away:  # Reads and appends apart: on a full disk only the one fails.
+        if what in self._away:  # Reads and appends are noted apart: on a full disk only appends fail.
             self._tell(Notice("ledger.available", {"what": what, "ledger": self._ledger.address}))
         self._away.discard(what)
 
 
 def _slices(entries: Sequence[Entry]) -> Iterator[list[tuple[int, Record | None]]]:
-    """The records of `entries`, in pieces of which each is a short step."""
+    """The records of `entries`, in slices small enough for a short step each."""
     records: list[tuple[int, Record | None]] = []
     changes = 0
     for entry in entries:
@@ -308,11 +308,11 @@ def _slices(entries: Sequence[Entry]) -> Iterator[list[tuple[int, Record | None]
 
 
 def oldest_state(ledger: Ledger) -> State:
-    """The state to read on from: the empty one if all records are there, else that of the first snapshot among them.
+    """The state to read on from: empty if all records are there, otherwise that of the first snapshot among them.
 
-    Leaves the ledger's position anywhere. The newest snapshot would spare more, but it may be the line of a stranger
-    that nobody has had the time to contradict. Members drop only what a snapshot tells that they agreed with, so the
-    first one that is left is that one.
+    Leaves the ledger's position anywhere. The newest snapshot would save more reading, but a stranger may have written
+    it, and no member may have had the time to contradict it yet. Members drop records only below a snapshot that they
+    agree with, so they agreed with the first snapshot that is left.
     """
     span = SPAN
     for _ in range(LOOKS_MAX):
@@ -323,13 +323,13 @@ def oldest_state(ledger: Ledger) -> State:
         try:
             found, founded, members = _look_through(ledger, low, tip, start)
         except LedgerTrimmed:
-            continue  # A member trimmed between the two looks; a newer snapshot is there.
+            continue  # A member trimmed between the two looks, so there is a newer snapshot.
         if found is not None:
             return found
         if low > start:
             span *= 8
             continue
-        # A genesis counts for sure if its writer had read all that was dropped and met none before it.
+        # A genesis certainly counts if its writer had read all the dropped records and found no genesis among them.
         if members if founded is None else founded.at < start:
             raise LedgerUnusable(
                 f"a genesis or a snapshot was wanted in {ledger.address}",
@@ -345,7 +345,7 @@ def oldest_state(ledger: Ledger) -> State:
 
 
 def _look_through(ledger: Ledger, low: int, tip: int, start: int) -> tuple[State | None, Genesis | None, bool]:
-    """The first good snapshot in [low, tip); before it, the first genesis, and whether there are members' records."""
+    """The first good snapshot in [low, tip); the first genesis before it; and whether members' records precede it."""
     founded: Genesis | None = None
     members = False
     position = low
@@ -360,15 +360,15 @@ def _look_through(ledger: Ledger, low: int, tip: int, start: int) -> tuple[State
             members |= isinstance(record, BY_MEMBERS)
             if isinstance(record, Genesis) and founded is None:
                 founded = record
-            # One that tells of more than stands before it was meant for a ledger that is no more.
+            # A snapshot that covers more records than stand before it was meant for a ledger that no longer exists.
             if isinstance(record, Snapshot) and start <= record.upto <= entry.offset:
                 try:
                     return restore(record), founded, members
                 except BadSnapshot:
-                    continue  # A later one, or the records themselves, will do.
+                    continue  # A later snapshot will do, or the records themselves.
     return None, founded, members
 
 
 def _may_matter(entry: Entry, *, members: bool) -> bool:
-    """Spares decoding a hundred thousand Beats to find one snapshot."""
+    """Avoid decoding a hundred thousand Beats to find one snapshot."""
     return not members or b'"genesis"' in entry.payload[:40] or b'"snapshot"' in entry.payload[:40]

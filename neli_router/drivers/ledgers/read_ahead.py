@@ -4,17 +4,17 @@
                         |                         ^ seek empties it: the next turn
                         '--fail, _trimmed-----------------------> raised by `read`
 
-    sought --entries taken, or an answer that there are no more--> settled --seek--> sought
+    sought --entries taken, or an answer that the ledger has none left--> settled --seek--> sought
 
 The pump must fence a member in time, so it never waits for a server: it takes entries, or waits for some until its
-timeout, or until `wake`. Only after a seek does a read wait longer, for at most FIRST_MAX: before the first answer, an
-empty read would say "at the tip" without knowing it.
+timeout or until `wake`. Only the first read after a seek waits longer, for at most FIRST_MAX: before the first answer,
+an empty read would say "at the tip" without knowing it.
 
-An error in the reading thread has no caller there. So the thread leaves it here, and each call of the pump raises it
-anew, as an exception of its own: one that is raised twice collects both tracebacks.
+An error in the reading thread has no caller to raise it to. So the thread leaves it here, and each call of the pump
+raises a fresh copy: an exception that is raised twice would collect both tracebacks.
 
-An answer tells of a moment after it was asked for. So our knowledge is as old as the question: `_known_at` is the time
-at which a server was asked that then had no more than was read; -inf while more is known to be there.
+An answer describes a moment after it was asked for. So our knowledge is as old as the question. `_known_at` is the time
+of a question to which a server had no more than was read; it is -inf while more is known to exist.
 """
 
 import threading
@@ -30,16 +30,16 @@ from neli_router.errors import LedgerError, LedgerRewound, LedgerTrimmed, Ledger
 __all__ = ["AHEAD_BYTES_MAX", "ReadAhead", "again"]
 
 AHEAD_MAX = 20 * READ_MAX
-"""Entries read ahead. A program that is slow to fold leaves the rest to the server."""
+"""The most entries read ahead. A program that is slow to fold leaves the rest on the server."""
 
 AHEAD_BYTES_MAX = 4 * READ_BYTES_MAX
-"""And their bytes, but for those of one answer: long records fill memory sooner than many do."""
+"""The most bytes read ahead, give or take one answer: long records fill memory sooner than many records do."""
 
 FIRST_MAX = 5.0
-"""Seconds for the first answer after a seek."""
+"""Seconds to wait for the first answer after a seek."""
 
 LOOK_EVERY = 1.0
-"""Seconds after which a waiting read looks whether the reading thread is still heard of."""
+"""How often, in seconds, a waiting read checks that the reading thread still gets answers."""
 
 Fault = TypeVar("Fault", bound=LedgerError)
 
@@ -55,19 +55,19 @@ class ReadAhead:
         self._queue: deque[Entry] = deque()
         self._bytes = 0
         self._turn = 0
-        """The number of the seek that the queue belongs to: answers to questions from before it are dropped."""
+        """The number of the seek that the queue belongs to: answers to earlier questions are dropped."""
         self._held_back = False
-        """Whether the queue must wait for the thread to make sure of something."""
+        """Whether the queue must wait until the thread has made sure of something."""
         self._settled = self._woken = self._closing = False
         self._known_at = -inf
         self._sought_at = time.monotonic()
         self._trimmed: LedgerTrimmed | None = None
-        """Why there is nothing at the position. A seek clears it."""
+        """Why there is nothing at this position. A seek clears it."""
         self.fault: LedgerRewound | LedgerUnusable | None = None
-        """Why this ledger cannot be used any more."""
+        """Why this ledger cannot be used any longer."""
 
     def read(self, timeout: float) -> list[Entry]:
-        """As the port says. Empty when woken, too; `age` tells which."""
+        """See the port. Also returns an empty list when woken; `age` says which."""
         give_up_at = time.monotonic() + timeout
         with self._changed:
             while True:
@@ -90,24 +90,24 @@ class ReadAhead:
                 self._changed.wait(min(patience, LOOK_EVERY))
 
     def age(self) -> float:
-        """How long ago all that was read so far was all; infinity while more is known to be there."""
+        """Seconds since everything read so far was everything there was; infinity while more is known to exist."""
         with self._changed:
             return inf if self._queue else time.monotonic() - self._known_at
 
     def wake(self) -> None:
-        """As the port says."""
+        """See the port."""
         with self._changed:
             self._woken = True  # It stays set for the next read, if none is waiting: a wake-up is never lost.
             self._changed.notify_all()
 
     def fail(self, fault: LedgerRewound | LedgerUnusable) -> None:
-        """This ledger cannot be used any more. The first reason counts."""
+        """Mark this ledger as unusable. The first reason counts."""
         with self._changed:
             self.fault = self.fault or fault
             self._changed.notify_all()
 
     def require_sound(self) -> None:
-        """Raise the reason that `fail` was given, if there is one."""
+        """Raise the reason given to `fail`, if there is one."""
         if self.fault is not None:
             raise again(self.fault)
 

@@ -1,16 +1,16 @@
-"""The ownership port: a place outside of the ledger where owners say what they lead, for programs that only ask.
+"""The ownership port: a place outside the ledger where owners say what they lead, for programs that only ask.
 
     members that lead --publish--> [ partition -> term, holder | holder -> name, address, expiry ] --table--> routers
                                       '--each change--> follow ---------------------------------------------> routers
 
-A ledger tells its readers everything and asks them to fold it. A script, a proxy in another language or ten thousand
-processes of a batch job want one thing only: who owns this key? So members write the answer where it can be read by a
-single command. It is a copy, made by owners about themselves, and never proof of anything: terms, leases and the ledger
-decide which member acts, and a fence which one writes.
+A ledger gives its readers everything and asks them to fold it. A script, a proxy in another language or ten thousand
+processes of a batch job want one thing only: which member owns this key? So members write the answer where a single
+command can read it. It is a copy, made by owners about themselves, and never proof of anything: terms, leases and the
+ledger decide which member acts, and a fence decides which member writes.
 
-A driver promises three things. A lower term never replaces a higher one, whatever the order in which they arrive. A
-release takes back its own term only. And a holder that is silent for its `ttl` counts as gone, by the store's own
-clock, so that no two clocks are compared.
+A driver promises three things. A lower term never replaces a higher one, in whatever order they arrive. A release takes
+back only its own term. And a holder that is silent for its `ttl` counts as gone, by the store's own clock, so that no
+two clocks are compared.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,35 +36,35 @@ class Holding(NamedTuple):
 
     term: int
     holder: str
-    """The identity of a member's life. Empty if it released the partition."""
+    """The identity of one life of a member. Empty if the member released the partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One member says of itself: it leads `led`, and no longer what is in `released` (partition -> term)."""
+    """A member's statement about itself: it leads `led`, and no longer leads `released` (partition -> term)."""
 
     holder: str
     card: Card
     ttl: float
-    """Seconds until it is forgotten if it says nothing more; 0 forgets it now."""
+    """Seconds until the claim is forgotten if no other follows; 0 forgets it now."""
     led: Mapping[int, int]
     released: Mapping[int, int]
 
 
 class Version(NamedTuple):
-    """The state of a store: another one after each change of a partition or of the holders."""
+    """The state of a store. Each change of a partition or of the holders gives another version."""
 
     since: str = ""
-    """Another one if the store was made anew."""
+    """Differs if the store was recreated."""
     revision: int = 0
 
     def continues(self, known: "Version") -> bool:
-        """Whether the store of this version has not lost what it had at `known`."""
+        """Whether the store of this version still has everything that it had at `known`."""
         return self.since == known.since and self.revision >= known.revision
 
 
 class Receipt(NamedTuple):
-    """The answer to a claim: `version` is that of the table afterwards, and `refused` are the partitions of which a
+    """The answer to a claim. `version` is the table's version afterwards, and `refused` are the partitions for which a
     higher term was known."""
 
     version: Version
@@ -82,11 +82,11 @@ class OwnersChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All that is said, as of one moment."""
+    """The whole table, as of one moment."""
 
     version: Version
     layout: Layout | None
-    """None if no member ever said anything."""
+    """None if no member ever published anything."""
     now_ms: int
     """The store's clock."""
     holders: Mapping[str, tuple[Card, int]]
@@ -96,31 +96,31 @@ class Listing:
 
 class Owners(Protocol):
     """One group's store. Used by one thread at a time, except for `wake`. Each call may raise LedgerUnavailable (try
-    again) and LedgerUnusable (an operator must mend something first), in a bounded time."""
+    again) and LedgerUnusable (an operator must fix something first), in bounded time."""
 
     @property
     def address(self) -> str:
-        """Where it is, for people: no secrets in it."""
+        """Where the store is, for people: contains no secrets."""
 
     def publish(self, layout: Layout, claim: Claim) -> Receipt:
-        """Say it, in one step. Raises GroupMismatch if a later group has another layout."""
+        """Publish the claim, in one step. Raises GroupMismatch if a later group has another layout."""
 
     def table(self, known: Version | None = None) -> Listing:
-        """Everything, in one round trip; without the partitions if `known` is the version still."""
+        """Everything, in one round trip; without the partitions if the version is still `known`."""
 
     def follow(self, timeout: float) -> list[OwnersChange]:
         """The changes since the last call, or since the first `table`; waits up to `timeout` seconds for one."""
 
     def wake(self) -> None:
-        """Make a `follow` that waits in another thread return, or the next one. From any thread."""
+        """Make a `follow` that waits in another thread return, or the next one. Callable from any thread."""
 
     def close(self) -> None:
-        """Release everything. Twice is fine."""
+        """Release everything. May be called twice."""
 
 
 class OwnersSource(NamedTuple):
-    """A store that is to be opened, perhaps again and again."""
+    """A store that can be opened, perhaps more than once."""
 
     address: str
-    """For people: no secrets in it."""
+    """For people: contains no secrets."""
     open: Callable[[], Owners]

@@ -1,11 +1,11 @@
-"""Owners in Redis: members say there what they lead, and routers read it and follow its changes.
+"""Owners in Redis: members write there what they lead, and routers read it and follow its changes.
 
-    publish --SAY, one script--> hashes --PUBLISH--> follow (a connection of its own, which only listens)
+    publish --SAY, one script--> hashes --PUBLISH--> follow (a separate connection, which only listens)
     table   --READ, one script--> the whole table in one round trip
 
-`redis_layout.py` says how owners stand there, and why. A store is opened by its first use, and again by the first use
-after one that failed. News between two connections never arrive, so the first `table` after that
-brings everything, whatever version was known.
+`redis_layout.py` describes how owners are stored, and why. The first use opens a store, and the first use after a
+failure opens it again. News between two connections never arrive, so the first `table` after that returns everything,
+whatever version was known.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ __all__ = ["RedisOwners"]
 PURPOSE = "the table of owners"
 
 MESSAGES_MAX = 1000
-"""Messages taken at once. The rest waits in the socket."""
+"""Messages taken in one go. The rest waits in the socket."""
 
 
 class RedisOwners:
-    """The owners of one group. `purpose` stands in errors."""
+    """The owners of one group. `purpose` appears in errors."""
 
     def __init__(self, at: RedisAddress, *, purpose: str = PURPOSE) -> None:
         self._at, self._purpose = at, purpose
@@ -68,7 +68,7 @@ class RedisOwners:
         if self._waking is not None:
             waiting.register(self._waking[0], select.POLLIN)
         while True:
-            self._hear(link)  # First of all, because what came with an earlier message makes no descriptor readable.
+            self._hear(link)  # First, because messages that came with an earlier one make no descriptor readable.
             patience = give_up_at - time.monotonic()
             if self._heard or patience <= 0:
                 break
@@ -82,7 +82,7 @@ class RedisOwners:
     def wake(self) -> None:
         if os.getpid() != self._process:
             return  # A forked child shares the pipe, and would wake its parent's reader.
-        # Under the lock, because a descriptor that was closed may already be the number of another file.
+        # Under the lock, because the number of a closed descriptor may already stand for another file.
         with self._closing, contextlib.suppress(BlockingIOError):
             if self._waking is not None:
                 os.write(self._waking[1], b"!")
@@ -110,7 +110,7 @@ class RedisOwners:
         return answer
 
     def _listen(self) -> None:
-        """Begin to hear of changes. What `table` brings after that misses none of them."""
+        """Begin to hear of changes. A `table` that is read afterwards misses none of them."""
         try:
             self._listening = Link(self._at, self._purpose, opening=True)
             self._listening.ask(("SUBSCRIBE", channel(self._at.group)))

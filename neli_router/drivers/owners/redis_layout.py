@@ -1,4 +1,4 @@
-"""How owners stand in Redis, version 1: three hashes and a channel that any client can read. docs/redis.md shows how.
+"""How owners are stored in Redis, version 1: three hashes and a channel for any client. docs/redis.md shows how.
 
     GROUP:owners:v1    partition -> TERM HOLDER         17 -> 1781234567000123 4f1c...      released: 1781234567000123 -
     GROUP:holders:v1   HOLDER -> EXPIRES_MS CARD        4f1c... -> 1781234599000 {"name":"a","address":"a:1",...}
@@ -6,14 +6,14 @@
     GROUP:changes:v1   each change as a message: since:revision, then a line `PARTITION TERM HOLDER` or
                        `@HOLDER EXPIRES_MS CARD` for each
 
-A partition names its holder, and the holder has the expiry: so a member with a thousand partitions renews one field.
-A released partition keeps its term, or a lower one could come after it. `since` tells a table made anew from one that
-went on, `revision` counts its changes: both together are the version that readers compare.
+A partition names its holder, and the holder has the expiry: so a member with a thousand partitions renews one field. A
+released partition keeps its term; otherwise a lower term could come after it. `since` distinguishes a recreated table
+from one that went on, and `revision` counts the changes: together they are the version that readers compare.
 
-Both scripts are one step of the server's. SAY compares terms as numbers, which is exact up to 53 bits, all that a term
-has. A claim with another layout wins if all its terms are higher, as those of a ledger made anew are, and is refused
-otherwise. READ writes nothing, so a user without any right to write may run it (`EVAL_RO`). It answers with two long
-texts instead of a thousand short ones, because a client in Python takes 30 ms to take these apart.
+Both scripts are one step for the server. SAY compares terms as numbers, which is exact up to 53 bits, and terms have no
+more. A claim with another layout wins if all its terms are higher, which is the case for a recreated ledger, and is
+refused otherwise. READ writes nothing, so a user without any right to write may run it (`EVAL_RO`). It answers with two
+long texts instead of a thousand short ones, because a Python client takes 30 ms to parse the short ones.
 """
 
 import json
@@ -33,13 +33,14 @@ FORGET_AFTER_MS = 86_400_000
 """A holder that expired a day ago is dropped from the hash. Its partitions keep their terms."""
 
 MISMATCH = "NELILAYOUT"
-"""The answer of SAY to a member of another layout that is not of a later group."""
+"""SAY's answer to a member of another layout that is not of a later group."""
 
 PARTITIONS_MAX = 2**20
-"""Of a group whose owners are read. A router has a row for each, and one wrong number must not fill its memory."""
+"""The most partitions of a group whose owners are read. A router has a row for each, and one wrong number must not fill
+its memory."""
 
 JUNK = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""Raised by taking an entry apart that no member of ours wrote. The last is raised by a list in a list in a list."""
+"""Raised when parsing an entry that none of our members wrote. The last is raised by deeply nested lists."""
 
 SAY = """
 local owners, holders, layout, channel = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
@@ -143,7 +144,7 @@ def say(group: str, layout: Layout, claim: Claim) -> list[str | int]:
 
 
 def receipt(answer: Any, group: str) -> Receipt:
-    """The answer of SAY. Raises LedgerUnusable if a version stands there that no member of ours wrote."""
+    """The answer of SAY. Raises LedgerUnusable if the version in it was not written by one of our members."""
     try:
         return Receipt(_version(answer[0].decode()), tuple(answer[1]))
     except JUNK as error:
@@ -166,7 +167,7 @@ def mismatch(answer: Any, group: str) -> GroupMismatch | LedgerUnusable | None:
 
 
 def listing(answer: Any, group: str) -> Listing:
-    """The answer of READ. Raises LedgerUnusable for a text that no member of ours wrote."""
+    """The answer of READ. Raises LedgerUnusable for a text that none of our members wrote."""
     seconds, micros, version, holders, owners, *sizes = answer
     try:
         words = holders.decode().split("\n") if holders else []
@@ -184,7 +185,7 @@ def listing(answer: Any, group: str) -> Listing:
 
 
 def news(message: bytes, group: str) -> OwnersChange:
-    """A message of the channel. Raises LedgerUnusable for a text that no member of ours wrote."""
+    """A message of the channel. Raises LedgerUnusable for a text that none of our members wrote."""
     try:
         version, *lines = message.decode().split("\n")
         holdings, holders = {}, {}
@@ -226,7 +227,7 @@ def _holdings(text: bytes, layout: Layout | None) -> dict[int, Holding]:
 
 
 def _holding(text: str) -> Holding:
-    term, holder = text.split(" ")[:2]  # A later release may say more.
+    term, holder = text.split(" ")[:2]  # A later release may add more.
     return Holding(int(term), "" if holder == "-" else holder)
 
 

@@ -1,27 +1,29 @@
-"""The address of a group without a broker, taken apart: the list of its peers, and what this member has on its host.
+"""Parse the address of a group without a broker: the list of its peers, and what this member has on its host.
 
     peers://HOST:PORT,HOST:PORT,[IPv6]:PORT/GROUP[?setting=value&...]
             '------------ the list ------------'
 
-    ?me=HOST:PORT                    which of them this member is; else the one that resolves to an address of this host
+    ?me=HOST:PORT                    which peer this is; by default the one that resolves to an address of this host
     ?key_file=/etc/neli/key          the key that all peers share
     ?state=/var/lib/neli             the folder in which this member keeps its votes
-    ?bind=0.0.0.0:7801               listen there instead, where `me` is an address that only others know this host by
+    ?bind=0.0.0.0:7801               listen here instead, if only other hosts know this host by the address `me`
 
-A peer's id is its place in the list, so all must have one order. Nobody needs to agree on it: the list is sorted here,
-after each address is written in one form. What is spelled in two ways (a name and its number) are two peers.
+A peer's id is its place in the list, so all members must use the same order. They need not agree on it: this module
+sorts the list, after writing each address in its canonical form. If one peer is spelled in two ways (a name and its
+number), it counts as two peers.
 
-*Off loopback, a key and a folder are wanted.* Without a key, whoever reaches the port makes leaders. Without a folder,
-a member that starts again does not know that it voted, and votes twice in one term. On loopback all that is left to
-chance is what the users of one host do to each other, and the memory lies in a folder of the user's home.
+*Off loopback, a key and a folder are required.* Without a key, anyone who reaches the port can make leaders. Without a
+folder, a restarted member does not know that it voted, and votes twice in one term. On loopback, the only remaining
+risk is what the users of one host do to each other, and the memory lies in a folder of the user's home.
 
-Where the parts stand apart, as flags or in a file, `checked` judges them alike, and names them as they are said there.
+If the parts are given separately, as flags or in a file, `checked` applies the same rules, and names the parts as they
+are spelled there.
 
-*An address is one that all hosts know alike.* One of IPv6 that is good on one cable alone (fe80::) wants a zone, which
-is another one on each host. And one of IPv4 in the form of IPv6 is for sockets that speak both, which ours do not.
+*An address must mean the same on all hosts.* An IPv6 address that is valid on one link only (fe80::) needs a zone, and
+zones differ from host to host. An IPv4 address in the form of IPv6 is for dual-stack sockets, and ours are not.
 
-There is no secret in such an address. One that cannot be read may have a password in it all the same, out of habit, so
-nothing before an @ is shown.
+A well-formed address contains no secret. But a malformed one may contain a password, out of habit, so the text before
+an @ is never shown.
 """
 
 import difflib
@@ -36,23 +38,23 @@ from urllib.parse import parse_qsl, urlencode
 __all__ = ["HARMLESS", "PeersAddress", "PeersSpelling", "checked", "parse", "split_place"]
 
 GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
-"""As for other ledgers. It is a part of a file's name here."""
+"""Like the groups of other ledgers. Here the group is also part of a file's name."""
 
 HARMLESS = frozenset({"bind", "key_file", "me", "state"})
-"""Options that may be shown: addresses and paths. There are no others."""
+"""Options that may be shown: addresses and paths. These are all the options."""
 
 _PLACE = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]{1,253})):(?P<port>[0-9]{1,5})", re.ASCII)
 
 
 @dataclass(frozen=True)
 class PeersAddress:
-    """A list of peers, the same for all of them, and where this one keeps what is its own."""
+    """A list of peers, the same for all of them, and where this member keeps its own files."""
 
     peers: tuple[str, ...]
-    """HOST:PORT of each, in one form and one order everywhere."""
+    """HOST:PORT of each, in the same form and order everywhere."""
     group: str
     me: str = ""
-    """One of `peers`; empty if this host's own addresses shall tell."""
+    """One of `peers`; empty if this host's own addresses decide."""
     key_file: str = ""
     state: str = ""
     bind: str = ""
@@ -65,24 +67,24 @@ class PeersAddress:
 
     @property
     def public(self) -> str:
-        """For people: no secrets in it, and no paths."""
+        """For people: contains no secrets, and no paths."""
         return f"peers://{','.join(self.peers)}/{self.group}"
 
     @property
     def whole(self) -> str:
-        """As `parse` reads it, behind `peers:` and with it."""
+        """The address in the form that `parse` reads, `peers:` included."""
         own = {option: text for option in sorted(HARMLESS) if (text := getattr(self, option))}
         return f"{self.public}{'?' if own else ''}{urlencode(own, safe='/:[]')}"
 
 
 class PeersSpelling(NamedTuple):
-    """How people say an option, where they say it: for an error."""
+    """How people spell an option in the place where they set it, for error messages."""
 
     name: Callable[[str], str]
     use: Callable[[str], str]
-    """With a path as its value."""
+    """The option with a path as its value."""
     group: str
-    """That a group was wanted."""
+    """The sentence that a group was wanted."""
 
 
 _IN_ADDRESS = PeersSpelling(
@@ -93,7 +95,7 @@ _IN_ADDRESS = PeersSpelling(
 
 
 def parse(rest: str) -> tuple[PeersAddress | None, list[str]]:
-    """The address that stands as `rest` behind `peers:`, or a sentence for each thing that is wrong with it."""
+    """The address in `rest`, the text after `peers:`, or a sentence for each thing that is wrong with it."""
     problems: list[str] = []
     place, _, query = rest.removeprefix("//").partition("?")
     servers, _, group = place.partition("/")
@@ -105,7 +107,7 @@ def parse(rest: str) -> tuple[PeersAddress | None, list[str]]:
         if name not in HARMLESS:  # Its name is not shown: people write passwords into addresses.
             nearest = difflib.get_close_matches(name, HARMLESS, 1)
             guess = f"did you mean {nearest[0]}? " if nearest else ""
-            problems.append(f"option {number} is none of peers: {guess}There is {', '.join(sorted(HARMLESS))}")
+            problems.append(f"option {number} is unknown in peers: {guess}There is {', '.join(sorted(HARMLESS))}")
     found, others = checked(servers, group, said, _IN_ADDRESS)
     problems += others
     return (None, problems) if problems else (found, [])
@@ -114,14 +116,14 @@ def parse(rest: str) -> tuple[PeersAddress | None, list[str]]:
 def checked(
     servers: str, group: str, said: Mapping[str, str], spelling: PeersSpelling
 ) -> tuple[PeersAddress | None, list[str]]:
-    """The address of these parts, of which `said` has the options; or a sentence for each thing that is wrong."""
+    """The address of these parts, with the options in `said`; or a sentence for each thing that is wrong."""
     problems: list[str] = []
     if "@" in servers:
         return None, [_at_sign(spelling)]
     peers = [_canonical(server.strip()) for server in servers.split(",")]
     if re.search(r"\[[^\]]*%", servers):
         problems.append(
-            "a % and a zone stand in the list of peers, and a zone is another one on each host: name each peer by an "
+            "a % and a zone stand in the list of peers, and zones differ from host to host: name each peer by an "
             "address that has none"
         )
     elif not all(peers):
@@ -149,8 +151,8 @@ def checked(
     if found.peers and not found.is_loopback:
         if not found.key_file:
             problems.append(
-                "peers on several hosts need a key, or whoever reaches their port makes leaders: name its file with "
-                f"{spelling.use('key_file')}; `openssl rand -hex 32` makes one"
+                "peers on several hosts need a key, or anyone who reaches their port can make leaders: name its file "
+                f"with {spelling.use('key_file')}; `openssl rand -hex 32` makes one"
             )
         if not found.state:
             problems.append(
@@ -161,7 +163,7 @@ def checked(
 
 
 def split_place(place: str) -> tuple[str, int]:
-    """Host and port of a peer in its one form."""
+    """Host and port of a peer in canonical form."""
     host, _, port = place.rpartition(":")
     return host.strip("[]"), int(port)
 
@@ -181,7 +183,7 @@ def _own(said: Mapping[str, str], option: str, spelling: PeersSpelling, problems
 
 
 def _canonical(text: str) -> str:
-    """HOST:PORT in the one form of it; empty if it is none."""
+    """The canonical form HOST:PORT; empty if the text is malformed."""
     match = _PLACE.fullmatch(text)
     if match is None or not 0 < int(match["port"]) < 2**16:
         return ""
@@ -201,7 +203,7 @@ def _canonical(text: str) -> str:
 
 
 def _kinds(peers: list[str]) -> list[str]:
-    """What is wrong with the hosts of a list whose addresses can be read."""
+    """The problems with the hosts of a list whose addresses can be parsed."""
     found = []
     hosts = [split_place(peer)[0] for peer in peers]
     for host in hosts:
@@ -221,14 +223,14 @@ def _kinds(peers: list[str]) -> list[str]:
 
 
 def _unfit(host: str) -> list[str]:
-    """What is wrong with an address of IPv6, wherever it stands."""
+    """The problems with an IPv6 address, wherever it stands."""
     number = ip_address(host) if ":" in host else None
     if not isinstance(number, IPv6Address):
         return []
     if number.ipv4_mapped is not None:
         return [f"{host} is an address of IPv4 in the form of IPv6: write {number.ipv4_mapped}, without brackets"]
     if number.is_link_local:
-        return [f"{host} is good on one cable alone, and wants a zone: name each peer by an address that has none"]
+        return [f"{host} is valid on one link only, and needs a zone: name each peer by an address that has none"]
     return []
 
 

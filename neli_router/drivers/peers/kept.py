@@ -1,22 +1,22 @@
 """The memory on disk: the few bytes that a member must not forget, such as that it voted.
 
-    keep --> FILE.new --flush--> rename to FILE --flush of the folder--> it returns        at any moment FILE is whole
+    keep --> FILE.new --flush--> rename to FILE --flush of the folder--> it returns        FILE is whole at any moment
 
-    FILE    NELIVOTE | 1 | mark of group, place and protocol | length | memory | check sum
-    LOCK    FILE.lock, locked for as long as a process has it
+    FILE    NELIVOTE | 1 | mark of group, place and protocol | length | memory | checksum
+    LOCK    FILE.lock, locked for as long as a process uses FILE
 
-A process may be killed between any two of these steps, and the power may fail: then the file has the old memory or the
-new one, and never a piece of both. When `keep` has returned, it is the new one.
+A process may be killed between any two of these steps, and the power may fail. Then the file has the old memory or the
+new one, and never a piece of both. When `keep` has returned, the file has the new memory.
 
-What cannot be read is never written over. A file that was cut, or that another program or another group has put there,
-is told with its path, and nothing is changed: whoever deletes it knows then that this member will have forgotten its
-votes. That can give one term to two leaders, so the message says how to avoid it.
+A file that cannot be read is never overwritten. If the file was cut, or if another program or another group has put it
+there, the error gives its path, and nothing is changed. An operator who deletes it then knows that this member will
+have forgotten its votes. That can give one term to two leaders, so the message says how to avoid it.
 
-Only one process has a memory. A second one would keep votes that the first does not know of. The lock belongs to the
-open file; a forked child closes its copy (`udp.py`), so it ends with the process that took it.
+Only one process may use a memory. A second process would keep votes that the first does not know of. The lock belongs
+to the open file. A forked child closes its copy (`udp.py`), so the lock ends with the process that took it.
 
-No error here sends people to another folder: the member would start there without its votes. Where other users may
-write into the folder, they may bring older votes back. It is used all the same, with a doubt.
+No error here sends people to another folder, because the member would start there without its votes. If other users may
+write into the folder, they can bring back older votes. The folder is used anyway, with a doubt.
 """
 
 import errno
@@ -38,7 +38,7 @@ HEADER = struct.Struct(">8sB16sI")
 CHECK_SIZE = 16
 
 MEMORY_MAX = 16 * 2**20
-"""Bytes. A member of a thousand partitions keeps some tens of thousands; a longer file is another one."""
+"""Bytes. A member of a thousand partitions keeps some tens of thousands; a longer file is something else."""
 
 _FORGET = (
     "bring the file back from where it is whole; or, if no peer of the group runs, delete it and start all with a "
@@ -52,7 +52,7 @@ _ANOTHER = (
 
 
 class KeptMemory:
-    """The memory of one place of one group. Used by one thread. Raises PeersUnusable; `close` lets another have it."""
+    """The memory of one place of one group. Used by one thread. Raises PeersUnusable; `close` frees it for another."""
 
     def __init__(self, folder: Path, *, group: str, me: str, mark: bytes) -> None:
         self.path, self._about = _named(folder, group, me), _digest(group, me, mark)
@@ -61,15 +61,15 @@ class KeptMemory:
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                # In a name of its own: the file itself is another one after each rename.
+                # The lock has its own file, because each rename replaces the memory's file.
                 self._lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             except OSError as error:
-                # By its own name, mkdir says of a file in the folder's place that it exists.
-                found = "it is no folder" if isinstance(error, FileExistsError) else _reason(error)
+                # If a file stands in the folder's place, mkdir itself would report only that it exists.
+                found = "it is not a folder" if isinstance(error, FileExistsError) else _reason(error)
                 _fail(
                     self.path,
                     f"{error.filename} cannot be used ({found})",
-                    f"let this user read and write it (chown it, or mount it anew), and start again; {_ANOTHER}",
+                    f"let this user read and write it (chown it, or remount it), and start again; {_ANOTHER}",
                 )
             self._take()
             self._intrusion = _intrusion(self.path)
@@ -82,7 +82,7 @@ class KeptMemory:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What a forked child must close."""
+        """The descriptors that a forked child must close."""
         return tuple(one for one in (self._lock, self._folder) if one >= 0)
 
     @property
@@ -94,9 +94,9 @@ class KeptMemory:
         return [f"{costs}: {self._intrusion}; chown {self.path.parent} to this user, and chmod 700 it"]
 
     def keep(self, memory: bytes) -> None:
-        """Have `memory` on disk. When it raises, the file has this memory or the one before."""
+        """Put `memory` on disk. If this raises, the file has either this memory or the one before."""
         if self._lock < 0:
-            raise Closed(f"the memory {self.path} was wanted", "it was closed before", "open it anew")
+            raise Closed(f"the memory {self.path} was wanted", "it was closed before", "open it again")
         if len(memory) > MEMORY_MAX:
             found = f"{len(memory)} bytes are more than the {MEMORY_MAX} that one has"
             _fail(self.path, found, "have fewer partitions")
@@ -110,10 +110,10 @@ class KeptMemory:
             finally:
                 os.close(descriptor)
             new.rename(self.path)
-            os.fsync(self._folder)  # Or a power cut could undo the rename.
+            os.fsync(self._folder)  # Without this, a power cut could undo the rename.
         except OSError as error:
             found = f"it cannot be kept ({_reason(error)})"
-            _fail(self.path, found, "make room, or mend the disk, and start again")
+            _fail(self.path, found, "make room, or fix the disk, and start again")
         self.memory = memory
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class KeptMemory:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
-                _fail(self.path, "another process has it", "end that one first: a member votes once")
+                _fail(self.path, "another process has it", "end that process first: a member votes once")
             _fail(
                 self.path,
                 f"it cannot be locked ({_reason(error)})",
@@ -135,14 +135,14 @@ class KeptMemory:
 
 
 def look_at_memory(folder: Path, *, group: str, me: str, mark: bytes) -> bytes:
-    """What a `KeptMemory` would begin with. Makes, changes and locks nothing. Raises PeersUnusable."""
+    """The memory that a `KeptMemory` would begin with. Makes, changes and locks nothing. Raises PeersUnusable."""
     return _read(_named(folder, group, me), _digest(group, me, mark))
 
 
 def default_folder(environment: "os._Environ[str] | dict[str, str]" = os.environ) -> Path:
     """Where a group on loopback keeps its memory, if its address does not say: with the user's other state.
 
-    Raises ConfigError for a user who has no home, as in many a container.
+    Raises ConfigError for a user who has no home, as in many containers.
     """
     state = Path(environment.get("XDG_STATE_HOME") or "")
     try:
@@ -183,7 +183,7 @@ def _read(path: Path, about: bytes) -> bytes:
             path,
             "the file was written for another protocol, or for another number of partitions, of peers or of those that "
             "vote (or it was renamed)",
-            "start this member as it was started before; or give the group a new name or new folders, with a "
+            "start this member with its former settings; or give the group a new name or new folders, with a "
             "term_base above every term that it had",
         )
     return text[HEADER.size : -CHECK_SIZE]
@@ -202,7 +202,7 @@ def _intrusion(path: Path) -> str:
 
 def _write(descriptor: int, text: bytes) -> None:
     rest = memoryview(text)
-    while rest:  # A full disk takes a part of it first.
+    while rest:  # A full disk accepts a part of it first.
         rest = rest[os.write(descriptor, rest) :]
 
 

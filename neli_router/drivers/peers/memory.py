@@ -1,10 +1,10 @@
-"""Links in one process, for tests: what one place sends is with the other at once, and disks outlive processes.
+"""Links in one process, for tests: a datagram arrives immediately, and disks outlive processes.
 
-    place 0 --send--> [ mail of place 1 ] --take--> place 1          lost if either is cut off, or nobody is there
+    place 0 --send--> [ mail of place 1 ] --take--> place 1          lost if either is cut off, or place 1 has no link
        '---keep---> disk of place 0 --memory--> the next link of place 0
 
-Nothing is late, doubled or out of order here, so that a test goes the same course each time. Members that live with
-all of that are simulated elsewhere. Used by one thread.
+Nothing is late, doubled or out of order here, so that a test takes the same course each time. Members that must cope
+with all of that are simulated elsewhere. Used by one thread.
 """
 
 from collections import Counter, deque
@@ -18,18 +18,18 @@ from neli_router.protocols.protocol import Notice
 __all__ = ["MAIL_MAX", "MemoryLink", "MemoryNetwork"]
 
 MAIL_MAX = 2000
-"""Datagrams that wait for a place which takes none. A real socket drops what is more, too."""
+"""Datagrams that wait for a place which takes none. A real socket drops the excess, too."""
 
 
 class MemoryNetwork:
-    """So many places, each with a disk, and at most one link each."""
+    """A number of places, each with a disk, and at most one link each."""
 
     def __init__(self, size: int) -> None:
         self.disks = [b""] * size
         self.links: list[MemoryLink | None] = [None] * size
 
     def open(self, place: int, clock: Clock, is_cut: Callable[[], bool] = lambda: False) -> "MemoryLink":
-        """The link of `place`; the one that it had before is closed."""
+        """The link of `place`. Closes the link that it had before."""
         if (before := self.links[place]) is not None:
             before.close()
         link = self.links[place] = MemoryLink(self, place, clock, is_cut)
@@ -80,7 +80,7 @@ class MemoryLink:
         return bool(self._mail)
 
     def wait(self, timeout: float) -> None:
-        """Return at once: whoever turns the clock waits."""
+        """Return immediately: the caller that turns the clock does the waiting."""
         self._require_open()
 
     def take(self) -> list[Heard | Notice]:
@@ -96,14 +96,14 @@ class MemoryLink:
         target = self._network.links[to]
         self._counts["unsent" if target is None else "sent"] += 1
         if target is not None and not (self.is_cut() or target.is_cut()):
-            target._mail.append(Heard(self.place, body))  # noqa: SLF001 - of the same kind.
+            target._mail.append(Heard(self.place, body))  # noqa: SLF001 - an object of the same class.
 
     def keep(self, memory: bytes) -> None:
         self._require_open()
         self._network.disks[self.place] = memory
 
     def wake(self) -> None:
-        """Nothing: no other thread waits."""
+        """Do nothing: no other thread waits."""
 
     def close(self) -> None:
         self._closed = True

@@ -1,17 +1,17 @@
-"""The names of the peers: which addresses each has now. Threads ask, so that no member ever waits for a name server.
+"""The current addresses of each peer's name. Separate threads ask, so that no member ever waits for a name server.
 
     (host, port) --resolve, in threads--> addresses --> the link, whenever it sends
-                    ^-- every SILENT_EVERY seconds for a peer that is silent, and every CALM_EVERY for all others
+                    ^-- every SILENT_EVERY seconds for a silent peer, and every CALM_EVERY seconds for all others
 
-A peer that moved is silent at its old address, so its name is asked soon. One that does not resolve keeps the addresses
-that it had: a name server that is away is no reason to stop speaking to peers that are there. It is told once, and once
-more when it resolves again. Hosts that are written as numbers are asked for once, and take no thread.
+A peer that moved is silent at its old address, so its name is asked for soon. A name that does not resolve keeps the
+addresses that it had: an unreachable name server should not stop us from talking to reachable peers. This is reported
+once, and once more when the name resolves again. Numeric hosts are asked for once, and take no thread.
 
-A question may hang for as long as a name server does not answer. So there are a few threads, and no name is asked for
-by two of them at once.
+A question may hang for as long as a name server does not answer. So there are a few threads, and no two of them ask for
+the same name at the same time.
 
-Name servers give several addresses in an order that changes. The addresses that were known keep theirs: the link counts
-on which of them a peer answers at.
+Name servers return several addresses in changing order. Known addresses keep their order: the link relies on which of
+them a peer answers at.
 """
 
 import socket
@@ -28,22 +28,22 @@ __all__ = ["SILENT_EVERY", "THREADS_MAX", "PeerNames", "Resolve", "SocketAddress
 
 SILENT_EVERY = 3.0
 CALM_EVERY = 60.0
-"""Seconds between two questions for one name. More often finds a peer sooner that moved, and asks the name server
-more: it is asked for each silent peer, on each member."""
+"""Seconds between two questions for one name. A shorter time finds a moved peer sooner, and loads the name server more:
+each member asks it for each silent peer."""
 
 THREADS_MAX = 8
-"""As many names that hang at once do not delay the others. More costs threads that do nothing, in a long list."""
+"""Up to this many hanging names do not delay the others. In a long list, a higher number costs idle threads."""
 
 JOIN_MAX = 1.0
-"""Seconds that `close` waits for all threads. One may be inside a question that nobody can end; it asks no other."""
+"""Seconds that `close` waits for all threads. One may be inside a question that cannot be stopped; it asks no other."""
 
 NEWS_MAX = 1000
 
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
-"""As a socket of IPv4 or of IPv6 has it. The host is a number."""
+"""The form that a socket of IPv4 or of IPv6 uses. The host is a number."""
 
 Resolve = Callable[[str, int], Sequence[SocketAddress]]
-"""The addresses of a host, best first. Raises OSError if there are none, or nobody tells."""
+"""The addresses of a host, best first. Raises OSError if there are none, or if no name server answers."""
 
 
 def resolve(host: str, port: int) -> list[SocketAddress]:
@@ -61,7 +61,7 @@ def reason_of(error: OSError | UnicodeError) -> str:
 
 
 class PeerNames:
-    """The addresses of all places. Questions and `news` are for one thread; the asking is done by others."""
+    """The addresses of all places. One thread reads addresses and `news`; other threads do the asking."""
 
     def __init__(self, places: Sequence[tuple[str, int]], *, resolve: Resolve, clock: Clock) -> None:
         self._places, self._resolve, self._clock = tuple(places), resolve, clock
@@ -90,7 +90,7 @@ class PeerNames:
         return self._found.get(place, ())
 
     def news(self) -> list[Notice]:
-        """What came to light since the last call."""
+        """The notices since the last call."""
         return [self._news.popleft() for _ in range(len(self._news))]
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class PeerNames:
             self._ended.wait(SILENT_EVERY / 3)
 
     def _claimed(self) -> int | None:
-        """A place whose name is due, for the thread that calls and no other."""
+        """A place whose name is due, claimed for the calling thread alone."""
         with self._claiming:
             for i in self._named if not self._ended.is_set() else ():
                 every = SILENT_EVERY if i in self.silent or i in self._lost else CALM_EVERY
@@ -122,7 +122,7 @@ class PeerNames:
             found = self._resolve(host, port)
             if not found:
                 raise OSError("it has no address")
-        except (OSError, UnicodeError) as error:  # A name may be one that cannot be written for a name server.
+        except (OSError, UnicodeError) as error:  # A name may be one that cannot be encoded for a name server.
             if place not in self._lost:
                 self._lost.add(place)
                 self._news.append(Notice("peers.unresolved", {"peer": peer, "error": reason_of(error)}))

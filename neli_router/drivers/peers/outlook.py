@@ -2,21 +2,21 @@
 
     link --heard, silent, refused, cards--.
                                           +--> Outlook --> metrics, pages, commands, look-ups
-    machine --leaders, terms -------------'       '--two of them--> notices: who fell silent, and whether a majority
-                                                                    is heard
+    machine --leaders, terms -------------'       '--two of them--> notices: which peer fell silent, and whether a
+                                                                    majority is heard
 
-No protocol decides by it. A machine has its own reasons to miss a leader, and under `term` a member that follows hears
-nothing of the others that follow. The link asks each peer for an answer all the same, and so it knows about all.
+No protocol decides by the outlook. A machine has its own reasons to miss a leader, and under `term` a member that
+follows hears nothing from the other followers. The link asks each peer for an answer anyway, so it knows about all.
 
     alive     it answers
     one-way   it is heard, and does not answer: it has just started, or what is sent to it is lost
     refused   what comes from it is refused: it has another key, another list, another lease
     silent    it neither answers nor is heard
-    unknown   it was not asked for long enough
+    unknown   it has not been asked for long enough
 
-A majority here is of those that answer. It is what an operator can mend. Whether there is a leader is another fact.
-Where not all elect together (replicas of a partition, first-class citizens), what is counted is the electorate that is
-nearest to having no majority, or furthest from one.
+A majority here means a majority of the peers that answer, because that is what an operator can fix. Whether there is a
+leader is a separate fact. If not all peers elect together (replicas of a partition, first-class citizens), the outlook
+counts the electorate that is nearest to having no majority, or furthest from one.
 """
 
 from collections import Counter
@@ -31,15 +31,16 @@ from neli_router.protocols.protocol import Notice
 __all__ = ["ONE_WAY_MAX", "WHY", "Outlook", "PeerState", "answering", "news_between", "too_few", "why_led"]
 
 ONE_WAY_MAX = 2.9
-"""Seconds: a silent peer that was heard within them lives, and hears nothing: it asks us once a second. More, and one
-that has just died would be taken for such a one: it is silent three seconds after its death at the earliest."""
+"""Seconds. A silent peer that was heard within this time is alive, but hears nothing: it asks us once a second. With a
+higher value, a peer that has just died would be taken for one of these: it turns silent three seconds after its death
+at the earliest."""
 
 PeerState = Literal["alive", "one-way", "refused", "silent", "unknown", "here"]
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """As of `at`, on the clock of this host."""
+    """The outlook as of `at`, on the clock of this host."""
 
     at: float
     began: float
@@ -47,25 +48,25 @@ class Outlook:
     peers: tuple[str, ...]
     me: int
     heard_at: Mapping[int, float]
-    """Place -> when it was heard last; without those never heard."""
+    """Place -> when it was heard last; without the places that were never heard."""
     silent: frozenset[int]
     refusals: Mapping[int, str]
-    """Place -> why what it says is refused now."""
+    """Place -> why its datagrams are refused now."""
     leaders: tuple[Led | None, ...]
-    """By partition, as this member believes; None for one that it takes no part in."""
+    """By partition, as this member believes; None for a partition that it takes no part in."""
     transitions: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """(role, cause) -> how often this member came to that role."""
+    """(role, cause) -> how often this member entered that role."""
     leader_changes: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
-    """The link's."""
+    """The counts of the link."""
     cards: Mapping[int, PeerCard] = field(default_factory=dict)
-    """Place -> its word of itself, also this member's own; without those that said nothing."""
+    """Place -> that member's word about itself, this member's own included; without members that said nothing."""
     electorates: Collection[tuple[int, ...]] = ()
-    """The sets of places that elect together: a leader needs a majority of its set. None is the whole list."""
+    """The sets of places that elect together: a leader needs a majority of its set. No set means the whole list."""
 
     @property
     def voters(self) -> tuple[int, ...]:
-        """The electorate that lacks most for a majority, or has fewest to spare."""
+        """The electorate that is furthest from a majority, or has the fewest votes to spare."""
         return self._weakest(("alive", "here"))
 
     @property
@@ -75,12 +76,12 @@ class Outlook:
 
     @property
     def alive(self) -> int:
-        """How many of the `voters` are alive; this member counts as one that is."""
+        """How many of the `voters` are alive. This member counts as alive."""
         return sum(self.state(place) in ("alive", "here") for place in self.voters)
 
     @property
     def why_unled(self) -> str:
-        """Why partitions have no leader that this member knows; empty if each has one."""
+        """Why partitions have no leader that this member knows of; empty if each has one."""
         unled = [led.reason for led in self.leaders if led is not None and led.leader is None]
         if not unled:
             return ""
@@ -90,7 +91,7 @@ class Outlook:
 
     @property
     def hears_majority(self) -> bool | None:
-        """Whether every electorate has a majority that is alive; None as long as it cannot be told."""
+        """Whether every electorate has a majority that is alive; None while that is unknown."""
         if self.alive >= self.quorum:
             return True
         able: Collection[PeerState] = ("alive", "here", "unknown")
@@ -98,7 +99,7 @@ class Outlook:
         return None if 2 * sum(self.state(place) in able for place in weakest) > len(weakest) else False
 
     def votes(self, place: int) -> bool:
-        """Whether it elects anything."""
+        """Whether the peer at `place` elects anything."""
         return not self.electorates or any(place in voters for voters in self.electorates)
 
     def _weakest(self, able: Collection[PeerState]) -> tuple[int, ...]:
@@ -118,24 +119,24 @@ class Outlook:
         return "one-way" if heard_at is not None and self.at < heard_at + ONE_WAY_MAX else "silent"
 
     def silent_for(self, place: int) -> float:
-        """Seconds since it was heard last, or since this member began to listen."""
+        """Seconds since the peer was heard last, or since this member began to listen."""
         return 0.0 if place == self.me else max(0.0, self.at - self.heard_at.get(place, self.began))
 
 
 def answering(alive: int, voters: int, peers: int) -> str:
-    """How many of those that elect together answer, as a clause."""
+    """How many of the peers that elect together answer, as a clause."""
     if voters == peers:
         return f"{alive} of {peers} peers answer, this one included"
     return f"of {voters} peers that elect together, {alive} answer"
 
 
 def too_few(alive: int, quorum: int, voters: int, peers: int) -> str:
-    """That so many are no majority, as a clause."""
+    """A clause: too few peers answer for a majority."""
     return f"{answering(alive, voters, peers)}, and it takes {quorum} to elect a leader"
 
 
 def why_led(outlook: Outlook, partition: int, term: int | None) -> str:
-    """Why `partition` got the leader of `term`, or has none if that is None; empty if this member does not know."""
+    """Why `partition` got the leader of `term`, or has none if `term` is None; empty if this member does not know."""
     led = outlook.leaders[partition] if partition < len(outlook.leaders) else None
     if led is None or (led.leader is None) is not (term is None) or (term is not None and led.term != term):
         return ""
@@ -143,7 +144,7 @@ def why_led(outlook: Outlook, partition: int, term: int | None) -> str:
 
 
 def news_between(before: Outlook | None, after: Outlook) -> list[Notice]:
-    """What people should know of the change. Before the first outlook nothing was known of anybody."""
+    """The notices to show people for this change. Before the first outlook no peer's state was known."""
     news: list[Notice] = []
     if before is None:
         before = replace(after, heard_at={}, silent=frozenset(), refusals={})
@@ -151,7 +152,7 @@ def news_between(before: Outlook | None, after: Outlook) -> list[Notice]:
         was, state = before.state(place), after.state(place)
         if state == "alive" and was in WHY:
             news.append(Notice("peers.alive", {"peer": peer}))
-        elif state in WHY and was not in WHY and state != "refused":  # Of refusals, link and machine tell themselves.
+        elif state in WHY and was not in WHY and state != "refused":  # Link and machine report refusals themselves.
             fields: dict[str, object] = {"peer": peer, "why": WHY[state]}
             if state == "silent":
                 fields["seconds"] = round(after.silent_for(place), 1)

@@ -6,18 +6,19 @@
      ^                                                                                                |
      '----------------------------------- keep, send -------------------------------------------------'
 
-Two orders matter, and both are here. The clock is read *after* the datagrams are taken: a supporter promises its leader
-not to help another until so long after it heard it. If this thread stopped between a reading and the datagram, the
-promise would begin before the leader had even spoken, and end before the leader's lease. And effects are carried out in
-their order, so that a vote is on disk before it is sent. If it cannot be kept, nothing behind it is done, and the error
-ends the member.
+Two orderings matter, and both are kept here. The clock is read *after* the datagrams are taken: a supporter promises
+its leader not to help another until some time after it heard the leader. If this thread read the clock first, and then
+stopped before it took the datagram, the promise would begin before the leader had even spoken, and end before the
+leader's lease. And effects are carried out in order, so that a vote is on disk before it is sent. If the vote cannot be
+kept, nothing behind it is done, and the error ends the member.
 
-*A turn waits for the disk once.* When a group starts, hundreds of votes come in one turn. If each waited for the disk,
-answers would be so late that elections fail, and failed elections make more votes. So what is said behind something
-that is to be kept is held until the turn ends: then the newest memory is kept, in which all older ones are, and
-everything behind it is sent. What the program loses is told at once, unless it has not heard yet that it has it.
+*A turn waits for the disk once.* When a group starts, one turn may bring hundreds of votes. If each vote waited for the
+disk, answers would be so late that elections fail, and failed elections make more votes. So anything said after
+something that is to be kept is held until the turn ends. Then the newest memory is kept, which includes all older ones,
+and everything behind it is sent. The program learns immediately what it loses, unless it has not learned yet that it
+has it.
 
-It has no thread and no clock of its own, as the pump of a ledger has none.
+Like a ledger's pump, it has no thread and no clock of its own.
 """
 
 from collections import deque
@@ -31,16 +32,16 @@ from neli_router.protocols.protocol import TICK, Acquired, Fenced, Machine, News
 __all__ = ["PeerPump"]
 
 WAIT_MAX = 0.5
-"""The longest wait for news: the link has silent peers to look after, too."""
+"""The longest wait for news, in seconds: the link has silent peers to look after, too."""
 
 PeerMachine = TypeVar("PeerMachine", bound=Machine[PeerInput, PeerEffect])
 
 
 class PeerPump(Generic[PeerMachine]):
-    """Drives `machine`. `turn` belongs to one thread; `post` may be called from any.
+    """Drives `machine`. Only one thread may call `turn`; any thread may call `post`.
 
-    `publish` is called after every step, before its effects; `explain` gets the effects before that. `tell` gets every
-    effect that is not for the link, and what the link has to say.
+    `publish` is called after every step, before the step's effects, and `explain` gets those effects before that.
+    `tell` gets every effect that is not for the link, and the link's notices.
     """
 
     def __init__(
@@ -57,16 +58,16 @@ class PeerPump(Generic[PeerMachine]):
         self._publish, self._tell, self._explain = publish, tell, explain
         self._inbox: deque[PeerInput] = deque()
         self._memory: Keep | None = None
-        """What is to be kept before anything of `_behind` is done."""
+        """The memory that must be kept before anything in `_behind` is done."""
         self._behind: list[Send | Acquired] = []
 
     def post(self, event: PeerInput) -> None:
-        """Let the machine take `event` soon. From any thread."""
+        """Let the machine take `event` soon. Callable from any thread."""
         self._inbox.append(event)
         self._link.wake()
 
     def turn(self) -> None:
-        """One bounded piece of work: the inbox, and all that has come."""
+        """Do one bounded piece of work: the inbox, and everything that has arrived."""
         for _ in range(len(self._inbox)):
             self._step(self._inbox.popleft())
         self._settle()
@@ -84,7 +85,7 @@ class PeerPump(Generic[PeerMachine]):
         self._settle()
 
     def _step(self, event: PeerInput) -> None:
-        now = self._clock()  # After `event` was taken: see above.
+        now = self._clock()  # Read after `event` was taken: see above.
         effects = self.machine.step(event, now)
         if effects:
             self._explain(effects)

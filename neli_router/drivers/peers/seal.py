@@ -1,4 +1,4 @@
-"""The seal: a datagram that says who sent it, to whom, in which group, in whose lifetime, and how many before it.
+"""The seal: a datagram that says who sent it, to whom, in which group, in which lifetime, and how many came before it.
 
     | magic version kind size sender receiver | group list mark | session echo counter | length | body | MAC |
       NELP  1       0..2 N    place  place      8     8    8      8       8    8         2        ..1200  16
@@ -7,34 +7,37 @@
                Answer   b -> a   "your (s, counter): echo my challenge c from now on"
                Body     a -> b   echo = c: taken, once.   Any other echo: not taken, and Answered
 
-All peers share one key, and with it they seal every byte (blake2b, keyed). So whoever holds the key may say anything,
-in anybody's name, and nobody else anything. Nothing is encrypted. BLAKE2b takes a key by itself, so nothing is wrapped
-around it: HMAC is for hashes that take none.
+All peers share one key, and with it they seal every byte (blake2b, keyed). So a holder of the key may say anything, in
+any peer's name, and without the key nothing can be said. Nothing is encrypted. BLAKE2b is keyed natively, so nothing is
+wrapped around it: HMAC is for hashes that take no key.
 
 *Why no replay is taken.* For each peer this member draws a challenge, a random number, and takes only bodies that echo
-it. A session, which is one process of a peer, learns it by asking. The challenge is drawn anew whenever another session
-takes the place, so whatever an older one sent, before this process started or after, echoes a number that is no more.
-Within a session a counter tells what was taken, in a window of so many; what is older than the window is not taken.
+it. A session, which is one process of a peer, learns the challenge by asking. A new challenge is drawn whenever another
+session takes the place. So everything that an older session sent, before this process started or after, echoes a number
+that is no longer valid. Within a session, a counter and a window of WINDOW counters show which datagrams were taken; a
+datagram older than the window is not taken.
 
-*Why no Answer deceives.* It quotes session and counter of the datagram that it answers, and of two Answers only that
-with the higher counter counts. One from before this process cannot quote its session. One that was held back can make
-bodies be sent in vain until the next Answer, which comes at once, and no more.
+*Why no Answer deceives.* An Answer quotes the session and the counter of the datagram that it answers, and of two
+Answers only the one with the higher counter counts. An Answer from before this process cannot quote its session. An
+Answer that was held back can only make bodies be sent without effect until the next Answer, which comes immediately.
 
 *A session that was replaced does not come back.* A process that takes the place of another has answered a challenge, so
-it lives, and the one before it should not. If that asks again it is told so, by the mark of an Answer, and stops. This
-is how two processes of one id are found, on whatever hosts they are. The last few such sessions are remembered.
+it is alive, and the earlier process should not be. If the earlier one asks again, the mark of an Answer notifies it
+that it was replaced, and it stops. This is how two processes with one id are detected, on whatever hosts they run. The
+last few replaced sessions are remembered.
 
-All state is bounded: a few numbers for each peer in the list, and nothing for a stranger. Answering costs the sender of
-a replay one datagram for each of ours, which goes to the peer's own address. It has 100 bytes, and the shortest that is
-answered has 75. No Answer is answered.
+All state is bounded: a few numbers for each peer in the list, and nothing for a stranger. A sender of replays causes
+one datagram of ours for each of its own, and ours goes to the peer's own address. Ours has 100 bytes, and the shortest
+that is answered has 75. No Answer is answered.
 
-An Ask that is taken brings a word of its sender, for people (`card.py`). Older releases ignore it, and send none. One
-that is not taken is a sign of life all the same, the only one of a peer to which nothing gets through. It may be a
-replay. So it counts only if it is the newest of its session, and people are told no more for it than that the peer is
-heard and does not answer. Whoever recorded a whole session can have that said of a dead peer, for as long as it spoke.
+An Ask that is taken brings a word of its sender, for people (`card.py`). Older releases ignore the word, and send none.
+An Ask that is not taken is still a sign of life, and the only one of a peer to which nothing gets through. It may be a
+replay. So it counts only if it is the newest of its session, and it shows people no more than that the peer is heard
+and does not answer. An attacker who recorded a whole session can have that shown for a dead peer, for as long as the
+session lasted.
 
-A body is told to its sender as lost where it can be: an Answer quotes the very datagram that was refused, so the link
-sends that body again. It is not taken twice, because it was not taken.
+If possible, the sender learns that a body was lost: an Answer quotes the very datagram that was refused, so the link
+sends that body again. The body is not taken twice, because the first datagram was not taken.
 """
 
 import hashlib
@@ -57,21 +60,21 @@ MAC_SIZE = 16
 ANSWER = struct.Struct(">QQQ?")
 
 DATAGRAM_MAX = HEADER.size + BODY_MAX + MAC_SIZE
-"""Bytes of the longest datagram, which fits into every Ethernet frame, through most tunnels."""
+"""Bytes of the longest datagram, which fits into every Ethernet frame and through most tunnels."""
 
 WINDOW = 1024
-"""Counters below the highest of a session within which each is taken once, in whatever order. More costs 8 bytes for 64
-and a peer; fewer would lose datagrams that a network brings out of order."""
+"""Counters below the highest of a session within which each is taken once, in any order. Each 64 more cost 8 bytes for
+each peer; fewer would lose datagrams that a network delivers out of order."""
 
 RESENT_MAX = 4
 """Bodies to one peer that are held until it is known whether it takes them: what one step of a machine says to it."""
 
 RETIRED_MAX = 16
-"""Sessions of one place that are remembered as replaced. Each took a process of that peer to live and answer."""
+"""Sessions of one place that are remembered as replaced. Each needed a process of that peer to live and answer."""
 
 ASKING_MAX = 16
-"""Sessions of one place of which is remembered how far they have asked in vain. More keeps out the replays of one who
-has recorded more sessions, and costs some hundred bytes for each."""
+"""Sessions of one place for which the highest counter of their untaken Asks is remembered. More keeps out the replays
+of an attacker who has recorded more sessions, and costs some hundred bytes for each."""
 
 BODY, ASK, TOLD = range(3)
 
@@ -81,7 +84,7 @@ class Flaw(Enum):
 
     TRUNCATED = "it is shorter than it says, or than any can be"
     OVERSIZED = "it is longer than any can be"
-    FOREIGN = "it is no datagram of a peer"
+    FOREIGN = "it is not a peer's datagram"
     VERSION = "it is of a newer version: update this host"
     GROUP = "it is of another group"
     KEY = "it was sealed with another key, or changed on its way"
@@ -97,7 +100,7 @@ class Flaw(Enum):
 
 
 class Content(Enum):
-    """What a datagram that was opened turned out to be, for the link."""
+    """The kind of a datagram that was opened, for the link."""
 
     BODY = "a body to take"
     NOTHING = "nothing to take"
@@ -109,37 +112,37 @@ class Content(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Unsealed:
-    """What came of one datagram. `sender` is a place only if the seal is right; -1 is a stranger."""
+    """The result for one datagram. `sender` is a place only if the seal is right; -1 is a stranger."""
 
     content: Content = Content.NOTHING
     flaw: Flaw | None = None
     sender: int = -1
     body: bytes = b""
-    """Or the word, of an Ask."""
+    """Or the word, in case of an Ask."""
     size: int = 0
-    """How many peers are in the sender's list, if that is why it was refused."""
+    """How many peers are in the sender's list, if that is why the datagram was refused."""
     reply: bytes = b""
-    """To be sent to `sender` at once: an Answer, or a body again."""
+    """To be sent to `sender` immediately: an Answer, or a body again."""
 
 
 @dataclass(slots=True)
 class _Peer:
-    """What this member knows of one place."""
+    """This member's knowledge of one place."""
 
     # Its datagrams to us
     session: int = 0
-    """0 is none: nothing of it was taken yet."""
+    """0 means none: nothing from it was taken yet."""
     challenge: int = 0
-    """Which `session` echoes."""
+    """The challenge that `session` echoes."""
     offered: int = 0
-    """Which any other session must echo to take the place."""
+    """The challenge that any other session must echo to take the place."""
     highest: int = 0
     seen: int = 0
     """Bit i: the counter `highest` - i was taken."""
     retired: deque[int] = field(default_factory=lambda: deque(maxlen=RETIRED_MAX))
     asking: dict[int, int] = field(default_factory=dict)
-    """Session -> the highest counter of its Asks that were not taken, and the session that asked last at the end."""
-    # Ours to it
+    """Session -> the highest counter of its Asks that were not taken. The session that asked last is at the end."""
+    # Our datagrams to it
     echo: int = 0
     sent: int = 0
     answered: int = 0
@@ -149,13 +152,13 @@ class _Peer:
 
 
 def derived_key(secret: bytes, group: str) -> bytes:
-    """The key of one group. A key file may serve several groups, and its bytes may be many or few."""
+    """The key of one group. A key file may serve several groups, and may hold many bytes or few."""
     inner = hashlib.blake2b(secret, digest_size=32, person=b"neli peers").digest()
     return hashlib.blake2b(group.encode(), digest_size=32, key=inner, person=b"neli group").digest()
 
 
 class Seal:
-    """One member's side of all conversations. Not thread-safe. `draw` gives 64 random bits that nobody can guess."""
+    """One member's side of all conversations. Not thread-safe. `draw` returns 64 random, unpredictable bits."""
 
     def __init__(
         self, key: bytes, *, group: str, peers: tuple[str, ...], mark: bytes, me: int, draw: Callable[[], int]
@@ -166,7 +169,7 @@ class Seal:
         self._peers = [_Peer(offered=self._random()) for _ in peers]
 
     def ask(self, to: int, word: bytes = b"") -> bytes:
-        """A datagram that has `to` tell what to echo. It brings `word`, if `to` knows this session."""
+        """A datagram that makes `to` answer with its challenge. It brings `word`, if `to` knows this session."""
         assert len(word) <= BODY_MAX, f"a word has at most {BODY_MAX} bytes, this one {len(word)}"
         return self._sealed(to, ASK, word)
 
@@ -178,16 +181,16 @@ class Seal:
         return sealed
 
     def knows(self, to: int) -> bool:
-        """Whether `to` has told what to echo."""
+        """Whether the challenge of `to` is known."""
         return self._peers[to].echo != 0
 
     def open(self, datagram: bytes) -> Unsealed:
-        """Judge one datagram, from whomever."""
+        """Judge one datagram, from any sender."""
         if len(datagram) > DATAGRAM_MAX:
             return Unsealed(flaw=Flaw.OVERSIZED)
         if datagram[:4] != MAGIC[: len(datagram)]:
             return Unsealed(flaw=Flaw.FOREIGN)
-        if len(datagram) > 4 and datagram[4] > VERSION:  # Before its length: newer ones may have another form.
+        if len(datagram) > 4 and datagram[4] > VERSION:  # Checked before the length: newer ones may have another form.
             return Unsealed(flaw=Flaw.VERSION)
         if len(datagram) < HEADER.size + MAC_SIZE:
             return Unsealed(flaw=Flaw.TRUNCATED)
@@ -197,7 +200,7 @@ class Seal:
             return Unsealed(flaw=Flaw.FOREIGN)
         if len(datagram) != HEADER.size + length + MAC_SIZE:
             return Unsealed(flaw=Flaw.TRUNCATED)
-        # Before the seal: without a key file, the key is drawn from the group's name, so that all else looks forged.
+        # Before the seal: without a key file, the key derives from the group's name, so all else would look forged.
         if group != self._marks[0]:
             return Unsealed(flaw=Flaw.GROUP)
         if not hmac.compare_digest(datagram[-MAC_SIZE:], self._mac(datagram[:-MAC_SIZE])):
@@ -225,7 +228,7 @@ class Seal:
             if not _take(peer, counter):
                 return Unsealed(flaw=Flaw.REPLAYED, sender=sender)
         elif echo == peer.offered:
-            # This session has just answered a challenge that none before it knew.
+            # This session has just answered a challenge that no earlier session knew.
             if peer.session not in (0, session):
                 peer.retired.append(peer.session)
             peer.session, peer.challenge, peer.offered = session, echo, self._random()
@@ -240,7 +243,7 @@ class Seal:
 
     def _answer(self, to: int, session: int, counter: int, flaw: Flaw | None) -> Unsealed:
         peer = self._peers[to]
-        # A session that holds the place goes on as it does: a new challenge would void what it has on the way.
+        # A session that holds the place keeps its challenge: a new one would void what it has on the way.
         challenge = peer.challenge if session == peer.session else peer.offered
         told = ANSWER.pack(session, counter, challenge, flaw is Flaw.REPLACED)
         return Unsealed(flaw=flaw, sender=to, reply=self._sealed(to, TOLD, told))
@@ -259,8 +262,8 @@ class Seal:
             return Unsealed(Content.REPLACED, sender=sender)
         peer.echo = challenge
         again = next((held for held in peer.held if held[0] == counter), None)
-        # Once: no counter is quoted twice, and what is sent again is not held. Else two processes of one id, each of
-        # which voids the challenge of the other, would have it sent for ever.
+        # Sent again only once: no counter is quoted twice, and a body that is sent again is not held. Otherwise two
+        # processes of one id, each of which voids the challenge of the other, would have it sent forever.
         reply = self._sealed(sender, BODY, again[1]) if again is not None else b""
         return Unsealed(Content.HEARD, sender=sender, reply=reply)
 
@@ -287,14 +290,14 @@ class Seal:
         return hashlib.blake2b(text, digest_size=MAC_SIZE, key=self._key).digest()
 
     def _random(self) -> int:
-        return self._draw() or 1  # 0 is no session, and no challenge.
+        return self._draw() or 1  # 0 means no session, and no challenge.
 
 
 def _take(peer: _Peer, counter: int) -> bool:
-    """Whether `counter` is new, which it is no more."""
+    """Whether `counter` is new. From now on it counts as taken."""
     ahead = counter - peer.highest
     if ahead > 0:
-        # Compared before shifting: a counter that jumps far must not make a number of as many bits.
+        # Compared before shifting: a counter that jumps far must not make a number with as many bits.
         peer.seen = (peer.seen << ahead | 1) & ((1 << WINDOW) - 1) if ahead < WINDOW else 1
         peer.highest = counter
         return True

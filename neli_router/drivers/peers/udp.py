@@ -1,30 +1,31 @@
-"""The link over UDP: one member's sockets, its seal and its memory, as the port of peers wants them.
+"""The link over UDP: one member's sockets, its seal and its memory, behind the peers' port.
 
     names --addresses--> sockets <--sealed datagrams--> network
     seal ---------------'   |
     memory                  '--take--> Heard, and Notices of what was refused
 
-The sockets are bound to the very addresses that `me` has, and never shared. So two processes of one id cannot both run
-on one network, and one that is not on its host is told so at once. Behind a translated address nobody can bind to it;
-there `bind=` says where to listen, and two processes of one id find out by their peers (`seal.py`).
+The sockets are bound to exactly the addresses that `me` has, and never shared. So two processes of one id cannot both
+run on one network, and a member that is not on its host fails immediately. Behind a translated address, no process can
+bind to it. There `bind=` says where to listen, and two processes of one id are detected through their peers
+(`seal.py`).
 
-Without a key nothing leaves loopback, and nothing is heard from elsewhere. The list is judged by its text
-(`address.py`), but a name such as `localhost` leads where this host's resolver says, and it may say another thing
+Without a key, nothing leaves loopback, and nothing is heard from elsewhere. The list is judged by its text
+(`address.py`), but this host's resolver decides where a name such as `localhost` leads, and its answer may change
 later. So each address is judged, too, before it is listened at or sent to.
 
-Nothing here waits but `wait`: sockets do not block, and names are asked for in threads (`names.py`). What a network
-may do is no error: a datagram that cannot be sent is lost, as it might have been on its way.
+Nothing here waits except `wait`: sockets do not block, and names are asked for in threads (`names.py`). Nothing that a
+network may do is an error: a datagram that cannot be sent is lost, as it might have been on its way.
 
-Each peer is asked for an Answer now and then, and one that gives none is *silent*: its name is asked again, and another
-of its addresses is tried. That a peer is heard does not count. One that moved hears nothing at its old address, and may
-speak all the time.
+Each peer is asked for an Answer now and then, and a peer that gives none is *silent*: its name is asked for again, and
+another of its addresses is tried. Hearing a peer does not count. A peer that moved hears nothing at its old address,
+and may speak all the time.
 
-*What people are told.* Each reason for a refusal once in a while, for each peer: a stranger could fill a disk with log
-lines otherwise. A network may bring a datagram twice, a process that starts does not know its challenge yet, and
-whoever recorded something of a session that was replaced may send it again, so these are told when there are many.
+*Notices.* Each reason for a refusal is reported once in a while, for each peer: otherwise a stranger could fill a disk
+with log lines. A network may deliver a datagram twice, a process that starts does not know its challenge yet, and an
+attacker who recorded something of a replaced session may send it again. So these are reported only when there are many.
 
-Whatever has no good seal may come from anybody who forges a peer's address. So as long as a peer is heard, nothing that
-is refused is laid to it. One that has another key is not heard.
+A datagram without a good seal may come from anyone who forges a peer's address. So as long as a peer is heard, no
+refusal is attributed to it. A peer with another key is not heard.
 """
 
 import contextlib
@@ -52,18 +53,17 @@ from neli_router.protocols.protocol import Notice
 __all__ = ["PeerSockets", "look_at_votes", "my_place", "open_link", "read_key", "try_to_listen"]
 
 TAKE_MAX = 256
-"""Datagrams that one `take` reads of each socket. Whoever floods us delays a step of the machine by some milliseconds,
-and no more."""
+"""Datagrams that one `take` reads from each socket. A flood can delay a step by some milliseconds."""
 
 BUFFER = 2**20
-"""Bytes that the kernel may hold for us while this thread is elsewhere; it may allow fewer."""
+"""Bytes that the kernel may hold for us while this thread is elsewhere; the kernel may allow fewer."""
 
 ASK_AFTER = 5.0
-"""Seconds after its last Answer that a peer is asked for another, again and again. A group of a hundred so takes twenty
-datagrams a second of each member; less often finds a peer later that has moved."""
+"""Seconds after a peer's last Answer until it is asked for another, again and again. In a group of a hundred, each
+member then sends twenty of these datagrams a second. Asking less often finds a moved peer later."""
 
 SILENT_AFTER = 3.0
-"""Seconds of asking in vain until a peer is silent."""
+"""Seconds of unanswered asking until a peer is silent."""
 
 LOOK_EVERY = 1.0
 
@@ -71,12 +71,12 @@ TELL_EVERY = 60.0
 """Seconds between two Notices of one kind about one peer."""
 
 MANY = 20
-"""Within TELL_EVERY, fewer datagrams that came twice, or from a process that has just started, are nobody's fault."""
+"""Within TELL_EVERY, fewer datagrams that came twice, or from a process that has just started, are normal."""
 
 USUAL = frozenset({Flaw.REPLAYED, Flaw.STALE, Flaw.REPLACED})
 
 NAMES_MAX = 3
-"""Names in one sentence; more are counted."""
+"""Names in one sentence; any others are only counted."""
 
 KEY_MIN, KEY_MAX = 16, 4096
 
@@ -84,7 +84,7 @@ STRANGER = -1
 
 
 def my_place(address: PeersAddress, *, resolve: Resolve = resolve) -> int:
-    """The place of this member in the list. Raises ConfigError if neither the address nor this host tells it."""
+    """The place of this member in the list. Raises ConfigError if neither the address nor this host determines it."""
     if address.me:
         return address.peers.index(address.me)
     mine, lost, why = [], [], ""
@@ -108,7 +108,7 @@ def my_place(address: PeersAddress, *, resolve: Resolve = resolve) -> int:
 
 
 def open_link(address: PeersAddress, *, mark: bytes, clock: Clock, resolve: Resolve = resolve) -> "PeerSockets":
-    """The link of this member. `mark`: all that peers must have alike, beside their group and their list.
+    """The link of this member. `mark`: everything that peers must have in common, besides their group and their list.
 
     Raises ConfigError and PeersUnusable. May wait for a name server, for this member's own name.
     """
@@ -121,8 +121,8 @@ def open_link(address: PeersAddress, *, mark: bytes, clock: Clock, resolve: Reso
         memory = KeptMemory(_folder(address), group=address.group, me=address.peers[place], mark=mark)
         undo.callback(memory.close)
         listed: Sequence[SocketAddress] = ()
-        if address.bind:  # Else it listens there.
-            with contextlib.suppress(OSError, UnicodeError):  # Only others may know that name.
+        if address.bind:  # Otherwise it listens at the listed address.
+            with contextlib.suppress(OSError, UnicodeError):  # Perhaps only other hosts know that name.
                 listed = resolve(*split_place(address.peers[place]))
         seal = Seal(
             key,
@@ -142,7 +142,7 @@ def open_link(address: PeersAddress, *, mark: bytes, clock: Clock, resolve: Reso
 
 
 def read_key(address: PeersAddress) -> bytes:
-    """What the peers' key is drawn from. Raises ConfigError."""
+    """The secret from which the peers' key is derived. Raises ConfigError."""
     if not address.key_file:
         if not address.is_loopback:
             raise ConfigError(
@@ -162,7 +162,7 @@ def read_key(address: PeersAddress) -> bytes:
 
 
 def try_to_listen(address: PeersAddress, *, resolve: Resolve = resolve) -> None:
-    """Listen as this member would, and let go at once. Raises ConfigError and PeersUnusable."""
+    """Listen like this member would, and stop immediately. Raises ConfigError and PeersUnusable."""
     for one in _bound(address, my_place(address, resolve=resolve), resolve):
         one.close()
 
@@ -175,7 +175,7 @@ def look_at_votes(address: PeersAddress, *, mark: bytes) -> Path:
 
 
 class PeerSockets:
-    """A `PeerLink`. `open_link` makes it."""
+    """A `PeerLink`. Use `open_link`."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class PeerSockets:
         self._at, self._place, self._seal, self._kept, self._clock = address, place, seal, memory, clock
         self._sockets, self._listed = list(sockets), listed
         self._mouths: dict[socket.AddressFamily, socket.socket] = {}
-        """Sockets that only send, to peers of the family in which this member has no address."""
+        """Sockets that only send, to peers of a family in which this member has no address."""
         self._others = [i for i in range(len(address.peers)) if i != place]
         now = clock()
         self._answered_at = dict.fromkeys(self._others, now - ASK_AFTER)
@@ -205,9 +205,9 @@ class PeerSockets:
         self._refusals: dict[int, str] = {}
         self._word = b""
         self._said = dict.fromkeys(self._others, b"")
-        """Place -> the word that it was sent last, as one whose session it knew."""
+        """Place -> the last word sent to it while it knew our session."""
         self._words: dict[int, bytes] = {}
-        # All are there from the start: a counter that only appears with its first event hides that event.
+        # All exist from the start: a counter that appears only with its first event hides that event.
         self._counts: Counter[str] = Counter(dict.fromkeys(("sent", "unsent", "taken"), 0))
         self._counts.update(dict.fromkeys((f"refused.{flaw.name.lower()}" for flaw in Flaw), 0))
         self._complaints = _Complaints()
@@ -220,7 +220,7 @@ class PeerSockets:
         self._closed = False
         self._names = PeerNames([split_place(peer) for peer in address.peers], resolve=resolve, clock=clock)
         self._sources = self._known_sources()
-        """Where datagrams of a peer come from -> its place. Renewed at each look: no stranger shall make us search."""
+        """Where datagrams of a peer come from -> its place. Renewed at each look: no stranger must make us search."""
         _links.add(self)
 
     # Questions
@@ -231,7 +231,7 @@ class PeerSockets:
 
     @property
     def place(self) -> int:
-        """This member's own, in the list."""
+        """This member's own place in the list."""
         return self._place
 
     @property
@@ -245,7 +245,7 @@ class PeerSockets:
     @property
     def heard_at(self) -> Mapping[int, float]:
         heard_at = dict(self._taken_at)
-        for place in self.silent & self._asking_at.keys():  # Who is alive is not said by what may be a replay.
+        for place in self.silent & self._asking_at.keys():  # Only for silent peers: an Ask may be a replay.
             heard_at[place] = max(self._asking_at[place], heard_at.get(place, -inf))
         return heard_at
 
@@ -278,7 +278,7 @@ class PeerSockets:
         near = ", ".join(spelled(address) for address in here if _is_loopback(address))
         if near and not self._at.is_loopback:
             found.append(
-                f"this member listens at {near}, an address of loopback, where no other host reaches it: mend what "
+                f"this member listens at {near}, an address of loopback, where no other host reaches it: fix what "
                 f"{self._at.peers[self._place]} is in /etc/hosts, or say with --bind HOST:PORT, or ?bind=HOST:PORT in "
                 "an address, where to listen"
             )
@@ -319,7 +319,7 @@ class PeerSockets:
                 except BlockingIOError:
                     break
                 except OSError:
-                    continue  # The network's word on something that was sent: it was lost, as others are.
+                    continue  # The network's error about something that was sent: it was lost, like others are.
                 self._judge(datagram, source, taken)
         if (now := self._clock()) >= self._look_at:
             self._look_at = now + LOOK_EVERY
@@ -347,13 +347,13 @@ class PeerSockets:
         self._names.close()
 
     def let_go(self) -> None:
-        """Close all descriptors. In a forked child that is all there is to do: the parent goes on with its own."""
+        """Close all descriptors. In a forked child nothing else is needed: the parent goes on with its own."""
         self._closed = True
         for one in (*self._sockets, *self._mouths.values(), self._ear, self._bell):
             one.close()
         self._kept.close()
 
-    # What comes
+    # Receiving
 
     def _judge(self, datagram: bytes, source: SocketAddress, taken: list[Heard | Notice]) -> None:
         opened = self._seal.open(datagram)
@@ -370,7 +370,7 @@ class PeerSockets:
             case Content.ASKED:
                 if opened.body:
                     self._words[opened.sender] = opened.body
-                else:  # An older release may have taken the place of one that said something.
+                else:  # A process of an older release may have replaced one that said something.
                     self._words.pop(opened.sender, None)
             case Content.ASKING:
                 self._asking_at[opened.sender] = now
@@ -399,7 +399,7 @@ class PeerSockets:
         place = sender if sender != STRANGER else self._sources.get(source[:2], STRANGER)
         is_heard = now < self._taken_at.get(place, -inf) + ASK_AFTER + SILENT_AFTER
         if is_heard and sender == STRANGER:
-            place = STRANGER  # Its address may be forged. That of a peer which is not heard is most often its own.
+            place = STRANGER  # Its address may be forged. A peer that is not heard most often sends from its own.
         if place != STRANGER and not is_heard and why not in USUAL:
             self._refusals[place] = reason
         times = self._complaints.note((reason, place), now, need=MANY if why in USUAL else 1)
@@ -415,7 +415,7 @@ class PeerSockets:
     def _known_sources(self) -> dict[tuple[str, int], int]:
         return {_identity(address): place for place in self._others for address in self._names.addresses(place)}
 
-    # What goes
+    # Sending
 
     def _put(self, to: int, datagram: bytes) -> None:
         addresses = self._allowed(to)
@@ -425,24 +425,24 @@ class PeerSockets:
             try:
                 mouths = self._mouths_for(target)
             except OSError:
-                continue  # This host has no such family, or no more sockets.
+                continue  # This host lacks that family, or has no sockets left.
             for mouth in mouths:
-                with contextlib.suppress(OSError):  # No route to it, or no room: another one may do.
+                with contextlib.suppress(OSError):  # No route to it, or no room: another address may do.
                     mouth.sendto(datagram, target)
                     self._counts["sent"] += 1
                     return
         self._counts["unsent"] += 1
 
     def _allowed(self, place: int) -> Sequence[SocketAddress]:
-        """The addresses of a place that may be used: off loopback none without a key."""
+        """The addresses of a place that may be used. Without a key, only those on loopback."""
         addresses = self._names.addresses(place)
         return addresses if self._at.key_file else [address for address in addresses if _is_loopback(address)]
 
     def _mouths_for(self, target: SocketAddress) -> Sequence[socket.socket]:
-        """The sockets to send from, best first: peers know this member by where it listens."""
+        """The sockets to send from, best first: peers know this member by the address where it listens."""
         family, is_near = _family(target), _is_loopback(target)
         if own := [one for one in self._sockets if one.family == family]:
-            # From loopback the kernel lets nothing leave this host.
+            # The kernel lets nothing that is sent from loopback leave this host.
             return sorted(own, key=lambda one: _is_loopback(one.getsockname()) is not is_near)
         if family not in self._mouths:
             self._mouths[family] = socket.socket(family, socket.SOCK_DGRAM)
@@ -484,7 +484,7 @@ class PeerSockets:
             try:
                 bound.append(_socket_at(address))
             except OSError as error:
-                # One of two addresses that never could be bound is not told again and again: it is no change.
+                # If one of two addresses could never be bound, that is not reported each time: nothing has changed.
                 if not any(_identity(address) in here for address in wanted) and (
                     times := self._complaints.note(("unbound", self._place), now)
                 ):
@@ -503,17 +503,17 @@ class PeerSockets:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise Closed(f"the link {self.address} was wanted", "it was closed before", "open it anew")
+            raise Closed(f"the link {self.address} was wanted", "it was closed before", "open it again")
 
 
 class _Complaints:
-    """How often each thing happened, and whether it is time to tell. As many as there are kinds and peers."""
+    """How often each thing happened, and whether a report is due. Bounded by the number of kinds and peers."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, int], tuple[float, int, bool]] = {}
 
     def note(self, what: tuple[str, int], now: float, *, need: int = 1) -> int:
-        """It happened once more. How often it did since it was told last, if it is to be told now; else 0."""
+        """Note one more occurrence. Returns the number since the last report, if a report is due now; else 0."""
         began, times, told = self._since.get(what, (now, 0, False))
         if now >= began + TELL_EVERY:
             began, told = now, False
@@ -549,7 +549,7 @@ def _bound(address: PeersAddress, place: int, resolve: Resolve) -> list[socket.s
         raise _unbound(text, f"its name does not resolve ({error})", "correct it, or ask again when it does") from None
     if not address.key_file and (far := [one for one in wanted if not _is_loopback(one)]):
         found = f"it leads off loopback ({', '.join(map(spelled, far))}), and the peers have no key"
-        remedy = "mend /etc/hosts; or name a key's file with --key-file PATH, or ?key_file=PATH, alike for all peers"
+        remedy = "fix /etc/hosts; or name a key's file with --key-file PATH, or ?key_file=PATH, alike for all peers"
         raise _unbound(text, found, remedy)
     bound: list[socket.socket] = []
     failed: OSError | None = None
@@ -569,7 +569,7 @@ def _bound(address: PeersAddress, place: int, resolve: Resolve) -> list[socket.s
     if failed is not None and failed.errno != errno.EADDRNOTAVAIL:
         raise _unbound(text, f"it cannot be listened at ({failed.strerror})", "correct it, or let this user do that")
     remedy = "start it on its own host, or say with --bind, or ?bind=HOST:PORT, where this host listens for it"
-    raise _unbound(text, f"that is no address of this host ({', '.join(map(spelled, wanted))})", remedy)
+    raise _unbound(text, f"that is not an address of this host ({', '.join(map(spelled, wanted))})", remedy)
 
 
 def _unbound(place: str, found: str, remedy: str) -> PeersUnusable:
@@ -608,4 +608,4 @@ def _identity(address: SocketAddress) -> tuple[str, int]:
 
 
 def _is_loopback(address: SocketAddress) -> bool:
-    return address[0].startswith("127.") or address[0] == "::1"  # As sockets spell it; this is asked at each datagram.
+    return address[0].startswith("127.") or address[0] == "::1"  # As sockets spell it; this runs for each datagram.

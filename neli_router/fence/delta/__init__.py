@@ -3,17 +3,17 @@
     table = FencedTable.create("/lake/prices", schema, layout)      makes it, or opens the one that is there
     table.raise_terms({3: 9})                                       a new owner, first of all
     table.progress()[3].batch                                       ... and then goes on after this batch
-    table.append(rows, {3: 9}, batch)                               lands once, or says why not
+    table.append(rows, {3: 9}, batch)                               lands once, or raises the reason
 
 `table` decides what lands, `staging` keeps the files of one commit together until they have landed, and `layouts`
-knows whether a table is one of ours. docs/fencing.md says how to use it, and docs/spark.md how Spark writes to it.
+recognizes our tables. docs/fencing.md explains how to use it, and docs/spark.md how Spark writes to it.
 """
 
 from neli_router.errors import MissingExtra
 
 try:
-    import deltalake  # noqa: F401 - Only whether it is there.
-    import pyarrow as pa  # noqa: F401 - As above.
+    import deltalake  # noqa: F401 - only to check that it is installed.
+    import pyarrow as pa  # noqa: F401 - as above.
 except ModuleNotFoundError as error:
     raise MissingExtra.of((error.name or "").partition(".")[0], "for fenced tables", "spark") from None
 

@@ -1,20 +1,22 @@
-"""Which Delta tables are fenced ones: the layout, the first batch and the columns, kept in the table itself.
+"""Which Delta tables are fenced: the layout, the first batch and the columns, kept in the table itself.
 
     version 0:  protocol 1/2    partitioned by `partition`    neli.format = 1    neli.slots, neli.partitions, neli.tags
                                                               neli.first_batch
-    opened:     all of it as it was made?  --yes--> its terms may be read
+    opened:     unchanged since creation?  --yes--> its terms may be read
                                            --no---> TableMismatch, before anything is written
 
-A table that another layout filled would be wrong in silence: its files hold other keys than their partition says. So
-the layout is part of the table, and a program that brings another one is refused.
+A table that another layout filled would be silently wrong: its files hold other keys than their partition says. So the
+layout is part of the table, and a program that brings another one is refused.
 
 **Protocol.** A later program may switch on deletion vectors, column mapping, constraints or the expiry of transaction
-ids. The first three make a file list lie; the last makes the table forget its terms, and a zombie would be let in. A
-table with any of these is not ours any more, and says so when it is opened, and at the first commit after the change.
+ids. The first three make a file list wrong; the last makes the table forget its terms, and a zombie would be let in. A
+table with any of these is no longer ours. That is reported when the table is opened, and at the first commit after the
+change.
 
-**Columns.** Delta describes columns by Spark's own JSON, so one comparison serves a Spark DataFrame, an Arrow table and
-the footer of a Parquet file. Names and types must agree; the order need not. Every column may be null: a Parquet footer
-of Spark's does not say otherwise, so a promise of NOT NULL could not be kept. `create` makes them so.
+**Columns.** Delta describes columns in Spark's own JSON, so the same comparison serves a Spark DataFrame, an Arrow
+table and the footer of a Parquet file. Names and types must agree; the order need not. Every column may be null: the
+footer of a Parquet file from Spark always says so, so a promise of NOT NULL could not be kept. `create` makes all
+columns nullable.
 """
 
 import json
@@ -45,30 +47,31 @@ __all__ = [
 ]
 
 PARTITION = "partition"
-"""The column by which the table is laid out. It is in the names of folders, and never inside a file."""
+"""The column by which the table is laid out. It appears in folder names, and never inside a file."""
 
 FORMAT = "1"
 
 CHECKPOINT_EVERY = 20
-"""Commits. More make each commit read more of the log; fewer write the list of all files more often."""
+"""Commits between two checkpoints. A larger number makes each commit read more of the log; a smaller one writes the
+list of all files more often."""
 
 FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
-"""What a Delta table may ask of its writers without changing what a list of files means."""
+"""Features that a Delta table may require of its writers without changing the meaning of a file list."""
 
 TYPES = re.compile(
     r"string|long|integer|short|byte|float|double|boolean|binary|date|timestamp|timestamp_ntz|decimal\(\d+,\d+\)"
 )
 
 WHOLE = ("byte", "short", "integer", "long")
-"""Types that a column `partition` may have in rows: it becomes the name of a folder, which has no type."""
+"""Types that a column `partition` may have in rows: it becomes a folder name, which has no type."""
 
 Columns = Mapping[str, Any]
-"""Name -> type, as Delta's JSON says it, without what it says of nulls."""
+"""Name -> type, in Delta's JSON, without nullability."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What a fenced table was made with."""
+    """The format that a fenced table was made with."""
 
     identity: str
     layout: Layout
@@ -78,7 +81,7 @@ class Format:
 
     @classmethod
     def made(cls, schema: Any, layout: Layout, first_batch: int) -> "Format":
-        """The format of a table to be made. `schema` is as in `FencedTable.create`."""
+        """The format of a new table. `schema` is the same as in `FencedTable.create`."""
         if type(first_batch) is not int or first_batch < 0:
             raise ConfigError([f"first_batch={first_batch!r} must be a whole number of at least 0"])
         fields = _fields(schema)
@@ -101,16 +104,16 @@ class Format:
 
     @property
     def start(self) -> int:
-        """The batch that every partition stands at before its first one."""
+        """The batch that every partition is at before its first one."""
         return self.first_batch - 1
 
     @property
     def arrow(self) -> pa.Schema:
-        """The columns inside a file: all but the partition."""
+        """The columns inside a file: all except the partition."""
         return pa.schema([field for field in pa.schema(self.schema.to_arrow()) if field.name != PARTITION])
 
     def spark_schema(self) -> dict[str, Any]:
-        """All columns, as Spark's `StructType.fromJson` takes them."""
+        """All columns, in the form of Spark's `StructType.fromJson`."""
         return dict(json.loads(self.schema.to_json()))
 
     def configuration(self, history: timedelta) -> dict[str, str | None]:
@@ -126,7 +129,7 @@ class Format:
 
 
 def format_of(handle: DeltaTable, place: Path) -> Format:
-    """What the table at `place` was made with. Raises TableMismatch if it is not, or no longer, a fenced table."""
+    """The format of the table at `place`. Raises TableMismatch if it is not, or no longer, a fenced table."""
     metadata, protocol, schema = handle.metadata(), handle.protocol(), handle.schema()
     found = metadata.configuration
     fields = _fields(schema)
@@ -144,7 +147,7 @@ def format_of(handle: DeltaTable, place: Path) -> Format:
         raise TableMismatch(
             f"a table made by FencedTable.create was wanted at {place}",
             "; ".join(wrong),
-            "name another place, and copy the rows into a table that is made anew",
+            "name another place, and copy the rows into a new table",
         )
     try:
         layout = Layout(int(found["neli.slots"]), int(found["neli.partitions"]), found["neli.tags"] == "true")
@@ -153,27 +156,27 @@ def format_of(handle: DeltaTable, place: Path) -> Format:
         raise TableMismatch(
             f"a layout in the configuration of the table at {place} was wanted",
             f"found none that can be read ({type(error).__name__})",
-            "restore the table's neli.* properties as they were when it was made",
+            "restore the neli.* properties that the table was made with",
         ) from error
     return Format(str(metadata.id), layout, first_batch, schema, columns_of(schema))
 
 
 def columns_of(schema: Any) -> Columns:
-    """The columns of a schema of pyarrow's, deltalake's or Spark's."""
+    """The columns of a schema from pyarrow, deltalake or Spark."""
     return {field["name"]: _bare(field["type"]) for field in _fields(schema)}
 
 
 def columns_of_footer(schema: pa.Schema) -> Columns:
-    """The columns of a Parquet file, by the Arrow schema of its footer."""
-    # Spark writes its timestamps as INT96 by default. Arrow takes those for nanoseconds without a zone, of which no
-    # fenced table has any.
+    """The columns of a Parquet file, according to the Arrow schema of its footer."""
+    # Spark writes its timestamps as INT96 by default. Arrow takes those for nanoseconds without a zone, which no fenced
+    # table has.
     text = json.dumps(columns_of(schema)).replace('"timestamp_nanos_ntz"', '"timestamp"')
     columns: Columns = json.loads(text)
     return columns
 
 
 def require_columns(wanted: Columns, found: Columns, whose: str) -> None:
-    """Raise TableMismatch, with a word on each column that differs."""
+    """Raise TableMismatch, with a note on each column that differs."""
     words = [
         *(f"{name} is missing" for name in wanted if name not in found),
         *(f"{name} is not in the table" for name in found if name not in wanted),
@@ -220,7 +223,7 @@ def _fields(schema: Any) -> list[dict[str, Any]]:
     else:
         try:
             text = Schema.from_arrow(schema).to_json()
-        except Exception as error:  # noqa: BLE001 - the library has no class of its own for this.
+        except Exception as error:  # noqa: BLE001 - the library has no exception class for this.
             raise TableMismatch(
                 "a schema was wanted that Delta can hold",
                 f"found {str(error).partition(chr(10))[0]}",
@@ -231,7 +234,7 @@ def _fields(schema: Any) -> list[dict[str, Any]]:
 
 
 def _bare(kind: Any) -> Any:
-    """A type without what it says of nulls: that differs between writers of the same values."""
+    """A type without its nullability, which differs between writers of the same values."""
     match kind:
         case {"type": "struct", "fields": fields}:
             return {"struct": {field["name"]: _bare(field["type"]) for field in fields}}

@@ -8,9 +8,9 @@
       |         '---------------------------------- _neli/NAME/rows/partition=3/*.parquet, written by any program
       '-------------------------------------------- _neli/NAME/step.json: terms, batches, the table's version before
 
-A file is in the table if and only if the log names it, so no reader can see anything of this before the commit. NAME is
-drawn anew for each attempt, so two attempts never share a file, and one never removes what is another's. Readers, and
-vacuum in every mode, pass over folders that begin with an underscore.
+A file is in the table if and only if the log names it, so no reader can see any of this before the commit. NAME is
+drawn at random for each attempt, so two attempts never share a file, and neither removes the other's. Readers, and
+vacuum in every mode, skip folders whose names begin with an underscore.
 
 A program may be killed anywhere:
 
@@ -19,23 +19,24 @@ A program may be killed anywhere:
     while it stages              a folder with staged files                 `sweep`
     between stage and place      the same                                   `sweep`
     between place and commit     a folder; placed files that no log names   `sweep`
-    between commit and answer    a folder; the table is whole               `sweep`; the batch is skipped if repeated
+    between commit and answer    a folder; the table is complete            `sweep`; the batch is skipped if repeated
 
-**When may a sweep remove an attempt?** Not by its age: a process that was stopped may wake up a month later and commit.
-By the fence: an attempt under term t for batch b is *dead* in a partition once the table holds a higher term there, or
-a batch that is not before b. The table never takes either back, so the attempt's commit would be refused or skipped at
-this version and at all later ones. If it is dead in all its partitions, all its files that no log entry ever named are
-orphans. That holds with any number of writers alive, on clocks that say anything. An attempt that is not dead stays:
-it is the newest in its partition, and as soon as its batch is repeated, or a new owner raises its term, it is.
+**When may a sweep remove an attempt?** Its age does not matter: a process that was stopped may wake up a month later
+and commit. The fence decides: an attempt under term t for batch b is *dead* in a partition once the table holds a
+higher term there, or a batch that is not before b. The table never takes either back, so the attempt's commit would be
+refused or skipped at this version and at all later ones. If an attempt is dead in all its partitions, all its files
+that no log entry ever named are orphans. That holds with any number of live writers, and with clocks that show
+anything. An attempt that is not dead stays: it is the newest in its partition. It is dead as soon as its batch is
+repeated, or a new owner raises the term.
 
 The folder is renamed before its files are removed: a zombie that is about to place its files then finds none, instead
 of placing them just behind the sweep.
 
 **Vacuum** by age would not be safe for placed files, whose commit may come at any time. So the fence only ever runs
-Delta's "lite" vacuum, which removes what the log itself says was removed, and never what it does not name. Other
-engines' VACUUM removes unnamed files older than the retention (a week by default): so placing a file sets its time, and
+Delta's "lite" vacuum, which removes what the log itself lists as removed, and never what it does not name. VACUUM of
+other engines removes unnamed files older than the retention (a week by default): so placing a file sets its time, and
 an attempt must be stopped for a week between place and commit to be harmed. Its commit then finds the files gone and
-fails, unless it was stopped after it looked. Let the retention of other engines be longer than any pause.
+fails, unless it was stopped after that check. Set the retention of other engines longer than any pause.
 """
 
 import json
@@ -65,23 +66,23 @@ STEP = "step.json"
 SWEPT = ".swept"
 
 FLUSHES_AT_ONCE = 8
-"""More gain nothing on one disk; they are threads that only wait."""
+"""More threads gain nothing on one disk; they only wait."""
 
 UNREADABLE_SECONDS_MAX = 24 * 60 * 60.0
-"""A folder without a readable step.json is removed after this. Its program was killed just then; or it was stopped, and
-fails when it goes on, before it has written a row."""
+"""A folder without a readable step.json is removed after this time. Either its program was killed at that moment, or it
+was stopped, and fails when it goes on, before it has written a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What an attempt may become: one step from batch `after` to `batch`, for some partitions under their terms."""
+    """The goal of an attempt: one step from batch `after` to `batch`, for some partitions under their terms."""
 
     name: str
     terms: Mapping[int, int]
     after: int
     batch: int
     version: int
-    """The table's, before the attempt began: its commit can only be a later one."""
+    """The table's version before the attempt began: its commit can only be a later one."""
 
     @classmethod
     def drawn(cls, terms: Mapping[int, int], after: int, batch: int, version: int) -> "Step":
@@ -89,28 +90,28 @@ class Step:
 
     @classmethod
     def read(cls, folder: Path) -> "Step":
-        """Raises OSError and ValueError if there is none, or half of one."""
+        """Raises OSError or ValueError if the file is missing or incomplete."""
         fields = json.loads((folder / STEP).read_text(encoding="utf-8"))
         terms = {int(partition): int(term) for partition, term in fields.pop("terms").items()}
         return cls(terms=terms, **fields)
 
     def prefix(self, partition: int) -> str:
-        """How the path of each of its placed files begins, below the table."""
+        """The prefix of the path of each of its placed files, below the table."""
         return f"{PARTITION}={partition}/t{self.terms[partition]}-b{self.batch}-{self.name}-"
 
 
 class Staging:
-    """Rows on their way into a fenced table. Made by `FencedTable.stage`; not for two threads at once.
+    """Rows on their way into a fenced table. Made by `FencedTable.stage`; only one thread may use it at a time.
 
-    `folder` is for programs that write Parquet themselves, Spark above all: files below `partition=N/`, which have all
-    columns of the table but the partition. Names that begin with an underscore or a dot are passed over.
+    `folder` is for programs that write Parquet themselves, mainly Spark: files below `partition=N/`, with all columns
+    of the table except the partition. Names that begin with an underscore or a dot are skipped.
     """
 
     def __init__(self, root: Path, step: Step, made: Format) -> None:
         self.step, self.made = step, made
         self._root, self._home = root, root / ATTEMPTS / step.name
         self.has_landed = False
-        """Whether all of it has, so that there is nothing to look up before it is settled."""
+        """Whether all of it has landed, so that nothing must be looked up before it is settled."""
         self._written = 0
         self._files: list[_File] | None = None
         self._home.mkdir(parents=True)
@@ -121,10 +122,10 @@ class Staging:
         return self._home / "rows"
 
     def write(self, rows: pa.Table) -> None:
-        """Stage `rows`; their column `partition` says which file they go to. May be called again and again.
+        """Stage `rows`; their column `partition` says which file they go to. May be called any number of times.
 
-        Raises TableMismatch if the columns are not the table's, and FenceMisused for a row of a partition without a
-        term, and once it was counted or committed.
+        Raises TableMismatch if the columns are not the table's. Raises FenceMisused for a row of a partition without a
+        term, and after the rows were counted or committed.
         """
         if self._files is not None:
             raise FenceMisused(
@@ -141,14 +142,14 @@ class Staging:
             self._written += 1
 
     def count(self) -> int:
-        """The rows that are staged. No more may be staged after this, for each file is looked at once."""
+        """The number of staged rows. Nothing may be staged after this, because each file is read only once."""
         return sum(file.rows for file in self._looked_at())
 
     def place(self, partitions: Iterable[int]) -> list[AddAction | RemoveAction]:
-        """Give the staged files of `partitions` their names in the table, safe from a loss of power; what the log must
-        say of them. May be called again, also after it failed.
+        """Give the staged files of `partitions` their names in the table, and make them durable; return what the log
+        must say about them. May be called again, also after it failed.
 
-        Raises TableMismatch if a file is not the table's, TableUnavailable if one that was placed is gone, and OSError.
+        Raises TableMismatch if a file does not fit the table, TableUnavailable if a placed file is gone, and OSError.
         """
         files = [file for file in self._looked_at() if file.rows and file.partition in set(partitions)]
         fresh = [file for file in files if not file.is_placed]
@@ -159,22 +160,22 @@ class Staging:
             flush(self._root)
         for file in fresh:
             file.place(self._root)
-        # Only now, and many at a time: a journal writes them together then, thirty times as fast as one by one.
+        # Only now, and many together: a journal then writes them in one go, thirty times as fast as one by one.
         with ThreadPoolExecutor(FLUSHES_AT_ONCE) as pool:
             for paths in ([self._root / file.name for file in fresh], folders):
                 deque(pool.map(flush, paths), maxlen=0)
         return [file.action(self._root) for file in files]
 
     def settle(self, landed: Collection[str] | None) -> None:
-        """Remove what is left of this attempt, but for its files that `landed`: the names that the log has since it
-        began, or None if that is not known."""
+        """Remove what is left of this attempt, except its files that `landed`: the names that the log has added since
+        the attempt began, or None if they are not known."""
         for file in self._files or ():
             if landed is not None and file.name not in landed:
                 (self._root / file.name).unlink(missing_ok=True)
         shutil.rmtree(self._home, ignore_errors=True)
 
     def _looked_at(self) -> list["_File"]:
-        if self._files is None:  # All of them are looked at before the first one is moved, and never again.
+        if self._files is None:  # All are read before the first one is moved, and never again.
             self._files = [_File.staged(self, *found) for found in self._staged()]
         return self._files
 
@@ -185,7 +186,7 @@ class Staging:
                 "it is gone, and with it the rows that were staged",
                 "let nothing but `sweep` remove folders in the table, and repeat the batch",
             )
-        # Not only the folders of partitions: Spark's unfinished work lies in `_temporary` beside them.
+        # Not only the folders of partitions: Spark's unfinished work is in `_temporary` next to them.
         if (self.folder / "_temporary").exists():
             raise TableUnavailable(
                 "finished files were wanted in the attempt's folder",
@@ -222,7 +223,7 @@ class _File:
 
     @classmethod
     def staged(cls, attempt: Staging, partition: int, path: Path, number: int) -> "_File":
-        """Its rows are counted by its own footer: a wrong number would be believed by every reader that counts."""
+        """The row count comes from the file's own footer: a wrong number would mislead every reader that counts."""
         try:
             footer = pq.read_metadata(path)
         except pa.ArrowInvalid as error:
@@ -252,7 +253,7 @@ class _File:
 
 
 def abandoned(root: Path) -> tuple[list[tuple[Path, Step]], list[Path]]:
-    """The folders of attempts that are not settled, with their steps; and those without one, for a day or longer."""
+    """The folders of unsettled attempts, with their steps; and, after a day, those without a readable step."""
     found, strays = [], []
     for folder in sorted((root / ATTEMPTS).glob("*")):
         try:
@@ -265,10 +266,10 @@ def abandoned(root: Path) -> tuple[list[tuple[Path, Step]], list[Path]]:
 
 
 def clear(root: Path, folder: Path, step: Step, landed: Collection[str] | None) -> int:
-    """Remove a killed program's attempt, which can no longer land, but for its files that `landed`; how many others had
-    been placed.
+    """Remove a killed program's attempt, which can no longer land, except its files that `landed`. Returns how many
+    other files had been placed.
 
-    With None for `landed`, because the log does not reach back far enough to tell, placed files are left alone.
+    If `landed` is None, because the log does not reach back far enough, placed files are left alone.
     """
     swept = folder.with_suffix(SWEPT)
     with suppress(FileNotFoundError):
@@ -288,7 +289,7 @@ def clear(root: Path, folder: Path, step: Step, landed: Collection[str] | None) 
 def flush(path: Path) -> None:
     """Wait until the file or folder is on stable storage.
 
-    Else, after a loss of power, the log could name a file that is empty, and the table could not be read.
+    Otherwise, after a power loss, the log could name a file that is empty, and the table could not be read.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:

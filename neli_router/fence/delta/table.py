@@ -1,39 +1,40 @@
-"""A fenced table: one commit of Delta's log takes rows and moves the fence, or does neither.
+"""A fenced table: one commit of Delta's log adds rows and moves the fence, or does neither.
 
     holder, term 7    attempt, stage ...... paused for a minute ............ commit(40)  <-- Refused: 9 was committed
     holder, term 9                raise_terms({3: 9})   progress()   commit(40)   commit(41)
 
-For each partition P the table holds two numbers, as Delta's own transaction ids: the highest term (`neli.term/P`) and
+For each partition P, the table stores two numbers as Delta's own transaction ids: the highest term (`neli.term/P`) and
 the last batch (`neli.batch/P`). A batch is a step from one number to a later one:
 
     the table's term   the table's batch      a step from `after` to `batch` under `term`
-    higher             any                    is lost: a newer owner has the partition. Refused, if all are
+    higher             any                    is lost: a newer owner has the partition. Refused if all are
     not higher         `batch` or later       is skipped: it has landed before
     not higher         `after`                lands: rows, term and batch, in one entry of the log
-    not higher         anything else          is an error, BatchGap: a batch is missing, or was cut elsewhere
+    not higher         anything else          is an error, BatchGap: a batch is missing, or was cut differently
 
 **Why it is atomic.** The numbers are read at the version of one handle, and the commit is made on that same handle. An
-entry of Delta's log is made by linking a finished file to the next version's name, which only one writer can do. Before
-it makes the next but one instead, the library reads each entry that came in between, and gives up if one holds a
-transaction id that ours sets, too. So between our look and our commit, no one moved the fence of our partitions.
-To look and then to write by the path would be two steps: writing loads the table anew, and a zombie that looked in time
-would get in. A test shows that it does.
+entry of Delta's log is made by linking a finished file to the next version's name, which only one writer can do. If
+another writer was faster, the library reads each entry in between before it tries the next version, and gives up if one
+of them holds a transaction id that ours sets, too. So between our look and our commit, no other writer moved the fence
+of our partitions. Looking and then writing by path would be two steps: writing loads the table again, and a zombie that
+looked in time would get in. A test shows that it does.
 
-**The log is the only witness.** A commit may have been made although its answer was lost. So an answer is never
-trusted: after each try the log is read, where each entry carries the name of its attempt.
+**The log is the only witness.** A commit may have succeeded although its answer was lost. So an answer is never
+trusted: after each attempt the log is read, and each entry carries the name of its attempt.
 
     look --> judge --> nothing to write -----------------------------> answer
       ^        |
       |        '--> place the files --> commit --any answer--> look --> our name? --> answer
       '-------------------------------------------------------------------- no
 
-A try that fails has met a rival in one of our partitions, which is then lost or skipped, so at most so many tries are
-needed as there are partitions; a few more are for a table that cannot be written at this moment.
+A failed try has met a rival in one of our partitions, and that partition is then lost or skipped. So at most one try
+per partition is needed; a few more are for a table that cannot be written at this moment.
 
-The numbers are remembered from look to look: an entry of the log never changes, so those at a later version are those
-at the earlier one and the entries between them. To ask the library for each of 512 numbers takes a quarter of a second.
+The numbers are remembered between looks: an entry of the log never changes, so the numbers at a later version are those
+of the earlier version and the entries in between. Asking the library for each of 512 numbers takes a quarter of a
+second.
 
-An object may be shared between threads, whose commits take turns. After a fork, open the table anew.
+Threads may share a table; their commits take turns. After a fork, open the table again.
 """
 
 import json
@@ -64,7 +65,7 @@ from neli_router.fence.statements import checked
 __all__ = ["Commit", "FencedTable", "Progress"]
 
 SPARE_TRIES = 5
-"""Beyond one for each partition, for a disk that is full or a server that is away."""
+"""Tries beyond one for each partition, for a disk that is full or a server that is away."""
 
 TERM, BATCH = "neli.term", "neli.batch"
 
@@ -73,7 +74,7 @@ LOG = "_delta_log"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a partition stands: the highest term committed, None if there is none yet, and the last batch."""
+    """The state of a partition: the highest term committed, None if there is none yet, and the last batch."""
 
     term: int | None
     batch: int
@@ -81,12 +82,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What became of each partition of a commit. `version` is the one that it made, None if it had nothing to do."""
+    """The outcome of a commit for each partition. `version` is the one that it made, None if it had nothing to do."""
 
     version: int | None
     landed: tuple[int, ...]
     skipped: tuple[int, ...]
-    """They have landed before, under this term or an earlier one."""
+    """Partitions that had landed before, under this term or an earlier one."""
     lost: Mapping[int, int]
     """Partition -> the higher term that a newer owner committed. Nothing of ours landed there."""
 
@@ -104,7 +105,7 @@ class FencedTable:
     """A Delta table in a local or shared file system, whose partitions are written under terms."""
 
     def __init__(self, path: str | PathLike[str], *, layout: Layout | None = None) -> None:
-        """Open it. Raises TableMismatch if there is none, if it is not a fenced one, or if its layout is another."""
+        """Open it. Raises TableMismatch if it does not exist, is not a fenced table, or has another layout."""
         self._root = local_path(path)
         self._lock = threading.RLock()
         self._log = self._root / LOG
@@ -126,11 +127,11 @@ class FencedTable:
         first_batch: int = 0,
         history: timedelta = timedelta(days=7),
     ) -> "FencedTable":
-        """Make the table, or open the one that is there if it is the same. Any number may do so at once.
+        """Make the table, or open an existing one if it is the same. Any number of callers may do so concurrently.
 
         `schema` is pyarrow's, deltalake's or Spark's; a column `partition` is added if it has none, and all columns may
-        be null. Each partition stands at batch `first_batch` - 1 before its first one. Versions older than `history`
-        may be forgotten: each commit lists the log, so it takes longer the longer that is. Raises TableMismatch and
+        be null. Each partition is at batch `first_batch` - 1 before its first one. Versions older than `history` may be
+        forgotten: each commit lists the log, so a longer history makes commits slower. Raises TableMismatch and
         ConfigError.
         """
         root, made = local_path(path), Format.made(schema, layout, first_batch)
@@ -144,10 +145,10 @@ class FencedTable:
                 partition_by=[PARTITION],
                 configuration=made.configuration(history),
                 raise_if_key_not_exists=False,
-                # The library would commit a lost race again, as the next version: a table with another identity.
+                # The library would retry a lost race as the next version: a table with another identity.
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
-        except DeltaError as error:  # As when another program makes it at the same moment: then it can be opened.
+        except DeltaError as error:  # If another program makes it at the same moment, it can be opened.
             failure = error
         try:
             table = cls(root, layout=layout)
@@ -178,35 +179,35 @@ class FencedTable:
 
     @property
     def made(self) -> Format:
-        """Its format and columns, as of the last look."""
+        """The table's format and columns, as of the last look."""
         return self._made
 
     def progress(self, partitions: Iterable[int] | None = None) -> dict[int, Progress]:
-        """Where each of `partitions` stands now; all of them by default."""
+        """The progress of each of `partitions` (default: all)."""
         wanted = range(self.layout.partitions) if partitions is None else partitions
         with self._lock:
             self._look(sure=True)
             return {partition: self._progress(partition) for partition in wanted}
 
     def files(self, partitions: Iterable[int] | None = None, *, version: int | None = None) -> list[str]:
-        """The absolute path of every file of `partitions`, now or at `version`: for engines that know no Delta."""
+        """The absolute path of every file of `partitions`, now or at `version`: for engines that cannot read Delta."""
         with self._lock:
             self._look(sure=True)
             handle = self._handle if version is None else self._opened(version)
             wanted = None if partitions is None else sorted({str(partition) for partition in partitions})
             if wanted is None:
                 found = handle.file_uris()
-            else:  # The library takes an empty list for no condition at all.
+            else:  # The library takes an empty list to mean no condition.
                 found = handle.file_uris(file_pruning_predicate=[(PARTITION, "in", wanted)]) if wanted else []
-            return sorted(unquote(file) for file in found)  # They are written as in an address: a space as %20.
+            return sorted(unquote(file) for file in found)  # They are escaped like an address: a space as %20.
 
-    # What moves the fence
+    # Methods that move the fence
 
     def raise_terms(self, terms: Mapping[int, int]) -> Commit:
-        """Raise the fence of each partition to its term, without rows: first of all, when partitions were acquired.
+        """Raise the fence of each partition to its term, without rows. Call this first when partitions were acquired.
 
-        From then on, an older owner is refused. Only afterwards does `progress` say for good where it came to. Raises
-        Refused if all of them have a higher term already; if some have, they are `lost` in the answer.
+        From then on, an older owner is refused. Only afterwards is `progress` final. Raises Refused if all partitions
+        have a higher term already; if only some have, they are `lost` in the result.
         """
         terms = self._checked(terms)
 
@@ -224,16 +225,16 @@ class FencedTable:
             return verdict
 
         with self._lock:
-            self._look(sure=True)  # If nothing is left to raise, no commit would find out that this look was outdated.
+            self._look(sure=True)  # If nothing is left to raise, no commit would detect that this look was outdated.
             step = Step.drawn(terms, self._made.start, self._made.start, self._handle.version())
             return self._land(step, judge, lambda _: [])
 
     @contextmanager
     def stage(self, terms: Mapping[int, int], batch: int, *, after: int | None = None) -> Iterator[Staging]:
-        """A place for the rows of one commit: stage them in it, then `commit` it. Rows that did not land are removed.
+        """A place for the rows of one commit: stage rows in it, then `commit` it. Rows that do not land are removed.
 
         `terms` names every partition that takes the step from `after` (by default `batch` - 1) to `batch`, with rows or
-        without. Raises Refused and BatchGap at once, before any work is done, if that is clear already.
+        without. Raises Refused and BatchGap immediately, before any work is done, if the outcome is already clear.
         """
         with self._lock:
             self._look()
@@ -243,16 +244,16 @@ class FencedTable:
         try:
             yield staging
         finally:
-            with self._lock, suppress(OSError, DeltaError, NeliError):  # A sweep does it later, if this cannot.
+            with self._lock, suppress(OSError, DeltaError, NeliError):  # If this fails, a sweep does it later.
                 if not staging.has_landed:
                     self._look(sure=True)
                 staging.settle(self._added_since(step.version))
 
     def commit(self, staging: Staging) -> Commit:
-        """Let what was staged land, in one step for all its partitions that are not lost.
+        """Make the staged rows land, in one step for all partitions that are not lost.
 
-        Raises Refused if all are, with the rival's term; BatchGap; TableMismatch if what was staged does not fit;
-        TableUnavailable. After any error but TableUnavailable nothing has landed. Calling it again is always safe.
+        Raises Refused, with the rival's term, if all are lost; BatchGap; TableMismatch if the staged files do not fit;
+        TableUnavailable. After any error except TableUnavailable nothing has landed. Calling it again is always safe.
         """
         step = staging.step
 
@@ -266,20 +267,20 @@ class FencedTable:
         return commit
 
     def append(self, rows: pa.Table, terms: Mapping[int, int], batch: int, *, after: int | None = None) -> Commit:
-        """Staging, write and commit in one: for programs without Spark. Raises what each of them does."""
+        """Stage, write and commit in one call: for programs without Spark. Raises the errors of all three."""
         with self.stage(terms, batch, after=after) as staging:
             staging.write(rows)
             return self.commit(staging)
 
-    # What keeps it in order
+    # Maintenance
 
     def sweep(self) -> int:
-        """Remove what killed programs left behind; how many files of theirs no log entry named.
+        """Remove what killed programs left behind; return how many of their files no log entry named.
 
-        Safe at any time, with any number of writers alive: an attempt is removed if the fence proves that it can never
-        land, and not by its age.
+        Safe at any time, with any number of live writers: an attempt is removed only if the fence proves that it can
+        never land. Its age does not matter.
         """
-        found, strays = abandoned(self._root)  # First these, then the log: it then tells of all that they may be.
+        found, strays = abandoned(self._root)  # First the attempts, then the log: so the log covers all of them.
         orphans = 0
         with self._lock:
             self._look(sure=True)
@@ -293,12 +294,12 @@ class FencedTable:
     def maintain(self) -> None:
         """Write a checkpoint, and remove files that other programs' compaction replaced longer than a week ago.
 
-        Commits write a checkpoint by themselves now and then. Call this and `sweep` daily, from any one program.
+        Commits also write checkpoints automatically now and then. Call this and `sweep` daily, from any one program.
         """
         with self._lock:
             self._look(sure=True)
             self._handle.create_checkpoint()
-            if self._handle.vacuum():  # Lite: only files that the log itself says were removed. See `staging`.
+            if self._handle.vacuum():  # Lite: only files that the log itself lists as removed. See `staging`.
                 self._handle.vacuum(dry_run=False)
 
     # One commit
@@ -316,7 +317,7 @@ class FencedTable:
                 return self._answer(step, verdict, version)
             try:
                 self._handle.create_write_transaction(
-                    # With nothing to land, the attempt may be swept already: only its higher term counts.
+                    # With nothing to land, the attempt may already be swept: only its higher term counts.
                     place(verdict.landed) if verdict.landed else [],
                     "append",
                     self._made.schema,
@@ -327,8 +328,8 @@ class FencedTable:
                     ),
                 )
             except (DeltaError, OSError, TableUnavailable) as error:
-                # If the files are gone, a rival may have overtaken this step meanwhile, and swept it: the next look
-                # tells, and the answer is then the rival's term.
+                # If the files are gone, a rival may have overtaken this step and swept it: the next look shows that,
+                # and the result is then the rival's term.
                 failure = error
         if (version := self._look(step.name, sure=True)) is not None:
             return self._answer(step, verdict, version)
@@ -338,7 +339,7 @@ class FencedTable:
         raise self._unavailable(step, found) from failure
 
     def _answer(self, step: Step, verdict: _Verdict, version: int | None) -> Commit:
-        if version is not None:  # An answer that a loss of power takes back would be worse than none.
+        if version is not None:  # An answer that a power loss takes back would be worse than none.
             try:
                 flush(self._path_of(version))
                 flush(self._log)
@@ -392,11 +393,11 @@ class FencedTable:
         try:
             return self._verdict(step)
         except BatchGap:
-            self._look(sure=True)  # A partition that is lost or skipped stays so. A gap may have been filled since.
+            self._look(sure=True)  # A lost or skipped partition stays so. A gap may have been filled since.
             return self._verdict(step)
 
     def _verdict(self, step: Step) -> _Verdict:
-        """What becomes of each partition, by what the table holds at the handle's version."""
+        """The outcome for each partition, by what the table holds at the handle's version."""
         verdict = _Verdict()
         gaps: dict[int, int] = {}
         for partition, term in step.terms.items():
@@ -411,7 +412,8 @@ class FencedTable:
                 verdict.moves[f"{BATCH}/{partition}"] = step.batch
             else:
                 gaps[partition] = held.batch
-            # Set also if it stays the same: so a rival that raises it in between is met, and not overlooked.
+            # Set it even if it stays the same, so that a rival that raises it in between conflicts, and is not
+            # overlooked.
             if partition in verdict.landed or held.term != term:
                 verdict.moves[f"{TERM}/{partition}"] = term
         if gaps:
@@ -430,7 +432,7 @@ class FencedTable:
             self._answer(step, verdict, None)
 
     def _is_dead(self, step: Step) -> bool:
-        """Whether nothing of the step can land any more: see the essay of `staging`."""
+        """Whether the step can no longer land anywhere: see the essay of `staging`."""
         held = self._progress
         return all(
             held(partition).batch >= step.batch or (held(partition).term or 0) > term
@@ -449,7 +451,7 @@ class FencedTable:
         except DeltaError as error:
             if version is not None:
                 remedy = "name one from the table's history; old ones are forgotten"
-                raise TableMismatch(f"{wanted}, at version {version}", "it has none such", remedy) from error
+                raise TableMismatch(f"{wanted}, at version {version}", "it has no such version", remedy) from error
             raise TableUnavailable(
                 wanted, f"its log cannot be read ({error})", "see that it is a folder which this user may read"
             ) from error
@@ -461,17 +463,17 @@ class FencedTable:
             raise TableMismatch(
                 f"the table that was opened at {self._root} was wanted",
                 "another one was made in its place meanwhile",
-                "open it anew if that was meant to be, and begin with `raise_terms`",
+                "open it again if that was intended, and begin with `raise_terms`",
             )
         self._handle, self._made, self._known = handle, made, dict[str, int | None]()
         self._inode = self._log.stat().st_ino
 
     def _look(self, name: str = "", *, sure: bool = False) -> int | None:
-        """Bring the handle, and all that is remembered of it, to the newest version; the version that the attempt of
-        this name made, if it is one of those that came in.
+        """Bring the handle, and all that is remembered about it, to the newest version. Returns the version that the
+        attempt `name` made, if it is among the new ones.
 
-        Without `sure`, it only asks whether the next entry is there, which takes no list of the whole log. On a shared
-        file system the answer may be outdated, and the commit that follows fails for that.
+        Without `sure`, it only checks whether the next entry exists, which needs no list of the whole log. On a shared
+        file system the answer may be outdated, and then the next commit fails.
         """
         found, before = None, self._handle.version()
         try:
@@ -490,7 +492,7 @@ class FencedTable:
                         case {"metaData": _} | {"protocol": _}:
                             self._made = format_of(self._handle, self._root)
         except (FileNotFoundError, DeltaError):
-            self._open()  # The entries between were removed for their age: begin with the newest version.
+            self._open()  # The entries in between were removed because of their age: begin with the newest version.
         return found
 
     def _path_of(self, version: int) -> Path:
@@ -501,7 +503,7 @@ class FencedTable:
         return [json.loads(line) for line in text.splitlines() if line]
 
     def _added_since(self, version: int) -> set[str] | None:
-        """Every file that the log has named after `version`; None if it does not reach back so far."""
+        """Every file that the log has named after `version`; None if the log does not reach back that far."""
         try:
             return {
                 unquote(action["add"]["path"])
@@ -523,15 +525,15 @@ class FencedTable:
 
 
 def _require_room(root: Path) -> None:
-    """Raise TableMismatch if files that are no table's lie where one is to be made."""
+    """Raise TableMismatch if other files are in the place of a new table."""
     try:
-        # Engines take such names for hidden; ours for staging is among them.
+        # Engines treat these names as hidden; our staging folder is among them.
         strange = sorted(it.name for it in root.iterdir() if not it.name.startswith(("_", ".")))
-    except OSError:  # It is not there, or cannot be read: then the library says so.
+    except OSError:  # It does not exist, or cannot be read: then the library says so.
         return
-    # The log is looked for last: whoever makes the table at this moment makes the log before anything else.
+    # Check for the log last: a program that makes the table at this moment makes the log first.
     if strange and not (root / LOG).exists():
-        # A reader of the folder would take them for rows, and a vacuum of another engine would remove them.
+        # A reader of the folder would take them for rows, and another engine's vacuum would remove them.
         raise TableMismatch(
             f"a folder without other files was wanted at {root}, to make a fenced table in",
             f"{strange[0]!r} lies there, and no table",

@@ -1,6 +1,6 @@
-"""The commands that the laboratory adds to `neli`: the demo, the pipeline, the simulator and the explorer.
+"""The commands the laboratory adds to `neli`: the demo, the pipeline, the simulator and the explorer.
 
-`neli_router/commands/cli.py` reads this table as it reads its own, and imports a command when it is asked for.
+`neli_router/commands/cli.py` reads this table the same way as its own, and imports a command only when it is used.
 """
 
 from collections.abc import Mapping
@@ -14,4 +14,4 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "simulate": ("proofs", "simulate_command", "Run whole groups under faults in virtual time."),
     "ticks": ("pipeline", "ticks_command", "Make the ticks of a market, for the pipeline."),
 }
-"""Name -> the module beside this one, what it is called there, and what it does in one line."""
+"""Name -> the module next to this one, the name of the command there, and a one-line description."""

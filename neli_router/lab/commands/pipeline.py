@@ -1,9 +1,9 @@
-"""The pipeline on Spark: the show, and the ticks that it lives on.
+"""The pipeline on Spark: the show, and the ticks it runs on.
 
 neli pipeline      three hosts' Spark jobs land ticks in one table; one host is killed, and every tick lands once
 neli ticks         ticks of a market, into a folder or a topic, for `dags/jobs/publish_prices.py`
 
-Both need packages of the extra `spark`, and the show those of `agent`; without them they say so.
+Both need packages of the extra `spark`, and the show also those of `agent`; they say so if a package is missing.
 """
 
 import time
@@ -36,7 +36,7 @@ OURS = "neli_router"
     show_default=True,
     help="Where the pictures go.",
 )
-@click.option("--live/--plain", default=None, help="A view that moves, or lines.  [default: as the terminal can]")
+@click.option("--live/--plain", default=None, help="A live view, or plain lines.  [default: live in a terminal]")
 @click.option("--keep", type=click.Path(path_type=Path), help="An empty folder, to keep the table and the logs in.")
 def pipeline_command(
     ticks: int,
@@ -50,17 +50,17 @@ def pipeline_command(
 ) -> None:
     """Let Spark jobs of three hosts publish prices into one table; kill one host, and count every tick.
 
-    Each host is an agent and a Spark job, as real processes on this machine, and takes about 1 GB. Needs a clone of the
-    project and the extras `spark` and `agent`; Java is brought along where there is none. Takes one
-    to three minutes on two cores.
+    Each host is an agent and a Spark job, run as real processes on this machine, and takes about 1 GB. The command
+    needs a clone of the project and the extras `spark` and `agent`; it installs Java if there is none. It takes one to
+    three minutes on two cores.
 
-    Ends with what was measured and checked, and with a page of pictures. Exits with 0 only if every check held; 1 if
-    one failed; 2 if it cannot run with these options; 130 if it was interrupted.
+    At the end it prints what was measured and checked, and writes a page of pictures. Exits with 0 only if every check
+    held; 1 if one failed; 2 if it cannot run with these options; 130 if it was interrupted.
     """
     with _explained("agent"):
-        import_module("neli_router.agent.server.server")  # Each host has one: better missed here than by three of them.
+        import_module("neli_router.agent.server.server")  # Each host needs it: fail here, not three times.
     with _explained("spark"):
-        from neli_router.lab.pipeline.show import run  # noqa: PLC0415 - it needs packages that a user may not have.
+        from neli_router.lab.pipeline.show import run  # noqa: PLC0415 - it needs packages a user may not have.
     raise SystemExit(
         run(
             ticks=ticks,
@@ -104,8 +104,8 @@ def ticks_command(
 ) -> None:
     """Make the ticks of a market, and put them into PLACE: a new folder, or kafka://HOST:PORT/TOPIC.
 
-    A topic must be there; a tick goes to the topic's partition that is its instrument's in the group, mod the topic's
-    number of partitions.
+    A topic must exist already. A tick goes to the topic partition given by its instrument's partition in the group,
+    modulo the topic's number of partitions.
 
     \b
     Examples:
@@ -138,6 +138,6 @@ def _explained(extra: str) -> Iterator[None]:
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
         if package == OURS and isinstance(error, ModuleNotFoundError):
-            raise  # A defect of ours, which no installation would mend.
+            raise  # A defect of ours, which no installation would fix.
         click.echo(f"Error: {MissingExtra.of(package, 'for this command', extra)}", err=True)
         raise SystemExit(EXIT_USAGE) from None

@@ -115,24 +115,24 @@ PROFILES: dict[str, dict[str, tuple[AnyBounds, ...]]] = {
         ),
     },
 }
-"""`test` of `induction` is complete within minutes. `full` takes under two hours; its last, three incarnations, goes as
-far as it comes in twelve million worlds, which is what fits into eight gigabytes.
+"""The `test` profile of `induction` completes within minutes. `full` takes under two hours. Its last bounds, with three
+incarnations, stop after twelve million worlds, which is what fits into eight gigabytes.
 
-The `test` of a borrowed group takes seconds, and only the first one of `neli` is complete in it (16,914 worlds). In
-`full`, all with one partition are complete: 24,000 to 205,000 worlds each, in one to ten minutes on a busy machine.
-Those with two partitions go as far as they come in 300,000 worlds.
+The `test` profile of a borrowed group takes seconds. Only the first bounds of `neli` are complete in it (16,914
+worlds). In `full`, all bounds with one partition are complete: 24,000 to 205,000 worlds each, in one to ten minutes on
+a busy machine. Those with two partitions stop after 300,000 worlds.
 
-Of `term`, the `test` is complete in 35 s of a quiet core: 5,916 worlds of one election with a restart and a lease of 2
-ticks, 4,616 of two elections with ceding, and 16,332 of those with a restart. Worlds that another covers are not
-counted. In `full`, one election with two restarts, two messages and a lease of two ticks is complete: 27,287 worlds in
-half a minute. The others have not been run to the end.
+The `test` profile of `term` completes in 35 s of a quiet core: 5,916 worlds of one election with a restart and a lease
+of 2 ticks, 4,616 of two elections with ceding, and 16,332 of two elections with ceding and a restart. Worlds that
+another world covers are not counted. In `full`, one election with two restarts, two messages and a lease of two ticks
+is complete: 27,287 worlds in half a minute. The others have not been run to the end.
 
-Of `gossip`, `test` is complete: 20,000 worlds with two elections among rivals and a fast voter, 17,000 with one
-election where each favours any, and 32,000 with a change of the electorate and an election by another before, within or
-after it (25 s of a processor): a minute or two for each on a busy machine. `full` has
-24,000 with ceding and older words, 59,000 with three elections, 68,000 with a P of 3, 419,000 with a restart of the
-voter, 102,000 and 145,000 where each favours any: the last has two leaders after one another. It takes under ten
-minutes."""
+The `test` profile of `gossip` is complete: 20,000 worlds with two elections among rivals and a fast voter, 17,000 with
+one election where each place favours any other, and 32,000 with a change of the electorate and another place's election
+before, during or after it (25 s of a processor). Each takes a minute or two on a busy machine. `full` has 24,000 with
+ceding and older words, 59,000 with three elections, 68,000 with a P of 3, 419,000 with a restart of the voter, and
+102,000 and 145,000 where each place favours any other: the last has two leaders, one after the other. It takes under
+ten minutes."""
 
 _KINDS_OF_BOUNDS: dict[str, type[Bounds | ElectorBounds | GossipBounds]] = {
     "induction": Bounds,
@@ -145,29 +145,29 @@ WEATHERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(get_args(BorrowedProtocol), get_args(ConsumerWeather)),
     **dict.fromkeys(get_args(ElectorProtocol), get_args(ElectorWeather)),
 }
-"""Protocol -> the kinds of faults that its runs know."""
+"""Protocol -> the kinds of faults its runs know."""
 
 AnyOutcome = Result | ConsumerOutcome | ElectorOutcome
 
 CHUNK = 5
-"""Seeds a process takes at a time: enough to make up for handing them over, few enough for a progress that moves."""
+"""Seeds a process takes at a time: enough to outweigh the cost of handing them over, few enough for smooth progress."""
 
 
 @click.command("demo")
 @click.option("--members", type=int, default=3, show_default=True, help="Processes, from 2 to 8.")
 @click.option("--partitions", type=int, default=256, show_default=True, help="What they share.")
 @click.option("--lease", type=float, default=0.5, show_default=True, help="How long a heartbeat proves anything, in s.")
-@click.option("--seconds", type=float, default=20.0, show_default=True, help="How long it should take, if all is well.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Decides which member meets which fate.")
-@click.option("--live/--plain", default=None, help="A view that moves, or lines.  [default: as the terminal can]")
+@click.option("--seconds", type=float, default=20.0, show_default=True, help="How long it takes if all goes well.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides what happens to which member.")
+@click.option("--live/--plain", default=None, help="A live view, or plain lines.  [default: live in a terminal]")
 @click.option("--keep", type=click.Path(path_type=Path), help="An empty folder, to keep the ledger and the logs in.")
 def demo_command(
     members: int, partitions: int, lease: float, seconds: float, seed: int, live: bool | None, keep: Path | None
 ) -> None:
-    """Start real processes that share partitions; kill one, stop one, let one leave, and route keys all along.
+    """Start real processes that share partitions; kill one, stop one, let one leave, and route keys throughout.
 
-    Ends with what was measured and checked. Exits with 0 only if every check held; 1 if one failed or a process could
-    not start; 2 if it cannot run with these options; 130 if it was interrupted.
+    Prints at the end what was measured and checked. Exits with 0 only if every check held; 1 if one failed or a process
+    could not start; 2 if it cannot run with these options; 130 if it was interrupted.
     """
     raise SystemExit(
         demo.run(members=members, partitions=partitions, lease=lease, seconds=seconds, seed=seed, live=live, keep=keep)
@@ -178,28 +178,28 @@ def demo_command(
 @click.option(
     "--profile",
     type=click.Choice(["full", "test"]),
-    help="A named set of bounds, instead of the options below but --protocol.",
+    help="A named set of bounds, instead of the options below except --protocol.",
 )
 @click.option(
     "--protocol", type=click.Choice(list(PROFILES)), default="induction", show_default=True, help="What the group runs."
 )
-@click.option("--slots", type=click.IntRange(1, 4), help="induction: incarnations at once.  [default: 2]")
+@click.option("--slots", type=click.IntRange(1, 4), help="induction: incarnations at the same time.  [default: 2]")
 @click.option(
     "--lease", type=click.IntRange(1, 6), help="induction, term, gossip: the lease, in ticks.  [default: 2; term: 1]"
 )
 @click.option("--births", type=click.IntRange(1), help="induction: incarnations over all time.  [default: any number]")
-@click.option("--guarantee", type=click.Choice(["exclusive", "available"]), help="neli: what it is to promise.")
+@click.option("--guarantee", type=click.Choice(["exclusive", "available"]), help="neli: what the group promises.")
 @click.option("--partitions", type=click.IntRange(1, 2), help="neli, fast-neli: partitions.  [default: 1]")
-@click.option("--error", type=click.IntRange(0, 1), help="neli: e, by how much clocks may differ.  [default: 1]")
-@click.option("--zombies", is_flag=True, default=None, help="neli, fast-neli: the forgotten go on fetching.")
+@click.option("--error", type=click.IntRange(0, 1), help="neli: e, how far clocks may differ.  [default: 1]")
+@click.option("--zombies", is_flag=True, default=None, help="neli, fast-neli: forgotten members go on fetching.")
 @click.option("--session", type=click.IntRange(1, 9), help="fast-neli: the broker's, in ticks.  [default: as promised]")
 @click.option(
     "--apart", type=click.IntRange(1, 6), help="Records between readers.  [default: 2; neli and fast-neli: 1]"
 )
 @click.option(
-    "--leave/--no-leave", default=None, help="But term: whether members may leave in good order.  [default: leave]"
+    "--leave/--no-leave", default=None, help="Except term: whether members may leave gracefully.  [default: leave]"
 )
-@click.option("--crash/--no-crash", default=None, help="But term: whether processes may crash.  [default: crash]")
+@click.option("--crash/--no-crash", default=None, help="Except term: whether processes may crash.  [default: crash]")
 @click.option(
     "--certify/--no-certify",
     default=None,
@@ -213,7 +213,7 @@ def demo_command(
     "--forget",
     is_flag=True,
     default=None,
-    help="A process that restarts has forgotten: term: its term; gossip: the electorate.",
+    help="A restarted process has forgotten its term (term) or the electorate (gossip).",
 )
 @click.option(
     "--wires",
@@ -223,7 +223,7 @@ def demo_command(
 @click.option(
     "--cede/--no-cede",
     default=None,
-    help="term, gossip: whether leaders give up in good order.  [default: cede; gossip: no-cede]",
+    help="term, gossip: whether leaders may cede.  [default: cede; gossip: no-cede]",
 )
 @click.option(
     "--voter-twice-as-fast",
@@ -231,7 +231,7 @@ def demo_command(
     flag_value=(1, 2, 1),
     default=None,
     type=click.UNPROCESSED,
-    help="gossip: the clock of one place, the voter, runs twice as fast, and all are told so.",
+    help="gossip: the clock of one place, the voter, runs twice as fast, and all places know.",
 )
 @click.option(
     "--rival-twice-as-fast",
@@ -239,7 +239,7 @@ def demo_command(
     flag_value=(1, 1, 2),
     default=None,
     type=click.UNPROCESSED,
-    help="gossip: the same of one rival, so that the clock of the other one is slow.",
+    help="gossip: the same for one rival, so that the other rival's clock is slow.",
 )
 @click.option("--changes", type=click.IntRange(0, 2), help="gossip: how often a leader changes the electorate.")
 @click.option("--separate", is_flag=True, default=None, help="gossip: electorates travel apart from declarations.")
@@ -250,16 +250,16 @@ def demo_command(
     flag_value=(1, 3),
     default=None,
     type=click.UNPROCESSED,
-    help="gossip, with changes: the new voter may favour either rival, too.",
+    help="gossip, with changes: the new voter, too, may favour either rival.",
 )
 @click.option(
-    "--rivals/--any", default=None, help="gossip: two rivals and a voter, or all want any.  [default: rivals]"
+    "--rivals/--any", default=None, help="gossip: two rivals and a voter, or each favours any.  [default: rivals]"
 )
 @click.option("--states", "states_max", type=click.IntRange(1), help="Stop after this many states.")
 def explore_command(profile: str | None, protocol: str, **given: object) -> None:
     """Walk every interleaving of a small group, running the shipped protocol.
 
-    Prints its bounds and how far it has come. When a rule is broken, prints the shortest way there and exits with 1.
+    Prints its bounds and how far it got. When a rule is broken, prints the shortest way there and exits with 1.
     """
     for bounds in PROFILES[protocol][profile] if profile else (_bounds(protocol, given),):
         click.echo(f"explore: {bounds}")
@@ -275,7 +275,7 @@ def explore_command(profile: str | None, protocol: str, **given: object) -> None
 
 
 def _bounds(protocol: str, given: dict[str, object]) -> AnyBounds:
-    """What was asked for. An option of another protocol is refused: it would bound nothing."""
+    """The bounds asked for. An option of another protocol is refused: it would bound nothing."""
     asked = {name: value for name, value in given.items() if value is not None}
     known = {field.name for field in fields(_KINDS_OF_BOUNDS.get(protocol, ConsumerBounds))}
     known -= {"fast-neli": {"guarantee", "error"}, "neli": {"session"}}.get(protocol, set())
@@ -311,15 +311,15 @@ def _explore(miniatures: Miniatures[WorldT], *, covers: Callable[[bytes], bool] 
 @click.option(
     "--protocol", type=click.Choice(list(WEATHERS)), default="induction", show_default=True, help="What the groups run."
 )
-@click.option("--guarantee", type=click.Choice(["exclusive", "available"]), help="Only groups with this one.")
+@click.option("--guarantee", type=click.Choice(["exclusive", "available"]), help="Only groups with this guarantee.")
 @click.option(
     "--weather",
     type=click.Choice(list(dict.fromkeys(weather for known in WEATHERS.values() for weather in known))),
-    help="Only runs under this kind of faults.",
+    help="Only runs with this kind of faults.",
 )
 @click.option("--peers", type=click.IntRange(1, PEERS_MAX), help="term, priority, gossip: how many each group has.")
 @click.option(
-    "--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes to use; all cores unless told."
+    "--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes to use.  [default: one per core]"
 )
 def simulate_command(
     first: str | None,
@@ -333,8 +333,9 @@ def simulate_command(
 ) -> None:
     """Run whole groups under faults in virtual time, and check every promise after every step.
 
-    A seed decides everything about its run, and the same seed is the same run anywhere: the hash of all traces, which
-    is printed last, shows it. When a promise is broken, prints the run's options and its last events, and exits with 1.
+    A seed decides everything about its run, and the same seed gives the same run anywhere: compare the hash of all
+    traces, which is printed last. When a promise is broken, prints the run's options and its last events, and exits
+    with 1.
     """
     if weather is not None and weather not in WEATHERS[protocol]:
         known = ", ".join(WEATHERS[protocol])
@@ -363,7 +364,7 @@ def simulate_command(
                 traces[result.seed] = result.trace
                 counts += result.counts
                 if result.violation is not None:
-                    pool.shutdown(cancel_futures=True)  # Without a wait, the end of `with` would take this back.
+                    pool.shutdown(cancel_futures=True)  # With wait=False, the end of `with` would undo it.
                     progress.end()
                     _show(result, asked)
                     raise SystemExit(EXIT_BROKEN)
@@ -389,7 +390,7 @@ def _seed(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The kind of runs that were asked for. Click has checked all of its words already."""
+    """The kind of run asked for. Click has already checked its values."""
 
     protocol: str
     guarantee: str | None
@@ -433,7 +434,7 @@ def _summary(result: AnyOutcome) -> str:
 
 
 class _Progress:
-    """One line that changes in a terminal; elsewhere a line every ten seconds, so that a log shows it is alive."""
+    """One line that changes in a terminal; elsewhere one line every ten seconds, so that a log shows it is alive."""
 
     def __init__(self) -> None:
         self._terminal = sys.stdout.isatty()

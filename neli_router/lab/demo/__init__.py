@@ -1,13 +1,13 @@
 """The demo: real processes share partitions, one is killed, one is stopped, and a referee watches.
 
-    options --unusable--> a sentence, exit 2
+    options --unusable--> an error message, exit 2
        '--> a folder with a ledger --> processes (see `processes`)
                                         ^  | notes
                     story (what is done) --+--> scene (the record) --> screen
                        |                             '--> checks, with the ledger read once more --> exit 0 or 1
                        '-- a process fails, or is late: unfinished, judged all the same --^
 
-Whatever ends it, also SIGTERM and Ctrl-C, goes through the `with` blocks here, and no process is left.
+Every exit, also by SIGTERM or Ctrl-C, goes through the `with` blocks here and leaves no process behind.
 """
 
 import sys
@@ -31,21 +31,21 @@ from neli_router.lab.processes.group import ProcessGroup
 __all__ = ["run"]
 
 MEMBERS_MIN = 2
-"""With fewer, there is none to take anything over."""
+"""With fewer, no member is left to take anything over."""
 
 SECONDS_MAX = 3600
-"""No user watches for longer, and a ledger without snapshots would become large."""
+"""Longer than anyone watches; and a ledger without snapshots would become large."""
 
 LOOK_EVERY = 0.005
 """Seconds between two looks of a process at its leases. Shorter costs more of a core; longer notes the loss of a lease
-less sharply."""
+less precisely."""
 
 GRACE_MAX = 2.0
-"""How long processes may take to leave when the demo ends early. A member that closes needs some milliseconds."""
+"""How long processes may take to leave when the demo ends early. A member closes in a few milliseconds."""
 
 RECORDS_MAX = 1_000_000
-"""Records between snapshots, so that there are none: at the end of the demo, the ledger is read once more from its
-first record, and a snapshot would allow the members to drop it."""
+"""Records between snapshots: high enough that there are none. At the end, the demo reads the ledger once more from its
+first record, and a snapshot would allow the members to drop that record."""
 
 
 def run(
@@ -58,13 +58,14 @@ def run(
     live: bool | None = None,
     keep: Path | None = None,
 ) -> int:
-    """Run the demo on this process's main thread; the exit code: 0 only if every one of its own checks held.
+    """Run the demo on this process's main thread. Returns the exit code: 0 only if every one of its checks held.
 
-    1 if one failed, or a process did; 2 if it cannot be run with these options; 130 if it was interrupted.
+    The code is 1 if a check or a process failed, 2 if the demo cannot run with these options, and 130 if it was
+    interrupted.
 
-    `seed` decides which member meets which fate. `live=None` draws in a terminal and prints plain lines elsewhere. The
-    ledger, the notes and the logs are made in `keep`, a folder that is new or empty, and stay there; without it, they
-    are gone at the end.
+    `seed` decides what happens to which member. `live=None` draws in a terminal and prints plain lines elsewhere. The
+    ledger, the notes and the logs are made in `keep`, a folder that must be new or empty, and stay there. Without
+    `keep`, they are deleted at the end.
     """
     try:
         with a_folder(keep, "neli-demo-") as folder, ending_in_order():

@@ -5,8 +5,8 @@
     the ledger (read once more, through the fold) -------------> the same terms, no needless move
     look-ups --------------------------------------------------> every one was answered
 
-Limits are counted in leases, and generously: a busy host makes a demo slow, not wrong. A check that found nothing to
-judge has failed, or a demo in which nothing happened would pass.
+Limits are counted in leases, and are generous: a busy host makes a demo slow, not wrong. A check that found nothing to
+judge fails. Otherwise a demo in which nothing happened would pass.
 """
 
 from collections import Counter
@@ -21,12 +21,12 @@ from neli_router.status.referee import Verdict, judged
 __all__ = ["TAKEOVER_LEASES", "Check", "checked", "takeover"]
 
 TAKEOVER_LEASES = 5
-"""In how many leases everything must be led again. The protocol needs one, and a busy host more. Raising this forgives
-a slower host; lowering it blames members for having had no processor."""
+"""Within how many leases everything must be led again. The protocol needs one, and a busy host needs more. Raising this
+tolerates a slower host; lowering it blames members that had no processor."""
 
 
 class Check(NamedTuple):
-    """One check, and what it found in words for the user."""
+    """One check, and what it found, in words for the user."""
 
     name: str
     held: bool
@@ -34,10 +34,10 @@ class Check(NamedTuple):
 
 
 def checked(run: Run) -> list[Check]:
-    """Every check's."""
-    unfinished = Check("the story", held=False, text=f"did not come to its end: {run.unfinished}")
+    """The result of every check."""
+    unfinished = Check("the story", held=False, text=f"did not finish: {run.unfinished}")
     if run.unfinished and not run.pauses:
-        return [unfinished]  # It did not even begin, and there is nothing else to say.
+        return [unfinished]  # It did not even begin: there is nothing to check.
     verdict, history = judged(run.lives), history_of(run.ledger)
     found = [
         _one_at_a_time(run, verdict),
@@ -82,17 +82,17 @@ def _terms(run: Run, verdict: Verdict) -> Check:
 
 
 def takeover(run: Run, action: Action) -> float:
-    """Seconds from `action` until the last of the partitions that it took was led by another; `inf` if one is not."""
+    """Seconds from `action` until another member led the last of the partitions it took; `inf` if one is not led."""
     return led_elsewhere(run.lives, action.life, action.took, action.at) - action.at
 
 
-_NOT_REACHED = "it did not come to that"
+_NOT_REACHED = "the story did not get that far"
 
 _SIGNALS = {ActionKind.KILL: "kill -9", ActionKind.STOP: "SIGSTOP", ActionKind.LEAVE: "SIGTERM"}
 
 
 def _takeover(run: Run, kind: ActionKind) -> Check:
-    # The first: when the last members leave at the very end, no process is left to take anything over.
+    # The first one: when the last members leave at the very end, no process is left to take anything over.
     action = next((action for action in run.actions if action.kind is kind), None)
     if action is None:
         return Check(_SIGNALS[kind], held=False, text=_NOT_REACHED)
@@ -123,7 +123,7 @@ def _fenced(run: Run) -> Check:
             (away <= run.lease, f"it was stopped for {away:.2f} s only, which is no longer than a lease"),
             (bool(left_over), f"it could still act for {len(left_over)} partitions"),
             (not refused, "no lease refused it"),
-            (fenced < len(stop.took), f"it was told to stop for {fenced} of its {len(stop.took)} partitions"),
+            (fenced < len(stop.took), f"it was fenced for only {fenced} of its {len(stop.took)} partitions"),
         )
         if is_so
     ]

@@ -1,7 +1,7 @@
-"""The place of a demo: a folder that is its own, its ledger, and signals that end it in order.
+"""The place of a demo: a folder of its own, its ledger, and signals that end it cleanly.
 
 SIGTERM, SIGHUP --> SystemExit in the main thread --> every `with` block ends --> no process is left
-keep=None       --> a folder that is gone at the end
+keep=None       --> a temporary folder, deleted at the end
 keep=FOLDER     --> that folder, which must be new or empty, and stays
 """
 
@@ -34,14 +34,14 @@ def a_folder(keep: Path | None, prefix: str) -> Iterator[Path]:
     except OSError as error:
         raise ConfigError([f"keep={str(keep)!r} must be a folder that can be made or written to ({error})"]) from error
     if found:
-        # The group of an earlier demo would still be in its ledger, with terms and members of its own.
+        # The ledger would still hold the group of an earlier demo, with its own terms and members.
         raise ConfigError([f"keep={str(keep)!r} must be empty, and there is {found[0]!r} in it: name another folder"])
     yield keep.absolute()
 
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Signals that would end us at once, and leave the processes to notice it, end the `with` blocks first."""
+    """Run every `with` block on SIGTERM and SIGHUP, which by default kill us and leave the processes behind."""
 
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -55,7 +55,7 @@ def ending_in_order() -> Iterator[None]:
 
 
 def records_of(config: Config) -> list[Entry]:
-    """The whole ledger, from its first record; nothing if it cannot be read, and then a check fails by that."""
+    """The whole ledger, from its first record; empty if it cannot be read, which then fails a check."""
     records: list[Entry] = []
     with suppress(NeliError), closing(configuration.open(config, create=False)) as ledger:
         while entries := ledger.read(0):

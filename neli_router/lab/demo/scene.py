@@ -1,9 +1,9 @@
-"""The scene: where the story takes place. It hears the processes, keeps the record of the run and tells the audience.
+"""The scene: where the story takes place. It reads the processes' notes, keeps the run's record and feeds the screen.
 
     notes of the processes --> Run: lives, actions, pauses, look-ups, records --> is what is awaited there?
                          '---> events --> screen
 
-Everything here happens on the main thread, in `wait`: the record needs no lock, and Ctrl-C is noticed at once.
+Everything here happens on the main thread, in `wait`: the record needs no lock, and Ctrl-C takes effect immediately.
 """
 
 import time
@@ -23,7 +23,7 @@ from neli_router.status.referee import Life, LifePhase
 __all__ = ["Action", "ActionKind", "Pause", "Run", "Scene", "Screen", "StoryEvent", "Unfinished"]
 
 LOOK_EVERY = 0.02
-"""Seconds between two looks at what is awaited. It delays the story and no measurement: notes carry their own times."""
+"""Seconds between two looks at what is awaited. It delays the story but no measurement: notes carry their own times."""
 
 ActionKind = Enum("ActionKind", "KILL STOP WAKE LEAVE")
 
@@ -36,12 +36,12 @@ class Action:
     life: Life
     at: float
     took: Sequence[int] = ()
-    """The partitions that the process led then."""
+    """The partitions the process led at that time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A moment at which nothing was on the move, with the names of the members that should have shared everything."""
+    """A moment at which nothing was moving, with the names of the members that should have shared everything."""
 
     at: float
     sharing: Sequence[str]
@@ -59,13 +59,13 @@ class Run:
     pauses: list[Pause] = field(default_factory=list)
     routed: LookUps = field(default_factory=LookUps)
     ledger: Sequence[Entry] = ()
-    """Its records, read once more at the end."""
+    """The ledger's records, read once more at the end."""
     unfinished: str = ""
-    """Why the story did not come to its end; empty if it did."""
+    """Why the story did not finish; empty if it did."""
 
     @property
     def living(self) -> list[Life]:
-        """Those whose process runs and has not begun to leave."""
+        """Members whose process runs and has not begun to leave."""
         return [life for life in self.lives if life.phase is LifePhase.MEMBER]
 
 
@@ -79,7 +79,7 @@ class StoryEvent(NamedTuple):
 
 
 class Screen(Protocol):
-    """Where the story is told."""
+    """Where the story is shown."""
 
     def tell(self, event: StoryEvent) -> None:
         """Something happened."""
@@ -93,19 +93,19 @@ class Unfinished(Exception):
 
 
 class Scene:
-    """One run's. `run` is what has happened so far."""
+    """One run of the demo. `run` is what has happened so far."""
 
     def __init__(self, run: Run, group: ProcessGroup, screen: Screen) -> None:
         self.run, self._group, self._screen = run, group, screen
         self._present: dict[str, MemberProcess] = {}
 
     def tell(self, kind: str, who: str, text: str, *, at: float | None = None) -> None:
-        """Tell the audience; `at` is the host's clock, now unless given."""
+        """Show an event to the audience; `at` is the host's clock, now unless given."""
         moment = host_clock() if at is None else at
         self._screen.tell(StoryEvent(moment - self.run.started_at, kind, who, text))
 
     def wait(self, awaited: Callable[[], bool], at_most: float) -> bool:
-        """Wait until it is so, at most for so many seconds; whether it is. Raises Unfinished if a process is lost."""
+        """Wait up to `at_most` seconds for `awaited`; return whether it holds. Raises Unfinished if a process fails."""
         give_up_at = host_clock() + at_most
         while not awaited():
             patience = give_up_at - host_clock()
@@ -125,9 +125,9 @@ class Scene:
         return process.life
 
     def do(self, kind: ActionKind, name: str) -> Action:
-        """Do it to the present process of that member."""
+        """Do it to the current process of that member."""
         process = self._present[name]
-        # Counted from before the signal, so that the time which sending it takes does not flatter a measurement.
+        # Counted from before the signal: the time that sending it takes must not flatter a measurement.
         action = Action(kind, process.life, host_clock(), tuple(sorted(process.life.held)))
         self.run.actions.append(action)
         match kind:
@@ -142,16 +142,16 @@ class Scene:
         return action
 
     def is_shared_by(self, names: Collection[str]) -> bool:
-        """Whether these members, all of them, lead everything, in equal shares."""
+        """Whether exactly these members lead everything, in equal shares."""
         sharing = [life for life in self.run.living if life.name in names]
         return len(sharing) == len(names) and shared_by(sharing, self.run.partitions)
 
     def has_ended(self, life: Life) -> bool:
-        """Whether the process is no more."""
+        """Whether the process has ended."""
         return self._present[life.name].has_ended
 
     def last_words(self, life: Life) -> str:
-        """The last line of the process's log: also what an interpreter says that could not even run the module."""
+        """The last line of the process's log: also what an interpreter prints that could not even run the module."""
         return next(reversed(self._present[life.name].log.strip().splitlines()), "")
 
     def _listen(self) -> None:
@@ -164,7 +164,7 @@ class Scene:
                     answer = f'its lease says: "{refusal}"' if refusal else "its lease still holds"
                     self.tell("woke", name, f"finds that it has not run for {asleep:.2f} s; {answer}", at=at)
                 case Halted(at, count, reason):
-                    self.tell("fence", name, f"is told to stop at once, for {count} partitions: {reason}", at=at)
+                    self.tell("fence", name, f"is fenced for {count} partitions: {reason}", at=at)
                 case Left(at):
                     self.tell("left", name, "has handed over and left", at=at)
                 case _:

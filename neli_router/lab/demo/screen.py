@@ -1,7 +1,7 @@
 """The screens: the story live in a terminal, or as plain lines anywhere else; and the outcome of the checks.
 
-    a terminal           LiveScreen: one frame, drawn again and again where it stands; the last one stays
-    a pipe, a file, ...  PlainScreen: one line for each event, in a constant format, at once
+    a terminal           LiveScreen: one frame, redrawn in place; the last one stays
+    a pipe, a file, ...  PlainScreen: one line for each event, in a constant format, as it happens
                          --> the checks, a line each
 
     NELI Router demo ...                                  a frame: the title, and the time
@@ -10,10 +10,10 @@
     look-ups ...                                          the traffic
     3.002 s  kill  bravo  ...                             the last events, as many as there is room for
 
-The partitions are shown as they are *led*, by the processes' own notes, and not as the table says: so one sees a dead
-member's leases run out. Every colour stands with a letter, so that nothing is told by colours alone; a letter always
-stands on a background of its own, so that it can be read on dark and on light terminals. `NO_COLOR` takes the colours
-out of the live view; a terminal that can do nothing (`TERM=dumb`) gets plain lines.
+The screen shows which partitions are *led*, by the processes' own notes, not what the table says: so a dead member's
+leases visibly run out. Every colour comes with a letter, so that nothing depends on colours alone. A letter always has
+a background of its own, so that it is readable on dark and on light terminals. `NO_COLOR` turns off the colours of the
+live view; a terminal that cannot draw (`TERM=dumb`) gets plain lines.
 """
 
 import sys
@@ -44,7 +44,7 @@ MEMBER_STYLES = (
     "bold black on #f0e442",
     "bold black on #b0b0b0",
 )
-"""Okabe and Ito's colours, which people with any kind of colour vision can tell apart."""
+"""Okabe and Ito's colours, which people with any kind of colour vision can distinguish."""
 
 CLASH_STYLE = "bold white on red"
 
@@ -52,7 +52,7 @@ ROW = 64
 """Partitions in a row: a power of two that leaves room for their numbers in 80 columns."""
 
 ROWS_MAX = 8
-"""More rows would leave no room for anything else; partitions without a row are counted."""
+"""More rows would leave no room for anything else; partitions beyond them are only counted."""
 
 _STATES = {
     LifePhase.STARTING: "starting",
@@ -64,10 +64,10 @@ _STATES = {
 }
 
 FRAMES_PER_SECOND = 10
-"""More would show nothing that an eye could follow, and take the processor from the members."""
+"""More frames would show nothing an eye could follow, and would take processor time from the members."""
 
 EVENTS_MAX = 200
-"""More than any terminal has lines."""
+"""More than the lines of any terminal."""
 
 HEADING = "Measured and checked:"
 
@@ -76,7 +76,7 @@ NAME_WIDTH = 16
 
 
 def wants_live() -> bool:
-    """Whether the standard output is a terminal that can draw."""
+    """Whether standard output is a terminal that can draw."""
     return sys.stdout.isatty() and not Console().is_dumb_terminal
 
 
@@ -96,7 +96,7 @@ class PlainScreen(Closing):
         _print(*spelled(event))
 
     def refresh(self) -> None:
-        """Plain lines say nothing about the passing of time."""
+        """Plain lines do not show the passing of time."""
 
     def close(self) -> None:
         """Nothing was opened."""
@@ -139,7 +139,7 @@ class LiveScreen(Closing):
 
     def _draw(self) -> None:
         now, (width, height) = host_clock(), self._console.size
-        # A line is left for the cursor, or the terminal would scroll with each frame.
+        # One line is left for the cursor, or the terminal would scroll with each frame.
         view = self._draw_frame(self._events, now=now, width=width, height=height - 1)
         self._live.update(view, refresh=True)
         self._drawn_at = now
@@ -158,7 +158,7 @@ def _verdict(check: Check) -> str:
 
 
 def _print(*lines: str) -> None:
-    # A reader of a pipe wants each line when it happens.
+    # The reader of a pipe wants each line as it happens.
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
 
@@ -179,9 +179,9 @@ def frame(run: Run, events: Sequence[StoryEvent], *, title: str, now: float, wid
         *_traffic(run),
         Text(),
     ]
-    # Every line is one line: the tables are as narrow as 80 columns, and everything else is cropped.
+    # Each of these takes exactly one line: the tables fit into 80 columns, and everything else is cropped.
     taken = len(above) + len(_latest(run))
-    latest = sorted(events, key=lambda event: event.at)[-height:]  # Notes may arrive in another order.
+    latest = sorted(events, key=lambda event: event.at)[-height:]  # Notes may arrive out of order.
     lines = [line for event in latest for line in spelled(event, width)]
     room = max(0, height - taken)
     shown = lines[-room:] if room else []
@@ -201,7 +201,7 @@ def _title(title: str, time: str, width: int) -> Text:
 
 
 def _latest(run: Run) -> list[Life]:
-    """The present life of each member, in the order of their names."""
+    """The current life of each member, in the order of their names."""
     return sorted({life.name: life for life in run.lives}.values(), key=lambda life: life.name)
 
 
@@ -238,13 +238,13 @@ def _state(life: Life) -> str:
 
 
 def _letter(life: Life) -> str:
-    """In capitals, if the process runs."""
+    """The member's letter: a capital if its process runs."""
     letter = life.name[0].upper()
     return letter.lower() if life.phase in (LifePhase.KILLED, LifePhase.STOPPED) else letter
 
 
 def _cells(run: Run, now: float) -> tuple[list[Text], int]:
-    """Rows of partitions, and how many partitions have none."""
+    """Rows of partitions, and how many partitions do not fit into them."""
     styles = _styles(run)
     leaders: list[list[Life]] = [[] for _ in range(run.partitions)]
     for life in run.lives:
@@ -268,7 +268,7 @@ def _cells(run: Run, now: float) -> tuple[list[Text], int]:
 
 def _legend(left_out: int) -> Text:
     more = f"; {left_out} more are not shown" if left_out else ""
-    text = f"       A may act  a dead or stopped, lease not over  . nobody  ! two at once{more}"
+    text = f"       A may act  a dead or stopped, lease not over  . none  ! two leaders{more}"
     return Text(text, no_wrap=True, overflow="crop", style="dim")
 
 

@@ -1,11 +1,11 @@
-"""The story: the demo's acts upon its members, one scene after another.
+"""The story: what the demo does to its members, one scene after another.
 
     start all --> kill -9 one --> start it again --> SIGSTOP one --> SIGCONT it --> SIGTERM one --> SIGTERM the rest
           share         others lead          share         others lead        share          others lead
 
-A scene begins at its place in the time that the user gave, or when the one before has come to its end if that is
-later. It ends when the processes' notes show what was awaited. If that does not come within PATIENCE, the story ends,
-is told as unfinished, and is judged all the same.
+A scene begins at its share of the time that the user gave, or later, when the previous scene has ended. It ends when
+the processes' notes show the expected result. If that takes longer than PATIENCE, the story ends, is reported as
+unfinished, and is judged all the same.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -22,26 +22,26 @@ from neli_router.status.referee import Life
 __all__ = ["MEMBERS_MAX", "NAMES", "Story"]
 
 NAMES = ("alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel")
-"""Each begins with a letter of its own, which stands for the member where there is room for no more."""
+"""Each begins with a different letter, which stands for the member where space is short."""
 
 MEMBERS_MAX = len(NAMES)
 
 PATIENCE = 60.0
-"""How long the story waits for anything, in seconds, on top of as many leases as a takeover may take. It ends a story
-that went wrong for good; how long something may rightly take is for the checks to say."""
+"""How long the story waits for anything, in seconds, on top of the leases that a takeover may take. It only ends a
+story that is stuck; the checks decide how long something may take."""
 
 STOPPED_ON_LEASES = 2
-"""For how many leases the stopped one stays so after others took over. More shows better that it is too late."""
+"""How many leases a stopped member stays stopped after others took over. More makes it clearer that it is too late."""
 
 KILL_AT, RETURN_AT, STOP_AT, LEAVE_AT, END_AT = 0.15, 0.35, 0.50, 0.75, 0.95
-"""Where the scenes begin, as parts of the whole time."""
+"""Where the scenes begin, as fractions of the whole time."""
 
 REST = 0.04
-"""The shortest rest between two scenes, as such a part. Without it, after a slow start the first would run together."""
+"""The shortest rest between two scenes, also a fraction. Without it, the first scenes merge after a slow start."""
 
 
 class Story:
-    """One run's. `seconds` is how long it should take, and `rng` decides who is killed, stopped and asked to leave."""
+    """One run's story. `seconds` is how long it should take; `rng` picks who is killed, stopped and asked to leave."""
 
     def __init__(self, scene: Scene, names: Sequence[str], config: Config, *, seconds: float, rng: Random) -> None:
         self._scene, self._run, self._config, self._seconds, self._rng = scene, scene.run, config, seconds, rng
@@ -50,7 +50,7 @@ class Story:
         self._killed, self._stopped, self._leaver = chosen[0], chosen[1], chosen[2 % len(chosen)]
 
     def tell(self) -> None:
-        """All of it. Raises Unfinished, and what opening a router raises."""
+        """Play the whole story. Raises Unfinished, and whatever opening a router raises."""
         self._begin()
         with LookUpLoop(self._config, self._rng, self._run.routed) as traffic:
             self._kill(traffic)
@@ -74,7 +74,7 @@ class Story:
         self._scene.tell("route", "all", f"from now on, keys are routed: {shown}, ...")
         self._await_scene(KILL_AT)
         traffic.absent[self._killed] = host_clock()
-        action = self._do(ActionKind.KILL, self._killed, "kill -9: process {pid} is no more")
+        action = self._do(ActionKind.KILL, self._killed, "kill -9: process {pid} was killed")
         self._await_takeover(action)
 
     def _bring_back(self, traffic: LookUpLoop) -> None:
@@ -89,7 +89,7 @@ class Story:
         traffic.absent[self._stopped] = host_clock()
         action = self._do(ActionKind.STOP, self._stopped, "SIGSTOP: process {pid} stands still")
         self._await_takeover(action)
-        # Long enough to show that it does not only seem to be gone.
+        # Long enough to show that the member did not just seem to be gone.
         self._scene.wait(lambda: False, STOPPED_ON_LEASES * self._run.lease)
 
     def _wake(self, traffic: LookUpLoop) -> None:
@@ -106,15 +106,13 @@ class Story:
 
     def _end(self, traffic: LookUpLoop) -> None:
         self._await_scene(END_AT)
-        traffic.end()  # From here on, fewer and fewer keys have an owner, as they should.
+        traffic.end()  # From here on, fewer and fewer keys have an owner, as expected.
         last = self._run.living
         for life in last:
             self._do(ActionKind.LEAVE, life.name, "SIGTERM: process {pid} is asked to leave")
         self._await_end(last)
-        self._await(
-            lambda: bool(traffic.refusal()), lambda: "a look-up was to raise NoOwner, but it goes on naming who left"
-        )
-        self._scene.tell("route", "all", f"nobody is left, and a look-up raises {traffic.refusal()}")
+        self._await(lambda: bool(traffic.refusal()), lambda: "a look-up was to raise NoOwner, but still names a member")
+        self._scene.tell("route", "all", f"no member is left, and a look-up raises {traffic.refusal()}")
 
     # Their parts
 
@@ -168,7 +166,7 @@ class Story:
         return ", ".join(f"{life.name} {len(life.held)}" for life in lives)
 
     def _last_words(self) -> str:
-        """The end of the log of a member that leads nothing, which is likely to say why."""
+        """The end of the log of a member that leads nothing: it is likely to say why."""
         idle = (life for life in self._run.living if not life.held)
         words = ((life.name, self._scene.last_words(life)) for life in idle)
         return next((f"; last in the log of {name}: {said}" for name, said in words if said), "")

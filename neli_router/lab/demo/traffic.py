@@ -1,11 +1,12 @@
-"""The traffic: keys that are routed all along, whatever happens to the members.
+"""The traffic: keys that are routed throughout, whatever happens to the members.
 
     round: a batch of keys --Router.owner, for each--> answers --> counts    ROUND_EVERY    the next round ...
 
-The router observes the ledger from the demo's own process and is no member. For a while after a kill -9, its answers
-are outdated: no process knows yet. That is no error. An error would be a term that goes back, or no answer at all.
+The router observes the ledger from the demo's own process, without being a member. For a while after a kill -9 its
+answers are outdated, because no process knows yet. That is not an error. A term that goes back would be an error, and
+so would a missing answer.
 
-Everything is counted on one thread; others read it at any time and see numbers that may be a round old.
+Everything is counted on one thread; other threads read it at any time and see numbers that may be a round old.
 """
 
 import threading
@@ -23,16 +24,16 @@ from neli_router.router.table import Owner
 __all__ = ["LookUpLoop", "LookUps"]
 
 KEYS = 4096
-"""Enough for every one of 256 partitions to be asked for some sixteen times a round trip through all keys."""
+"""Enough to ask for each of 256 partitions about sixteen times in one pass through all keys."""
 
 BATCH = 512
-"""Keys in a round, which take a fraction of a millisecond."""
+"""Keys in a round, which takes a fraction of a millisecond."""
 
 ROUND_EVERY = 0.003
-"""The pause between two rounds. Without it, the demo would show how much the members suffer from a busy core."""
+"""The pause between two rounds. Without it, the demo would show how members suffer from a busy core."""
 
 SAMPLES = 3
-"""Keys whose owner is shown."""
+"""Number of keys whose owner is shown."""
 
 
 @dataclass(slots=True)
@@ -41,24 +42,24 @@ class LookUps:
 
     lookups: int = 0
     seconds: float = 0.0
-    """Spent in look-ups alone."""
+    """Spent in look-ups only."""
     answers: dict[str, int] = field(default_factory=dict)
-    """How many named each member."""
+    """Answers that named each member."""
     unanswered: int = 0
-    """Raised NoOwner, StaleTable or another error."""
+    """Look-ups that raised NoOwner, StaleTable or another error."""
     why_unanswered: str = ""
     outdated: int = 0
-    """Named a member whose process had been killed or stopped, and that the others had not missed yet."""
+    """Answers that named a member whose process was dead or stopped, before the others had noticed."""
     outdated_for: float = 0.0
-    """The longest time after which one did."""
+    """The longest time after which an answer was still outdated."""
     terms_lowered: int = 0
-    """Came with a lower term for a partition than an earlier one."""
+    """Answers with a lower term for a partition than an earlier answer."""
     samples: dict[str, str] = field(default_factory=dict)
-    """Some keys, and the name of the member that each was routed to last."""
+    """Some keys, and the member that each was last routed to."""
 
 
 class LookUpLoop(Closing):
-    """Routes keys until `end`, and counts in `routed` what came of it. Raises what a Router raises."""
+    """Routes keys until `end`, and counts the results in `routed`. Raises what a Router raises."""
 
     def __init__(self, config: Config, rng: Random, routed: LookUps) -> None:
         self.absent: dict[str, float] = {}
@@ -76,7 +77,7 @@ class LookUpLoop(Closing):
         self._router.close()
 
     def end(self) -> None:
-        """No more look-ups. Twice is fine."""
+        """Stop looking up. Calling it twice is fine."""
         self._ending.set()
         self._thread.join()
 

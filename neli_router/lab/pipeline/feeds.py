@@ -1,4 +1,4 @@
-"""Feeds of ticks, cut into steps: the same step is the same ticks for every host that reads them.
+"""Feeds of ticks, cut into steps: every host that reads a step gets the same ticks.
 
     TickFolder   FOLDER/00000001.parquet, 00000002.parquet, ...    a step ends with a file; progress counts files
     TickTopic    kafka://HOST:PORT/TOPIC                           a step ends at an offset; progress is an offset
@@ -6,15 +6,15 @@
     progress of a partition    after                        upto                   tip
                                -|---------- one step --------|---- not read yet ----|
 
-A takeover asks no more than this of its input. The successor reads how far the table is, and goes on from there to the
-tip. No clock and no consumer group takes part, and a step that is read twice is the same twice.
+A takeover needs nothing more from its input. The successor reads how far the table has got, and continues from there to
+the tip. No clock and no consumer group is involved, and a step that is read twice gives the same ticks twice.
 
-A file of the folder becomes visible whole, by a rename, and never changes.
+A file of the folder becomes visible as a whole, by a rename, and never changes.
 
 A topic may have several partitions, with no order between them. So each partition of the group has its ticks in one
-*lane*: the partition of the topic with its number, mod their count. A tick that is found in another lane is an error,
-because its owner would never see it. `append` puts each where it belongs; another producer must do so, too. A folder
-is one lane.
+*lane*: the topic partition with its number, modulo their count. A tick that is found in another lane is an error,
+because its owner would never see it. `append` puts each tick into its lane; any other producer must do so, too. A
+folder is one lane.
 """
 
 import time
@@ -35,16 +35,16 @@ from neli_router.lab.pipeline.ticks import SCHEMA
 __all__ = ["TickFolder", "TickTopic", "feed_at"]
 
 ANSWER_MAX = 30.0
-"""Seconds for a broker to answer a question, or to give the next messages. A broker that restarts needs some."""
+"""Seconds for a broker to answer a question, or to deliver the next messages. A broker that restarts takes a while."""
 
 SEND_MAX = 60.0
-"""Seconds until the broker must have acknowledged what it was sent."""
+"""Seconds within which the broker must acknowledge what it was sent."""
 
 MESSAGES_MAX = 10_000
-"""Messages taken at a time: enough to make up for the call, few enough for a worker's memory."""
+"""Messages taken at a time: enough to outweigh the cost of a call, few enough for a worker's memory."""
 
 PATIENCE = 0.1
-"""Seconds to wait for that many. The last messages of a step wait as long; shorter asks more often."""
+"""Seconds to wait for that many. The last messages of a step wait just as long; a shorter wait asks more often."""
 
 
 class TickFolder:
@@ -55,14 +55,14 @@ class TickFolder:
         self._written = 0
 
     def path(self, number: int) -> Path:
-        """Where file `number` is, or will be. The first is 1."""
+        """Path of file `number`, whether it exists or not. The first is 1."""
         return self.folder / f"{number:08}.parquet"
 
     def checked(self, number: int) -> Path:
-        """Where file `number` is. Raises NeliError if it is none of ticks."""
+        """Path of file `number`. Raises NeliError if it does not contain ticks."""
         path = self.path(number)
-        # A reader fills columns that are missing with nulls. Rows without a key have no owner, so all would be dropped,
-        # and the step would count as landed.
+        # A reader fills missing columns with nulls. Rows without a key have no owner, so all would be dropped, and the
+        # step would count as landed.
         try:
             there = parquet.read_schema(path).names
         except (OSError, pa.ArrowException) as error:
@@ -77,10 +77,10 @@ class TickFolder:
         )
 
     def append(self, ticks: pa.Table) -> int:
-        """Write the next file; its number."""
+        """Write the next file; returns its number."""
         self.folder.mkdir(parents=True, exist_ok=True)
         number = self._written = self.tip(0, self._written) + 1
-        # Spark passes over names with a dot in front, and a rename within one folder is one step.
+        # Spark skips names that start with a dot, and a rename within one folder is atomic.
         hidden = self.folder / f".{number:08}.unfinished"
         parquet.write_table(ticks, hidden)
         hidden.rename(self.path(number))
@@ -90,7 +90,7 @@ class TickFolder:
         return 1
 
     def tip(self, lane: int, known: int) -> int:
-        """How far the feed goes now, which was known to go to `known`."""
+        """How far the feed goes now; it was known to go to `known`."""
         while self.path(known + 1).exists():
             known += 1
         return known
@@ -102,7 +102,7 @@ class TickFolder:
 
 
 class TickTopic:
-    """A topic that is there. May be sent to Spark's workers, where it connects anew."""
+    """An existing topic. May be sent to Spark's workers, where it opens its own connection."""
 
     def __init__(self, address: str, layout: Layout) -> None:
         at, problems = kafka_address.parse(address.partition(":")[2])
@@ -111,7 +111,7 @@ class TickTopic:
         self._client, self._topic, self._layout = dict(at.client), at.group, layout
         self._shown = at.public
         self._asked: Any = None
-        """For questions. It is kept: a job asks for the tip of each lane some times a second."""
+        """Client for questions. It is kept, because a job asks for the tip of each lane several times a second."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_asked": None}
@@ -120,7 +120,7 @@ class TickTopic:
         return f"TickTopic({self._shown!r})"
 
     def append(self, ticks: pa.Table) -> None:
-        """Append `ticks`: a message each, by key, as one JSON object. Returns when the broker has them all."""
+        """Append `ticks`, each as a message with its key and one JSON object. Returns when the broker has them all."""
         lanes, lost, places = self.lanes(), list[str](), dict[str, int]()
         producer = _kafka().Producer({**self._client, "enable.idempotence": True, "linger.ms": 20})
 
@@ -137,7 +137,7 @@ class TickTopic:
                     place = places[name] = self._layout.partition(name) % lanes
                 value = msgspec.json.encode(tick)
                 producer.produce(self._topic, value, key=name, partition=place, on_delivery=delivered)
-            # The queue holds ten times as many: it is emptied here, before it is full.
+            # The queue holds ten times as many: it is flushed here, before it is full.
             if left := producer.flush(SEND_MAX):
                 lost.append(f"{left} were not acknowledged within {SEND_MAX:g} s")
             if lost:
@@ -159,14 +159,14 @@ class TickTopic:
         return self._bounds(lane)[1]
 
     def read(self, lane: int, after: int, upto: int) -> Iterator[pa.RecordBatch]:
-        """The ticks of that step. Raises NeliError if the topic does not have them all any more."""
+        """The ticks of that step. Raises NeliError if the topic no longer has all of them."""
         wanted = f"the ticks from offset {after} to {upto} of {self._shown}, partition {lane}, were wanted"
         first, tip = self._bounds(lane)
         if not first <= after <= upto <= tip:
             raise NeliError(
                 wanted,
                 f"it has those from {first} to {tip}",
-                "retention dropped them, or the topic was made anew: retain ticks for longer, in a new topic",
+                "retention dropped them, or the topic was made again: retain ticks for longer, in a new topic",
             )
         lanes = self.lanes()
         at, trouble, heard_at = after, "nothing was heard", time.monotonic()
@@ -179,7 +179,7 @@ class TickTopic:
                     if error is None and message.offset() < upto:
                         values.append(message.value() or b"")
                     if error is None or error.code() == _kafka().KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name.
-                        # Offsets have holes where transactions ended. The end of the partition tells of those behind
+                        # Offsets have holes where transactions ended. The end-of-partition event covers holes behind
                         # the last message.
                         at = message.offset() + (error is None)
                         heard_at = time.monotonic()
@@ -213,7 +213,7 @@ class TickTopic:
         return ticks
 
     def _bounds(self, lane: int) -> tuple[int, int]:
-        """The first offset that is retained, and the one behind the last."""
+        """The first offset that is retained, and the one after the last."""
         first, tip = self._answer("get_watermark_offsets", _kafka().TopicPartition(self._topic, lane))
         return int(first), int(tip)
 
@@ -229,7 +229,7 @@ class TickTopic:
             ) from None
 
     def _consumer(self) -> Any:
-        # Kafka's client asks for a group's name; nothing is ever committed under it.
+        # Kafka's client requires a group name; nothing is ever committed under it.
         return _kafka().Consumer(
             {
                 **self._client,
@@ -242,7 +242,7 @@ class TickTopic:
 
 
 class _Tick(TypedDict):
-    """A message's value."""
+    """The value of a message."""
 
     instrument: str
     sequence: int
@@ -268,6 +268,6 @@ def feed_at(address: str, layout: Layout) -> TickFolder | TickTopic:
     """The feed at `kafka://HOST:PORT/TOPIC`, or in the folder of that name. Raises ConfigError."""
     if address.startswith("kafka:"):
         return TickTopic(address, layout)
-    if "://" in address:  # As a path it would be that of an empty folder, and a job would wait for ticks for ever.
+    if "://" in address:  # As a path it would name an empty folder, and a job would wait forever.
         raise ConfigError([f"ticks={address!r:.200} must be the path of a folder, or kafka://HOST:PORT/TOPIC"])
     return TickFolder(Path(address))

@@ -1,11 +1,11 @@
 """Hosts of the pipeline on one machine: each is an agent and a Spark job, as real processes in one process group.
 
-    host "alpha"   agent  --ledger--> the group         killed, stopped and woken together, as a machine would be
+    host "alpha"   agent  --ledger--> the group         killed, stopped and woken together, like a whole machine
                    driver --share---> agent             Python, and the JVM that it starts
                       '----> table
 
-None outlives the program that started it. At the end of the block all are ended; if that program is killed, the kernel
-kills agent and driver (on Linux), and the JVM ends with its driver.
+No host outlives the program that started it. All are ended at the end of the block; if that program is killed, the
+kernel kills agent and driver (on Linux), and the JVM ends with its driver.
 """
 
 import os
@@ -22,25 +22,25 @@ from neli_router.hosts.leash import leashed
 __all__ = ["HostProcesses"]
 
 GRACE = 5.0
-"""Seconds that an agent has to leave in good order. It needs some milliseconds."""
+"""Seconds an agent has to leave gracefully. It needs a few milliseconds."""
 
 NICE = 5
-"""Of a job."""
+"""The niceness of a job."""
 
 SERVE = "from neli_router.commands.cli import main; main()"
 
 
 class HostProcesses(Closing):
-    """One host. Start it on the main thread, because the kernel ends it with the thread that started it."""
+    """One host. Start it on the main thread: the kernel ends it when the thread that started it ends."""
 
     def __init__(
         self, name: str, folder: Path, *, agent: Sequence[str], job: Sequence[str], environment: Mapping[str, str]
     ) -> None:
-        """`agent` is the options of `neli agent`, and `job` the program of the driver with its arguments."""
+        """`agent` is the options of `neli agent`, `job` the driver's program with its arguments."""
         self.name, self.log, self.agent_log = name, folder / f"{name}.log", folder / f"{name}.agent.log"
         self.socket = folder / f"{name}.sock"
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-        # Options of another group, in the environment of the program that starts this, must not reach these agents.
+        # NELI_* options in our own environment may belong to another group, and must not reach these agents.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("NELI_")}
         self._environment = {**inherited, "PYTHONPATH": path, "NELI_AGENT": f"unix:{self.socket}", **environment}
         serve = ["-P", "-c", SERVE, "agent", "--name", name, "--socket", str(self.socket), *agent]
@@ -49,23 +49,23 @@ class HostProcesses(Closing):
         self.start_job()
 
     def start_job(self, **environment: str) -> None:
-        """Start the driver, also anew after it has ended, with these variables besides."""
-        # Niced: where cores are few, it is the agent that must not be late.
+        """Start the driver, or start it again after it has ended, with these additional variables."""
+        # Niced: on few cores, the agent must not be the late one.
         self.driver = self._start(self._job, self.log, group=self.agent.pid, nice=NICE, **environment)
 
     def kill(self) -> None:
-        """Agent, driver and JVM at once, as if the machine had lost its power."""
+        """Kill agent, driver and JVM in one step, as if the machine had lost power."""
         self._signal(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Let all of it stand still."""
+        """Stop all of them, as if the machine were suspended."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End what still runs: the agent in good order, as long as it takes no longer than GRACE."""
+        """End what still runs: the agent gracefully, if it takes no longer than GRACE."""
         with suppress(subprocess.TimeoutExpired):
             self.resume()
             self.driver.kill()
@@ -76,7 +76,7 @@ class HostProcesses(Closing):
         self.driver.wait()
 
     def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):  # None of the group is left.
+        with suppress(ProcessLookupError):  # No process of the group is left.
             os.killpg(self.agent.pid, number)
 
     def _start(

@@ -1,12 +1,13 @@
-"""The landing: what the table holds at the end, and how it came there; judged against the ticks that went in.
+"""The landing: what the table holds at the end and how it got there, judged against the ticks that went in.
 
     rows of the table ---> each instrument's ticks, by sequence numbers: 0 1 2 [3 4 5] [5 6] . [8 9]
                                                                                   doubled ^  ^ missing
                       '--> bars, put together --equal?--> bars made of the input by other code
     log of the table ----> every commit: when, which partitions, under which terms, from where to where
 
-A row says from which tick of its instrument to which it was made of, and how many these are. So the ranges of one
-instrument must lie side by side: where two overlap, ticks landed twice, and where there is a hole, they are missing.
+A row records the first and the last tick of its instrument it was made from, and how many ticks these are. So the
+ranges of one instrument must be adjacent: where two overlap, ticks landed twice, and where there is a gap, ticks are
+missing.
 """
 
 import json
@@ -24,7 +25,7 @@ KEYS = [("instrument", "ascending"), ("begins", "ascending")]
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Ticks by what became of them."""
+    """Ticks, counted by how they landed."""
 
     made: int
     landed: int
@@ -48,11 +49,11 @@ class TableCommit:
     terms: Mapping[int, int]
     """Partition -> the committer's term."""
     batches: Mapping[int, int]
-    """Partition -> how far it came; empty if the commit only raised terms."""
+    """Partition -> the batch it reached; empty if the commit only raised terms."""
 
 
 def counted(parts: pa.Table, ticks: Mapping[str, int]) -> Count:
-    """`parts` is the rows of the table, and `ticks` says how many were made of each instrument."""
+    """`parts` are the rows of the table; `ticks` maps each instrument to the number of ticks made."""
     rows = parts.select(["instrument", "first_sequence", "last_sequence", "ticks"]).sort_by(
         [("instrument", "ascending"), ("first_sequence", "ascending")]
     )
@@ -61,7 +62,7 @@ def counted(parts: pa.Table, ticks: Mapping[str, int]) -> Count:
     for name, first, last, count in zip(*(column.to_pylist() for column in rows.columns), strict=True):
         upto = reached.get(name, 0)
         fresh = max(0, last + 1 - max(first, upto))
-        # A row whose ticks are not as many as its numbers has lost some of them, or has some twice.
+        # If a row's count differs from its range of numbers, it lost some ticks or has some twice.
         landed += min(fresh, count)
         doubled += count - min(fresh, count)
         reached[name] = max(upto, last + 1)
@@ -71,7 +72,7 @@ def counted(parts: pa.Table, ticks: Mapping[str, int]) -> Count:
 
 
 def bars_of(ticks: pa.Table, seconds: int) -> pa.Table:
-    """The bars of `ticks`, made without Spark, in the order of instrument and time."""
+    """The bars of `ticks`, computed without Spark, ordered by instrument and time."""
     at = ticks["at"].cast(pa.int64()).to_numpy()
     parts = {
         "instrument": ticks["instrument"],
@@ -88,7 +89,7 @@ def bars_of(ticks: pa.Table, seconds: int) -> pa.Table:
 
 
 def whole_bars(parts: pa.Table) -> pa.Table:
-    """The rows of the table, with the parts of each bar put together, in the order of instrument and time."""
+    """The rows of the table, with the parts of each bar merged, ordered by instrument and time."""
     ordered = parts.sort_by([("instrument", "ascending"), ("first_sequence", "ascending")])
     kinds = {
         "open": "first",
@@ -114,7 +115,7 @@ def same_bars(parts: pa.Table, ticks: pa.Table, seconds: int) -> bool:
 
 
 def commits_of(table: Path) -> list[TableCommit]:
-    """Every commit to the fenced table at that path, in order, by its log."""
+    """Every commit to the fenced table at that path, in order, from its log."""
     found = []
     for path in sorted((table / "_delta_log").glob("*.json")):
         at, numbers = 0.0, {"neli.term": dict[int, int](), "neli.batch": dict[int, int]()}
@@ -131,8 +132,8 @@ def commits_of(table: Path) -> list[TableCommit]:
 
 
 def taken_over(commits: Sequence[TableCommit], took: Mapping[int, int]) -> tuple[float, float]:
-    """When the last of the partitions in `took` was fenced under a higher term than there, and when the last of them
-    was landed under one; inf if one is not."""
+    """When the last partition in `took` was fenced under a higher term than its term there, and when the last one was
+    landed under a higher term; inf if one never was."""
     fenced, landed = dict.fromkeys(took, inf), dict.fromkeys(took, inf)
     for commit in commits:
         for partition in took.keys() & commit.terms.keys():

@@ -1,10 +1,10 @@
-"""The pictures of one run: a page of HTML with everything in it, which any browser shows and any mail carries.
+"""The pictures of one run: a self-contained page of HTML, which any browser shows and any mail can carry.
 
     partitions x time    each partition is a row; a mark is a commit that landed rows, in the colour of its host
-    ticks a second       what came in, and what landed, by second
+    ticks a second       what came in and what landed, by second
 
-All is drawn from the table's log, and from the group's ledger, which says whose a term was. The page follows the
-reader's light or dark theme, needs no script and no network, and says in words what the colours say.
+Everything is drawn from the table's log and from the group's ledger, which records the owner of each term. The page
+follows the reader's light or dark theme, needs no script and no network, and says in words what the colours say.
 """
 
 import html
@@ -24,7 +24,7 @@ MARK = 3
 ABOVE = 18
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73")
-"""Okabe and Ito's, as in the demo: people with any kind of colour vision can tell them apart."""
+"""Okabe and Ito's, as in the demo: people with any kind of colour vision can distinguish them."""
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1b1b; --dim: #6b6b6b; --line: #d8d8d8; --paper: #fff; }
@@ -45,20 +45,20 @@ td:not(:last-child) { white-space: nowrap; } .keys { margin-left: -1em; }
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What is drawn. Times are of the wall clock."""
+    """The data to draw. Times are wall-clock times."""
 
     hosts: Sequence[str]
     intervals: Sequence[float]
-    """When each came."""
+    """When each interval came."""
     sizes: Sequence[int]
-    """Ticks of each."""
+    """Ticks of each interval."""
     partitions: int
     commits: Sequence[TableCommit]
     owners: Mapping[tuple[int, int], str]
     """(partition, term) -> the host that had it."""
     killed: str
     killed_at: float
-    """0 if it did not come to that."""
+    """0 if the run ended before the kill."""
 
 
 def page(title: str, picture: Picture, checks: Sequence[Check]) -> str:
@@ -90,7 +90,7 @@ def page(title: str, picture: Picture, checks: Sequence[Check]) -> str:
 
 
 class _Scale:
-    """From times to places."""
+    """Maps times to x positions."""
 
     def __init__(self, since: float, until: float) -> None:
         self.since, self.seconds = since, max(1.0, until - since)

@@ -1,6 +1,6 @@
 """The show of `neli pipeline`: three hosts' Spark jobs over one table, one host killed, and every tick landed once.
 
-    market --an interval, every so often--> folder of ticks
+    market --an interval, at a steady pace--> folder of ticks
                                               |
     host alpha, bravo, charlie (see `hosts`) -'--> one fenced table
           ^ kill -9, in the middle                    |
@@ -8,8 +8,8 @@
           story
 
 The story begins when all three jobs have raised their terms: a JVM takes some seconds to start. It ends when the table
-has all intervals and the jobs that are left have ended by themselves. It is judged by the table alone, and by the logs
-of the table and of the group: nothing that a job says of itself counts.
+has all intervals and the surviving jobs have ended on their own. It is judged only by the table and by the logs of the
+table and of the group: nothing that a job reports about itself counts.
 """
 
 import os
@@ -52,25 +52,25 @@ __all__ = ["SETTINGS", "Board", "core_share", "frame", "run", "submitted"]
 NAMES = ("alpha", "bravo", "charlie")
 VICTIM = "bravo"
 KILL_AT = 0.4
-"""The victim is killed when so large a part of the intervals has landed."""
+"""The victim is killed when this fraction of the intervals has landed."""
 
 LEASE = 2.0
-"""Seconds. Three JVMs on two cores keep an agent from its core for longer than a short lease would forgive."""
+"""Seconds. Three JVMs on two cores keep an agent from its core for longer than a short lease tolerates."""
 
 SECONDS = 60
-"""Of a bar, and of an interval."""
+"""Length of a bar, and of an interval."""
 
 START_MAX, STEP_MAX = 90.0, 60.0
-"""How long all jobs may take to start, and how long the table may stand still, in seconds of a core: where a process
-gets a tenth of one, ten times as long by the clock. After that, the show has failed."""
+"""How long all jobs may take to start, and how long the table may stand still, in core seconds: a process that gets a
+tenth of a core may take ten times as long by the clock. After that, the show has failed."""
 
 LOOK_EVERY = 0.1
 
 QUARTERS = 4
-"""As often, progress is told: enough to see in a log that it goes on."""
+"""How many times progress is logged: enough to see in a log that the run goes on."""
 
 RECORDS_MAX = 1_000_000
-"""Records between snapshots, so that there are none: at the end, the ledger is read from its first record."""
+"""Records between snapshots: high enough that there are none. At the end, the ledger is read from its first record."""
 
 JOB = Path("dags", "jobs", "publish_prices.py")
 
@@ -82,14 +82,14 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Of hundreds of small jobs, the compiler in C2 would cost more than it gains.
+    # For hundreds of small jobs, the C2 compiler would cost more than it gains.
     JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 
 @dataclass(slots=True)
 class Board:
-    """What has happened so far, for the screen."""
+    """The progress so far, for the screen."""
 
     intervals: int
     sizes: list[int]
@@ -98,13 +98,13 @@ class Board:
     states: dict[str, str] = field(default_factory=dict)
     tip: int = 0
     landed: list[int] = field(default_factory=list)
-    """Of each partition."""
+    """Intervals landed, for each partition."""
     owners: list[str] = field(default_factory=list)
-    """The name under whose term each partition was landed last; empty if there was none."""
+    """The member under whose term each partition last landed; empty if it has not."""
 
     @property
     def whole(self) -> int:
-        """So many intervals have landed in every partition."""
+        """How many intervals have landed in every partition."""
         return min(self.landed, default=0)
 
 
@@ -119,10 +119,10 @@ def run(
     live: bool | None = None,
     keep: Path | None = None,
 ) -> int:
-    """Run it on this process's main thread; the exit code: 0 only if every check held.
+    """Run it on this process's main thread. Returns the exit code: 0 only if every check held.
 
-    1 if one failed, or a process did; 2 if it cannot run with these options; 130 if it was interrupted. `pace` is the
-    seconds from one interval to the next.
+    The code is 1 if a check or a process failed, 2 if it cannot run with these options, and 130 if it was interrupted.
+    `pace` is the number of seconds from one interval to the next.
     """
     try:
         job = _job(ticks, intervals, partitions, pace)
@@ -153,7 +153,7 @@ def run(
 
 
 def _job(ticks: int, intervals: int, partitions: int, pace: float) -> Path:
-    """Where the job is, if the options can be used."""
+    """The path of the job. Raises ConfigError if the options cannot be used."""
     problems = [
         f"{name}={value:g} must be at least {least}"
         for name, value, least in (
@@ -175,7 +175,7 @@ def _job(ticks: int, intervals: int, partitions: int, pace: float) -> Path:
 
 
 class _Show:
-    """One run's."""
+    """One run of the show."""
 
     def __init__(
         self,
@@ -197,14 +197,14 @@ class _Show:
         self._running: dict[str, HostProcesses] = {}
         self._next_at = inf
         self._moved_at, self._still = host_clock(), 0.0
-        """When anything moved last, and for how many seconds of a core nothing has."""
+        """When something last moved, and for how many core seconds nothing has moved since."""
         self._killed_at = 0.0
         self._fed_at: list[float] = []
         self._terms: dict[int, int] = {}
         self._took: dict[int, int] = {}
         """Partition -> the victim's term when it was killed."""
         self._reached: dict[int, int] = {}
-        """How far these had landed then."""
+        """How far those partitions had landed then."""
         self._owners: dict[tuple[int, int], str] = {}
         """(partition, term) -> the host that had it."""
         self._codes: dict[str, int] = {}
@@ -219,7 +219,7 @@ class _Show:
     # The story
 
     def tell_story(self) -> None:
-        """Raises Unfinished, and what opening the table raises."""
+        """Play the story. Raises Unfinished, and whatever opening the table raises."""
         for name in NAMES:
             self._start(name)
         self._await(self._is_shared, START_MAX, "all jobs were to raise their terms")
@@ -229,7 +229,7 @@ class _Show:
         self._await_landed(round(KILL_AT * self._board.intervals))
         self._kill(VICTIM)
         self._await(self._is_taken_over, STEP_MAX, f"{VICTIM}'s partitions were to be landed by others")
-        self.tell("lead", "all", f"others have raised the fence and landed in all {len(self._took)} partitions of it")
+        self.tell("lead", "all", f"others have raised the fence and landed in all {len(self._took)} of its partitions")
         self._await_landed(self._board.intervals)
         self.tell("whole", "all", f"all {self._board.intervals} intervals are in the table")
         left = [name for name in NAMES if name != VICTIM]
@@ -244,7 +244,7 @@ class _Show:
             "--until": self._board.intervals,
         }
         said = [str(word) for pair in arguments.items() for word in pair]
-        # A driver that is killed cannot clean up, so all that it makes lies in the folder that we remove.
+        # A killed driver cannot clean up, so everything it makes lies in the folder that we remove.
         temporary = self._folder / "temporary"
         java = f"{SETTINGS[JAVA_OPTIONS]} -Djava.io.tmpdir='{temporary}'"
         try:
@@ -273,9 +273,9 @@ class _Show:
         self._killed_at = time.time()
         self._running[name].kill()
         self._board.states[name] = "dead (kill -9)"
-        self.tell("kill", name, f"kill -9: agent, driver and JVM are no more; it had {len(self._took)} partitions")
+        self.tell("kill", name, f"kill -9: agent, driver and JVM were killed; it had {len(self._took)} partitions")
 
-    # What is awaited
+    # Waiting
 
     def _is_shared(self) -> bool:
         names = self._names()
@@ -289,7 +289,7 @@ class _Show:
         self._await(lambda: self._board.whole >= step, STEP_MAX, f"every partition was to come to interval {step}")
 
     def _await(self, awaited: Callable[[], bool], still_max: float, wanted: str) -> None:
-        """Until it is so; Unfinished if nothing moves for `still_max` seconds of a core, or if a job fails."""
+        """Wait until it holds. Raises Unfinished if nothing moves for `still_max` core seconds, or if a job fails."""
         self._moved_at, self._still = host_clock(), 0.0
         while not awaited():
             if self._still > still_max:
@@ -310,14 +310,14 @@ class _Show:
             self._next_at += self._pace
 
     def _look(self) -> None:
-        """See how far the table is, and which jobs have ended."""
+        """Check how far the table is, and which jobs have ended."""
         for name, host in self._running.items():
             if host.agent.poll() is not None and not (name == VICTIM and self._took):
                 raise Unfinished(f"the agent of {name} has ended{_last_line(name, host.agent_log)}")
             code = host.driver.poll()
             if code is None or name in self._codes or (name == VICTIM and self._took):
                 continue
-            if code == EXIT_LOST:  # As a supervisor does. On a busy machine an agent may be late, and lose its lease.
+            if code == EXIT_LOST:  # Restart it, like a supervisor. On a busy machine an agent may lose its lease.
                 host.start_job()
                 self.tell("start", name, f"its job has lost its lease, and starts again (process {host.driver.pid})")
                 continue
@@ -358,7 +358,7 @@ class _Show:
     # The judgement
 
     def judged(self) -> tuple[list[Check], Picture]:
-        """What was made of the ticks, by the table, its log and the group's ledger."""
+        """The result, judged by the table, its log and the group's ledger."""
         commits = commits_of(self._path)
         self._owners = history_of(records_of(self._config)).owners
         picture = Picture(
@@ -373,11 +373,11 @@ class _Show:
         )
         checks = [self._once(), self._equal(), _terms_grew(commits), self._taken_over(commits), self._ended()]
         if self.unfinished:
-            checks.insert(0, Check("the story", held=False, text=f"did not come to its end: {self.unfinished}"))
+            checks.insert(0, Check("the story", held=False, text=f"did not finish: {self.unfinished}"))
         return checks, picture
 
     def _rows(self) -> pa.Table:
-        """The table's, read without Spark, as any engine can."""
+        """The table's rows, read without Spark, as any engine can read them."""
         if self._table is None:
             raise TableMismatch("the table was wanted", "no job has made it", "see to the logs of the jobs")
         return dataset.dataset(self._table.files(), format="parquet").to_table()
@@ -405,7 +405,7 @@ class _Show:
     def _taken_over(self, commits: list[TableCommit]) -> Check:
         name = "takeover"
         if not self._took:
-            return Check(name, held=False, text="it did not come to that")
+            return Check(name, held=False, text="the story did not get that far")
         fenced, again = (at - self._killed_at for at in taken_over(commits, self._took))
         if again == inf:
             return Check(name, held=False, text=f"not all of {VICTIM}'s partitions were ever landed by others")
@@ -419,7 +419,7 @@ class _Show:
         left = [name for name in NAMES if name != VICTIM]
         held = all(self._codes.get(name) == 0 for name in left)
         said = ", ".join(f"{name} {self._codes.get(name, 'not at all')}" for name in left)
-        return Check("the jobs", held, f"the others ended by themselves, with exit codes {said}")
+        return Check("the jobs", held, f"the others ended on their own, with exit codes {said}")
 
 
 def _last_line(name: str, log: Path) -> str:
@@ -442,13 +442,13 @@ def _terms_grew(commits: list[TableCommit]) -> Check:
 
 
 def core_share() -> float:
-    """The part of a core that a busy process gets here, by the load of the last minute; 1 where a core is free."""
+    """The share of a core that a busy process gets here, by the load of the last minute; 1 where a core is free."""
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
     return cores / max(cores, load)
 
 
 def submitted(settings: Mapping[str, str]) -> str:
-    """Spark's settings, as PySpark hands them on to spark-submit."""
+    """Spark's settings, in the form PySpark passes to spark-submit."""
     said = " ".join(f'--conf "{name}={value}"' for name, value in settings.items())
     return f"{said} pyspark-shell"
 
@@ -505,7 +505,7 @@ def _progress(board: Board, width: int) -> list[Text]:
 
 
 def _cells(board: Board) -> list[Text]:
-    """Each partition: who landed it last, and how many intervals it is behind."""
+    """Each partition: who last landed it, and how many intervals it is behind."""
     styles = _styles(board)
     owners, behind = Text("owner   ", no_wrap=True), Text("behind  ", no_wrap=True)
     for owner, landed in zip(board.owners, board.landed, strict=True):

@@ -1,16 +1,16 @@
 """Ticks as Spark reads them: a step at a time, or as a stream, from a folder or a topic, without a connector's jar.
 
     folder, a step at a time    Spark's own reader of Parquet, on the files of the step
-    all else                    a data source of this feed: workers read with pyarrow, or with confluent-kafka
+    everything else             a data source of this feed: workers read with pyarrow, or with confluent-kafka
 
     spark.read.format(...)          options: lane, after, upto
     spark.readStream.format(...)    options: lane, after, longest
 
-The feed is no option but an attribute of the source's class: Spark shows options in its plans and logs as they are, and
-the address of a topic may have a password.
+The feed is passed as an attribute of the source's class, not as an option: Spark shows options in its plans and logs
+unmasked, and the address of a topic may contain a password.
 
 The offset of the stream is the progress that `feeds` counts: a number of files, or an offset of the topic. A
-micro-batch has at most `longest` of them. Its rows carry, in the column `step`, the number that it comes up to.
+micro-batch spans at most `longest` of them. The column `step` of its rows holds the number that it goes up to.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ class TickSteps:
     def __init__(self, spark: SparkSession, address: str, layout: Layout) -> None:
         self._spark, self._feed = spark, feed_at(address, layout)
         if isinstance(self._feed, TickFolder) and not self._feed.folder.exists():
-            # It may come yet. With a path that was mistyped, the job would wait for ever and not say for what.
+            # It may still appear. If the path was mistyped, the job would wait forever without saying for what.
             logger().warning("ticks.awaited", folder=str(self._feed.folder))
 
         class OfThisFeed(_TickSource):
@@ -90,7 +90,7 @@ class _TickSource(DataSource):
 
 @dataclass
 class _Range(InputPartition):
-    """What one Spark task reads."""
+    """The range that one Spark task reads."""
 
     after: int
     upto: int
@@ -121,7 +121,7 @@ class _StreamReader(_Source, DataSourceStreamReader):
         super().__init__(feed, options)
         self._after, self._longest = int(options["after"]), int(options["longest"])
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - the name is Spark's, as those below.
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - the name is Spark's, like those below.
         return {"at": self._after}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -132,7 +132,7 @@ class _StreamReader(_Source, DataSourceStreamReader):
         return {"at": tip if isinstance(limit, ReadAllAvailable) else min(tip, start["at"] + self._longest)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        # One task, so that a micro-batch is read in its order.
+        # One task, so that a micro-batch is read in order.
         return [_Range(start["at"], end["at"])] if start["at"] < end["at"] else []
 
 

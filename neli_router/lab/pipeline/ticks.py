@@ -1,18 +1,18 @@
-"""Ticks as an exchange sends them: quotes and trades of currency pairs and shares, the same for the same seed.
+"""Ticks as an exchange sends them: quotes and trades of currency pairs and shares. The same seed gives the same ticks.
 
     seed --> instruments, busy ones and quiet ones --> interval 1 --> interval 2 --> ...     a minute of trading each
 
 | column | meaning |
 | --- | --- |
-| instrument | `EUR/USD`, `QXLM`: the key that owners are found by |
+| instrument | `EUR/USD`, `QXLM`: the key by which owners are found |
 | sequence | counts the ticks of one instrument from 0 without a gap, as exchanges do: a lost or a doubled tick shows |
 | at | the time of the event, in microseconds, UTC |
 | bid, ask | the best quotes |
 | price, size | the trade, at one of the two quotes |
 
 Activity follows Zipf's law: a few instruments make most of the ticks. Prices are random walks, rounded to the
-instrument's increment. Sizes are whole numbers, and prices need only be compared and never added up: so two results
-can be compared exactly.
+instrument's increment. Sizes are whole numbers, and prices are only ever compared, never added up: so two results can
+be compared exactly.
 """
 
 import string
@@ -43,26 +43,26 @@ OPENING = int(datetime(2026, 1, 5, 8, tzinfo=UTC).timestamp()) * 1_000_000
 """When trading begins: a Monday morning, in microseconds."""
 
 ZIPF = 1.1
-"""The n-th busiest instrument has 1/n**ZIPF of the ticks of the busiest. More piles more onto few."""
+"""The n-th busiest instrument has 1/n**ZIPF of the ticks of the busiest. Raising it concentrates ticks on fewer."""
 
 CURRENCIES = ("EUR", "GBP", "AUD", "NZD", "USD", "CAD", "CHF", "JPY")
-"""In the order in which the market names pairs: EUR/USD, and never USD/EUR."""
+"""In the order in which the market names pairs: EUR/USD, never USD/EUR."""
 
 DOLLAR, YEN = "USD", "JPY"
 SHARE_LETTERS = 4
 
 VOLATILITY = 2e-5
-"""The standard deviation of one tick's change of price, as a part of the price."""
+"""The standard deviation of one tick's price change, as a fraction of the price."""
 
 NARROW = 0.6
-"""The chance of each quote to be one increment from the middle; else two, by the same chance, and so on."""
+"""The chance of each quote to be one increment from the middle; otherwise two, with the same chance, and so on."""
 
 MIDDLE_MIN = 2
-"""In increments: below it, there is no room for a bid."""
+"""The lowest middle price, in increments: below it, a bid would not fit."""
 
 
 class Market:
-    """One market, from its opening on. Each call of `interval` goes on where the one before ended. Not thread-safe."""
+    """One market, from its opening on. Each call of `interval` continues where the last one ended. Not thread-safe."""
 
     def __init__(self, *, seed: int = 1, instruments: int = 500, seconds: float = 60.0) -> None:
         if instruments < 1 or seconds <= 0:
@@ -70,9 +70,9 @@ class Market:
         self._random = np.random.default_rng(seed)
         self._seconds = seconds
         self.instruments = _names(self._random, instruments)
-        """The busiest first."""
+        """Busiest first."""
         self.intervals = 0
-        """So many were made."""
+        """Number of intervals made so far."""
         are_pairs = np.array(["/" in name for name in self.instruments])
         are_yen = np.array([name.endswith(YEN) for name in self.instruments])
         self._decimals = np.where(are_yen, 3, np.where(are_pairs, 5, 2))
@@ -84,13 +84,13 @@ class Market:
         self._shares = shares / shares.sum()
 
     def interval(self, ticks: int) -> pa.Table:
-        """The next interval, with so many ticks, in the order of their time."""
+        """The next interval: `ticks` ticks, ordered by time."""
         random = self._random
         chosen = random.choice(len(self._shares), size=ticks, p=self._shares)
         begins = OPENING + round(self.intervals * self._seconds * 1e6)
         at = begins + np.sort(random.integers(0, max(1, round(self._seconds * 1e6)), ticks))
         changes = random.normal(0, VOLATILITY, ticks)
-        # Ticks of one instrument side by side, in the order of their time: a walk is then one sum along the column.
+        # Group the ticks by instrument, ordered by time within each: a walk is then one sum along the column.
         order = np.argsort(chosen, kind="stable")
         sizes = np.bincount(chosen, minlength=len(self._shares))
         starts = np.cumsum(sizes) - sizes
@@ -105,7 +105,7 @@ class Market:
         self._counts += sizes
         self.intervals += 1
 
-        # A whole number divided by a power of ten is the very float that the decimal number is read as.
+        # A whole number divided by a power of ten is exactly the float that the decimal number is parsed as.
         unit = 10.0 ** self._decimals[chosen]
         middle = np.maximum(np.rint(np.exp(walk) * unit), MIDDLE_MIN)
         bid = np.maximum(middle - random.geometric(NARROW, ticks), 1) / unit
@@ -123,13 +123,13 @@ class Market:
         return pa.Table.from_arrays(columns, schema=SCHEMA)
 
     def split(self, ticks: int, intervals: int) -> Iterator[pa.Table]:
-        """So many ticks in all, in so many intervals of equal size, but for a rest."""
+        """Make `ticks` ticks in all, in `intervals` intervals of equal size, up to rounding."""
         for number in range(intervals):
             yield self.interval(ticks * (number + 1) // intervals - ticks * number // intervals)
 
 
 def _names(random: np.random.Generator, count: int) -> list[str]:
-    """So many instruments: pairs and shares by turns, those with the dollar first, until there are no more pairs."""
+    """`count` instruments: pairs and shares alternate, dollar pairs first, until the pairs run out."""
     pairs = sorted(
         (f"{one}/{other}" for one, other in combinations(CURRENCIES, 2)), key=lambda pair: DOLLAR not in pair
     )

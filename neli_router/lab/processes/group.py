@@ -1,14 +1,14 @@
-"""A group of real member processes: start them, order them about, hear their notes.
+"""A group of real member processes: start them, signal them, read their notes.
 
-    start --> process "m2.3": the third that is member m2; its notes in `m2.3.notes`, its log in `m2.log`
-                | kill                at any moment, and nothing is said
-                | stop ... resume     the whole process stands still, and wakes up believing what it did
-                | ask_to_leave        it leaves in good order
+    start --> process "m2.3": the third process of member m2; its notes in `m2.3.notes`, its log in `m2.log`
+                | kill                at any moment, without a word
+                | stop ... resume     the whole process stands still, and wakes up with its old beliefs
+                | ask_to_leave        it leaves gracefully
                 '-- notes --> its `Life` --> the referee's verdict
 
-Two processes of one member may run at once: the older finds that out by itself, and ends. Each has a process group of
-its own, so Ctrl-C in a terminal reaches the parent alone. None outlives the `with` block of its group; if the parent is
-killed, each finds that out by itself (see `worker`).
+Two processes of one member may run at the same time: the older one notices and ends. Each has its own process group, so
+Ctrl-C in a terminal reaches only the parent. None outlives the `with` block of its group; if the parent is killed, each
+process notices that and ends (see `worker`).
 """
 
 import json
@@ -33,13 +33,14 @@ from neli_router.status.referee import Life, LifePhase, Verdict, judged
 __all__ = ["MemberProcess", "ProcessGroup", "led_elsewhere", "send_at_rest", "shared_by"]
 
 END_MAX = 40.0
-"""How long a process may take to leave: longer than a member waits for its program before it breaks off."""
+"""How long a process may take to leave: longer than a member waits for its program before it gives up."""
 
 PATIENCE = 180.0
-"""Seconds after which what must happen has failed to. It takes two or three; on a busy machine, more."""
+"""Seconds to wait before giving up on something that must happen. It takes two or three; more on a busy machine."""
 
 LOOK_EVERY = 0.01
-"""Between two looks at notes. They carry their own times, so looking more often would only cost the processes."""
+"""Seconds between two looks at notes. They carry their own times, so looking more often would only slow down the
+processes."""
 
 LOCK_MAX = 1.0
 """How long `send_at_rest` may wait for the ledger. No process holds it for longer than one transaction."""
@@ -48,8 +49,8 @@ LOCK_MAX = 1.0
 def send_at_rest(process: "subprocess.Popen[bytes]", number: signal.Signals, ledger: Path | str) -> None:
     """Send a signal at a moment at which `process` is not writing to the SQLite `ledger`.
 
-    A process that is stopped in the middle of a transaction holds its lock, and so every other append waits until it is
-    woken up. That harms no promise, but it is an outage and no failover. So the signal is sent while we hold the lock.
+    A process that is stopped in the middle of a transaction keeps its lock, so every other append waits until it is
+    woken up. That breaks no promise, but it is an outage, not a failover. So the signal is sent while we hold the lock.
     """
     with closing(SqliteFile(ledger, create=False, group="neli", busy_max=LOCK_MAX)) as file:
         file.write("sending a signal", lambda _: process.send_signal(number), lasting=False)
@@ -58,17 +59,17 @@ def send_at_rest(process: "subprocess.Popen[bytes]", number: signal.Signals, led
 class MemberProcess:
     """One process, from its start to its end.
 
-    Started on the main thread, because the kernel ends a worker with the thread that started it.
+    Start it on the main thread: the kernel ends a worker when the thread that started it ends.
     """
 
     def __init__(self, folder: Path, label: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.life = Life(label, started_at=host_clock())
         self.has_ended = False
-        """It is no more, and all its notes are read."""
+        """The process has ended, and all its notes are read."""
         self.clock_rate = 1.0
-        """How fast its clock runs beside ours: a test that bends it says so here."""
+        """How fast its clock runs relative to ours. A test that changes it sets this, too."""
         self._reader, self._log = NoteReader(folder / f"{label}.notes"), folder / f"{self.life.name}.log"
-        # As `multiprocessing` does: the worker shall find the same packages as we did, from wherever we were started.
+        # Like `multiprocessing`: the worker must find the same packages as we did, wherever we were started.
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
         with self._log.open("ab") as log:
             self._said_before = log.tell()
@@ -83,7 +84,7 @@ class MemberProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended; a stopped process runs."""
+        """Whether it has not ended; a stopped process counts as running."""
         return self._process.poll() is None
 
     @property
@@ -99,7 +100,7 @@ class MemberProcess:
         return self.life.killed_at
 
     def stop(self, *, at_rest: Path | None = None) -> float:
-        """Let it stand still; returns the time just after that. With `at_rest`, not while it writes to that ledger."""
+        """Stop it; returns the time just after that. With `at_rest`, not while it writes to that ledger."""
         self.life.phase = LifePhase.STOPPED
         if at_rest is None:
             self._process.send_signal(signal.SIGSTOP)
@@ -108,20 +109,20 @@ class MemberProcess:
         return host_clock()
 
     def resume(self) -> float:
-        """Let it go on; returns the time just before that."""
+        """Continue it; returns the time just before that."""
         self.life.phase, at = LifePhase.MEMBER, host_clock()
         self._process.send_signal(signal.SIGCONT)
         return at
 
     def ask_to_leave(self) -> float:
-        """Send it SIGTERM, as a container's supervisor does; returns the time just before that."""
+        """Send it SIGTERM, like a container's supervisor; returns the time just before that."""
         self.life.phase, at = LifePhase.LEAVING, host_clock()
         self._process.send_signal(signal.SIGTERM)
-        self._process.send_signal(signal.SIGCONT)  # If it is stopped, it hears nothing.
+        self._process.send_signal(signal.SIGCONT)  # A stopped process would not see the SIGTERM.
         return at
 
     def exit_code(self) -> int:
-        """Wait for its end, at most END_MAX."""
+        """Wait at most END_MAX for its end; returns its exit code."""
         return self._process.wait(END_MAX)
 
     def fresh_notes(self) -> list[Note]:
@@ -136,7 +137,7 @@ class MemberProcess:
         return notes
 
     def end(self, patience: float) -> None:
-        """Wait for its end, at most `patience` seconds; then kill it."""
+        """Wait at most `patience` seconds for its end; then kill it."""
         try:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(patience)
@@ -150,8 +151,8 @@ class MemberProcess:
 class ProcessGroup(Closing):
     """All processes on one ledger, by default a file in `folder`; `options` are the members' configuration.
 
-    They look at their leases every `pause` seconds. `program` is the module that they run, with its arguments, and
-    `environment` stands above this process's own. At the end of the block, those that still run are asked to leave
+    They check their leases every `pause` seconds. `program` is the module that they run, with its arguments, and
+    `environment` overrides this process's own. At the end of the block, processes that still run are asked to leave
     within `grace` seconds, and then killed.
     """
 
@@ -184,10 +185,10 @@ class ProcessGroup(Closing):
         replace: bool = False,
         ledger: str = "",
     ) -> MemberProcess:
-        """Start a process of member `name`. A `prefix` stands before its command, which it must become by `exec`.
+        """Start a process of member `name`. A `prefix` goes before its command, and must become it by `exec`.
 
-        With `replace`, it takes the name from a process that still runs. `ledger` is the group's as this member names
-        it, where each has an address of its own.
+        With `replace`, it takes the name from a process that still runs. `ledger` is this member's address of the
+        group's ledger, if each member has its own.
         """
         self._started[name] += 1
         label = f"{name}.{self._started[name]}"
@@ -210,7 +211,7 @@ class ProcessGroup(Closing):
 
     @property
     def running(self) -> dict[str, MemberProcess]:
-        """By name; the newest of each."""
+        """The newest running process of each name."""
         return {process.life.name: process for process in self.processes if process.is_running}
 
     def read_notes(self) -> list[tuple[MemberProcess, Note]]:
@@ -218,16 +219,16 @@ class ProcessGroup(Closing):
         return [(process, note) for process in self.processes for note in process.fresh_notes()]
 
     def verdict(self) -> Verdict:
-        """The referee's, on all notes read so far."""
+        """The referee's verdict on all notes read so far."""
         return judged(self.lives)
 
     def wait_until(self, ready: Callable[[], bool], wanted: str) -> None:
-        """Read notes until it is so; TimeoutError if it is not within PATIENCE."""
+        """Read notes until `ready`; raises TimeoutError if that takes longer than PATIENCE."""
         give_up_at = host_clock() + PATIENCE
         self.read_notes()
         while not ready():
             if host_clock() >= give_up_at:
-                # One that ended by itself says most: the others may wait for it.
+                # The log of a process that ended on its own says most: the others may wait for it.
                 said = "\n".join(
                     f"{it.life.label}, which {'runs' if it.is_running else 'has ended'}:\n{it.log}"
                     for it in self.processes
@@ -238,7 +239,7 @@ class ProcessGroup(Closing):
             self.read_notes()
 
     def settle(self) -> None:
-        """Wait until all that run share everything evenly."""
+        """Wait until all running members share everything evenly."""
 
         def is_settled() -> bool:
             return shared_by([it.life for it in self.processes if it.is_running], self.partitions)
@@ -246,7 +247,7 @@ class ProcessGroup(Closing):
         self.wait_until(is_settled, "the group was to share everything evenly")
 
     def leave(self) -> None:
-        """Let all that run leave in good order, and hear their last notes."""
+        """Let all running members leave gracefully, and read their last notes."""
         leaving = [process for process in self.processes if process.is_running]
         for process in leaving:
             process.ask_to_leave()
@@ -263,20 +264,20 @@ class ProcessGroup(Closing):
         for process in self.processes:
             try:
                 process.end(patience)
-            except KeyboardInterrupt:  # A second Ctrl-C: no more patience, but still no orphan.
+            except KeyboardInterrupt:  # A second Ctrl-C: stop waiting, but still leave no orphan.
                 patience = 0.0
                 process.end(patience)
 
 
 def shared_by(lives: Collection[Life], partitions: int) -> bool:
-    """Whether these, and each of them, hold all partitions in equal shares."""
+    """Whether these members together hold all partitions, in equal shares."""
     shares = [len(life.held) for life in lives]
     held = set[int]().union(*(life.held for life in lives))
     return sum(shares) == len(held) == partitions and min(shares) > 0 and max(shares) - min(shares) <= 1
 
 
 def led_elsewhere(lives: Iterable[Life], victim: Life, partitions: Iterable[int], since: float) -> float:
-    """When the last of `partitions` began to be led by others than `victim`, after `since`; inf while one is not."""
+    """When the last of `partitions` was taken over by others than `victim`, after `since`; inf until then."""
     began = dict.fromkeys(partitions, inf)
     for life in lives:
         if life is not victim:

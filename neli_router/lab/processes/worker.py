@@ -1,20 +1,22 @@
-"""One member process: it acts for all that it leads, again and again, and notes that it may before it does.
+"""One member process: it acts for all that it leads, over and over, and before each act notes that it may act.
 
     a round  |-- clock, ask every lease, clock, note what that allows (see `notes`) --|   pause   |-- act --| ...
-    Revoked  (waits for the end of a round)    |-- note to be done with these --> return --> they are handed over
+    Revoked  (waits for the end of a round)    |-- note that it is done with them --> return --> they are handed over
 
-A round follows as soon as something is granted. A lease that was once lost never holds again; so one that holds in two
-rounds held all the time in between, and that is noted, too.
+A round follows as soon as something is granted. A lease that was once lost never holds again. So a lease that holds in
+two rounds held all the time in between, and that is noted, too.
 
 If the program has an act, such as a write through a fence, it acts at the end of the pause for what it checked before
-it. So when it is stopped, it is most likely between a check and the act that this guards, and wakes up as the zombie
-that fences are there for. It acts at once for what it has just taken up: a new owner raises the fence before all else.
+the pause. So when it is stopped, it is most likely between a check and the act that the check guards, and wakes up as
+exactly the zombie that fences exist for. It acts immediately for what it has just taken over: a new owner raises the
+fence first.
 
-SIGTERM ends it in good order. It must not outlive its parent: its standard input ends with that, which a process that
-runs notices. One that is stopped notices nothing; so on Linux, the kernel is asked to kill it when its parent dies.
+SIGTERM ends it gracefully. It must not outlive its parent: its standard input ends with the parent, and a running
+process notices that. A stopped process notices nothing; so on Linux, the kernel is asked to kill it when its parent
+dies.
 
     python -m neli_router.lab.processes.worker ORDER
-    exit codes: 0 asked to leave, 3 replaced by a newer process of its name, 1 anything else, which is in its log
+    exit codes: 0 asked to leave, 3 replaced by a newer process of its name, 1 anything else, see its log
 """
 
 import json
@@ -44,21 +46,21 @@ __all__ = ["EXIT_REPLACED", "Worker", "main"]
 EXIT_REPLACED = 3
 
 GRANTED_WITHIN = 0.0005
-"""The pause before a lease is asked for again that was granted a moment ago: it can be had as soon as the handler has
-returned. Without any pause, the thread that returns would wait for the processor."""
+"""The pause before asking again for a lease that was just granted: it is available as soon as the handler has returned.
+Without any pause, the returning thread would have to wait for the processor."""
 
 RENEWED_MIN = 1e-6
-"""A renewal is noted if it is longer than this, which is far below what two readings of the clock differ by."""
+"""A renewal is noted only if it is longer than this, which is far below the difference of two clock readings."""
 
 Act = Callable[[Mapping[int, int]], object]
-"""Called with partition -> term: all that was found to be led, at the end of the pause; and at once for new terms."""
+"""Called with partition -> term: for what was found to be led, at the end of the pause; for new terms, immediately."""
 
 _STANDARD_INPUT = 0
 
 
 class Worker:
-    """The program of a member. The member calls `on_event` on its threads; one of the program's own calls `look`. If
-    none of them ran for `asleep_min` seconds, the worker was asleep."""
+    """The program of a member. The member calls `on_event` on its own threads; one thread of the program calls `look`.
+    If none of them ran for `asleep_min` seconds, the worker was asleep."""
 
     def __init__(
         self,
@@ -69,22 +71,22 @@ class Worker:
         act: Act = lambda _: None,
     ) -> None:
         self.changed = threading.Event()
-        """There is something to look at."""
+        """Set when there is something to look at."""
         self._note, self._clock, self._asleep_min, self._act = note, clock, asleep_min, act
         self._lock = threading.Lock()
         self._granted: dict[int, int] = {}
-        """Partition -> term, as the member said."""
+        """Partition -> term, as reported by the member."""
         self._held: dict[int, Lease] = {}
         self._noted: dict[int, int] = {}
-        """Partition -> term, for what was noted to be held and has not been lost since."""
+        """Partition -> term, for what was noted as held and has not been lost since."""
         self._until = -inf
         self._checked: dict[int, int] = {}
-        """Partition -> term, for what the last round found to be led and the next will act for."""
+        """Partition -> term, for what the last round found to be led and the next round will act for."""
         self._awake_at = clock()
         self._over = False
 
     def on_event(self, event: Event) -> None:
-        """The member's handler: takes note, and lets go at once of what it is asked for."""
+        """The member's handler: notes the event, and immediately releases what it must give up."""
         with self._lock:
             self._wake_up()
             if isinstance(event, Acquired):
@@ -99,11 +101,11 @@ class Worker:
         self.changed.set()
 
     def look(self, lease_of: Callable[[int], Lease | None], led: Mapping[int, int]) -> bool:
-        """One round; whether everything that was granted is held. `led` is partition -> term, as the member has it."""
+        """Do one round; returns whether all grants are held. `led` is partition -> term, as the member has it."""
         with self._lock:
             self._wake_up()
             self._act(self._checked)
-            # A loss that is told late takes a grant back, although it was given again under the same term. It is led.
+            # A loss reported late may remove a grant that was given again under the same term, so `led` counts, too.
             sought = (self._granted.keys() | led.keys()) - self._held.keys()
             self._held |= {partition: lease for partition in sought if (lease := lease_of(partition)) is not None}
             asked_at = self._clock()
@@ -115,7 +117,7 @@ class Worker:
             return self._held.keys() >= self._granted.keys()
 
     def work(self, member: Member, pause: float) -> None:
-        """Act until told to stop, or until the member has ended."""
+        """Act until `stop` is called or the member has ended."""
         while not self._over and not member.closed:
             self.changed.clear()
             is_settled = self.look(member.lease, member.led)
@@ -152,8 +154,8 @@ class Worker:
             self._note(notes.Woke(now, now - before, refusal))
 
     def _release(self, terms: Mapping[int, int]) -> dict[int, int]:
-        """From now on, the worker does not act for these partitions under these terms; those that it held."""
-        # By term: a loss is told on another thread than a gain, and may be told after it.
+        """Stop acting for these partitions under these terms; returns those that were held."""
+        # By term: losses are reported on another thread than gains, and may arrive after them.
         for partition in [partition for partition, term in terms.items() if self._granted.get(partition) == term]:
             del self._granted[partition]
         gone = [partition for partition, lease in self._held.items() if terms.get(partition) == lease.term]
@@ -176,9 +178,9 @@ def main(
     runtime: Runtime = THREADS,
     config_type: type[Config] = Config,
 ) -> int:
-    """Be the member that `order` describes: the options of its `config`, the file of its `notes`, and its `pause`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches a whole group of processes, and the parent decides.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # Before there is any other thread, so for all.
+    """Be the member that `order` describes: the options in `config`, the file for its `notes`, and its `pause`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # Before any other thread exists, so it applies to all.
     _end_with_the_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     config, note = config_type.of(order["config"]), Notebook(Path(order["notes"])).write
@@ -198,17 +200,17 @@ def main(
 
 
 def _stop_when_told(worker: Worker) -> None:
-    # By a thread: a handler would run on the main thread, which may hold the lock that it needs.
+    # On a thread: a handler would run on the main thread, which may hold the lock that the handler needs.
     signal.sigwait({signal.SIGTERM})
     worker.stop()
 
 
 def _end_with_the_parent() -> None:
     def watch() -> None:
-        # Not through `sys.stdin`: a thread that waits inside it holds its lock, and the interpreter's end aborts on it.
+        # Not through `sys.stdin`: a thread that reads it holds its lock, and the interpreter's exit aborts on that.
         while os.read(_STANDARD_INPUT, 1):
             pass
-        os._exit(1)  # At once: no process is left to hear a farewell.
+        os._exit(1)  # Immediately: no process is left to say goodbye to.
 
     threading.Thread(target=watch, daemon=True).start()
     end_with_parent()

@@ -1,25 +1,25 @@
 """Acting: at most one process acts for a partition at any moment, whatever the protocol.
 
-    a step of p --> what p may act for, now and at each later time at which that changes by itself --> claims of p
+    a step of p --> what p may act for, now and at each later time when that changes on its own --> claims of p
                                                                     |
         claims of all others  <-- compared whenever one begins -----'
 
-A program acts by its clock and not by its pump, so asking at steps is not enough. After each step the machine is asked
-for all times to come: its answer changes only where a lease or a wait ends, and those times are known. Until its next
-step that answer stands. Two claims that overlap begin to do so where one of them begins. So it is enough to compare a
-claim with all others when it begins, at the step that brings it or at the later time that it names.
+A program acts by its clock, not by its pump, so asking only at steps is not enough. After each step, the machine is
+asked about all times to come. Its answer changes only where a lease or a wait ends, and those times are known; until
+its next step, the answer stands. When two claims overlap, the overlap begins where one of them begins. So it is enough
+to compare a claim with all others when it begins: at the step that creates it, or at the later time that it names.
 
-A program's belief (the standing that was last published) must lie within its machine's claims at every one of these
-times, so all that holds for claims holds for programs.
+A program's belief (the standing that was last published) must lie within its machine's claims at each of these times,
+so all that holds for claims holds for programs.
 
-And a word is kept: nobody comes to act for a partition before the end that another tenure's program was last told for
-it, unless that program had let go, or its member was to end. A machine may lose a partition earlier and fence its
-program at once; but clients of an agent act on the end that they know, and hear of the loss later than the next leader
-does. One excuse more is for the moment at which a program is asked to finish: if the drain ends before the end that was
-told until then, that one is not kept.
+A process also keeps its word. If a program was last promised a partition until some time, no process begins to act for
+it under another tenure before that time, unless the program had let go or its member was about to end. A machine may
+lose a partition earlier and fence its program immediately. But clients of an agent act on the end that they know, and
+learn of the loss later than the next leader does. There is one more excuse, for the moment at which a program is asked
+to finish: if the drain ends before the end that was promised until then, that promise need not be kept.
 
-Over all tenures that were acted on, a partition's terms strictly grow. Only its owner under that term may take one up
-again.
+Over all tenures that were acted on, a partition's terms strictly grow. Only the owner under the current term may resume
+under it.
 """
 
 from bisect import bisect_right
@@ -37,7 +37,7 @@ Terms = dict[int, int]
 
 
 class ProcessClaims(NamedTuple):
-    """The partitions that one process may act for from each of `starts` on (the first is now), with no other step."""
+    """The partitions one process may act for from each of `starts` on (the first is now), if it takes no other step."""
 
     starts: list[float]
     terms: list[Terms]
@@ -57,7 +57,7 @@ NOTHING = ProcessClaims([-inf], [{}])
 
 
 class Actor(Protocol):
-    """A process, as far as its claims go."""
+    """A process, as far as its claims are concerned."""
 
     label: str
     clock: LocalClock
@@ -70,7 +70,7 @@ class Actor(Protocol):
 
 
 class ActorMachine(Protocol):
-    """A machine of any protocol, as far as its claims go."""
+    """A machine of any protocol, as far as its claims are concerned."""
 
     @property
     def incarnation(self) -> str: ...
@@ -82,7 +82,7 @@ MachineT = TypeVar("MachineT", bound=ActorMachine)
 
 
 class Acting(Generic[ActorT, MachineT]):
-    """The claims of all processes. `ends_of` gives the times, on its clock, at which a machine's answer may change."""
+    """The claims of all processes. `ends_of` gives the times, on its clock, when a machine's answer may change."""
 
     def __init__(self, world: World, *, exclusive: bool, ends_of: Callable[[MachineT], Iterable[float]]) -> None:
         self.lenient = not exclusive
@@ -90,15 +90,15 @@ class Acting(Generic[ActorT, MachineT]):
         self.claims: dict[ActorT, ProcessClaims] = {}
         self._world, self._ends_of = world, ends_of
         self._acted: dict[int, tuple[int, str]] = {}
-        """Partition -> the highest term that was acted under, and by which incarnation."""
+        """Partition -> the highest term that was acted under, and the incarnation that acted."""
         self._told: dict[ActorT, tuple[Standing, frozenset[tuple[int, int]]]] = {}
-        """What each program was told last, and what it had been asked to finish by then."""
+        """The last standing each program got, and what it had been asked to finish by then."""
         self._words: dict[tuple[int, int], tuple[ActorT, float, bool]] = {}
-        """Partition and term -> whose program lost it early, until when it had been told to have it, and whether it had
-        been asked to finish when it was told so."""
+        """Partition and term -> whose program lost it early, until when it had been promised, and whether the program
+        had been asked to finish by the time of that promise."""
 
     def step(self, process: ActorT, machine: MachineT) -> bool:
-        """`process` took a step; returns whether it claims other partitions than before."""
+        """`process` took a step; returns whether its claims changed to other partitions."""
         now = self._world.now
         before = self.claims.get(process, NOTHING).just_before(now)
         claims = self.claims[process] = self._claims(process, machine)
@@ -113,17 +113,17 @@ class Acting(Generic[ActorT, MachineT]):
         return terms != before
 
     def end(self, process: ActorT) -> None:
-        """`process` is gone, and acts no more."""
+        """`process` is gone, and no longer acts."""
         self.claims.pop(process, None)
         self._told.pop(process, None)
 
     def lend(self, process: ActorT) -> float:
-        """`process` is gone, and its client acts on as it could have, for what it led. Returns when that has ended."""
+        """`process` is gone, but its client still acts for what it led, as it could. Returns when that has ended."""
         now = self._world.now
         claims = self.claims.get(process, NOTHING)
         starts, terms = [now], [claims.at(now)]
         for start, later in zip(claims.starts, claims.terms, strict=True):
-            if start > now:  # A client was given leases; it does not come to lead.
+            if start > now:  # A client was given leases; it cannot begin to lead.
                 starts.append(start)
                 terms.append({i: term for i, term in later.items() if terms[-1].get(i) == term})
         ends_at = next((start for start, held in zip(starts, terms, strict=True) if not held), inf)
@@ -133,12 +133,12 @@ class Acting(Generic[ActorT, MachineT]):
         return ends_at
 
     def forget(self) -> None:
-        """The ledger lost records: it may give the same terms again."""
+        """The ledger lost records: it may assign the same terms again."""
         self._acted.clear()
         self._words.clear()
 
     def terms(self, process: ActorT) -> Terms:
-        """What `process` may act for now."""
+        """The partitions that `process` may act for now."""
         claims = self.claims.get(process)
         return claims.at(self._world.now) if claims is not None else {}
 
@@ -174,7 +174,7 @@ class Acting(Generic[ActorT, MachineT]):
                 )
 
     def _rise(self, process: ActorT, machine: MachineT, claims: ProcessClaims) -> None:
-        """A claim begins by itself: a wait has ended, unless a step came first."""
+        """A claim begins on its own: a wait has ended, unless a step came first."""
         if self.claims.get(process) is claims:
             before, terms = claims.just_before(self._world.now), claims.at(self._world.now)
             for partition, term in terms.items():
@@ -203,7 +203,7 @@ class Acting(Generic[ActorT, MachineT]):
         self._acted[partition] = (term, incarnation)
 
     def _note_words(self, process: ActorT) -> None:
-        """Note what its program had for a longer time before this step than it has now."""
+        """Note what its program was promised for longer before this step than it is now."""
         told, asked = self._told.get(process, (NO_STANDING, frozenset()))
         if told is process.standing:
             return
@@ -217,11 +217,11 @@ class Acting(Generic[ActorT, MachineT]):
         for (lost, under), (loser, until, was_asked) in self._words.items():
             if lost != partition or (loser is process and under == term):
                 continue
-            # Only now is it known whether it was asked in that step: its program hears of that after it.
+            # Whether it was asked in that step is only known now: its program hears of that after the step.
             excused = loser.program.let_go if was_asked else loser.program.asked
             if not (loser.was_told_to_end or (lost, under) in excused):
                 raise Violation(
                     "keeps_its_word",
-                    f"{process.label} acts for partition {partition}, for which {loser.label} was told that it may act "
-                    f"under {under} for {until - self._world.now:.6f} s more",
+                    f"{process.label} acts for partition {partition}, for which {loser.label} was promised that it may "
+                    f"act under {under} for {until - self._world.now:.6f} s more",
                 )

@@ -1,16 +1,16 @@
 """The explorer: every interleaving of a small group, running the shipped code.
 
-    layer 0: the first world --steps--> layer 1 --steps--> layer 2 ... until a layer holds no world that is new
+    layer 0: the first world --steps--> layer 1 --steps--> layer 2 ... until a layer holds no new world
                                        |
                                        '-- a rule is broken: the way back is one of the shortest transcripts
 
-It visits worlds by their steps, each once, as far as one can tell them apart by their keys. When no layer follows, it
-is complete: neither time nor a ledger's length was bounded, only what is printed with the result.
+It visits worlds step by step, each once, as far as their keys distinguish them. When no layer follows, it is complete:
+neither time nor a ledger's length was bounded, only what is printed with the result.
 
-There are two kinds of miniature. One is of `induction`: its fold, tenure and snapshots (`miniature`, `steps`, `canon`).
-The other is of `neli` and `fast-neli`: their machines, driven by a coordinator that does whatever it likes
-(`consumers.miniature`, `consumers.steps`, `consumers.canon`). Drift, larger groups and the policies of members are left
-to the simulator.
+There are several kinds of miniature. One is of `induction`: its fold, tenure and snapshots (`induction`). Another is of
+`neli` and `fast-neli`: their machines, driven by a coordinator that does whatever it likes (`consumer_group`). The
+elections have their own (`term`, `gossip`). Each package has the modules `miniature`, `steps` and `canon`. Drift,
+larger groups and the policies of members are left to the simulator.
 """
 
 import gc
@@ -22,7 +22,7 @@ from typing import Generic, Protocol, TypeVar
 __all__ = ["Label", "Miniatures", "Report", "explore", "transcript"]
 
 Label = tuple[object, ...]
-"""A step, for the transcript: a verb, the one who takes it and its object."""
+"""A step, for the transcript: a verb, the process that takes it and its object."""
 
 WorldT = TypeVar("WorldT")
 
@@ -38,7 +38,7 @@ class Miniatures(Protocol[WorldT]):
         ...
 
     def key(self, world: WorldT) -> bytes:
-        """Two worlds with one key can only do the same from here on."""
+        """Worlds with the same key can only do the same from here on."""
         ...
 
     def broken_rule(self, world: WorldT) -> str | None:
@@ -46,7 +46,7 @@ class Miniatures(Protocol[WorldT]):
         ...
 
     def tell(self, label: Label, world: WorldT) -> str:
-        """A line of a transcript: a step and the world behind it."""
+        """A line of a transcript: a step and the world after it."""
         ...
 
 
@@ -61,12 +61,12 @@ class Report(Generic[WorldT]):
     complete: bool = False
     broken: str | None = None
     trace: list[tuple[Label, WorldT]] | None = None
-    """The shortest way to where a rule is broken, if there is one."""
+    """The shortest way to a broken rule, if a rule was broken."""
 
 
 @contextmanager
 def _without_garbage_collector() -> Iterator[None]:
-    """Millions of small values that never change hold no cycles; looking for some would take longer than exploring."""
+    """Millions of small immutable values hold no cycles; looking for some would take longer than exploring."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -83,9 +83,9 @@ def explore(
     *,
     covers: Callable[[bytes], bool] = lambda key: False,
 ) -> Report[WorldT]:
-    """Breadth first from the first world, so that the first violation found is one of the shortest.
+    """Explore breadth first from the first world, so that the first violation found is one of the shortest.
 
-    `covers` is asked once for each key. It says whether a world of an earlier key can do all that one of this can.
+    `covers` is asked once for each key, and returns whether a world with an earlier key can do all that this one can.
     """
     first = miniatures.first()
     report = Report(miniatures)
@@ -130,7 +130,7 @@ def _retrace(seen: dict[bytes, bytes], last: bytes, miniatures: Miniatures[World
 
 
 def transcript(report: Report[WorldT]) -> Iterator[str]:
-    """The way to the broken rule, a line a step, as a person would tell it."""
+    """The way to the broken rule, one line a step, for people to read."""
     assert report.trace is not None, "nothing was broken"
     for label, world in report.trace:
         yield report.miniatures.tell(label, world)

@@ -1,10 +1,10 @@
-"""A simulated program: it does what its member tells it, in its own time, and believes every word.
+"""A simulated program: it does what its member asks, in its own time, and believes every event.
 
     Acquired --> working --Revoked--> finishing --after a while, or never--> Released
                     |                     |
-                    '------- Fenced ------'--> stopped at once
+                    '------- Fenced ------'--> stopped immediately
 
-A real program believes its events. So their order is a promise of its own, beside what the machine may do: nothing is
+A real program believes its events. So their order is a separate promise, on top of what the machine may do: nothing is
 acquired twice under one term, nothing is lost that was not held, and once the member has stopped nothing is held. That
 holds for every protocol.
 """
@@ -20,7 +20,7 @@ __all__ = ["Habits", "Program"]
 
 
 class Habits(Protocol):
-    """How programs answer Revoked in a run. Times are in units that each kind of run has of its own."""
+    """How programs answer Revoked in a run. Times are in the unit of each kind of run."""
 
     @property
     def answer(self) -> float: ...
@@ -37,25 +37,25 @@ class Program:
         self, label: str, habits: Habits, unit: float, random: Random, later: Callable[[float, Released], None]
     ) -> None:
         self.held: dict[int, int] = {}
-        """Partition -> term, for all that it was told it may act for and has not stopped to act for."""
+        """Partition -> term, for everything it acquired and has not stopped acting for."""
         self.asked: set[tuple[int, int]] = set()
-        """Partition and term, for all that it was ever asked to let go of."""
+        """Partition and term, for everything it was ever asked to let go of."""
         self.let_go: set[tuple[int, int]] = set()
-        """Of those, what it had finished in time."""
+        """The part of `asked` that it finished in time."""
         self.prompt = False
-        """Whether it answers at once and always, as every program does in phase two."""
+        """Whether it always answers immediately, as every program does in phase two."""
         self._label, self._habits, self._unit = label, habits, unit
         self._random, self._later = random, later
         self._finishing: dict[int, int] = {}
         self._released: dict[int, int] = {}
 
     def hear(self, news: News) -> None:
-        """The pump tells `news`."""
+        """Take `news` from the pump."""
         match news:
             case Acquired(terms=terms):
                 for partition, term in terms.items():
                     if self.held.get(partition, -1) >= term:
-                        self._object(f"was told twice that it acquired {partition} under {term}", terms)
+                        self._object(f"got Acquired twice for {partition} under {term}", terms)
                 self.held.update(terms)
                 for partition in terms:
                     self._finishing.pop(partition, None)
@@ -63,7 +63,7 @@ class Program:
             case Revoked(terms=terms):
                 self._require_held("Revoked", terms)
                 self.asked.update(terms.items())
-                if not self._habits.exclusive:  # Its successor was heard already: no need to wait.
+                if not self._habits.exclusive:  # Its successor already leads: no need to wait.
                     self._drop(terms)
                     return
                 self._finishing.update(terms)
@@ -80,7 +80,7 @@ class Program:
                 pass
 
     def release(self, terms: Mapping[int, int]) -> Released:
-        """It has finished what was revoked, unless it was fenced in the meantime. From here on it does nothing."""
+        """Finish what was revoked, unless it was fenced meanwhile. From here on the program does nothing for it."""
         done = {i: term for i, term in terms.items() if self._finishing.get(i) == term}
         self._drop(done)
         self.let_go.update(done.items())
@@ -95,7 +95,7 @@ class Program:
 
     def _require_held(self, what: str, terms: Mapping[int, int]) -> None:
         if any(self.held.get(partition) != term for partition, term in terms.items()):
-            self._object(f"was told {what} of what it did not hold", terms)
+            self._object(f"got {what} for what it does not hold", terms)
 
     def _object(self, message: str, terms: Mapping[int, int]) -> None:
         raise Violation("events_in_order", f"the program of {self._label} {message}: {dict(terms)}, held {self.held}")

@@ -1,10 +1,10 @@
-"""One seed, whatever kind of group it runs: its options in a line, its frame, and the verdict on it.
+"""One seed, whatever kind of group it runs: its options in one line, its phases, and the verdict on it.
 
     seed --> options --> phase one: faults --> healed --> phase two: converge --> an outcome
                               |                                 |
                               '---- a broken promise -----------+--> Violation, transcript
 
-The kinds of groups have their own options, faults and checkers. This is all that they have in common around them.
+Each kind of group has its own options, faults and checkers. This module is the frame that they share.
 """
 
 import traceback
@@ -29,12 +29,12 @@ __all__ = [
 ]
 
 TRANSCRIPT_LINES, DETAILS_MAX = 80, 300
-"""As much as one reads before replaying the seed oneself."""
+"""As much as people read before they replay the seed themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedOptions:
-    """What a seed decides before its run starts."""
+    """Everything a seed decides before its run starts."""
 
     seed: int
 
@@ -57,14 +57,14 @@ OptionsT = TypeVar("OptionsT", bound=SeedOptions)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Generic[OptionsT]):
-    """The verdict on a seed. `trace` is a hash of all that happened, the same wherever the seed is run."""
+    """The verdict on a seed. `trace` is a hash of everything that happened, the same wherever the seed is run."""
 
     options: OptionsT
     trace: str
     violation: Violation | None
     time: float
     converged_after: float
-    """In units, from the last fault; 0 where the ledger lost records."""
+    """In units, since the last fault; 0 if the ledger lost records."""
     unit: str
     """Leases, or sessions."""
     counts: Counter[str]
@@ -77,7 +77,7 @@ class Outcome(Generic[OptionsT]):
 
 
 class SeedGroup(Protocol):
-    """The group of a run, as far as its frame goes."""
+    """The group of a run, as far as its phases are concerned."""
 
     @property
     def living(self) -> Sequence[object]: ...
@@ -88,36 +88,36 @@ class SeedGroup(Protocol):
 
 
 class CalmGroup(SeedGroup, Protocol):
-    """One whose checkers hold it to more when nothing may change any more."""
+    """A group whose checkers are stricter when nothing may change any more."""
 
     calm: bool
 
 
 class Healing(Protocol):
-    """A process that nothing keeps from anything any more."""
+    """A process that no fault holds back any more."""
 
     def heal(self) -> None: ...
 
 
 def assemble(world: World, group: SeedGroup, members: int, unit: float) -> None:
-    """Some members are there from the start, and some come soon."""
+    """Some members are there from the start, and some join soon after."""
     for member in range(members):
         start = world.random.choice((0.0, world.random.uniform(0.0, 3.0))) * unit
         world.at(start, group.start, f"m{member + 1}")
 
 
 def verdict_on(run: Callable[[], float]) -> tuple[Violation | None, float]:
-    """What `run` broke, if anything, and what it returned; 0 if it broke anything."""
+    """The promise that `run` broke, if any, and what `run` returned; 0 if it broke one."""
     try:
         return None, run()
     except Violation as found:
         return found, 0.0
-    except Exception:  # noqa: BLE001 - wherever it was raised, this seed shows it again.
+    except Exception:  # noqa: BLE001 - wherever it was raised, this seed reproduces it.
         return Violation("never_crashes", traceback.format_exc()), 0.0
 
 
 def converge(world: World, group: SeedGroup, unit: float, *, bound: float, checks_per_unit: int, named: str) -> float:
-    """How many units it takes until all is led; if every process died, one is started first."""
+    """Return how many units it takes until everything is led. If every process died, one is started first."""
     healed_at = world.now
     while world.now < healed_at + bound * unit:
         if not group.living:
@@ -129,7 +129,7 @@ def converge(world: World, group: SeedGroup, unit: float, *, bound: float, check
 
 
 def require_calm(world: World, group: CalmGroup, unit: float, *, units: float, checks_per_unit: int) -> None:
-    """Let `units` pass in which nothing may move."""
+    """Let `units` pass, during which nothing may move."""
     group.calm = True
     for _ in range(round(units * checks_per_unit)):
         world.run(world.now + unit / checks_per_unit)
@@ -138,7 +138,7 @@ def require_calm(world: World, group: CalmGroup, unit: float, *, units: float, c
 
 
 def transcript_of(world: World, names: Mapping[str, str]) -> str:
-    """The last events. `names` replace incarnations, so that a person can tell them apart."""
+    """The last events. `names` replace incarnations, so that people can distinguish them."""
     lines = []
     for line in list(world.lines)[-TRANSCRIPT_LINES:]:
         details = " ".join(d.decode(errors="replace") if isinstance(d, bytes) else repr(d) for d in line.details)

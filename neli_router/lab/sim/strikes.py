@@ -1,12 +1,12 @@
-"""Strikes: when faults come, and whom they hit, whatever they do.
+"""Strikes: when faults come and which members they hit, whatever the faults do.
 
-    every now and then --> one of the faults that this run has --> follow-up: another, at once, aimed at the same member
+    every now and then --> one of this run's faults --> follow-up: another fault, soon, aimed at the same member
                                                                          |
                               '------------------------------------------'
 
-Most protocols survive any one fault. They break when a second one follows before the first is dealt with. So faults
-come in pairs more often than chance would bring them. A plot is several faults in one, timed to meet. It is chosen more
-often than another fault: chance alone would hardly ever bring its parts together.
+Most protocols survive any single fault. They break when a second fault follows before the first is dealt with. So
+faults come in pairs more often than chance alone would bring them. A plot is several faults in one, timed to coincide.
+It is chosen more often than other faults: chance alone would hardly ever combine its parts.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ AIMED = 0.6
 
 
 class Victim(Protocol):
-    """A process, as far as strikes go."""
+    """A process, as far as strikes are concerned."""
 
     label: str
 
@@ -99,7 +99,7 @@ class Strikes(Generic[VictimT]):
             self._later(self._span(0.0, random.choice((0.01, 0.3, 1.0))), self._strike, aim)
 
     def _span(self, least: float, most: float) -> float:
-        """So many leases, or sessions, in seconds."""
+        """A random number of leases, or sessions, in seconds."""
         return self._world.random.uniform(least, most) * self._unit
 
     def _join_absent(self) -> None:

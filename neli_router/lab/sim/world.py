@@ -4,9 +4,9 @@
          ^                      |
          '---------- at --------'                  member's clock = offset + rate * time, the rate within the drift
 
-Nothing in a simulation asks the host for the time, for randomness or for the order of a set. So one seed is one run, on
-any machine, and every violation can be looked at again, as often as it takes. The trace is the proof. Two runs of one
-seed that differ anywhere end with two hashes, and a test compares them across processes.
+Nothing in a simulation asks the host for the time, for randomness or for the order of a set. So a seed always gives the
+same run, on any machine, and every violation can be reproduced as often as needed. The trace proves it: two runs of one
+seed that differ anywhere end with different hashes, and a test compares them across processes.
 
 Members never see `now`. Each has a `LocalClock`; only its rate is promised to them, and only within bounds.
 """
@@ -26,11 +26,11 @@ LINES_MAX = 400
 """How many lines of a run are kept for a transcript. The cause of a violation is rarely further back than this."""
 
 OFFSET_MAX = 100_000.0
-"""Members' clocks start anywhere below this, so that a comparison across hosts shows at once."""
+"""Members' clocks start anywhere below this, so that a comparison across hosts fails visibly."""
 
 
 class Violation(Exception):
-    """A promise was broken. `rule` names the checker that saw it."""
+    """A promise was broken. `rule` names the checker that noticed."""
 
     def __init__(self, rule: str, message: str) -> None:
         super().__init__(f"{rule}: {message}")
@@ -50,7 +50,7 @@ class TraceLine(NamedTuple):
 
 
 class World:
-    """Virtual time. `random` is for the simulation alone: a machine gets a Random of its own, drawn from it."""
+    """Virtual time. `random` is for the simulation only: each machine gets its own Random, drawn from it."""
 
     def __init__(self, seed: int) -> None:
         self.now = 0.0
@@ -66,24 +66,24 @@ class World:
         return self._trace.hexdigest()
 
     def at(self, time: float, action: Callable[..., object], *arguments: object) -> None:
-        """Call `action` at `time`, or now if that has passed. Actions of one time are called in the order of asking."""
+        """Call `action` at `time`, or now if that has passed. Actions of the same time run in the order of calls."""
         self._scheduled += 1
         heappush(self._events, (max(time, self.now), self._scheduled, action, arguments))
 
     def run(self, until: float) -> None:
-        """Let everything happen that is due before `until`."""
+        """Run everything that is due before `until`."""
         while self._events and self._events[0][0] < until:
             self.now, _, action, arguments = heappop(self._events)
             action(*arguments)
         self.now = until
 
     def note(self, who: str, what: str, *details: object) -> None:
-        """`who` did `what`. Both go into the trace; `details` only explain it to people."""
+        """Record that `who` did `what`. Both go into the trace; `details` only explain it to people."""
         self.lines.append(TraceLine(self.now, who, what, details))
         self._trace.update(f"{self.now!r} {who} {what}\n".encode())
 
     def include(self, payload: bytes) -> None:
-        """Let `payload` count in the trace."""
+        """Add `payload` to the trace."""
         self._trace.update(payload)
 
 
@@ -108,7 +108,7 @@ class LocalClock:
 
 
 def draw_clock(random: Random, *, drift: float, stepping: bool, horizon: float) -> LocalClock:
-    """A clock whose rate is off by at most `drift`: as far as it may be more often than not, because there it hurts."""
+    """A clock whose rate is off by at most `drift`. Often it is off by exactly that much, because there it hurts."""
     starts = [0.0]
     if stepping:
         starts += sorted(random.uniform(0.0, horizon) for _ in range(random.randint(1, 5)))

@@ -1,11 +1,11 @@
-"""The certificate of a child witness: said until the ledger has it, by a process that is no member.
+"""The certificate of a child witness: a process that is not a member repeats it until the ledger has it.
 
-    open --away--> pause, twice as long each time --> open again --GIVE_UP_AFTER--> never mind: the lease ends by time
+    open --away--> pause, twice as long each time --> open again --GIVE_UP_AFTER--> give up: the lease ends by time
       '--> append --> acknowledged, or read back --> confirmed
-      '--the ledger is gone, another's, or damaged--> never mind
+      '--the ledger is gone, another's, or damaged--> give up
 
-To say it twice does no harm: the dead stay dead, and to the fold the second one is void. So a try that was perhaps in
-vain is made again as a whole.
+Writing it twice does no harm: the dead stay dead, and the fold ignores the second certificate. So after an attempt that
+may have failed, the whole attempt is repeated.
 """
 
 import time
@@ -19,22 +19,23 @@ from neli_router.protocols.induction.records import Certify, encode
 __all__ = ["GIVE_UP_AFTER", "certify"]
 
 GIVE_UP_AFTER = 600.0
-"""Seconds, awake. After an outage of the ledger nobody is suspected for a lease, which a certificate then saves. Longer
-would keep a process, with an address that may hold a password, for the sake of that."""
+"""Seconds, counted while the host is awake. After an outage of the ledger, no member is suspected for the length of a
+lease; a certificate saves that wait. A longer limit would keep a process alive, with an address that may hold a
+password, for only that gain."""
 
 PAUSE_MIN, PAUSE_MAX = 0.05, 5.0
 
 CONFIRMED_WITHIN = 5.0
-"""Seconds that a ledger may take to confirm, before the certificate is said again."""
+"""Seconds that a ledger may take to confirm before the certificate is written again."""
 
 READ_FOR = 0.05
-"""Seconds between two questions whether it is confirmed, where it is not read."""
+"""Seconds between two checks for an acknowledgement while nothing is read back."""
 
 
 def certify(address: str, incarnations: Sequence[str], *, by: str, patience: float) -> bool:
-    """Say in the ledger at `address` that the process of `incarnations` has ended; whether it is confirmed.
+    """Record in the ledger at `address` that the process of `incarnations` has ended; return whether it is confirmed.
 
-    `patience` is as for `open_ledger`. Waits, at most GIVE_UP_AFTER seconds.
+    `patience` has the same meaning as in `open_ledger`. Waits at most GIVE_UP_AFTER seconds.
     """
     payloads = [encode(Certify(by=by, incarnation=incarnation)) for incarnation in incarnations]
     give_up_at, pause = time.monotonic() + GIVE_UP_AFTER, PAUSE_MIN
@@ -56,7 +57,7 @@ def certify(address: str, incarnations: Sequence[str], *, by: str, patience: flo
 
 
 def _said(ledger: Ledger, payloads: Sequence[bytes]) -> bool:
-    ledger.seek(ledger.tip())  # Before it is appended, so that it is read back.
+    ledger.seek(ledger.tip())  # Before the append, so that the certificate is read back.
     ledger.append(payloads)
     missing, acknowledged = set(payloads), len(ledger.acknowledged())
     give_up_at = time.monotonic() + CONFIRMED_WITHIN

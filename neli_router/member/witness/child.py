@@ -1,15 +1,15 @@
-"""The child witness: a small process of the member's own, which outlives it by just the certificate.
+"""The child witness: a small process of the member's own, which outlives it only to write the certificate.
 
     member --a page of shared memory, and its own pidfd--> child (`child_program`) --Certify--> ledger
        |        pulse, incarnation, `until`                  |
        |--looks now and then: it has ended --> another <-----'
        '--closes --> kills it
 
-It takes no thread of the member, and while the member lives no record and no look at the ledger: a step stores one
-number. It is a child by `exec`, so it has nothing of the program's threads and locks. But it is a process: some
-megabytes, and one more child for a program that waits for all of its children. So it is there only for who asks for it.
+It needs no thread in the member, and while the member lives it writes no record and does not read the ledger: a step
+stores one number. It is started with `exec`, so it shares none of the program's threads and locks. But it is a process:
+it costs some megabytes, and a program that waits for all of its children has one more. So it exists only on request.
 
-Where a container is ended as a whole, it ends, too, and then the lease ends by time.
+If a whole container is ended, the child ends with it, and then the lease ends by time.
 """
 
 import contextlib
@@ -34,19 +34,19 @@ from neli_router.protocols.protocol import NAME_MAX, Notice
 __all__ = ["AGAIN_AFTER", "LOOK_EVERY", "ChildWitness"]
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at whether it lives. One is a system call, so not at every step."""
+"""Seconds between two checks whether the child is alive. A check is a system call, so not every step makes one."""
 
 AGAIN_AFTER = 10.0
-"""Seconds from one replacement to the next, at the least: where none can live, few are started in vain."""
+"""The minimum number of seconds between replacements: where no child can live, few are started without effect."""
 
 KILL_MAX = 1.0
-"""Seconds to wait for the end of a child that was killed. It takes a millisecond."""
+"""Seconds to wait for a killed child to end. It takes a millisecond."""
 
 PROGRAM = Path(child_program.__file__)
 
 
 class ChildWitness:
-    """A `Witness`. Raises Unsupported where a kernel does not tell of the end of any process."""
+    """A `Witness`. Raises Unsupported where the kernel cannot report the end of a process."""
 
     name = "child"
 
@@ -58,14 +58,14 @@ class ChildWitness:
             "lease": config.lease,
             "by": by[:NAME_MAX],
             "hung_by": f"{by}, which hung and was killed"[:NAME_MAX],
-            # It finds what we found, from wherever we were started.
+            # The child finds the modules that we found, no matter where we were started.
             "path": [entry or str(Path.cwd()) for entry in sys.path],
             "package": str(PROGRAM.parents[2]),
         }
         self._page = SharedPage.of(json.dumps(said), (config.kill_hung or 0.0) * config.lease)
         self._tell = tell
         self._lock = threading.Lock()
-        """Of what is pledged: several threads may pledge."""
+        """Guards what is pledged: several threads may pledge."""
         self._incarnation = self._told = ""
         self._look_at = self._again_at = -inf
         self._process: subprocess.Popen[bytes] | None = None
@@ -105,7 +105,7 @@ class ChildWitness:
         self._again_at = now + AGAIN_AFTER
         if process is not None:
             self._process = None
-            self._complain(f"it ended by itself, with {process.returncode}")
+            self._complain(f"it ended unexpectedly, with {process.returncode}")
         self._begin()
 
     def _begin(self) -> None:
@@ -113,12 +113,12 @@ class ChildWitness:
             self._complain("this program does not say which Python it runs in")
             return
         passed = self._page.descriptor, self._own.fileno()
-        # -S and not -I: what the environment says of Python's own place must hold for it, too.
+        # -S and not -I: the environment's settings for where Python itself lives must apply to the child, too.
         command = [sys.executable, "-S", "-P", str(PROGRAM), *map(str, passed), str(os.getpid())]
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own program, by the same interpreter.
                 command,
-                # A program that reads what the member says to its end must not wait for the child.
+                # A program that reads the member's output until it ends must not have to wait for the child.
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -129,6 +129,6 @@ class ChildWitness:
             self._complain(f"it cannot be started: {error}")
 
     def _complain(self, why: str) -> None:
-        if why != self._told:  # Once, where none can live.
+        if why != self._told:  # Log it only once where no child can live.
             self._told = why
             self._tell(Notice("witness.missing", {"witness": self.name, "why": why, "until_then": "the lease"}))

@@ -1,25 +1,27 @@
-"""The program of a child witness: it waits for the end of the member's process, and then says so in the ledger.
+"""The program of a child witness: it waits for the member's process to end, and then records that in the ledger.
 
-    WATCHING --the process has ended--> WAITING --none may act--> SAYING --confirmed, or in vain for long--> over
+    WATCHING --the process has ended--> WAITING --none may act--> SAYING --confirmed, or gave up---> over
         |          ^
         '--silent--+  SIGKILL, if the member wants that (`kill_hung`)
         '--the member leaves in good order: it kills this process
 
-It is run by its path and imports next to nothing, because there is one beside each member, for all of that one's life.
-What it needs at the end, it is told in memory that both share: `SharedPage`. Only then does it import the ledger's
-driver, and learn the address, which may hold a password.
+It is run by its path and imports next to nothing, because there is one for each member, and it runs as long as the
+member does. Everything that it needs at the end is in memory that both share: `SharedPage`. Only at the end does it
+import the ledger's driver and read the address, which may hold a password.
 
-**None may act** on the leases that the member gave to other processes when `until` is over; and of those that it gave
-to processes that it could name, sooner: when these have ended, too.
+**None may act** on the leases that the member gave to other processes once `until` has passed; for leases given to
+processes that the member could name, that is already so when those processes have ended.
 
-**It waits for the kernel's word**, which is a pidfd. No pipe's end would do: each child of the member has a copy of it.
+**It waits for the kernel's word**, through a pidfd. The end of a pipe would not do: each child of the member has a copy
+of the pipe.
 
-**It outlives the member.** It is in a session of its own, so signals to the member's group or terminal do not reach it,
-and it ignores those that ask a process to end: a service manager that stops what a dead service left behind must not
-be quicker than the certificate. It always ends by itself: see `certificate`.
+**It outlives the member.** It has a session of its own, so signals to the member's group or terminal do not reach it,
+and it ignores signals that ask a process to end: a service manager that stops the leftovers of a dead service must not
+be quicker than the certificate. It always ends on its own: see `certificate`.
 
-**Silence is counted in looks of its own**, each a part of the time after the one before. While it is stopped itself, or
-the host sleeps, it does not look. So a member that was stopped together with it has all its time afterwards.
+**Silence is counted in checks of its own**, spaced at a fraction of the allowed time. While the witness itself is
+stopped, or the host sleeps, it does not check. So a member that was stopped together with it has its full time again
+afterwards.
 """
 
 import json
@@ -37,34 +39,35 @@ from types import ModuleType
 __all__ = ["SharedPage", "main"]
 
 LOOKS = 8
-"""In the time for which a member may be silent. More would wake this process up more often."""
+"""How many checks there are in the time for which a member may be silent. More would wake this process more often."""
 
 CLOCKS_APART = 0.002
 """Seconds. The host's clock may be a millisecond late in each of two processes: see `neli_router/core/clock.py`."""
 
 SLEEP_MAX = 0.25
-"""A sleep does not count the time for which the host sleeps, and the clock does."""
+"""The longest sleep in seconds: `time.sleep` does not count time while the host sleeps, but the clock does."""
 
 NAME = "neli-witness"
 
 LENT_MAX, PROCESSES_MAX = 64, 2
-"""How many clients may be known by their processes, and by how many each. One more is waited for by time alone."""
+"""How many clients may be known by their processes, and how many processes each may name. Any beyond that are waited
+for by time alone."""
 
 _TIMES, _NAMES, _NAME_SIZE = 3, 32, 32
 _LENT, _ROW = 128, 1 + 2 * PROCESSES_MAX
 _TEXT = _LENT + 8 * _ROW * LENT_MAX
-"""Where things are in a page: times first, two names of 32 bytes, from byte 128 what is lent to known processes, a row
-of numbers each (until when; a process, when it began; another), and a text behind it to the end."""
+"""The layout of a page: times first, then two names of 32 bytes. From byte 128 on, what is lent to known processes: a
+row of numbers for each loan (until when; a process, when it began; another). After that, a text up to the end."""
 
 _IGNORED = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 
 
 class SharedPage:
-    """What a member leaves to its witness. It has no name in any file system, and goes with the last of the two.
+    """A member's notes for its witness. The page has no name in any file system, and vanishes with the last of the two.
 
-    One thread writes `pulse` and the incarnations, and one at a time `until` and what is lent. A time is stored at one
-    stroke, so a member that is killed meanwhile leaves the one or the other. An incarnation may be torn; but it then is
-    another one of the same dead process, or none.
+    One thread writes `pulse` and the incarnations; `until` and what is lent are written by one thread at a time. A time
+    is stored atomically, so a member that is killed during the write leaves either the old or the new value. A write of
+    an incarnation may be torn; the result then is another incarnation of the same dead process, or none.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -75,7 +78,7 @@ class SharedPage:
 
     @classmethod
     def of(cls, text: str, silence_max: float) -> "SharedPage":
-        """A new one. Raises OSError."""
+        """A new page with this text. Raises OSError."""
         said = text.encode()
         descriptor = os.memfd_create(NAME)
         os.truncate(descriptor, _TEXT + len(said))
@@ -85,7 +88,7 @@ class SharedPage:
         return page
 
     def close(self) -> None:
-        """Hand it on no more; what is mapped goes with this object. Twice is fine."""
+        """Stop passing it on; the mapping goes with this object. May be called more than once."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -100,8 +103,8 @@ class SharedPage:
         self._times[0] = at
 
     def lend(self, until: float, processes: Iterable[tuple[int, int]], now: float) -> bool:
-        """Others may act until then, as long as one of `processes` lives: a number each, and when it began. False if
-        there is no room for it. One thread at a time."""
+        """Others may act until then, while one of `processes` is alive: each a number, and when the process began.
+        Returns False if the page is full. Only one thread at a time may call this."""
         said = [float(number) for process in processes for number in process]
         said += [0.0] * (_ROW - 1 - len(said))
         rows = range(0, len(self._lent), _ROW)
@@ -111,14 +114,14 @@ class SharedPage:
         if row is None:
             if (row := next((row for row in rows if self._lent[row] < now), None)) is None:
                 return False
-            # The time comes last. What is torn before that is of a time that is over.
+            # The time comes last. Whatever is torn before that belongs to a time that has passed.
             for place, number in enumerate(said, start=row + 1):
                 self._lent[place] = number
         self._lent[row] = max(self._lent[row], until)
         return True
 
     def lent(self) -> list[tuple[float, list[tuple[int, int]]]]:
-        """Until when, and the processes."""
+        """All loans: until when, and the processes."""
         rows = (self._lent[row : row + _ROW].tolist() for row in range(0, len(self._lent), _ROW))
         return [
             (until, [(int(rest[at]), int(rest[at + 1])) for at in range(0, len(rest), 2) if rest[at]])
@@ -128,7 +131,7 @@ class SharedPage:
 
     @property
     def pulse(self) -> float:
-        """When the member's thread turned last; 0 before the first time."""
+        """When the member's thread last turned; 0 before its first turn."""
         return self._times[1]
 
     @pulse.setter
@@ -142,7 +145,7 @@ class SharedPage:
 
     @property
     def incarnations(self) -> tuple[str, ...]:
-        """The latest, and the one before, whose seat may still be there."""
+        """The latest incarnation, and the one before it, which may still have a seat."""
         places = (_NAMES, _NAMES + _NAME_SIZE)
         names = (self._memory[at : at + _NAME_SIZE].rstrip(b"\0").decode() for at in places)
         return tuple(name for name in names if name)
@@ -155,13 +158,13 @@ class SharedPage:
 
     @property
     def text(self) -> str:
-        """All else, as JSON."""
+        """Everything else, as JSON."""
         return self._memory[_TEXT:].decode()
 
     def is_mapped_by(self, number: int) -> bool:
-        """Whether the process of this number has this memory: after an `exec`, a process is another program's."""
+        """Whether the process of this number has this memory: after an `exec`, the process runs another program."""
         mine = str(os.fstat(self.descriptor).st_ino)
-        with suppress(OSError):  # It is gone, or another user's.
+        with suppress(OSError):  # The process is gone, or belongs to another user.
             for line in Path(f"/proc/{number}/maps").read_text(errors="replace").splitlines():
                 _, _, _, _, inode, *path = line.split(maxsplit=5)
                 if inode == mine and path and NAME in path[0]:
@@ -170,8 +173,8 @@ class SharedPage:
 
 
 def main() -> None:
-    """Be the witness of the process that started this one: `child_program.py PAGE PIDFD NUMBER`, the first two by
-    descriptors."""
+    """Be the witness of the process that started this one: `child_program.py PAGE PIDFD NUMBER`, where the first two
+    are descriptors."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     descriptor, pidfd, member = map(int, sys.argv[1:4])
@@ -182,7 +185,7 @@ def main() -> None:
 
 
 def _watch(page: SharedPage, pidfd: int, member: int) -> bool:
-    """Until the process has ended; whether that is our doing."""
+    """Wait until the process has ended; return whether we killed it."""
     ended = select.poll()
     ended.register(pidfd, select.POLLIN)
     if not page.silence_max:
@@ -192,9 +195,9 @@ def _watch(page: SharedPage, pidfd: int, member: int) -> bool:
     while not ended.poll(1000 * page.silence_max / LOOKS):
         silent = silent + 1 if page.pulse == pulse else 0
         pulse = page.pulse
-        # One look more than LOOKS: the first one may have come just after a pulse.
+        # One check more than LOOKS: the first one may have come just after a pulse.
         if pulse and silent > LOOKS and page.is_mapped_by(member):
-            with suppress(OSError):  # It has just ended, or is another user's by now.
+            with suppress(OSError):  # It has just ended, or now belongs to another user.
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 was_hung = True
     return was_hung
@@ -203,18 +206,18 @@ def _watch(page: SharedPage, pidfd: int, member: int) -> bool:
 def _certify(page: SharedPage, *, was_hung: bool) -> None:
     found = json.loads(page.text)
     sys.path[:] = found["path"]
-    # Not by the package's own door, which would import the whole house: it takes three times as long.
+    # Not through the package's own `__init__`, which would import the whole package and take three times as long.
     package = ModuleType("neli_router")
     package.__path__ = [found["package"]]
     sys.modules["neli_router"] = package
-    from neli_router.member.witness.certificate import certify  # noqa: PLC0415 - only now can it be found.
+    from neli_router.member.witness.certificate import certify  # noqa: PLC0415 - it can only be found now.
 
     _await_lent(page)
     certify(found["ledger"], page.incarnations, by=found["hung_by" if was_hung else "by"], patience=found["lease"])
 
 
 def _await_lent(page: SharedPage) -> None:
-    """Until no other process may act on the member's leases: the time is over, or all that had a lease have ended."""
+    """Wait until no other process may act on the member's leases: the time is over, or all their holders have ended."""
     from neli_router.core.clock import host_clock  # noqa: PLC0415 - as above.
     from neli_router.errors import Unsupported  # noqa: PLC0415 - as above.
     from neli_router.hosts.process import HostProcess, ProcessMark  # noqa: PLC0415 - as above.
@@ -226,7 +229,7 @@ def _await_lent(page: SharedPage) -> None:
                 lent.append((end, HostProcess.marked(ProcessMark(*mark))))
             except ProcessLookupError:
                 pass  # It has ended.
-            except Unsupported:  # Nothing is known of it, such as without another descriptor: so it lives.
+            except Unsupported:  # Its state is unknown, for example for lack of a descriptor: assume that it is alive.
                 until = max(until, end)
     while True:
         lent = [(end, process) for end, process in lent if not process.has_ended()]

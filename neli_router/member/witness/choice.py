@@ -1,12 +1,12 @@
-"""The choice: which witness a member gets, by its configuration and by what its host has.
+"""The choice: which witness a member gets, depending on its configuration and on what its host has.
 
-    none            nobody
+    none            no witness
     agent           the host's agent
-    child           a process of its own; nobody for a ledger in memory, which ends with its process
+    child           a process of its own; no witness for a ledger in memory, which ends with its process
     auto            the host's agent; without one, on a SQLite ledger, the other members of the host
 
-It is made when the ledger was read for the first time, and so before the Join, which says who it is. Nothing is said of
-what `auto` does not find: nobody asked for it by name.
+The choice is made after the ledger was first read, and so before the Join, which names the witness. `auto` logs nothing
+if it finds no witness, because none was requested by name.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ __all__ = ["choose"]
 
 
 def choose(config: Config, name: str, life: OwnLife, ledger: Ledger, tell: Callable[[Notice], None]) -> Witness:
-    """The witness of the member called `name`, on its `ledger`. `tell` gets what a person should know."""
+    """The witness of the member called `name`, on its `ledger`. Notices for people go to `tell`."""
     match config.witness:
         case "agent":
             return Registration(config, name, life, tell, wanted=True)

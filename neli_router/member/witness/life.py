@@ -1,11 +1,11 @@
 """The life: one Member of one process, as its witness knows it.
 
-    secret, 16 bytes of chance --sha256, 12 digits--> life ---.
-                          4 digits, anew at each Join's end --+--> incarnation, as the ledger has it
+    secret, 16 random bytes -----sha256, 12 digits--> life ---.
+                           4 digits, a new count per Join ----+--> incarnation, as the ledger has it
 
-A member that was expired goes on under a new incarnation of the same life, so one registration covers all of them. The
-ledger shows lives to every reader. So to register one, a process shows the secret, which it tells to its witness alone:
-a process can say of no other that it is dead when itself ends.
+A member that was expired continues under a new incarnation of the same life, so one registration covers all of them.
+Every reader of the ledger sees the lives. So to register a life, a process must show its secret, which it gives only to
+its witness: no process can use its own end to have another process declared dead.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ SECRET_DIGITS = 32
 
 @dataclass(frozen=True, slots=True)
 class OwnLife:
-    """`secret` is in hexadecimal digits. It stands in no log and no repr."""
+    """`secret` is in hexadecimal digits. It never appears in a log or a repr."""
 
     secret: str = field(repr=False)
 
@@ -32,14 +32,14 @@ class OwnLife:
 
     @classmethod
     def shown_by(cls, secret: object) -> "OwnLife":
-        """The life whose secret was shown. Raises ConfigError for what is none."""
+        """The life whose secret was shown. Raises ConfigError if `secret` is not a valid secret."""
         if isinstance(secret, str) and len(secret) == SECRET_DIGITS and set(secret) <= set("0123456789abcdef"):
             return cls(secret)
         raise ConfigError([f"the secret of a life is {SECRET_DIGITS} hexadecimal digits, and this is something else"])
 
     @property
     def name(self) -> str:
-        """What its incarnations begin with."""
+        """The prefix of all its incarnations."""
         return sha256(bytes.fromhex(self.secret)).hexdigest()[:LIFE_LENGTH]
 
 

@@ -1,30 +1,31 @@
-"""The locks: on the SQLite ledger, the members of the host are each other's witnesses.
+"""The locks: on a SQLite ledger, the members of the host are each other's witnesses.
 
     every member --locks the byte of its life--> ledger.db-members
     another      --which process has this byte?--> number --pidfd--> the same number again? --> watched
                                                                                                    |
     its ledger wakes <--readable: the last thread has ended ---------------------------------------'--> Certify
 
-All members of such a group are processes of one host, so each can know of the others' ends, and needs no agent, no
-child and no thread for that. A POSIX lock is how they find each other: the kernel says which process holds it, to
-that process alone it belongs, and no other can show it. A *life* is a number of 48 bits, and its byte needs not exist:
-the file stays empty.
+All members of such a group are processes of one host, so each can notice when another ends, without an agent, a child
+or a thread for that. They find each other through POSIX locks: the kernel reports which process holds a lock, the lock
+belongs to that process alone, and no other process can pretend to hold it. A *life* is a number of 48 bits, and its
+byte need not exist: the file stays empty.
 
-**Why nobody who lives is certified.** The lock never says that a process has ended; only its pidfd does. A lock that is
-not there means nothing: its holder may be in a PID namespace that does not show it, or the file may have been replaced.
-Then the lease tells, as ever. Between the question and the pidfd, the number could have gone to another process; then
-that one does not hold the byte, and the second question shows it. A lock of the whole file, which some other program
-may take, is no answer either.
+**Why no living member is certified.** The lock never proves that a process has ended; only its pidfd does. A missing
+lock means nothing: its holder may be in a PID namespace that does not show it, or the file may have been replaced. Then
+the lease decides, as usual. Between the query and the opening of the pidfd, the number could have passed to another
+process; that process does not hold the byte, and a second query reveals this. A lock on the whole file, which some
+other program may take, does not count as an answer either.
 
 **One descriptor.** A process that closes *any* descriptor of a file loses all its locks there. So all members of a
-process share one, which is closed when the last of them has left (`LifeLocks`). A child does not inherit the locks, and
-what it closes is no loss to its parent. A program that opens and closes the file, such as a backup inside the process,
-takes the locks away from those who have not asked yet; they are taken anew when a look finds somebody missing.
+process share one descriptor, which is closed when the last of them has left (`LifeLocks`). A child does not inherit the
+locks, and its closing the file costs its parent nothing. A program that opens and closes the file, such as a backup
+inside the process, removes the locks for members that have not queried them yet; they are taken again when a look finds
+a member missing.
 
-**Who says it.** One certificate is enough. The members stand in a ring, in the order in which they joined, and the one
-before the dead says it at once; the others only if that takes a moment too long, each a little later than the one after
-it. A member watches those that come next in the ring, so in a large group, too, it holds few descriptors, and all that
-are to speak before it are among those that it watches.
+**Who writes the certificate.** One certificate is enough. The members form a ring, in the order in which they joined.
+The member before the dead one writes it immediately; the others write only if that takes too long, each a little later
+than the member after it. A member watches those that come next in the ring. So even in a large group it holds few
+descriptors, and all members that should write before it are among those that it watches.
 """
 
 import contextlib
@@ -50,22 +51,23 @@ from neli_router.protocols.induction.records import Certify
 __all__ = ["PEERS", "LifeLocks", "PeerWitness"]
 
 PEERS = "peers"
-"""In the Join of a member whose witnesses are the others of its host."""
+"""The witness named in the Join of a member whose witnesses are the other members of its host."""
 
 WATCHED_MAX = 32
-"""Members that one member watches, and descriptors that it takes for it. As many would have to die at one moment before
-a death is told by the lease alone."""
+"""How many members one member watches, at a descriptor each. That many would have to die at the same moment before a
+death is noticed by the lease alone."""
 
 TURN = 0.05
-"""Seconds that each of the others leaves to the one that speaks before it. A certificate takes a few milliseconds; less
-would bring several of each while the disk is slow, more a later take-over where the first of them cannot speak."""
+"""Seconds that each member leaves to the one whose turn comes before. A certificate takes a few milliseconds. A shorter
+turn would produce several copies while the disk is slow; a longer one would delay the take-over if the first member
+cannot write."""
 
 TURNS_MAX = 8
-"""After so many turns all speak: far down the ring, a lease should not be over first."""
+"""After this many turns, all remaining members write: far down the ring, the lease should not run out first."""
 
 ASK_EVERY = 1.0
-"""Seconds until a process that was not found is looked for again, and until a certificate that no reader shows is said
-again. Each takes a few microseconds; more often brings nothing but that."""
+"""Seconds until a process that was not found is looked for again, and until a certificate that no reader shows is
+written again. Each takes a few microseconds; doing it more often gains nothing."""
 
 LOCAL_FILE_SYSTEMS = frozenset(
     {
@@ -74,8 +76,8 @@ LOCAL_FILE_SYSTEMS = frozenset(
         "zfs",
     }
 )
-"""Where this kernel keeps the locks, and so knows their holders. Others may hand them on (9p, virtiofs, FUSE), and then
-the number of a holder may be that of a process on another machine."""
+"""File systems on which this kernel itself keeps the locks, and so knows their holders. Others may pass locks on (9p,
+virtiofs, FUSE), and then the number of a holder may be that of a process on another machine."""
 
 _LOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, length, pid.
 
@@ -93,14 +95,14 @@ class LifeLocks:
 
     @classmethod
     def hold(cls, path: Path, ledger: Path, life: str) -> "LifeLocks":
-        """Lock the byte of `life` in the file `path`, which is made beside `ledger` if it is not there.
+        """Lock the byte of `life` in the file `path`, which is created next to `ledger` if it does not exist.
 
-        Raises OSError where that cannot be, and Unsupported where the kernel would not know the holder.
+        Raises OSError if that fails, and Unsupported if the kernel would not know the holder.
         """
         with _guard:
             for known in list(_known.values()):
                 known.mend()
-            # By what the file is, not by its name: a second descriptor of it could never be closed.
+            # Looked up by the file's identity, not by its name: a second descriptor of it could never be closed.
             found = _known.get(_identity_at(path)) or cls(path, ledger)
             _known[found.identity] = found
             try:
@@ -116,10 +118,10 @@ class LifeLocks:
             self._lives.add(life)
 
     def let_go(self, life: str) -> None:
-        """The member of `life` has left. The locks of other members stay."""
+        """Release the lock of `life`, whose member has left. The locks of other members stay."""
         with _guard:
             if _known.get(self.identity) is not self:
-                return  # In a child, where they were never held.
+                return  # In a child, where the locks were never held.
             self._lives.discard(life)
             with contextlib.suppress(OSError):
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, _byte(life))
@@ -128,11 +130,11 @@ class LifeLocks:
                 os.close(self._descriptor)
 
     def has(self, life: str) -> bool:
-        """Whether `life` is of this process, which does not see its own locks."""
+        """Whether `life` belongs to this process, which does not see its own locks."""
         return life in self._lives
 
     def holder(self, life: str) -> int | None:
-        """The number, in this PID namespace, of the process that has the byte of `life`; None if that is not known."""
+        """The number, in this PID namespace, of the process that holds the byte of `life`; None if it is not known."""
         asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _byte(life), 1, 0)
         with _guard:
             if _known.get(self.identity) is not self:
@@ -145,11 +147,11 @@ class LifeLocks:
         return number if is_its and number > 0 else None
 
     def mend(self) -> None:
-        """Take the locks anew, in the file that has the name now: it may have been replaced, or closed by others."""
+        """Take the locks again, in the file that now has the name: it may have been replaced, or closed by others."""
         with _guard, contextlib.suppress(OSError, Unsupported):
             if _known.get(self.identity) is not self:
                 return
-            # A file that another of these has already is none that may be opened once more.
+            # A file that another LifeLocks already has must not be opened a second time.
             if (at := _identity_at(self._path)) != self.identity and at not in _known:
                 descriptor = _opened(self._path, self._ledger)
                 os.close(self._descriptor)
@@ -163,7 +165,7 @@ class LifeLocks:
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _byte(life))
 
     def forget(self) -> None:
-        """In a new child, which has none of the locks, and no other yet that closing could take away."""
+        """Close the file in a new child, which holds none of the locks yet that closing could remove."""
         os.close(self._descriptor)
 
 
@@ -172,7 +174,7 @@ _known: dict[Identity | None, LifeLocks] = {}
 
 
 def _after_fork_in_child() -> None:
-    global _guard  # noqa: PLW0603 - one that a fork left locked can only be replaced.
+    global _guard  # noqa: PLW0603 - a lock that a fork left locked can only be replaced.
     _guard = threading.RLock()
     while _known:
         _, inherited = _known.popitem()
@@ -183,15 +185,15 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class PeerWitness:
-    """A `Witness`: the other members of the host, as this one is theirs. Raises as `LifeLocks.hold`, and Unsupported
-    where the kernel does not tell of the end of any process."""
+    """A `Witness`: the other members of the host, just as this member is theirs. Raises the errors of `LifeLocks.hold`,
+    and Unsupported if the kernel cannot report the end of a process."""
 
     name = PEERS
 
     def __init__(self, ledger: SqliteLedger, life: str) -> None:
-        HostProcess.own().close()  # Whether there are pidfds here.
+        HostProcess.own().close()  # Raises if the kernel has no pidfds.
         self._process, self._ledger, self._life = os.getpid(), ledger, life
-        # One descriptor for all of them, so that a wait of the ledger does not take longer with each.
+        # One descriptor for all of them, so that the ledger's wait does not take longer with each member.
         self._ends = select.epoll()
         try:
             self._locks = LifeLocks.hold(ledger.members_path, ledger.path, life)
@@ -200,9 +202,9 @@ class PeerWitness:
             raise
         self._watched: dict[str, HostProcess] = {}
         self._dead: dict[str, float] = {}
-        """Life -> when its end was seen, while it has a seat."""
+        """Life -> when its end was seen, for as long as it has a seat."""
         self._said: dict[str, float] = {}
-        """Incarnation -> when its certificate was given out last."""
+        """Incarnation -> when its certificate was last given out."""
         self._seats: object = None
         self._look_at = -inf
         self._closed = self._is_rung = False
@@ -227,11 +229,11 @@ class PeerWitness:
         return [Certify(by=incarnation, incarnation=one) for one in self._due(ring, incarnation in state.seats, now)]
 
     def pledge(self, until: float, processes: Sequence[ProcessMark] = ()) -> None:
-        pass  # The others see this process alone. A member that gives its leases to others needs another witness.
+        pass  # The others see this process only. A member that gives its leases to others needs another witness.
 
     def close(self) -> None:
         if self._closed or self._process != os.getpid():
-            return  # In a child, what it inherited is its parent's.
+            return  # In a child: what it inherited belongs to its parent.
         self._closed = True
         self._ledger.unwatch(self._ends.fileno())
         for life in list(self._watched):
@@ -250,7 +252,7 @@ class PeerWitness:
         return [life for life, process in self._watched.items() if process.fileno() in readable]
 
     def _find(self, wanted: Iterable[str]) -> None:
-        """Watch those of the `wanted` lives whose processes can be found."""
+        """Watch the `wanted` lives whose processes can be found."""
         missing = [
             life
             for life in wanted
@@ -271,14 +273,14 @@ class PeerWitness:
         try:
             process = HostProcess.of(number)
         except (ProcessLookupError, Unsupported):
-            return None  # It has ended, or there is no descriptor left for it.
+            return None  # The process has ended, or no descriptor was free for it.
         if self._locks.holder(life) == number:
             return process
         process.close()
         return None
 
     def _due(self, ring: Sequence[str], is_member: bool, now: float) -> Iterator[str]:
-        """The dead whose turn to be certified by this member has come."""
+        """The dead members that it is now this member's turn to certify."""
         living = 0
         everybody = sum(life_of(one) not in self._dead for one in ring)
         for one in ring:
@@ -286,7 +288,7 @@ class PeerWitness:
             if seen_at is None:
                 living += 1
                 continue
-            # One that has not joined yet stands behind all others.
+            # A member that has not joined yet comes after all others.
             turns = min(living if is_member else everybody, TURNS_MAX)
             at = max(seen_at + turns * TURN, self._said.get(one, -inf) + ASK_EVERY)
             if now >= at:
@@ -302,7 +304,7 @@ class PeerWitness:
 
 
 def _ring(state: State, me: str) -> list[str]:
-    """The members that are each other's witnesses, from the one that joined after me on and without me."""
+    """The members that are each other's witnesses, starting with the one that joined after me, and without me."""
     ring = [seat.incarnation for seat in state.seats.values() if seat.witness == PEERS]
     place = ring.index(me) if me in ring else len(ring)
     return [*ring[place + 1 :], *ring[:place]]
@@ -324,10 +326,10 @@ def _identity_at(path: Path) -> Identity | None:
 
 
 def _opened(path: Path, ledger: Path) -> int:
-    """A descriptor of the file, made if it is not there: for all who may write the ledger, and for no other."""
+    """A descriptor of the file, created if it does not exist, and open only to those who may write the ledger."""
     if sys.platform != "linux" or sys.maxsize < 2**32:
         raise Unsupported(
-            "locks that tell their holders were wanted", sys.platform, "use Linux on a machine of 64 bits"
+            "locks that show their holders were wanted", sys.platform, "use Linux on a machine of 64 bits"
         )
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     like, is_new = ledger.stat(), True
@@ -342,7 +344,7 @@ def _opened(path: Path, ledger: Path) -> int:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode) or kind not in LOCAL_FILE_SYSTEMS:
             raise Unsupported(
                 f"locks in the file {path} were wanted",
-                f"it is no file on a local file system (found: {kind or 'nothing known'})",
+                f"it is not a file on a local file system (found: {kind or 'nothing known'})",
                 "put the ledger on a local disk; until then leases end by time alone",
             )
     except BaseException:
@@ -352,17 +354,17 @@ def _opened(path: Path, ledger: Path) -> int:
 
 
 def _share_as(descriptor: int, ledger: os.stat_result) -> None:
-    """Give the new file the owner, the group and the rights of the ledger, as SQLite does with its own."""
+    """Give the new file the owner, the group and the permissions of the ledger, as SQLite does with its own files."""
     with contextlib.suppress(PermissionError):
         os.fchown(descriptor, ledger.st_uid if os.geteuid() == 0 else -1, ledger.st_gid)
     mode = stat.S_IMODE(ledger.st_mode) & 0o666
     if os.fstat(descriptor).st_gid != ledger.st_gid:
-        mode &= ~0o060  # Another group than the one that may write the ledger.
+        mode &= ~0o060  # A different group from the one that may write the ledger.
     os.fchmod(descriptor, mode)
 
 
 def _file_system(descriptor: int) -> str:
-    """The type of the file system that an open file is on; or nothing. By its mount: btrfs tells no number of it."""
+    """The type of the file system of an open file, or nothing. Found by its mount: btrfs does not give its number."""
     try:
         told = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii")
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")

@@ -1,22 +1,23 @@
-"""The registration: a member asks the agent of its host to tell its death.
+"""The registration: a member asks the agent of its host to report the member's death.
 
     NONE --there is a socket: ask--> ASKED --"registered"--> WITNESSED
       ^                                '-- refused, or silent --.   '-- the connection ended: the agent did --.
       '----------------- ask again after a while ---------------+---------------------------------------------'
 
-The first time, the member waits for the answer: a tenth of a second at most, and only where a socket takes connections.
-So its Join says who will tell. After that nothing waits: connecting, asking and hearing are calls of microseconds on a
-socket that never blocks, and come once a second. A Beat pays for one comparison of numbers.
+The first time, the member waits for the answer: at most a tenth of a second, and only where a socket takes connections.
+So its Join names the agent as its witness. After that, nothing waits: connecting, asking and reading are calls of
+microseconds on a socket that never blocks, made once a second. A Beat costs one comparison of numbers.
 
-**The connection** stays open. By its end a member learns that its agent is gone, and asks the next one. The agent
-learns nothing by it: the kernel closes the files of a process that dies before all of its threads have ended.
+**The connection** stays open. When it ends, the member knows that its agent is gone, and asks the next agent. The end
+of a connection proves nothing to the agent: the kernel closes the files of a dying process before all of its threads
+have ended.
 
-**The proof.** The agent takes the process for its own member that the kernel names as the peer of this connection. But
-a program may pass bytes on, to this host or another one (socat, ssh), and then the peer is that program: by its end, a
-member would be certified that lives. So the connection has a name of its own, which begins with the life that is
-registered. Who passes bytes on has another name, or none, and is refused.
+**The proof.** The agent watches the process that the kernel names as the peer of this connection. But a program may
+forward bytes, from this host or another one (socat, ssh), and then the peer is that program: when it ended, a living
+member would be certified. So the connection has a name of its own, which begins with the life being registered. A
+forwarding program has another name, or none, and is refused.
 
-**The secret** goes to the agent alone, so a socket that another user may have made is asked for nothing (`distrust`).
+**The secret** goes only to the agent, so a socket that another user may have created gets no request (`distrust`).
 """
 
 import os
@@ -41,27 +42,27 @@ from neli_router.protocols.protocol import Notice
 __all__ = ["Registration", "WitnessAsked", "WitnessView", "is_named_after"]
 
 ANSWER_MAX = 0.1
-"""Seconds that a start waits for an agent that took the connection. A busy one answers in a few milliseconds; of one
-that hangs, a start shall not depend."""
+"""Seconds that a start waits for an agent that took the connection. A busy agent answers in a few milliseconds, and a
+start must not depend on an agent that hangs."""
 
 PATIENCE = 2.0
-"""Seconds until an answer is given up that nothing waits for any more."""
+"""Seconds until the member gives up on an answer that nothing waits for any longer."""
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at the connection, and between two tries to have one. Shorter finds an agent that was
-started again sooner, and costs some microseconds each time."""
+"""Seconds between two looks at the connection, and between two attempts to connect. A lower value finds a restarted
+agent sooner, and costs some microseconds each time."""
 
 REFUSED_PAUSE = 10.0
-"""Seconds until an agent that refused is asked again. It may be of another ledger, or have no room for now."""
+"""Seconds until an agent that refused is asked again. It may serve another ledger, or have no room at the moment."""
 
 ANSWER_SIZE_MAX = 16384
-"""Bytes. A head, and one line of JSON."""
+"""Bytes: a head and one line of JSON."""
 
 _LEDGER_MAX = 4096
 
 
 class WitnessAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`ledger` is its address for people, by which the agent knows its own. `member` is a name for people, too."""
+    """`ledger` is its public address, by which the agent recognises its own. `member` is a name for people, too."""
 
     ledger: Annotated[str, msgspec.Meta(max_length=_LEDGER_MAX)]
     member: Name
@@ -72,7 +73,7 @@ class WitnessAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WitnessView(msgspec.Struct, frozen=True):
-    """`agent` is the name of the agent's own member. It comes into a Join, and so has to be as a Join takes names."""
+    """`agent` is the name of the agent's own member. It goes into a Join, so it must be a valid name there."""
 
     agent: Name
 
@@ -92,7 +93,7 @@ def is_named_after(life: str, peer: object) -> bool:
 
 
 class Registration:
-    """A `Witness`: the host's agent, if there is one. If it is `wanted` by name, `tell` hears of its absence."""
+    """A `Witness`: the host's agent, if there is one. If it is `wanted` by name, its absence is reported to `tell`."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class Registration:
         self.await_answer(ANSWER_MAX)
 
     def await_answer(self, patience: float) -> None:
-        """Wait until the agent has answered, at most `patience` seconds."""
+        """Wait, at most `patience` seconds, until the agent has answered."""
         until = self._clock() + patience
         while self._link is not None and not self.name and (left := until - self._clock()) > 0:
             self._link.settimeout(left)
@@ -137,14 +138,14 @@ class Registration:
         return ()
 
     def pledge(self, until: float, processes: Sequence[ProcessMark] = ()) -> None:
-        pass  # The agent sees this process alone. A member that gives its leases to others needs another witness.
+        pass  # The agent sees this process only. A member that gives its leases to others needs another witness.
 
     def close(self) -> None:
         self._look_at = inf
         self._let_go()
 
     def _ask(self, now: float) -> None:
-        """Connect and send the request. Waits for nothing."""
+        """Connect and send the request, without waiting."""
         assert self._place is not None, "without a place, no look is due"
         self._look_at = now + LOOK_EVERY
         if why := distrust(self._place):
@@ -155,7 +156,7 @@ class Registration:
             link.settimeout(0)
             link.bind(f"\0neli-{self._life}-{os.urandom(4).hex()}")
             link.connect(self._place.path)
-            link.send(self._request)  # The socket is new, so all of it has room.
+            link.send(self._request)  # The socket is new, so there is room for all of it.
         except OSError as error:
             link.close()
             self._tell_missing(f"the system refused to connect: {error.strerror or error}")
@@ -164,7 +165,7 @@ class Registration:
         self._look_at, self._give_up_at = now, now + PATIENCE
 
     def _hear(self, now: float) -> None:
-        """Take what the agent said."""
+        """Take what the agent has sent."""
         assert self._link is not None, "it was asked"
         try:
             said = self._link.recv(ANSWER_SIZE_MAX)
@@ -202,7 +203,7 @@ class Registration:
             self._link = None
 
     def _tell_missing(self, why: str) -> None:
-        if self._is_wanted and not self._is_told:  # Once each time: a line for each try would bury the first.
+        if self._is_wanted and not self._is_told:  # Once each time: a line for each attempt would bury the first.
             self._is_told = True
             fields = {"agent": str(self._place or "none"), "why": why, "remedy": _REMEDY}
             self._tell(Notice("witness.missing", fields))
@@ -215,14 +216,14 @@ _REMEDY = (
 
 
 def _place(environment: Mapping[str, str]) -> tuple[Address | None, str]:
-    """Where the agent listens, or why none can be asked."""
+    """Where the agent listens, or why no agent can be asked."""
     try:
         place = parse(default_address(environment))
     except ConfigError as error:
         return None, str(error)
     if not place.path:
-        return None, f"{place} is no Unix socket, and only such a one proves a process"
-    return (place, "") if sys.platform == "linux" else (None, "only Linux tells for certain that a process has ended")
+        return None, f"{place} is not a Unix socket, and only a Unix socket proves a process"
+    return (place, "") if sys.platform == "linux" else (None, "only Linux reports reliably that a process has ended")
 
 
 def _request(asked: WitnessAsked) -> bytes:
@@ -232,7 +233,7 @@ def _request(asked: WitnessAsked) -> bytes:
 
 
 def _answer(said: bytes) -> WitnessView | _Refused | None:
-    """The answer in what an agent has said so far; None if it is not whole."""
+    """The answer in what an agent has sent so far; None if it is incomplete."""
     head, _, body = said.partition(b"\r\n\r\n")
     try:
         if not head.startswith(b"HTTP/1.1 200 "):

@@ -1,4 +1,4 @@
-"""What both protocols do alike: from a partition that the broker gave to a tenure with a term, and back.
+"""The part that both protocols share: from a partition that the broker gave to a tenure with a term, and back.
 
                     evidence           the group confirmed         a message is fresh, and the grace is over
     (nothing) -Given-> held ----------> proposed ---------> tenure ------------------------------> may lead
@@ -6,28 +6,28 @@
         |               '---- no fresh message: Fenced -------+---------------------------------------+
         '---------------- Lost, or asked back and let go -----+---------------------------------------'
 
-**A term** is `term_base` + 1 + the offset of the message that began the tenure, so it is above `term_base`. Two
-successive owners of a partition never have the same term, nor a falling one, also when one is a zombie. Why:
+**A term** is `term_base` + 1 + the offset of the message that began the tenure, so it is above `term_base`. Terms of
+successive owners of a partition are never equal and never fall, even if one owner is a zombie. Why:
 
 1. A tenure begins when its message m was received, and *after that* the group's coordinator still counted this
    member (`Confirm`). So m was in the log when the coordinator answered.
-2. The coordinator gives the partition to another member only after it has ceased to count this one, or has been told
-   that this one let go. In the second case this machine knew, because a driver keeps the order of what it heard: then
-   it dropped what it had proposed, and the answer that comes later is to nothing.
-3. So m was in the log before the next owner was given the partition. The next owner begins by a message that was
-   appended after that (`neli`: its messages begin at the log's end, asked for after it was given; `fast_neli`: its
-   own heartbeat, sent after it was given). A log's offsets rise. The same holds for the next tenure of one owner.
+2. The coordinator gives the partition to another member only after it has stopped counting this one, or after this
+   one let go. In the second case this machine knew, because a driver keeps the order of its inputs: it dropped its
+   proposal, and a later answer refers to nothing.
+3. So m was in the log before the next owner was given the partition. The next owner begins with a message that was
+   appended after that (`neli`: its messages begin at the log's end, looked up after the partition was given;
+   `fast_neli`: its own heartbeat, sent after that). A log's offsets rise. The same holds for one owner's next tenure.
 
-The offset of the first message received would not do without (1). A consumer that was given a partition, hung, and
-wakes when another has it, begins at the end of the log like the owner: both would take the same offset, or the zombie
-a higher one, and then a fence would refuse the owner for as long as it leads. The group's generations would not do
-either: they begin anew when a group is deleted.
+Without (1), the offset of the first message received would not be enough. A consumer that was given a partition, hung,
+and wakes up when another has it, begins at the end of the log like the owner. Both would take the same offset, or the
+zombie a higher one, and then a fence would refuse the owner for as long as it leads. The group's generations would not
+work either: they start again when a group is deleted.
 
-**What this cannot promise.** A tenure begins with the group's word, and goes on by messages alone, as both protocols
-have it. Kafka lets a consumer fetch that the group has forgotten. Such a zombie leads on until it hears of it, beside
-the new owner. Its term is lower: acts that matter carry it, and a fence refuses them. A topic that is made anew begins
-at offset 0: where that is seen (an offset that is not above the last) the member ends with an error; where no member
-lived to see it, terms fall unless `term_base` is raised.
+**Not promised.** A tenure begins with the group's confirmation, and continues by messages alone, as both protocols
+define it. Kafka lets a consumer keep fetching after the group has forgotten it. This zombie leads alongside the new
+owner until it hears of its expulsion. Its term is lower: acts that matter carry the term, and a fence refuses them. A
+recreated topic begins at offset 0. If a member sees this (an offset that is not above the last), it ends with an error;
+if no member lived to see it, terms fall unless `term_base` is raised.
 """
 
 from abc import abstractmethod
@@ -69,15 +69,15 @@ class Held:
         self.given_at = given_at
         self.asked_back = False
         self.began = False
-        """Whether the present tenure began since the partition was given."""
+        """Whether the present tenure began after the partition was given."""
         self.proposed: int | None = None
-        """The offset of the message that shall begin a tenure, once the group has confirmed."""
+        """The offset of the message that will begin a tenure, once the group has confirmed."""
         self.doubted = False
-        """Whether the group shall confirm the present tenure again. Until it has, no message prolongs it."""
+        """Whether the group must confirm the present tenure again. Until it has, no message prolongs the tenure."""
 
 
 class Contender(Believer):
-    """One member's machine. Not thread-safe. `partitions` is M, as the broker was asked for it at the start."""
+    """One member's machine. Not thread-safe. `partitions` is M, as the broker reported it at the start."""
 
     def __init__(self, settings: GroupSettings, partitions: int, now: float, *, rng: Random) -> None:
         if partitions != settings.layout.partitions:
@@ -92,10 +92,10 @@ class Contender(Believer):
         self._publish_at = -inf
         self._confirm_at = -inf
         self._news = False
-        """Whether there is a proposal that the group was not asked about yet."""
+        """Whether there is a proposal that the group was not asked about so far."""
         self._away = self._advised = self._closing = self._left = self._told = False
 
-    # What each protocol says for itself
+    # Defined by each protocol
 
     @abstractmethod
     def _given(self, partition: int, now: float) -> None:
@@ -106,16 +106,16 @@ class Contender(Believer):
         """Take one message, which may be evidence."""
 
     def _disregards(self, partition: int) -> bool:
-        """Whether this partition is nothing to the protocol, although the broker gives it to members."""
+        """Whether the protocol ignores this partition, although the broker gives it to members."""
         return False
 
     def _begins(self, partition: int) -> float:
-        """From when a tenure may lead."""
+        """When the tenure of `partition` may begin to lead."""
         return -inf
 
     @abstractmethod
     def _bodies(self, now: float) -> Mapping[int, bytes | None]:
-        """What is to be published now."""
+        """The messages to publish now: partition -> body."""
 
     @property
     @abstractmethod
@@ -167,7 +167,7 @@ class Contender(Believer):
             case Away():
                 self._away = True
             case Back():
-                self._away, self._publish_at = False, now  # Others may wait for a message since the outage began.
+                self._away, self._publish_at = False, now  # Others may lack a message since the outage began.
             case Broken(error):
                 self._stop(error, str(error), now, effects)
             case Released(terms):
@@ -204,7 +204,7 @@ class Contender(Believer):
                 effects.append(Publish(bodies))
 
     def _lapse(self, now: float, effects: list[BrokerEffect]) -> None:
-        """End the tenures whose evidence has ended by the mere passing of time."""
+        """End the tenures whose evidence has expired."""
         over = [i for i in self._tenures if now >= self._ends(i)]
         if over:
             why = " while the broker could not be reached" if self._away else ""
@@ -218,18 +218,18 @@ class Contender(Believer):
         if (other := max(partitions, default=0)) >= self._group.layout.partitions:
             self._fail(_other_size(self._group.layout.partitions, other + 1), now, effects)
             return
-        self._drop(self._held.keys() & set(partitions), "the broker gave the partition anew", now, effects)
+        self._drop(self._held.keys() & set(partitions), "the broker gave the partition again", now, effects)
         for i in partitions:
             self._held[i] = Held(now)
             self._given(i, now)
 
     def _ask_back(self, partitions: Sequence[int], effects: list[BrokerEffect]) -> None:
         if unknown := sorted(set(partitions) - self._held.keys()):
-            effects.append(GiveBack(unknown))  # The broker waits for an answer, whatever it asked for.
+            effects.append(GiveBack(unknown))  # The broker waits for an answer in any case.
         for i in self._held.keys() & set(partitions):
             self._held[i].asked_back = True
             if i not in self._belief.leading:
-                self._tenures.pop(i, None)  # Or the program would be told to begin what it has to end.
+                self._tenures.pop(i, None)  # Otherwise the program would be asked to begin what it has to end.
 
     def _take(self, messages: Sequence[Message], wall: float, now: float, effects: list[BrokerEffect]) -> None:
         if messages:
@@ -241,11 +241,11 @@ class Contender(Believer):
             if i >= self._group.layout.partitions:
                 self._fail(_other_size(self._group.layout.partitions, i + 1), now, effects)
             elif message.offset <= last:
-                # From here on terms could fall, so that a fence refuses them or, worse, they equal another's.
+                # From here on terms could fall, so that a fence refuses them or, worse, they equal another owner's.
                 highest = self._group.term_base + 1 + last
                 error = LedgerRewound(
                     f"a message above offset {last} was wanted in partition {i}",
-                    f"offset {message.offset} was read: the topic was made anew, or it lost messages",
+                    f"offset {message.offset} was read: the topic was recreated, or it lost messages",
                     f"start all members of the group with a term_base of at least {highest}",
                 )
                 self._fail(error, now, effects)
@@ -256,7 +256,7 @@ class Contender(Believer):
                 return
 
     def _propose(self, partition: int, offset: int) -> None:
-        """This message shall begin a tenure, if there is none and none is on its way."""
+        """Let the message at `offset` begin a tenure, unless one exists or is already proposed."""
         held = self._held[partition]
         if not (self._closing or held.asked_back or held.began) and held.proposed is None:
             held.proposed, self._news = offset, True
@@ -265,7 +265,7 @@ class Contender(Believer):
         for i, offset in offsets.items():
             held = self._held.get(i)
             if held is None:
-                continue  # The answer came later than the loss.
+                continue  # The answer came after the loss.
             if held.proposed == offset:
                 held.proposed, held.began = None, True
                 self._tenures[i] = offset
@@ -273,7 +273,7 @@ class Contender(Believer):
                 held.doubted = False
 
     def _questions(self) -> dict[int, int]:
-        """What the group shall confirm: partition -> offset."""
+        """The questions that the group must answer: partition -> offset."""
         questions: dict[int, int] = {}
         for i, held in self._held.items():
             if held.proposed is not None:
@@ -285,7 +285,7 @@ class Contender(Believer):
     # Ends
 
     def _end(self, partitions: Iterable[int], reason: str, now: float, effects: list[BrokerEffect]) -> None:
-        """These tenures are over."""
+        """End these tenures."""
         for i in partitions:
             self._tenures.pop(i, None)
             if i in self._held:
@@ -294,7 +294,7 @@ class Contender(Believer):
         self._settle(now, effects)
 
     def _drop(self, partitions: Iterable[int], reason: str, now: float, effects: list[BrokerEffect]) -> None:
-        """The broker has these again. Under `available` their tenures last for as long as their evidence does."""
+        """The broker has these partitions again. Under `available`, their tenures last as long as their evidence."""
         gone = [i for i in partitions if self._held.pop(i, None) is not None]
         if self._group.exclusive:
             self._end(gone, reason, now, effects)
@@ -303,7 +303,7 @@ class Contender(Believer):
         effects += self._belief.settle(self.tenures(now), take=not self._closing)
 
     def _drain(self, now: float, effects: list[BrokerEffect]) -> None:
-        """Ask the program for what the broker asked back; for all of it, if the member leaves."""
+        """Ask the program for the partitions that the broker asked back; for all of them, if the member leaves."""
         leading = self._belief.leading
         wanted = {i: term for i, term in leading.items() if self._closing or self._held[i].asked_back}
         late, told = self._belief.drain(wanted, now)
@@ -312,7 +312,7 @@ class Contender(Believer):
             self._tenures.pop(i)
 
     def _leave_at_once(self, effects: list[BrokerEffect]) -> None:
-        """Under `available` the partitions go first, and the program leads on for as long as the evidence lasts."""
+        """Under `available`, the partitions go first, and the program keeps leading while the evidence lasts."""
         orderly = self._held.keys() if self._closing else [i for i, held in self._held.items() if held.asked_back]
         self._belief.succeeded(i for i in orderly if i in self._belief.leading)
         if self._closing:
@@ -330,14 +330,14 @@ class Contender(Believer):
             self._left = True
             self._held.clear()
             if self._group.exclusive:
-                self._tenures.clear()  # They were in their grace: the program never heard of them.
+                self._tenures.clear()  # They were still in their grace: the program never heard of them.
             effects.append(LeaveGroup())
 
     def _fail(self, error: NeliError, now: float, effects: list[BrokerEffect]) -> None:
         self._stop(error, str(error), now, effects)
 
     def _stop(self, error: NeliError | None, reason: str, now: float, effects: list[BrokerEffect]) -> None:
-        """End without waiting for the program, which is fenced in this very step."""
+        """End without waiting for the program, which is fenced in this same step."""
         self.error, self._told = error, True
         self._held.clear()
         self._end(list(self._tenures), reason, now, effects)

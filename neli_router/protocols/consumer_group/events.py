@@ -1,19 +1,19 @@
-"""The broker's side of the protocols that borrow a consumer group: what a machine takes from it, and gives to it.
+"""The broker's side of the protocols that borrow a consumer group: a machine's inputs from it, and its effects on it.
 
     broker --Given, AskedBack, Lost, Received, Confirmed, Away, Back, Broken--> machine
     machine --Publish, Confirm, GiveBack, LeaveGroup--> broker
 
 Each member publishes to the partitions of one topic, and consumes it in one group with the others. The broker gives
-each partition to one consumer at a time, as far as it knows, and tells nobody who has the others.
+each partition to one consumer at a time, as far as it knows. A consumer does not learn who has the other partitions.
 
     nothing --Given--> given --AskedBack--> asked back --GiveBack (mine), or the broker's patience ends--> nothing
        ^                 '---------------------- Lost ------------------'
 
 A broker that asks for a partition waits for the answer, so the program can finish its work first. It does not wait for
-a member that it takes for dead: that one hears of it late, or never, and may go on receiving for a while. So messages
-that arrive prove nothing about the group. `Confirm` asks the group itself.
+a member that it considers dead: that member learns of it late, or never, and may go on receiving for a while. So
+messages that arrive prove nothing about the group. `Confirm` asks the group itself.
 
-A driver promises an order. All inputs stand in one queue, in the order in which its consumer heard of them. So when
+A driver guarantees an order: all inputs go through one queue, in the order in which its consumer heard of them. So when
 `Confirmed` is taken, every Given, AskedBack and Lost that the consumer had heard of before it asked has been taken.
 """
 
@@ -55,10 +55,10 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The broker gave these partitions to this consumer, beside those that it has.
+    """The broker gave these partitions to this consumer, in addition to those that it has.
 
-    The messages of each begin at its end, as that was asked for after it was given: never at a committed offset, and
-    not where this consumer stood when it had the partition before.
+    The messages of each partition begin at its end, which is looked up after the partition was given: never at a
+    committed offset, and not where this consumer stood when it had the partition before.
     """
 
     partitions: Sequence[int]
@@ -66,26 +66,27 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class AskedBack:
-    """The broker wants these back, and waits for `GiveBack` until its patience ends. Lost comes before it has them."""
+    """The broker wants these partitions back, and waits for `GiveBack` until its patience ends. Then it sends `Lost`
+    before it takes them."""
 
     partitions: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The broker took these for itself already, or the group forgot this consumer."""
+    """The broker already took these partitions, or the group forgot this consumer."""
 
     partitions: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """The next messages of the partitions given, in the order of each.
+    """The next messages of the given partitions, each partition in order.
 
     The time of the step is just *after* they were taken from the client library, where they may have waited. `wall` is
-    this host's clock of the day, in seconds since 1970: comparable with the broker's as far as both are kept in step.
-    It is read *after* the time of the step. A process may stand still between the two: then a message seems older than
-    it is, and a leader ends too soon. The other way round it would seem younger, and two could lead.
+    this host's wall clock, in seconds since 1970: comparable with the broker's as far as both are synchronized. It is
+    read *after* the time of the step. If the process pauses between the two, a message seems older than it is, and a
+    leader ends too soon. The other way round it would seem younger, and two members could lead.
     """
 
     messages: Sequence[Message]
@@ -111,7 +112,7 @@ class Back:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The topic or the group cannot be used any more, and trying again will not help."""
+    """The topic or the group can no longer be used, and trying again will not help."""
 
     error: NeliError
 
@@ -128,12 +129,12 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Ask the group's coordinator whether it still counts this consumer: partition -> offset of the message meant.
+    """Ask the group's coordinator whether it still counts this consumer: partition -> offset of the message concerned.
 
-    `Confirmed` has the same offsets. There is no other answer: a group that refuses says `Lost`, and a question that
-    was lost is asked again. With Kafka this is a commit in the consumer's own generation (or member epoch), which the
-    coordinator refuses to a consumer that it has taken for dead. The offset committed is never read by us, but goNELI
-    begins there: in a group with goNELI, commit one past the end of any log, from which a consumer goes to the end.
+    `Confirmed` carries the same offsets, and is the only answer: a group that refuses sends `Lost`, and a question
+    that got lost is asked again. With Kafka this is a commit in the consumer's own generation (or member epoch), which
+    the coordinator refuses for a consumer that it considers dead. We never read the committed offset, but goNELI begins
+    there. So in a group with goNELI, commit an offset past the end of any log; from there a consumer goes to the end.
     """
 
     offsets: Mapping[int, int]
@@ -141,15 +142,15 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """The program is done with these, which the broker asked back: it may give them to others."""
+    """The program is done with these partitions, which the broker asked back: it may give them to others."""
 
     partitions: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroup:
-    """Leave the group now, so that others are given what this consumer has. The machine may go on for a while."""
+    """Leave the group now, so that others get this consumer's partitions. The machine may go on for a while."""
 
 
 BrokerEffect = Publish | Confirm | GiveBack | LeaveGroup | News
-"""Whoever drives the machine announces its tenures: they are in its standing."""
+"""No effect announces tenures: the driver announces them itself, from the machine's standing."""

@@ -1,4 +1,4 @@
-"""NELI, as its paper has it: the member that receives the messages of a partition leads it.
+"""NELI, as described in its paper: the member that receives the messages of a partition leads it.
 
     every member, each beat:  an empty message to all M partitions of topic C
     partition i's consumer:   V[i] := when it received one        leader of i  <=>  V[i] > now - T
@@ -8,32 +8,34 @@
     (not mine) -------> mine ------------------------> leads i ------------------------------> V[i] lapsed
                        (exclusive: T + e after Given)     <-- another message, confirmed: a new tenure --'
 
-Every member feeds every partition, so none dries up while one process lives: the consumer that the broker gave a
-partition to hears something each beat, from whichever member. When the broker gives it to another, the messages stop,
-V[i] is overtaken by now - T, and the leader ends by itself. No member has to tell it: that is the paper's idea.
+Every member feeds every partition, so no partition dries up while one process lives: the consumer that the broker gave
+a partition to receives something each beat, from any member. When the broker gives the partition to another consumer,
+the messages stop, now - T overtakes V[i], and the old leader ends on its own. No member has to notify it: that is the
+paper's idea.
 
-**Available** (the paper's NELI). V[i] is the time of receipt by this host's clock, T is greater than the session
-timeout. A leader that is cut off goes on until the broker has given its partitions to another and that one leads: a
-leader that lives is never missed while the broker serves, and two may overlap by up to T. So nothing is drained: a
-partition that is asked back is given back at once, and led until V[i] lapses. A message that waited in a buffer counts
-from its receipt, as in the paper's steps 1 to 5: the overlap is then longer. The paper accepts that, and so does a
-program that chooses `available`.
+**Available** (the paper's NELI). V[i] is the time of receipt by this host's clock, and T is greater than the session
+timeout. A leader that is cut off goes on until the broker has given its partitions to another member and that member
+leads. So while the broker works, there is always a live leader, and two leaders may overlap by up to T. So nothing is
+drained: a partition that is asked back is given back immediately, and led until V[i] lapses. A message that waited in a
+buffer counts from its receipt, as in the paper's steps 1 to 5: the overlap is then longer. The paper accepts that, and
+so does a program that chooses `available`.
 
-**Exclusive** (the paper's ELI). V[i] is the time at which the broker appended the message, on this host's clock:
-V[i] = now - (wall - appended), never later than now. T + e is less than the session timeout, where e is the most that
-this host's clock of the day and a broker's differ. So a leader that stopped ends before the broker counts it as dead. A
-broker may give a partition away sooner than that, without a word to the leader: so the new one waits for a grace of
-T + e from Given. (The paper says T. The old leader counts T on its own clock, which may be e behind the broker's.) If
-the broker gives the partition away just as the old leader's T ends, nobody leads for the whole grace. That is the
-paper's worst transition, 2T from the last message that counted to the first act of the new leader, and e more.
+**Exclusive** (the paper's ELI). V[i] is the time at which the broker appended the message, on this host's clock: V[i] =
+now - (wall - appended), never later than now. T + e is less than the session timeout, where e is the most that this
+host's wall clock and a broker's differ. So a leader that stopped ends before the broker counts it as dead. A broker may
+give a partition away sooner than that, without notifying the leader. So the new leader waits for a grace of T + e from
+Given. (The paper says T. The old leader counts T on its own clock, which may be e behind the broker's.) If the broker
+gives the partition away just as the old leader's T ends, no member leads for the whole grace. This is the paper's worst
+transition: 2T from the last message that counted to the first act of the new leader, plus e.
 
-**What exclusive assumes**: clocks within e (a message from a future beyond e proves them apart, and counts for
-nothing); a topic with the broker's own timestamps; and a broker that sends messages of a partition to nobody but its
-consumer. Kafka does not keep the last: a zombie that fetches on receives new messages, and V[i] stays fresh until it
-hears that it was expelled. Then two lead, with different terms, and only a fence keeps them apart: the paper says so,
-too, of every exclusive mode. `contender` says why the zombie's term is the lower one, and why it cannot begin again.
+**Assumptions of exclusive**: clocks within e (a message from a future beyond e proves that they are further apart, and
+counts for nothing); a topic with the broker's own timestamps; and a broker that sends messages of a partition only to
+its consumer. Kafka does not guarantee the last: a zombie that keeps fetching receives new messages, and its V[i] stays
+fresh until it learns that it was expelled. Then two members lead, with different terms, and only a fence keeps them
+apart. The paper says this, too, about every exclusive mode. `contender` explains why the zombie's term is the lower
+one, and why it cannot begin again.
 
-Beside the paper there is one thing more: the term, and the question to the group that it needs.
+This implementation adds one thing to the paper: the term, and the question to the group that the term needs.
 """
 
 from collections.abc import Mapping
@@ -50,18 +52,18 @@ __all__ = ["Neli"]
 
 
 class Neli(Contender):
-    """One process p of the paper's P. Not thread-safe. `partitions` is the size of M, by the broker."""
+    """One process p of the paper's P. Not thread-safe. `partitions` is the size of M, as the broker reports it."""
 
     def __init__(self, settings: NeliSettings, partitions: int, now: float, *, rng: Random) -> None:
         super().__init__(settings, partitions, now, rng=rng)
         self.settings = settings
         self.vector = [-inf] * partitions
-        """The paper's V: for each partition, when it was last heard of. The paper begins it with zeros; a clock that
-        counts from the host's start may be near zero itself."""
+        """The paper's V: when each partition was last heard from. The paper starts with zeros, but a clock that counts
+        from the host's start may itself be near zero."""
         self._apart_told_at = -inf
 
     def _given(self, partition: int, now: float) -> None:
-        pass  # A partition proves nothing before a message of it was received.
+        pass  # A partition proves nothing before one of its messages was received.
 
     def _receive(self, message: Message, wall: float, now: float, effects: list[BrokerEffect]) -> None:
         i = message.partition
@@ -73,13 +75,13 @@ class Neli(Contender):
             self._propose(i, message.offset)
 
     def _published_at(self, message: Message, wall: float, now: float, effects: list[BrokerEffect]) -> float:
-        """When the broker appended it, on this host's clock. The paper, "Exclusivity of role assignment"."""
+        """When the broker appended `message`, on this host's clock. The paper, "Exclusivity of role assignment"."""
         if message.appended_at is None:
             self._fail(_no_broker_times(), now, effects)
             return -inf
         age, e = wall - message.appended_at, self.settings.clock_error
         if age < -e:
-            # It was received before it was published: so the clocks differ by more than e, and nothing is proven.
+            # The message was received before it was published: the clocks differ by more than e, and nothing is proven.
             if now >= self._apart_told_at + self.settings.session_timeout:
                 self._apart_told_at = now
                 fields = {"apart": round(-age, 3), "clock_error": e, "remedy": "keep the clocks of all hosts in step"}

@@ -1,19 +1,19 @@
-"""What a member of a consumer group is told, and why some of it cannot be: each inequality, spelled out.
+"""Settings of a member of a consumer group, and the inequalities that they must satisfy, each spelled out.
 
 The times of NELI (the paper, "Protocol definition" and "Exclusivity of role assignment"):
 
     |<--- session --->|                                 how long the broker waits for a consumer that is silent
     |<----------- T ----------->|                       available: the old leader goes on until the new one leads
-    |<---- T ---->|<-e->|                               exclusive: the old leader ends before the new one is given
-    |<-beat->|<-beat->|                                 a third of T at most: one message may be lost
+    |<---- T ---->|<-e->|                               exclusive: the old leader ends before another gets the partition
+    |<-beat->|<-beat->|                                 at most a third of T: one message may be lost
 
 The times of Fast NELI:
 
     |<---------------- session ---------------->|       three times the heartbeat timeout, or more
     |<- heartbeat ->|                                   from the sending of the last heartbeat that came back
-       timeout      |<- group's heartbeat ->|           the session may have begun so much before that heartbeat
+       timeout      |<- group's heartbeat ->|           the session may have begun this long before that heartbeat
 
-Advice is no contradiction: `advice` gives the paper's words on sizes as notices for the log.
+Advice is not an error: `advice` returns the paper's guidelines on sizes as notices for the log.
 """
 
 import re
@@ -29,45 +29,46 @@ from neli_router.protocols.protocol import NAME_MAX, Guarantee, Notice
 __all__ = ["FastNeliSettings", "GroupSettings", "NeliSettings"]
 
 SESSION = 6.0
-"""Kafka's brokers accept no shorter session unless they are told to (`group.min.session.timeout.ms`)."""
+"""Kafka's brokers accept a shorter session only if configured to (`group.min.session.timeout.ms`)."""
 
 SHORT_SESSION = 1.0
-"""Below it, members with librdkafka were seen to expel each other: it is silent for so long before it joins again."""
+"""With a shorter session, members with librdkafka were seen to expel each other: librdkafka stays silent for about this
+long before it joins again."""
 
 TERM_MAX = 2**53
 """A term must stay a whole number in every language and table."""
 
 NAME_OF_GROUP = re.compile(r"[a-zA-Z0-9._-]+")
-"""goNELI's rule for the names of groups and topics, which is Kafka's."""
+"""goNELI's rule for the names of groups and topics, which is also Kafka's."""
 
 
 class GroupSettings(Struct, frozen=True, kw_only=True):
-    """What both protocols are told. Times are in seconds. `ConfigError` names all that is wrong at once."""
+    """The settings of both protocols. Times are in seconds. One `ConfigError` names everything that is wrong."""
 
     name: str
     layout: Layout
-    """M is `layout.partitions`, which the topic must have. Role j is filled by partition j mod M."""
+    """The topic must have M = `layout.partitions` partitions. Role j is filled by partition j mod M."""
     drain_timeout: float = 30.0
-    """How long the broker is kept waiting for the program to finish what was asked back. The driver's broker must be
-    at least as patient: `max.poll.interval.ms` in Kafka."""
+    """How long the broker is kept waiting while the program finishes work on partitions that were asked back. The
+    broker must be at least as patient: `max.poll.interval.ms` in Kafka."""
     term_base: int = 0
-    """Terms are above this. A group that moves from another ledger, or to a topic made anew, gives the highest term
-    that it ever had, so that no fence refuses the new terms, and each refuses the old ones."""
+    """Terms are above this. When a group moves from another ledger, or to a recreated topic, set this to the highest
+    term that it ever had, so that fences accept the new terms and refuse the old ones."""
     session: float | None = None
     """How long the broker waits for a silent consumer: `session.timeout.ms` in Kafka."""
     group_heartbeat: float | None = None
-    """How often the client library tells the broker that it lives: `heartbeat.interval.ms` in Kafka. None is a tenth of
-    the session, as in the paper's advice."""
+    """How often the client library sends a heartbeat to the broker: `heartbeat.interval.ms` in Kafka. None means a
+    tenth of the session, as the paper advises."""
     roles: int | None = None
     members: int | None = None
     assignor: str | None = None
-    """Only for advice: how many roles and members are expected, and `partition.assignment.strategy`."""
+    """Used only for advice: how many roles and members are expected, and `partition.assignment.strategy`."""
 
     def __post_init__(self) -> None:
         if problems := list(self._problems()):
             raise ConfigError(problems)
 
-    # Each protocol has these
+    # Each protocol defines these
 
     times: ClassVar[tuple[str, ...]] = ("drain_timeout", "session_timeout", "group_heartbeat_every")
 
@@ -90,15 +91,16 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     def _inequalities(self) -> Iterator[str]:
         return iter(())
 
-    # What follows
+    # Derived from the settings
 
     def advice(self) -> Iterator[Notice]:
-        """The paper's advice on sizes ("Protocol definition", the guidelines at its end), where it is not followed."""
+        """Where the settings do not follow the paper's advice on sizes (the guidelines at the end of "Protocol
+        definition")."""
         m, r, p = self.layout.partitions, self.roles, self.members
         if r is not None and r < 1:
             yield _advice("no role can be assigned", "have one role at least", roles=r)
         if r is not None and 1 <= r < m / 2:
-            remedy = "have about as many partitions as roles, or else assign partitions by roundrobin"
+            remedy = "have about as many partitions as roles, or assign partitions by roundrobin"
             yield _advice("members may own partitions and no role", remedy, roles=r, partitions=m)
         if self.assignor == "range":
             remedy = "choose roundrobin, or cooperative-sticky, which moves fewer partitions"
@@ -123,23 +125,23 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
         unfit = [field for field in self.times if not _is_time(getattr(self, field))]
         for field in unfit:
             yield f"{field}={getattr(self, field)!r} must be a number of seconds: correct it"
-        if not unfit:  # The rest compares them.
+        if not unfit:  # The inequalities compare these times.
             yield from self._inequalities()
 
 
 class NeliSettings(GroupSettings, frozen=True, kw_only=True):
-    """Settings of `neli`, with the names of the paper where it has any."""
+    """Settings of `neli`, with the paper's names where it has them."""
 
     guarantee: Guarantee = "available"
     threshold: float | None = None
-    """T: how long a message proves anything. None is two sessions under `available`, half a session under `exclusive`.
-    Longer overlaps longer, or leaves more of a gap; shorter takes a late message for a lost partition."""
+    """T: how long a message proves anything. None means two sessions under `available`, half a session under
+    `exclusive`. A longer T lengthens overlaps or gaps; with a shorter T, a late message looks like a lost partition."""
     clock_error: float = 0.5
-    """e: the most that the clocks of this host and of any broker differ. It counts under `exclusive` only."""
+    """e: the most that the clocks of this host and of any broker differ. Used only under `exclusive`."""
     beat: float | None = None
-    """Seconds between broadcasts of a group that has its topic to itself; None is a sixth of T. Longer costs less."""
+    """Seconds between broadcasts of a group with a topic of its own; None means a sixth of T. Longer costs less."""
     groups: int = 1
-    """How many NELI groups share the topic. Each broadcasts so many times less often, as far as T allows."""
+    """How many NELI groups share the topic. Each broadcasts n times less often, as far as T allows."""
 
     times: ClassVar[tuple[str, ...]] = (*GroupSettings.times, "t", "clock_error", "beat_every")
 
@@ -156,7 +158,7 @@ class NeliSettings(GroupSettings, frozen=True, kw_only=True):
 
     @property
     def grace(self) -> float:
-        """How long a new leader waits. The paper says T; the old leader's clock may also be e behind the broker's."""
+        """How long a new leader waits. The paper says T, but the old leader's clock may be e behind the broker's."""
         return self.t + self.clock_error if self.exclusive else 0.0
 
     @property
@@ -166,7 +168,7 @@ class NeliSettings(GroupSettings, frozen=True, kw_only=True):
 
     @property
     def _proof(self) -> float:
-        """How long a message surely proves anything: a clock that is e ahead of the broker's takes it for older."""
+        """How long a message is certain to prove anything: to a clock e ahead of the broker's, it looks older."""
         return max(0.0, self.t - self.clock_error) if self.exclusive else self.t
 
     def advice(self) -> Iterator[Notice]:
@@ -214,18 +216,19 @@ class NeliSettings(GroupSettings, frozen=True, kw_only=True):
 
 
 class FastNeliSettings(GroupSettings, frozen=True, kw_only=True):
-    """Settings of `fast-neli`, with goNELI's names and defaults where it has any."""
+    """Settings of `fast-neli`, with goNELI's names and defaults where it has them."""
 
     heartbeat_timeout: float = 5.0
-    """HeartbeatTimeout: how long a leader leads without hearing itself. Shorter leaves shorter gaps and fences more."""
+    """HeartbeatTimeout: how long a leader leads without hearing itself. A shorter timeout shortens gaps and fences more
+    often."""
     min_poll_interval: float = 0.1
     """MinPollInterval: seconds between heartbeats. goNELI sends one at each poll."""
     goneli: bool = False
-    """Be one of a group of goNELI: lead partition 0 and no other, and send what goNELI sends."""
+    """Take part in a goNELI group: lead only partition 0, and send what goNELI sends."""
     group: str | None = None
-    """LeaderGroupID. goNELI's default is the name of its program's file."""
+    """LeaderGroupID. goNELI defaults to the file name of its program."""
     topic: str | None = None
-    """LeaderTopic; None is the group's name with `.neli` after it."""
+    """LeaderTopic; None means the group's name followed by `.neli`."""
 
     times: ClassVar[tuple[str, ...]] = (*GroupSettings.times, "heartbeat_timeout", "min_poll_interval")
 
@@ -244,7 +247,7 @@ class FastNeliSettings(GroupSettings, frozen=True, kw_only=True):
     def _problems(self) -> Iterator[str]:
         if not _is_time(self.heartbeat_timeout):
             yield f"heartbeat_timeout={self.heartbeat_timeout!r} must be a number of seconds: correct it"
-            return  # The session follows from it.
+            return  # The session follows from the heartbeat timeout.
         yield from super()._problems()
         if _is_text(self.name) and "%" in self.name:
             yield f"the name {self.name!r:.60} must have no %, which ends the time in a heartbeat: choose another"

@@ -1,16 +1,16 @@
-"""The peers' side of the electors: what a machine takes from the other members, and gives to them.
+"""The peers' side of the electors: the inputs of a machine from other members, and its effects on them.
 
     peers ----------Heard---------> machine --Send--> peers
     operator --Nominate, Prefer,--> machine --Keep--> disk
                Rebalance
 
-There is no ledger and no broker. Every member knows all members by their place in one list, which is the same for all,
-and sends them datagrams. These may be lost, doubled, late and in any order; that they come from whom they say is
-vouched for by the link that brought them. A body is whatever the machines of one protocol say to each other, in bytes.
+These groups have no ledger and no broker. Every member knows all members by their places in one list, which is the same
+for all, and sends them datagrams. Datagrams may be lost, duplicated, late and in any order. The link that delivers them
+vouches for their senders. A body is a message between machines of one protocol, in bytes.
 
-*Keep comes first.* What a machine must remember over a restart (that it voted, for one) is on disk before any effect
-behind it is carried out. A link that cannot keep it ends the member: a vote that is sent and forgotten makes two
-leaders of one term.
+*Keep comes first.* Anything that a machine must remember across a restart, such as its vote, is on disk before any
+later effect is carried out. A link that cannot keep it ends the member: a vote that is sent and then forgotten makes
+two leaders of one term.
 """
 
 from collections.abc import Mapping
@@ -34,11 +34,11 @@ __all__ = [
 ]
 
 BODY_MAX = 1200
-"""Bytes of the longest body: with all frames around it a datagram that no network splits."""
+"""Bytes of the longest body. With all frames around it, it makes a datagram that no network splits."""
 
 COUNT_MAX = 1 << 60
-"""No process starts so often, and nobody is elected so often. Whoever counted on from more would come to numbers that
-cannot be sent, so it is not heard."""
+"""No process starts this often, and no member is elected this often. Counting on from a larger number would lead to
+numbers that cannot be sent, so a peer that sends one is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Nominate:
-    """An operator wants the peer at place `node` to lead these partitions; None is all of them."""
+    """An operator wants the peer at place `node` to lead these partitions; None means all of them."""
 
     node: int
     partitions: tuple[int, ...] | None = None
@@ -59,15 +59,14 @@ class Nominate:
 
 @dataclass(frozen=True, slots=True)
 class Prefer:
-    """This member's priorities are others from now on: partition -> priority. None is the assigned ones again. They
-    are kept over a restart."""
+    """Change this member's priorities: partition -> priority. None restores the assigned ones. A restart keeps them."""
 
     priorities: Mapping[int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """This member shall pass each partition that it leads to a living peer that is preferred, if there is one."""
+    """Pass each partition that this member leads to a living peer that is preferred, if there is one."""
 
 
 PeerInput = Heard | Nominate | Prefer | Rebalance | Released | Close | Tick
@@ -89,15 +88,15 @@ class Keep:
 
 
 class Led(NamedTuple):
-    """Of one partition, for people: who leads it, as this member believes."""
+    """The leader of one partition, as this member believes; for display."""
 
     leader: int | None
     """The place of the leader."""
     term: int
     """The term that this member knows."""
     reason: str
-    """Why the leader is another than before."""
+    """Why the leader changed."""
 
 
 PeerEffect = Send | Keep | News
-"""Whoever drives the machine announces its tenures: they are in its standing."""
+"""The driver of the machine announces its tenures: they are in its standing."""

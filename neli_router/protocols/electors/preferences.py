@@ -1,26 +1,26 @@
-"""Preferences: who shall lead which partition, as a person says it, turned into the priorities of `priority.py`.
+"""Preferences: a user's rules for which peer should lead which partition, turned into the priorities of `priority.py`.
 
     others,c:7801                         c leads nothing while another can
-    0-31: a:7801,b:7801                   for these, a shall lead; b, if a is away; then the others
+    0-31: a:7801,b:7801                   for these, a leads; b, if a is away; then the others
     0-31: a:7801; 32,40: b:7801; others,c:7801
 
     rule ; rule ; rule          or one on each line
     [PARTITIONS:] PEER,PEER     best first; `others` stands for all that are not named, in the order that is assigned
                                 without PARTITIONS, the rule is for all that no other rule names
 
-If a rule does not say where the others stand, they stand behind the peers that it names. So each peer has a place, and
-a partition never lacks a leader because those who were preferred for it are away.
+If a rule does not place the others, they stand behind the peers that it names. So each peer has a place, and a
+partition never lacks a leader because its preferred peers are away.
 
-**Two members with different preferences are safe**, for these decide no more than who stands first. Who votes is
-another question. A leader needs a majority of the partition's replicas, and two majorities share a peer only if all
-members count the same replicas. So preferences never say who the replicas are. The assignment does, by the list of
-peers, the numbers of partitions and of replicas; all three are in the mark of each datagram, and a member with another
-mark is not heard. A rule orders the replicas that there are. What the members' elections then compare are the
-priorities that each peer tells of itself, and any numbers will do: whoever stands above the others wins, and leaders
-pass a partition to a higher priority only, so it does not go round in a circle. Different rules cost time alone, while
-each waits for the one that it expects.
+**Two members with different preferences are safe**, because preferences only decide which peer stands first, and not
+which peers vote. A leader needs a majority of the partition's replicas, and two majorities share a peer only if all
+members count the same replicas. So preferences never choose the replicas. The assignment does, from the list of peers,
+the number of partitions and the number of replicas. All three are in the mark of each datagram, and a member with
+another mark is not heard. A rule orders the existing replicas. The elections then compare the priorities that each peer
+states for itself, and any numbers will do: the peer that stands above the others wins, and leaders pass a partition
+only to a higher priority, so it does not go round in a circle. Different rules cost only time, while each member waits
+for the leader that it expects.
 
-So rules may be changed on one host after another, while the group runs.
+So rules can be changed on one host after another, while the group runs.
 """
 
 import re
@@ -32,10 +32,10 @@ from neli_router.protocols.electors.priority import assign
 __all__ = ["OTHERS", "ordered", "preferred_rows"]
 
 OTHERS = "others"
-"""No peer is called so: a peer has a port."""
+"""No peer has this name: a peer has a port."""
 
 SHOWN_MAX = 80
-"""Characters of a rule in an error: enough to find it again."""
+"""Characters of a rule that an error shows: enough to find the rule."""
 
 PEERS_SHOWN = 10
 """Peers that an error names. The list may have two hundred."""
@@ -48,16 +48,16 @@ Order = tuple[str | int, ...]
 
 
 def preferred_rows(text: str, peers: tuple[str, ...], partitions: int, factor: int) -> tuple[tuple[int, ...], ...]:
-    """For each partition, each peer's priority under these rules; 0 for one that is no replica of it.
+    """For each partition, each peer's priority under these rules; 0 for a peer that is not a replica of it.
 
-    Raises ConfigError with all that is wrong.
+    Raises ConfigError with everything that is wrong.
     """
     problems: list[str] = []
     orders: dict[int, Order] = {}
     rest: Order | None = None
     rules = [rule.strip() for rule in re.split(r"[;\n]", text) if rule.strip()]
     if not rules:
-        problems.append("preferences='' name no peer: say who shall lead, best first, or leave them out")
+        problems.append("preferences='' names no peer: list peers, best first, or leave it out")
     for rule in rules:
         shown = f"preferences={rule[:SHOWN_MAX]!r}"
         match = _RULE.fullmatch(rule)
@@ -65,12 +65,12 @@ def preferred_rows(text: str, peers: tuple[str, ...], partitions: int, factor: i
         order = _order(match["peers"], peers, shown, problems)
         if match["partitions"] is None:
             if rest is not None:
-                problems.append(f"{shown}: two rules are for all partitions that no other names: have one")
+                problems.append(f"{shown}: two rules without partitions: have one")
             rest = order
             continue
         for i in _numbers(match["partitions"], partitions, shown, problems):
             if i in orders:
-                problems.append(f"{shown}: partition {i} is named twice: say once who shall lead it")
+                problems.append(f"{shown}: partition {i} is named twice: have one rule for it")
                 break
             orders[i] = order
             replicas = [peer for peer, priority in enumerate(assign(i, len(peers), factor)) if priority]
@@ -88,7 +88,7 @@ def preferred_rows(text: str, peers: tuple[str, ...], partitions: int, factor: i
 
 
 def ordered(row: tuple[int, ...], order: Order) -> tuple[int, ...]:
-    """The priorities of `row` given anew to the same replicas, best first as `order` has them."""
+    """Distribute the priorities of `row` among the same replicas again, best first in the order of `order`."""
     others = [peer for peer in range(len(row)) if peer not in order]
     others.sort(key=lambda peer: row[peer], reverse=True)
     at = order.index(OTHERS)
@@ -104,8 +104,8 @@ def _order(text: str, peers: tuple[str, ...], shown: str, problems: list[str]) -
     known: Mapping[str, str | int] = {OTHERS: OTHERS, **{peer: place for place, peer in enumerate(peers)}}
     names = [name.strip().lower() for name in text.split(",")]
     if strangers := [name for name in names if name not in known]:
-        found = f"{strangers[0][:SHOWN_MAX]!r} is none of the peers" if strangers[0] else "a peer is missing"
-        problems.append(f"{shown}: {found}: there is {_some(peers)}, and {OTHERS!r} for all that are not named")
+        found = f"unknown peer {strangers[0][:SHOWN_MAX]!r}" if strangers[0] else "a peer is missing"
+        problems.append(f"{shown}: {found}; known peers: {_some(peers)}, and {OTHERS!r} for all others")
         return ()
     if twice := [name for name in known if names.count(name) > 1]:
         problems.append(f"{shown}: {twice[0]} is named twice: name each once, best first")
@@ -122,11 +122,11 @@ def _numbers(text: str, partitions: int, shown: str, problems: list[str]) -> lis
     for part in (part.strip() for part in text.split(",")):
         match = _RANGE.fullmatch(part)
         if match is None:
-            problems.append(f"{shown}: partitions were wanted as 3 or 0-31 or 0-31,40, found {part[:SHOWN_MAX]!r}")
+            problems.append(f"{shown}: expected partitions like 3 or 0-31 or 0-31,40, got {part[:SHOWN_MAX]!r}")
             return []
         first, last = int(match["first"]), int(match["last"] or match["first"])
         if not first <= last < partitions:
-            problems.append(f"{shown}: there are no partitions {part!r}: they count from 0 to {partitions - 1}")
+            problems.append(f"{shown}: no such partitions: {part!r}; they count from 0 to {partitions - 1}")
             return []
         found += range(first, last + 1)
     return found

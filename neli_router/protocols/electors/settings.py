@@ -1,13 +1,13 @@
-"""What a member of a group without a broker is told, and why some of it cannot be.
+"""Settings of a member in a group without a broker, and their limits.
 
     |<------------- lease ------------>|        how long a leader acts on a majority's last support, from its asking
     |<-beat->|<-beat->|<-beat->|                 `term`: the heartbeat; three missed ones make a leader seem gone
     |<--------------- wait --------------->|     the lease as a supporter counts it, on the slowest allowed clock
 
-`gossip` calls the lease P, and the beat its interval: `gossip.py` says what must fit into P.
+`gossip` calls the lease P, and the beat its interval. INTERVALS_MIN says how many intervals must fit into P.
 
-The list of peers is the electorate. Its length N is part of what every promise rests on: two halves that believe in
-different lists would have two majorities. So all datagrams carry a mark of the list, and others' are refused.
+The list of peers is the electorate. Every promise rests on its length N: two halves that believe in different lists
+would have two majorities. So all datagrams carry a mark of the list, and datagrams with another mark are refused.
 """
 
 from typing import Literal
@@ -21,24 +21,24 @@ from neli_router.protocols.protocol import BASE_MAX, DRIFT_MAX, LEASE_MAX, LEASE
 __all__ = ["MISSES", "PEERS_MAX", "GossipSettings", "PeerSettings", "Policy", "TermSettings"]
 
 MISSES = 3
-"""Heartbeats that are missed one after another until a leader seems gone."""
+"""Heartbeats missed in a row until a leader counts as gone."""
 
 PEERS_MAX = 200
-"""A list of a hundred works; a datagram to each of many more, every beat, is another protocol."""
+"""A list of a hundred works. A datagram to each of many more peers, every beat, would be another protocol."""
 
 INTERVALS_MIN = 5
-"""P in gossip intervals, at least: a change of favourite must have time to reach everybody."""
+"""The least number of gossip intervals in P: a change of favourite must have time to reach every member."""
 
 Policy = Literal["random", "priority"]
 
 
 class PeerSettings(Struct, frozen=True, kw_only=True):
-    """What `term` and `gossip` have in common. Times are in seconds. `ConfigError` names all that is wrong at once."""
+    """Settings that `term` and `gossip` share. Times are in seconds. `ConfigError` names all problems together."""
 
     name: str
     layout: Layout
     peers: tuple[str, ...]
-    """The addresses of all members, in one order everywhere. A member's id is its place in it."""
+    """The addresses of all members, in the same order everywhere. A member's id is its place in the list."""
     me: int
     lease: float
     beat: float
@@ -57,7 +57,7 @@ class PeerSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def voters(self) -> int:
-        """N: how many elect together."""
+        """N: how many peers elect together."""
         return self.size
 
     @property
@@ -67,12 +67,12 @@ class PeerSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def wait(self) -> float:
-        """How long a supporter holds to what it said, on its own clock."""
+        """How long a supporter keeps its promise, on its own clock."""
         return wait_for(self.lease, self.drift)
 
     @property
     def doubts(self) -> list[str]:
-        """What costs more than it need, as sentences."""
+        """Sentences about settings that cost more than they need to."""
         count, quorum = self.voters, self.quorum
         if count % 2:
             return []
@@ -91,7 +91,7 @@ class PeerSettings(Struct, frozen=True, kw_only=True):
         if twice := sorted({peer for peer in self.peers if self.peers.count(peer) > 1}):
             found.append(f"peers are named twice ({', '.join(twice)}): name each once, or it would vote twice")
         if self.peers and not 0 <= self.me < len(self.peers):
-            found.append(f"me={self.me} is no place in the list of {len(self.peers)} peers: count from 0")
+            found.append(f"me={self.me} is not a place in the list of {len(self.peers)} peers: count from 0")
         if not LEASE_MIN <= self.lease <= LEASE_MAX:
             found.append(f"lease={self.lease} must be from {LEASE_MIN} to {LEASE_MAX} seconds")
         elif not 0 < self.beat <= self.lease / self.beats_min * (1 + 1e-9):
@@ -114,20 +114,20 @@ class PeerSettings(Struct, frozen=True, kw_only=True):
 
 
 class TermSettings(PeerSettings, frozen=True, kw_only=True):
-    """Of `term`. The beat is the heartbeat, and the lease is three of them or more."""
+    """Settings of `term`. The beat is the heartbeat, and the lease is three of them or more."""
 
     policy: Policy = "random"
-    """Who stands first: `random`, after a wait that is drawn; `priority`, as `priority.py` assigns it."""
+    """Which peer stands first: with `random`, the one that draws the shortest wait; with `priority`, by rank."""
     wait_max: float | None = None
-    """The longest random wait. None is three heartbeats, as BlazingMQ waits up to 3 s."""
+    """The longest random wait. None means three heartbeats, like BlazingMQ, which waits up to 3 s."""
     replicas: int | None = None
-    """How many peers elect the leader of each partition. None is all of them; with `random` it must be all."""
+    """How many peers elect the leader of each partition. None means all of them; with `random` it must be all."""
     priorities: tuple[tuple[int, ...], ...] | None = None
-    """Of `priority`: for each partition, each peer's priority, 0 for one that is none of its replicas. None assigns."""
+    """For `priority`: each peer's priority for each partition, 0 if it is not a replica. None assigns them."""
     scouting: bool = True
-    """Ask whether a proposal would be honoured, before it ends anybody's term. Off only to see what happens."""
+    """Ask whether a proposal would be honoured before it ends a term. Turn it off only for experiments."""
     transfer: bool = True
-    """Of `priority`: a leader passes a partition to a living peer that is preferred."""
+    """For `priority`: a leader passes a partition to a living peer that is preferred."""
 
     @property
     def voters(self) -> int:
@@ -144,13 +144,13 @@ class TermSettings(PeerSettings, frozen=True, kw_only=True):
         if self.replicas is not None and not 1 <= self.replicas <= len(self.peers):
             found.append(f"replicas={self.replicas} must be from 1 to the {len(self.peers)} peers, or None for all")
         elif self.policy == "random" and self.replicas not in (None, len(self.peers)):
-            found.append("replicas is of policy='priority', which says who they are: leave it out")
+            found.append("replicas requires policy='priority', which assigns them: leave it out")
         if self.priorities is not None:
             if self.policy != "priority":
-                found.append("priorities are of policy='priority': choose it, or leave them out")
+                found.append("priorities require policy='priority': choose it, or leave them out")
             if len(self.priorities) != self.layout.partitions:
                 found.append(
-                    f"priorities are of {len(self.priorities)} partitions, and the layout has "
+                    f"priorities cover {len(self.priorities)} partitions, and the layout has "
                     f"{self.layout.partitions}: give a row for each"
                 )
             if any(len(row) != len(self.peers) for row in self.priorities):
@@ -159,16 +159,16 @@ class TermSettings(PeerSettings, frozen=True, kw_only=True):
 
 
 class GossipSettings(PeerSettings, frozen=True, kw_only=True):
-    """Of `gossip`. The beat is the gossip interval, and the lease is P."""
+    """Settings of `gossip`. The beat is the gossip interval, and the lease is P."""
 
     phi_max: float = 8.0
-    """From which suspicion on a peer counts as dead: 8 is one mistake in a hundred million intervals."""
+    """The suspicion from which a peer counts as dead: 8 is one mistake in a hundred million intervals."""
     window: int = 100
-    """Intervals between signs of life that suspicion is drawn from."""
+    """The number of intervals between signs of life from which suspicion is computed."""
     relay: bool = False
-    """Pass on what is known of a peer's clock in place of what it last said itself: the text's own improvement."""
+    """Pass on what is known of a peer's clock in place of the peer's own last word: the text's own improvement."""
     first_class: int | None = None
-    """How many peers vote, gossip twice as often and among themselves; the leader chooses them. None is all."""
+    """How many peers vote, and gossip twice as often and among themselves; the leader chooses them. None means all."""
 
     @property
     def voters(self) -> int:

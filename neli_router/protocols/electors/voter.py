@@ -1,15 +1,15 @@
-"""What the machines of all electors do alike: they tell the program what it may act for, and let it finish.
+"""The common part of all electors' machines: they grant the program its partitions, and let it finish.
 
     Heard, Nominate ... --> elector --tenures--> belief --Acquired, Revoked, Fenced--> program
                               ^                                   |
                               '---- it may cede these <-- Released, or drain_timeout
 
-An elector says for which partitions this member *may* act, and until when: its tenures. What the program believes
-follows, in the same step, and losses before gains (`belief.py`). Whoever wants a leader to give a partition away (its
-close, an operator, a peer that is preferred) only names it: the program is asked first, and the elector cedes what it
-has let go of. So the next leader begins when the program has finished, and needs to wait for nobody's lease.
+An elector says for which partitions this member *may* act, and until when: its tenures. The program's belief follows in
+the same step, losses before gains (`belief.py`). A close, an operator or a preferred peer can only request that a
+leader gives a partition away. The program is asked first, and the elector cedes the partitions that the program has
+released. So the next leader begins when the program has finished, and need not wait for a lease.
 
-A voter that closes goes on voting until its program has let go of everything, and then says farewell and stops.
+A closing voter continues to vote until its program has released everything. Then it says farewell and stops.
 """
 
 from abc import abstractmethod
@@ -31,26 +31,26 @@ class Voter(Believer):
     """One member's machine. Not thread-safe."""
 
     shed: frozenset[int] = frozenset()
-    """The partitions that this member shall lead only while no other can."""
+    """The partitions that this member should lead only while no other can."""
     drained = False
-    """Whether these are all that it could lead."""
+    """Whether it has shed every partition that it could lead."""
 
     def __init__(self, settings: PeerSettings, now: float, *, rng: Random) -> None:
         super().__init__(settings.drain_timeout, now, rng)
         self.error: NeliError | None = None
         self.transitions: Counter[tuple[str, str]] = Counter()
-        """(role, cause) -> how often this member came to that role, in any partition. All pairs are there from the
-        start: a counter that only appears with its first event hides that event."""
+        """(role, cause) -> how often this member entered that role, in any partition. All pairs exist from the start: a
+        counter that only appears with its first event hides that event."""
         self.leader_changes = 0
-        """How often a partition was found to have another leader than the one known before."""
+        """How often a partition was found to have another leader than the last known one."""
         self._peer = settings
         self._closing = self._told = False
 
-    # What each elector says for itself
+    # The parts that each elector provides
 
     @abstractmethod
     def _hear(self, sender: int, body: bytes, now: float, effects: list[PeerEffect]) -> None:
-        """Take what a peer said. What cannot be read is ignored: a newer release may say more."""
+        """Take a peer's message. An unreadable one is ignored: a newer release may say more."""
 
     @abstractmethod
     def _turn(self, now: float, effects: list[PeerEffect]) -> None:
@@ -62,11 +62,11 @@ class Voter(Believer):
 
     @abstractmethod
     def _unwanted(self, now: float) -> Iterable[int]:
-        """The partitions that this member leads and shall give away. Of one that closes: everything, without asking."""
+        """The partitions that this member leads and should give away. A closing member gives away all without this."""
 
     @abstractmethod
     def _cede(self, partitions: Iterable[int], now: float, effects: list[PeerEffect]) -> None:
-        """The program has let go of these, or will be told so in this step: lead no more, and tell peers."""
+        """Stop leading these, and announce it to peers. The program has let go of them, or is fenced in this step."""
 
     @abstractmethod
     def _due(self) -> float:
@@ -74,7 +74,7 @@ class Voter(Believer):
 
     @property
     def leaders(self) -> Sequence[Led | None]:
-        """For people: who leads each partition; None for one that this member takes no part in."""
+        """The leader of each partition, for display; None for a partition that this member takes no part in."""
         return ()
 
     @property
@@ -84,20 +84,20 @@ class Voter(Believer):
 
     @property
     def strangers(self) -> frozenset[int]:
-        """The peers that are ignored, because they keep other promises than this member."""
+        """The peers that are ignored because they keep other promises than this member."""
         return frozenset()
 
     @property
     @abstractmethod
     def _loss(self) -> str:
-        """Why tenures ended last, in words for the program."""
+        """Why tenures ended last, worded for the program."""
 
     @abstractmethod
     def _nominate(self, event: Nominate | Prefer | Rebalance, now: float, effects: list[PeerEffect]) -> None:
-        """Take an operator's word. An elector that has no use for it ignores it."""
+        """Take an operator's request. An elector that has no use for it ignores it."""
 
     def _close_step(self, effects: list[PeerEffect]) -> None:
-        """Add what the step came to. Called at the end of each, when the program's news are in `effects`."""
+        """Add the outcome of the step. Called at the end of each step, when the program's news is in `effects`."""
 
     # Questions
 
@@ -145,7 +145,7 @@ class Voter(Believer):
                 self._end(None, now, effects)
         self._close_step(effects)
         if self._is_over:
-            effects.append(Stopped(self.error))  # After the farewell: whoever drives this closes the link then.
+            effects.append(Stopped(self.error))  # After the farewell: the driver closes the link then.
         return effects
 
     def _settle(self, now: float, effects: list[PeerEffect]) -> None:
@@ -156,7 +156,8 @@ class Voter(Believer):
     def _drain(self, now: float, effects: list[PeerEffect]) -> None:
         if not (leading := self._belief.leading):
             return
-        # Whatever its program was asked for is given away, also if nobody wants it any more: it cannot be unasked.
+        # A partition that its program was asked to release is given away, even if no peer wants it now, because the
+        # request cannot be taken back.
         asked = set(leading) if self._closing else {*self._belief.draining, *self._unwanted(now)}
         wanted = {i: leading[i] for i in sorted(asked) if i in leading}
         late, told = self._belief.drain(wanted, now)
@@ -165,7 +166,7 @@ class Voter(Believer):
             self._cede(late, now, effects)
 
     def _stop(self, error: NeliError | None, reason: str, now: float, effects: list[PeerEffect]) -> None:
-        """End without waiting for the program, which is fenced in this very step."""
+        """End without waiting for the program, which is fenced in this same step."""
         self._belief.reason = reason
         effects += self._belief.settle({}, take=False)
         self._end(error, now, effects)

@@ -1,4 +1,4 @@
-"""The election by declared favourites, as a pure rule: who leads, from what its voters said, and until when.
+"""The election by declared favourites, as a pure rule: its voters' declarations decide who leads, and until when.
 
                 quiet P                     declares it afresh, each time with a later bound
     start ------------------> favours X ---------------------------------------.
@@ -9,40 +9,42 @@
 
 Each member *declares*, again and again, a triplet: its favourite, the time elapsed since it started, and a lower bound
 of the favourite's clock (`clocks.py`). N *leads* as long as a majority favour it with bounds less than P (`lease`)
-behind its own clock. A bound says, on N's own clock, when the declaration was made or that it was later: so how long
-messages take, and which way they go, does not matter.
+behind its own clock. A bound says, on N's own clock, the earliest time at which the declaration can have been made. So
+the delay and the route of messages do not matter.
 
-*Why at most one leads.* The majorities of two share a member v. It declared the first with a bound that was true at
-time t, so the first leads until t + P at most, on its own clock. v may declare another only `wait` after its last
-declaration: P on the slowest allowed clock beside the fastest. (The text allows for the drift of one clock only, in
-its factor 1 + 500 ppm; two may be off.) What the text leaves open, and what holds here:
+*Why at most one leads.* The majorities of two leaders share a member v. It declared the first leader with a bound that
+was true at time t, so the first one leads until t + P at most, on its own clock. v may declare another favourite only
+`wait` after its last declaration: P on the slowest allowed clock next to the fastest. (The text allows for the drift of
+one clock only, in its factor 1 + 500 ppm; two may be off.) The text leaves some points open. These rules settle them:
 
-- *The whole triplet is frozen*, not only `elapsed`: who is to favour another must declare nothing for `wait`, since
-  each declaration begins it anew. A favourite that got a later bound would lead on while its voter changes over.
-- *A start is followed by a quiet P*: this member's older life may have declared somebody a moment before it ended.
-  That holds for the first favourite of a fresh member, too, which cannot know that it is fresh. If the older life had
-  a longer P, it is the older one's (`owed`).
-- *A bound is of one life of the favourite.* Its clock starts anew with each, and the bounds of an older life are far
-  ahead of it.
+- *The whole triplet is frozen*, not only `elapsed`. A member that wants to favour another must declare nothing for
+  `wait`, because each declaration restarts the wait. A favourite that got a later bound would still lead while its
+  voter changes over.
+- *A start is followed by a quiet P*, because this member's older life may have declared a favourite a moment before it
+  ended. This holds for the first favourite of a new member, too, which cannot know that it is new. If the older life
+  had a longer P, the older P counts (`owed`).
+- *A bound belongs to one life of the favourite.* Its clock starts from zero with each life, and the bounds of an older
+  life are far ahead of it.
 - *A voter counts once*, by its latest life; a message from an older one changes nothing.
 
 *Ending in good order.* A member may publish a `floor`: "I act on no bound up to this, now or ever". A voter whose last
-declaration is not above its favourite's floor has no promise to keep, and changes at once. One that stops says: on
-none.
+declaration is not above its favourite's floor has no promise to keep, and changes immediately. A member that stops
+publishes the floor "on none".
 
-*Ending before the time.* A voter that starts anew takes its declaration with it, and a leader may so lose its majority
-before the end that its program was told (`told_until`). The program is fenced, but whoever acts on its lease, such as
-a client of an agent, hears of that later than the next leader of its votes. So until that end it raises no floor,
-favours nobody else, and acts under no other term.
+*Ending before the time.* A voter that restarts takes its declaration with it. A leader may therefore lose its majority
+before the end that its program knows (`told_until`). The program is fenced, but anyone that acts on its lease, such as
+a client of an agent, hears of that later than the next leader hears of its votes. So until that end it raises no floor,
+favours no other member, and acts under no other term.
 
-*Terms.* The text has none. Each declaration carries the highest term that its maker knows, which was on disk before.
-Who comes to have a majority takes a higher term than all of these and itself, publishes it, and acts when a majority
-declare it with a term at least as high. It drops the term when its majority lapses, be it for a moment. So: a later
-leader's majority shares a member with the one that an earlier one acted on. That member had published the earlier term
-before it changed over, and it did so before the later leader chose. If a leader kept a term that it chose before it
-lost its majority, another could have acted under a higher one in between.
+*Terms.* The text has none. Each declaration carries the highest term that its maker knows, which was on disk before. A
+member that gets a majority takes a higher term than all of these and its own, publishes it, and acts when a majority
+declare it with a term at least as high. It drops the term when its majority lapses, even for a moment. So a later
+leader's majority shares a member with the majority that an earlier leader acted on. That member had published the
+earlier term before it changed over, and it did so before the later leader chose its term. If a leader kept a term that
+it chose before it lost its majority, another leader could have acted under a higher one in between.
 
-Whom to favour, when to declare and how all this gets to others is not said here: none of it can make two leaders.
+This module does not decide whom to favour, when to declare, or how declarations travel: none of that can make two
+leaders.
 """
 
 from math import inf
@@ -60,11 +62,11 @@ ON_NONE = (1 << 62) - 1
 
 
 class Triplet(NamedTuple):
-    """A declaration, and what must be said in the same breath: the term and the electorate that its maker knows."""
+    """A declaration, and what must be said together with it: the term and the electorate that its maker knows."""
 
     favourite: int
     life: int
-    """The favourite's."""
+    """The favourite's life."""
     elapsed: int
     bound: int
     term: int
@@ -73,7 +75,7 @@ class Triplet(NamedTuple):
 
 
 class _Favour(NamedTuple):
-    """A declaration for me."""
+    """A declaration that favours me."""
 
     bound: int
     term: int
@@ -81,7 +83,7 @@ class _Favour(NamedTuple):
 
 
 class Ballot:
-    """One member's part in the election. What a step changes here is said by whoever takes it. Not thread-safe.
+    """One member's part in the election. The caller announces what a step changes here. Not thread-safe.
 
     Before anything else in a step, and when `acts_until` is over: `has_lapsed`, and then `end`. After it: `lead`.
     """
@@ -100,25 +102,25 @@ class Ballot:
         term: int,
     ) -> None:
         self.electorate, self.clocks, self.term = electorate, clocks, term
-        """The latest electorate and the highest term that this member knows: both on disk before they are said."""
+        """The latest electorate and the highest term that this member knows: both are on disk before they are sent."""
         self._me, self._lease, self._wait = me, lease, wait
         self._quiet = max(wait, owed)
         self.told_until = -inf
-        """Until when my program was told that it may act, if it has not finished."""
+        """Until when my program believes that it may act, if it has not finished."""
         self.begin(life, now)
 
     def begin(self, life: int, now: float) -> None:
-        """A new life of mine, which knows nothing of what the older one said."""
+        """A new life of mine, which does not know what the older one said."""
         self.life = life
         self.quiet_until = now + self._quiet
         self.favourite: tuple[int, int] | None = None
-        """Its place and life."""
+        """The favourite's place and life."""
         self.declared_at = now
         self.triplet: Triplet | None = None
-        """What I declared last."""
+        """My last declaration."""
         self.floor = -1
         self.floors: dict[int, int] = {}
-        """Of each place, the floor that its latest life published."""
+        """For each place, the floor that its latest life published."""
         self.supports: dict[int, _Favour] = {}
         self.lead_term: int | None = None
         """The term that I took when a majority favoured me."""
@@ -134,16 +136,16 @@ class Ballot:
 
     @property
     def ends(self) -> float:
-        """When I act no more, unless I hear more until then."""
+        """When I stop acting, unless I hear more before then."""
         return min(self.acts_until, self.majority_until)
 
     @property
     def free_at(self) -> float:
-        """When nobody can lead by a declaration of mine or of my older life any more."""
+        """From when no member can lead by a declaration of mine or of my older life."""
         return self.quiet_until if self.favourite is None else self.declared_at + self._wait
 
     def is_free(self, now: float) -> bool:
-        """Whether I may favour another: nobody leads by a declaration of mine, nor can."""
+        """Whether I may favour another: no member leads by a declaration of mine, or can."""
         if self.favourite is None:
             return now >= self.quiet_until
         place, life = self.favourite
@@ -151,7 +153,7 @@ class Ballot:
             return now >= self.told_until
         if now >= self.declared_at + self._wait:
             return True
-        # Else my favourite may have said that it acts on no bound of mine.
+        # If not, my favourite may have said that it acts on no bound of mine.
         assert self.triplet is not None
         return self.clocks.lives[place] == life and self.floors.get(place, -1) >= self.triplet.bound
 
@@ -159,16 +161,16 @@ class Ballot:
         """Whether I led by a majority that is over."""
         return self.lead_term is not None and (now >= self.majority_until or (self.acting and now >= self.acts_until))
 
-    # What I hear
+    # Hearing
 
     def meet(self, place: int, life: int) -> None:
-        """Another life runs at this place: nothing that its older one said counts any more."""
+        """Another life runs at this place: forget everything that its older one said."""
         self.clocks.meet(place, life)
         self.supports.pop(place, None)
         self.floors.pop(place, None)
 
     def hear(self, place: int, triplet: tuple[int, ...], now: float) -> None:
-        """What the life that I have met at this place declares."""
+        """Take a declaration of the life that I have met at this place."""
         favourite, life, elapsed, bound, term, electorate_term, electorate_change = triplet
         if term > self.term:
             if term >= COUNT_MAX:
@@ -181,18 +183,18 @@ class Ballot:
             del self.supports[place]
 
     def hear_floor(self, place: int, floor: int) -> None:
-        """The life that I have met at this place acts on no bound up to this."""
+        """Take a floor of the life that I have met at this place: it acts on no bound up to this."""
         self.floors[place] = floor
 
     def take_over(self, electorate: Electorate) -> None:
-        """Somebody published an electorate: the latest one counts."""
+        """Take an electorate that some member published: the latest one counts."""
         if electorate.tag > self.electorate.tag:
             self.electorate = electorate
 
-    # What I say
+    # Declaring
 
     def declare(self, now: float) -> Triplet:
-        """Say afresh whom I favour, as of now."""
+        """Repeat whom I favour, as of now."""
         elapsed = self.clocks.elapsed(now)
         place, life, bound = NOBODY, 0, 0
         if self.favourite is not None:
@@ -208,8 +210,8 @@ class Ballot:
         return self.triplet
 
     def favour(self, favourite: tuple[int, int] | None, now: float) -> Triplet:
-        """Change over to another favourite. Only who `is_free` may."""
-        assert self.is_free(now), "somebody may lead by the last declaration"
+        """Change over to another favourite. Only allowed if `is_free`."""
+        assert self.is_free(now), "another may lead by the last declaration"
         if self.favourite is not None and self.favourite[0] == self._me:
             self.end(now)
         self.favourite = favourite
@@ -220,7 +222,7 @@ class Ballot:
     def lead(self, now: float, *, would: bool, fresh: bool) -> None:
         """Take a term if a majority favour me and I `would` lead; act under it; or give it up.
 
-        A term that was taken is declared at once, if I may declare my favourite afresh.
+        A new term is declared immediately, if I may repeat my declaration.
         """
         self.majority_until = self._until(0)
         if self.lead_term is None:
@@ -240,9 +242,9 @@ class Ballot:
             self.acting, self.told_until = True, max(self.told_until, self.ends)
 
     def end(self, now: float, *, finished: bool = False) -> None:
-        """I act no more. On nothing that was declared up to now, if my program has `finished`, or its time is over."""
+        """Stop acting; and act on no declaration made so far, if my program has `finished`, or its time is over."""
         if self.lead_term is not None:
-            if finished and self.acting:  # What it was told of an earlier lead, which it lost, it cannot have finished.
+            if finished and self.acting:  # It cannot have finished what it knows of an earlier lead, which it lost.
                 self.told_until = -inf
             self.lead_term, self.acting = None, False
             self.majority_until = self.acts_until = -inf
@@ -253,7 +255,7 @@ class Ballot:
         self.floor = max(self.floor, floor)
 
     def _until(self, term: int) -> float:
-        """Until when a majority's declarations hold, of those with at least this term."""
+        """Until when a majority's declarations hold, counting only those with at least this term."""
         if 2 * len(self.supports) <= min(len(self.electorate.old), len(self.electorate.new)):
             return -inf
         floor, tag = self.floor, self.electorate.tag
@@ -269,13 +271,13 @@ class Ballot:
     # The electorate, which only a leader changes
 
     def replace(self, new: tuple[int, ...]) -> None:
-        """Begin to have these voters instead of the present ones. Two may take one term, but only one acts under it."""
+        """Begin to replace the present voters by these. Two members may take one term, but only one acts under it."""
         assert self.acting
         assert self.lead_term is not None
         self.electorate = self.electorate.joint(self.lead_term, new)
 
     def settle(self, now: float) -> bool:
-        """End the change, if majorities of both sets hold to the joint electorate; returns whether they do."""
+        """End the change if majorities of both sets hold to the joint electorate; return whether they do."""
         assert self.acting
         assert self.lead_term is not None
         holding = {

@@ -1,4 +1,4 @@
-"""Leader election on top of Scuttlebutt: members tell each other whom they favour, and a majority makes a leader.
+"""Leader election on top of Scuttlebutt: members declare a favourite, and a majority makes a leader.
 
               quiet P                     it seems dead, or it may not lead             P since the last declaration
     start ---------------> (chooses) --> favours, declares ------------> frozen --------------------------------------.
@@ -6,27 +6,28 @@
                                |             '-----------------------------'                                          |
                                '--------------------------------------------------------------------------------------'
 
-`ballot.py` says who leads by which declarations, and why at most one does; `electorate.py` says who votes. Here they
-are carried: each member's declarations are part of its state, which Scuttlebutt brings to all others, and phi-accrual
-suspicion says who lives. Every interval a member declares its favourite afresh, or, while it is frozen, only *pulses*,
-or all would take it for dead. What the text leaves open of that, and what holds here:
+`ballot.py` defines which declarations make a leader, and why there is at most one; `electorate.py` defines the voters.
+This module carries the declarations. They are part of each member's state, which Scuttlebutt brings to all others.
+Phi-accrual suspicion decides which members are alive. Every interval, a member repeats its declaration. While it is
+frozen, it only *pulses*, or the others would consider it dead. The text leaves some points open. These rules settle
+them:
 
-- *The highest uuid among the candidates* is favoured by whoever has no living favourite; but a fresh member joins the
-  leader that there is, if there is one. A member's uuid is a hash of its address, so that "highest" is the same for
-  all and for ever, and says nothing of the order in the list.
-- *A pause counts as time.* A member that was stopped for P may change its favourite; but it first listens, because it
-  was deaf, and the others not silent.
-- *Whoever cannot hear a majority is no candidate*, and says so: the highest of all would otherwise be everybody's
-  favourite for ever while it is deaf. A favourite that has not come to lead within P is given up for a leader, or for
-  a higher candidate: the text breaks off in the sentence that says how long a member sticks to a living favourite.
-- *With two classes*, only `first_class` members vote, and gossip twice as often, every other time among themselves.
-  They are the highest ones at first, and then the leader replaces those that are dead.
+- *The highest uuid among the candidates* is the choice of a member without a living favourite; but a new member joins
+  the present leader, if there is one. A member's uuid is a hash of its address. So "highest" is the same for all
+  members, never changes, and is independent of the order in the list.
+- *A pause counts as time.* A member that was stopped for P may change its favourite. But it listens first, because it
+  was deaf while the others were not silent.
+- *A member that cannot hear a majority is not a candidate*, and says so. Otherwise the highest member would remain
+  every other's favourite while it is deaf. A favourite that does not lead within P is given up for a leader or for a
+  higher candidate. The text breaks off in the sentence that says how long a member sticks to a living favourite.
+- *With two classes*, only `first_class` members vote. They gossip twice as often, every other time among themselves.
+  They are the highest members at first; later, the leader replaces dead ones.
 
-- *A member that was drained* is the last candidate: nobody favours it while another would lead, and if it leads, it
-  gives way to one, unless an operator named it. If all are drained, the highest of them leads. That is in the memory:
-  whoever drained a host expects that it stays drained when it is started again.
+- *A drained member* is the last candidate. No member favours it while another would lead, and if it leads, it gives way
+  to another one, unless an operator named it. If all are drained, the highest of them leads. The memory holds the
+  drain, because an operator who drained a host expects it to stay drained after a restart.
 
-A member that gives way, or closes, raises its floor: voters that hear it change over without a wait.
+A member that gives way or closes raises its floor. Voters that hear this change over without a wait.
 """
 
 from collections import Counter
@@ -62,17 +63,17 @@ from neli_router.protocols.protocol import Notice
 __all__ = ["CAUSES", "ELECTORATE", "FLOOR", "HEARTBEAT", "LAPSED", "LEADS", "READY", "WISH", "Gossip", "uuid_of"]
 
 URGENT_MAX = 5
-"""Members that are asked at once when there is news for all of them. More is quicker, and a burst of datagrams."""
+"""Members that are contacted immediately when all of them wait for news. More is quicker, and a burst of datagrams."""
 
 PAUSE_BEATS = 2
-"""A beat that is late by this many intervals was slept through."""
+"""A beat that is late by this many intervals means that the member was paused."""
 
 HEARTBEAT, READY, LEADS, FLOOR, ELECTORATE, PULSE, WISH = range(7)
 """The keys of a member's state.
 
     HEARTBEAT   see Triplet
     READY       ()                           it hears a majority, and would lead
-                (1,)                         ... only while nobody else would; older releases see no difference
+                (1,)                         ... only while no other would; older releases see no difference
     LEADS       (term,)                      it acts under this
     FLOOR       (ticks, successor)           it acts on no bound up to this; whom to favour instead, or NOBODY
     ELECTORATE  (term, change, n, old..., new...)  n is how many the old ones are
@@ -87,23 +88,23 @@ GAVE = "this member gave all partitions away"
 OUTLIVED = "others know a later life of this member: its memory was lost, or there are two of it"
 
 ENDS = {LAPSED: "majority_lost", TURNED: "other_favoured", GAVE: "ceded", OUTLIVED: "outlived"}
-"""Why leading ended -> the same in a word."""
+"""Why leading ended -> the cause, in a word."""
 
 CAUSES = (("candidate", "favoured"), *(("follower", cause) for cause in ENDS.values()), ("leader", "elected"))
-"""All (role, cause): a candidate has a majority, and waits until it declares the new term."""
+"""All (role, cause). A candidate has a majority, and waits until the majority declares the new term."""
 
 
 class _Memory(Struct, frozen=True, array_like=True):
-    """What must outlive the process."""
+    """The state that must outlive the process."""
 
     incarnation: int
     term: int
     electorate: tuple[int, ...] = ()
     wait: float = 0.0
-    """How long what was declared may make somebody lead. Memories without it are from older releases."""
+    """How long earlier declarations may keep a member leading. Memories of older releases lack it."""
     drained: bool = False
     voters_mark: int = 0
-    """Of the list and the classes that the electorate was kept under: under others it says nothing."""
+    """A mark of the list and the classes that the electorate belongs to: under others it means nothing."""
 
 
 _memory: Decoder[_Memory] = Decoder(_Memory)
@@ -114,7 +115,7 @@ def uuid_of(address: str) -> str:
 
 
 class Gossip(Voter):
-    """One member of a group that elects one leader for all partitions. `memory` is what the last life kept."""
+    """One member of a group that elects one leader for all partitions. `memory` is what its last life kept."""
 
     def __init__(self, settings: GossipSettings, memory: bytes, now: float, *, rng: Random) -> None:
         super().__init__(settings, now, rng=rng)
@@ -134,7 +135,7 @@ class Gossip(Voter):
             self._drain_itself(kept.drained)
             if self._two_classes and kept.electorate and kept.voters_mark == self._voters_mark:
                 electorate = Electorate.of(kept.electorate)
-        # Members that count P, N or the electorate otherwise would break each other's promises: they hear nothing.
+        # Members that count P, N or the electorate differently would break each other's promises, so they hear nothing.
         told = f"{settings.peers} {settings.lease} {settings.drift} {electors}"
         self._copies = Scuttlebutt(size, me, 0, mark=crc32(told.encode()))
         life = incarnation_after(last, rng.getrandbits(16))
@@ -161,7 +162,7 @@ class Gossip(Voter):
         )
         self._leaders: set[int] = set()
         self._wishers: set[int] = set()
-        """Of which others I have a copy that holds LEADS, or WISH."""
+        """The other members whose copy here holds LEADS, or WISH."""
         self._given: set[int] = set()
         self._slept = 0.0
         self._hears_until = -inf
@@ -169,27 +170,27 @@ class Gossip(Voter):
         self._reason = LAPSED
         self.transitions = Counter(dict.fromkeys(CAUSES, 0))
         self._lost_by = "this member has not heard of one yet"
-        """Why there is no leader."""
+        """The reason for having no leader."""
         self._strangers: set[int] = set()
         self._before: tuple[int, str] | None = None
-        """The leader before the present one, and why it leads no more, for people."""
+        """The leader before the present one, and why it no longer leads; for display."""
         self._last_leader: int | None = None
-        """The one that was known last."""
+        """The last known leader."""
         self._begin_life(now)
 
     def _begin_life(self, now: float) -> None:
-        """All that the ballot does not begin anew itself."""
+        """Reset everything that the ballot does not reset itself."""
         self._kept = False
         self._favoured_at = now
         self._steady = True
-        """Whether the favourite shall be declared afresh."""
+        """Whether to keep declaring the favourite."""
         self._successor: int | None = None
-        """To whom I give way, as soon as the program has let go; myself for anybody, because I was drained."""
+        """The member to give way to, once the program has let go; myself for any member, because I was drained."""
         self._named = NOBODY
-        """To whom I gave way."""
+        """The member that I gave way to."""
         self._aside_until = -inf
         self._was_named = False
-        """Whether an operator wants me to lead, though I was drained."""
+        """Whether an operator wants me to lead, although I was drained."""
         self._is_news = False
         self._urgent: dict[int, None] = {}
         self._told_leader: int | None = None
@@ -200,7 +201,7 @@ class Gossip(Voter):
 
     @property
     def leader(self) -> int | None:
-        """The place of the member that leads, as far as this one has heard."""
+        """The place of the leader, as far as this member has heard."""
         if self._ballot.acting:
             return self._settings.me
         best, found = 0, None
@@ -212,7 +213,7 @@ class Gossip(Voter):
 
     @property
     def favourite(self) -> int | None:
-        """The place of the member that this one favours."""
+        """The place of this member's favourite."""
         return None if (favourite := self._ballot.favourite) is None else favourite[0]
 
     @property
@@ -233,7 +234,7 @@ class Gossip(Voter):
     def _due(self) -> float:
         ballot = self._ballot
         free_at = inf if self._steady and ballot.favourite is not None else ballot.free_at
-        # A choice that found nobody is made again at the next beat.
+        # A choice without a result is repeated at the next beat.
         return min(self._beat_at, free_at if free_at > self._turned_at else inf)
 
     @property
@@ -241,7 +242,7 @@ class Gossip(Voter):
         leader = self.leader
         if leader is None:
             told, reason = self._told_leader, self._lost_by
-            if told not in (None, self._settings.me):  # At the next beat people are told of it.
+            if told not in (None, self._settings.me):  # It is reported at the next beat.
                 reason = str(self._farewell_of(told).fields["reason"])
             led = Led(None, self._ballot.term, reason)
         elif leader == self._settings.me:
@@ -266,7 +267,7 @@ class Gossip(Voter):
 
     @property
     def _interval(self) -> float:
-        """Between two exchanges that this member begins."""
+        """The time between two exchanges that this member begins."""
         settings = self._settings
         return settings.beat / 2 if self._two_classes and settings.me in self._electors else settings.beat
 
@@ -303,7 +304,7 @@ class Gossip(Voter):
             effects.append(Send(sender, answer))
 
     def _take(self, pieces: list[Piece], now: float, effects: list[PeerEffect]) -> None:
-        """Bring copies up to date, and clocks, supports and suspicion with them."""
+        """Bring copies up to date, and with them the clocks, supports and suspicion."""
         ballot, copies = self._ballot, self._copies
         two_classes, favourite = self._two_classes, self.favourite
         term, electorate = ballot.term, ballot.electorate
@@ -318,7 +319,7 @@ class Gossip(Voter):
                 ballot.hear(place, beat, now)
         self._signs.sign(beats, now - self._slept)
         if favourite in beats:
-            self._steady = self._sticks(now)  # First: what follows may declare it.
+            self._steady = self._sticks(now)  # First, because the code below may declare it.
         if ballot.term > term or ballot.electorate is not electorate:
             self._publish_electorate()
             self._keep(effects)
@@ -329,7 +330,7 @@ class Gossip(Voter):
             self._heed_wishes()
 
     def _look_at(self, place: int) -> None:
-        """More than its heartbeat has changed in the copy of this member's state."""
+        """More than the heartbeat has changed in the copy of this member's state."""
         if self._clocks.lives[place] != (life := self._copies.lives[place]):
             self._ballot.meet(place, life)
             self._signs.forget(place)
@@ -372,7 +373,7 @@ class Gossip(Voter):
         self._urgent.clear()
 
     def _tell_leader(self, effects: list[PeerEffect]) -> None:
-        """Let people know whom the group follows. Of itself a member tells by what it acquires."""
+        """Report whom the group follows. A member's own lead shows in what it acquires."""
         if (leader := self.leader) == self._told_leader:
             return
         me, peers = self._settings.me, self._settings.peers
@@ -393,16 +394,16 @@ class Gossip(Voter):
         return self._lost_by if leader == self._settings.me else str(self._farewell_of(leader).fields["reason"])
 
     def _end_before(self, leader: int) -> str:
-        """Why the one before `leader` leads no more; empty if this member knew of none."""
+        """Why the leader before `leader` no longer leads; empty if this member knew of none."""
         before, told = self._before, self._told_leader
-        if told not in (None, leader) and told is not None:  # At the next beat people are told of it.
+        if told not in (None, leader) and told is not None:  # It is reported at the next beat.
             before = told, self._end_of(told)
         if before is None or before[0] == leader:
             return ""
         return before[1]
 
     def _farewell_of(self, leader: int) -> Notice:
-        """How people are told that this one leads no more."""
+        """The notice that this leader no longer leads."""
         peer, floor = self._settings.peers[leader], self._copies.get(leader, FLOOR)
         if floor is not None and len(floor) == 2 and (floor[0] == ON_NONE or 0 <= floor[1] < self._settings.size):
             if floor[0] == ON_NONE:
@@ -413,11 +414,11 @@ class Gossip(Voter):
                 whom = f"{peer} gave way to {self._settings.peers[floor[1]]}"
             return Notice("leader.ceded", {"peer": peer, "reason": whom})
         lives = self._signs.is_alive(leader, self._turned_at - self._slept)
-        why = f"{peer} says that it leads no more: it lost its majority" if lives else f"nothing is heard of {peer}"
+        why = f"{peer} says that it no longer leads: it lost its majority" if lives else f"nothing is heard of {peer}"
         return Notice("leader.missed", {"peer": peer, "reason": why})
 
     def _wake(self, now: float, effects: list[PeerEffect]) -> None:
-        """Let time pass first: what is heard late must not hide that the majority had lapsed before."""
+        """Let time pass first: a late message must not hide that the majority had lapsed before."""
         if not self._kept:
             self._kept = True
             self._keep(effects)
@@ -428,9 +429,9 @@ class Gossip(Voter):
             self._end_lead(now, LAPSED)
 
     def _look_round(self, now: float) -> None:
-        """Find out whether I am a candidate, and whether I stick to my favourite."""
+        """Determine whether I am a candidate, and whether I stick to my favourite."""
         ballot, awake = self._ballot, now - self._slept
-        # One that leads is heard by a majority, and a short outage shall not unseat it: P decides.
+        # A leader is heard by a majority, and a short outage must not unseat it: P decides.
         hears = ballot.acting or self._hears_majority(awake)
         aside = now < self._aside_until or (self._closing and ballot.lead_term is None)
         if hears and not aside and self._settings.me in self._electors:
@@ -456,7 +457,7 @@ class Gossip(Voter):
             self._steady = False
 
     def _hears_majority(self, awake: float) -> bool:
-        """Whether a majority of the electorate seem alive. It is put off to look at each of a hundred."""
+        """Whether a majority of the electorate seem alive. It avoids looking at each of a hundred members."""
         if awake >= self._hears_until:
             me, signs, level = self._settings.me, self._signs, self._ballot.electorate.level
             heard = level({**dict(enumerate(signs.last)), me: inf})
@@ -469,7 +470,7 @@ class Gossip(Voter):
         return awake < self._hears_until
 
     def _beat(self, now: float, effects: list[PeerEffect]) -> None:
-        # In step with the last one, unless that is past: then beats would come one after another.
+        # In step with the last beat, unless that time is past: beats must not follow one another without a pause.
         self._beat_at = next_at if (next_at := self._beat_at + self._interval) > now else now + self._interval
         if self._ballot.acting and self._two_classes:
             self._govern(now, effects)
@@ -481,7 +482,7 @@ class Gossip(Voter):
             self._urgent[self._partner(now)] = None
 
     def _partner(self, now: float) -> int:
-        """Whom to exchange with: anybody; of first-class citizens, every other time one of them. Mostly the living."""
+        """The next exchange's partner, mostly a living one. First-class members ask their own class half the time."""
         me, pool = self._settings.me, range(self._settings.size)
         if self._two_classes and me in self._electors and self._rng.random() < 0.5:
             among = [place for place in self._electors if place != me]
@@ -495,13 +496,13 @@ class Gossip(Voter):
         return chosen if chosen != me else (me + 1) % self._settings.size
 
     def _declare(self, now: float) -> None:
-        """Say afresh whom I favour, as of now."""
+        """Repeat whom I favour, as of now."""
         self._copies.set(HEARTBEAT, self._ballot.declare(now))
 
     # The favourite
 
     def _favour(self, now: float) -> None:
-        """Choose another favourite, if the one I have will not do and I am free."""
+        """Choose another favourite, if the present one will not do and I am free."""
         ballot = self._ballot
         if (ballot.favourite is not None and self._steady) or not ballot.is_free(now):
             return
@@ -516,7 +517,7 @@ class Gossip(Voter):
         self._is_news = True
 
     def _sticks(self, now: float) -> bool:
-        """Whether my favourite lives and would lead."""
+        """Whether my favourite is alive and would lead."""
         if self._ballot.favourite is None:
             return True
         place, life = self._ballot.favourite
@@ -532,14 +533,14 @@ class Gossip(Voter):
         )
 
     def _choose(self, now: float) -> tuple[int, int] | None:
-        """The leader, if there is one; whom the last one named; or the candidate with the highest uuid, those that were
-        drained behind all others."""
+        """The leader, if there is one; or the member that the last leader named; or the candidate with the highest
+        uuid, with the drained ones behind all others."""
         held, favourite = self._copies.get, self.favourite
         if self._settings.me not in self._electors or not (candidates := self._candidates(now)):
             return None
         named, said = NOBODY, self._ballot.triplet
-        # A name counts if it ends the lead that I declared last, not one before it: of two members that each favour the
-        # other, one of which once named the other, both would change over, and back, and so on for ever.
+        # A name counts if it ends the lead that I declared last, and not an earlier one. Take two members that favour
+        # each other, one of which once named the other: both would change over, and back, and so on forever.
         floor = held(favourite, FLOOR) if favourite is not None else None
         if floor and len(floor) == 2 and said is not None and said.bound <= floor[0] and floor[1] != favourite:
             named = floor[1]
@@ -552,7 +553,7 @@ class Gossip(Voter):
         return best, self._copies.lives[best]
 
     def _candidates(self, now: float) -> list[int]:
-        """Those who would lead, also as the last choice."""
+        """The members that would lead, including those that are a last choice."""
         me, awake, held = self._settings.me, now - self._slept, self._copies.get
         return [
             place
@@ -562,14 +563,14 @@ class Gossip(Voter):
         ]
 
     def _leads(self, place: int) -> int:
-        """The term under which it says that it leads; 0 if it does not."""
+        """The term under which this member says that it leads; 0 if it does not."""
         leads = self._copies.get(place, LEADS)
         return leads[0] if leads else 0
 
     # Leading
 
     def _lead(self, now: float, effects: list[PeerEffect]) -> None:
-        """Am I the leader?"""
+        """Check whether I am the leader."""
         ballot = self._ballot
         before, acted, said = ballot.lead_term, ballot.acting, ballot.triplet
         ballot.lead(now, would=self._copies.get(self._settings.me, READY) is not None, fresh=self._steady)
@@ -580,7 +581,7 @@ class Gossip(Voter):
         if before is None:
             self._given.clear()
             self._was_named = self._is_heir() or (self._was_named and self._last_leader == self._settings.me)
-            if self._named != NOBODY:  # That was another lead's end.
+            if self._named != NOBODY:  # It belonged to the end of another lead.
                 self._named = NOBODY
                 self._raise_floor(ballot.floor)
             self._keep(effects)
@@ -606,7 +607,7 @@ class Gossip(Voter):
             self._tell_end(now, reason)
 
     def _tell_end(self, now: float, reason: str) -> None:
-        """I lead no more."""
+        """Announce that I no longer lead."""
         peers, me = self._settings.peers, self._settings.me
         self._reason, self._lost_by = reason, reason.replace("this member", peers[me])
         self.transitions["follower", ENDS[reason]] += 1
@@ -622,7 +623,7 @@ class Gossip(Voter):
         self._copies.set(FLOOR, (self._ballot.floor, self._named))
 
     def _tell_voters(self) -> None:
-        """There is news of me that my voters wait for."""
+        """Send news to the voters that wait for it."""
         others = sorted(place for place in self._ballot.supports if place != self._settings.me)
         for place in others if len(others) <= URGENT_MAX else self._rng.sample(others, URGENT_MAX):
             self._urgent[place] = None
@@ -636,7 +637,7 @@ class Gossip(Voter):
             self._copies.delete(READY)
             self._end_lead(now, GAVE)
         if self._closing:
-            # The process ends: a voter that hears this waits for nothing, whatever it declares in the meantime.
+            # The process ends: a voter that hears this need not wait, whatever it declares in the meantime.
             self._copies.delete(READY)
             if self._ballot.floor < ON_NONE and now >= self._ballot.told_until:
                 self._raise_floor(ON_NONE)
@@ -686,7 +687,7 @@ class Gossip(Voter):
     # The electorate
 
     def _govern(self, now: float, effects: list[PeerEffect]) -> None:
-        """Replace dead first-class citizens, over a joint electorate."""
+        """Replace dead first-class citizens through a joint electorate."""
         ballot, awake = self._ballot, now - self._slept
         mine = ballot.electorate
         if mine.is_joint:
@@ -712,14 +713,14 @@ class Gossip(Voter):
         self._tell_voters()
 
     def _take_over(self, value: tuple[int, ...] | None) -> None:
-        """Somebody published an electorate."""
+        """Take an electorate that some member published."""
         if value and len(value) >= 4 and max(value[:2]) < COUNT_MAX:
             electorate = Electorate.of(value)
             if electorate.old and electorate.new and {*electorate.old, *electorate.new} <= self._rank.keys():
                 self._ballot.take_over(electorate)
 
     def _publish_electorate(self) -> None:
-        """Say it before a heartbeat names it, so that nobody has the heartbeat without it."""
+        """Publish the electorate before a heartbeat names it, so that no member has the heartbeat without it."""
         value = self._ballot.electorate.flat
         if self._two_classes and self._copies.get(self._settings.me, ELECTORATE) != value:
             self._copies.set(ELECTORATE, value)
@@ -728,7 +729,7 @@ class Gossip(Voter):
     # Helpers
 
     def _begin_another_life(self, now: float, effects: list[PeerEffect]) -> None:
-        """Others remember a later life of mine than I do: my disk was lost. This life's words are lost on them."""
+        """Others know a later life of mine than I do: my disk was lost. They ignore this life's messages."""
         later = self._copies.outlived
         self._end_lead(now, OUTLIVED)
         self._ballot.begin(incarnation_after(later, self._rng.getrandbits(16)), now)
@@ -739,7 +740,7 @@ class Gossip(Voter):
     def _keep(self, effects: list[PeerEffect]) -> None:
         ballot = self._ballot
         electorate = ballot.electorate.flat if self._two_classes else ()
-        # Whoever has a favourite owes nothing of an older life any more.
+        # A member with a favourite owes nothing of an older life any longer.
         wait = max(self._owed, self._settings.wait) if ballot.favourite is None else self._settings.wait
         memory = _Memory(ballot.life, ballot.term, electorate, wait, self.drained, self._voters_mark)
         effects.append(Keep(encode(memory)))
@@ -749,5 +750,5 @@ def _decode_memory(memory: bytes) -> _Memory:
     try:
         return _memory.decode(memory)
     except MsgspecError:
-        # As if it was lost: whoever heard of me knows my older lives.
+        # As if it was lost: every peer that heard of me knows my older lives.
         return _Memory(0, 0)

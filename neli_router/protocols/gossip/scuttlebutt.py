@@ -1,29 +1,29 @@
-"""Scuttlebutt: every member keeps a copy of what every member says of itself, and members bring each other up to date.
+"""Scuttlebutt: every member keeps a copy of every member's state, and members bring each other up to date.
 
     a (asks b)                                    b
     |--- Syn: a digest, how far a's copies go ---->|
     |<-- Ack: what a lacks, and how far b's go ----|      of those of which a has more
     |--- Rest: what b lacks ---------------------->|
 
-A member's *state* is a few keys with values. It alone changes it, and each change has the next *version*. A copy is as
-good as the highest version in it: it holds each key as it was then, or newer. To keep that true, changes of one state
-travel in the order of their versions, and a *piece* of a delta says after which version it begins. A receiver whose
-copy ends before that (it was restarted while the answer was on its way) does not take the piece, or it would believe
-to have what it never got.
+A member's *state* is a few keys with values. Only the member itself changes its state, and each change gets the next
+*version*. A copy is as good as the highest version in it: it holds each key as of that version, or newer. To keep this
+true, changes of one state travel in the order of their versions, and a *piece* of a delta says after which version it
+begins. A receiver whose copy ends before that (it was restarted while the answer was on its way) rejects the piece.
+Otherwise it would believe that it has changes that it never got.
 
-*Each state belongs to a life.* A process that starts anew begins a new state under a higher `incarnation`, and nothing
-of the old one is mixed into it. Incarnations count starts, by what is kept on disk, and end in two drawn bytes, which
-tell apart two lives that both lost their disk. A member that hears of a later life of itself (it lost its disk) says
-so in `outlived`, and must begin another.
+*Each state belongs to a life.* A restarted process begins a new state under a higher `incarnation`, and nothing of the
+old state is mixed into it. Incarnations count starts, with the count kept on disk. They end in two random bytes, which
+distinguish two lives that both lost their disk. A member that hears of a later life of itself (it lost its disk)
+reports this in `outlived`, and must begin another life.
 
-*Nothing is longer than a datagram.* If a digest does not fit, it is of some places, and the next one is of those that
-follow. If a delta does not fit, the states that the receiver is furthest behind with go first, and the others wait for
-another round: they are further behind then.
+*Nothing is longer than a datagram.* If a digest does not fit, it covers some places, and the next digest covers those
+that follow. If a delta does not fit, the states furthest behind at the receiver go first. The others wait for another
+round, and are further behind then.
 
-*A deletion leaves a tombstone,* which travels like a value, and stays for as long as the life whose state it is in.
-Elsewhere it is forgotten after a grace, as a state there may have any number of keys. Here it has a few, each with one
-tombstone at most. And it is easy to forget too much: a copy that was made anew, without the tombstone, and one that
-still has the key would tell each other that they are alike.
+*A deletion leaves a tombstone,* which travels like a value, and stays as long as the life that its state belongs to.
+Other systems drop tombstones after a grace period, because a state there may have any number of keys. Here a state has
+a few keys, each with one tombstone at most. Dropping tombstones is also risky: a copy made from scratch without the
+tombstone, and one that still has the key, would report to each other that they are equal.
 
 Values are flat tuples of whole numbers: they are small, they cannot change, and msgspec checks and packs them in C.
 """
@@ -53,26 +53,26 @@ __all__ = [
 DRAWN_BITS = 16
 
 PIECES_MIN = 8
-"""So many pieces are tried at least, however long the last ones were: the next ones may be shorter."""
+"""Always try at least this many pieces, however long the last ones were: the next ones may be shorter."""
 
 NO_KEY = -1
-"""What changed last in a state that nothing was ever in."""
+"""The last changed key of a state that was always empty."""
 
 NEVER_HEARD = 1 << 62
-"""How far behind a copy of another life is: further than any copy of this one."""
+"""How far behind a copy of another life counts: further than any copy of this life."""
 
 Value = tuple[int, ...]
 Update = tuple[int, int, Value | None]
 """Key, version, value; None is a tombstone."""
 Latest = tuple[int, int, int, Value | None]
-"""Incarnation, and what changed last in its state: key, version, value."""
+"""Incarnation, and the last change of its state: key, version, value."""
 Piece = tuple[int, int, Latest, tuple[Update, ...]]
-"""Place, after which version it begins, what changed last, and all that changed before that, in the order of versions.
-That is nearly always nothing: so the latest is kept and passed on as it came."""
+"""Place, the version after which it begins, the last change, and all earlier changes, in the order of versions. There
+are nearly always none: so the latest is kept and passed on as it came."""
 Want = tuple[int, int]
 """Place, and the version that my copy ends with."""
 Refresh = Callable[[int, int, int, Value | None], Update]
-"""Place, key, version, value -> what to pass on."""
+"""Place, key, version, value -> the update to pass on."""
 
 
 class Syn(Struct, frozen=True, array_like=True, tag=0):
@@ -84,7 +84,7 @@ class Syn(Struct, frozen=True, array_like=True, tag=0):
 
 
 class Ack(Struct, frozen=True, array_like=True, tag=1):
-    """You lack these `pieces`; I lack what you have of these."""
+    """You lack these `pieces`; I lack yours of these."""
 
     mark: int
     pieces: list[Piece]
@@ -108,34 +108,34 @@ def incarnation_after(last: int, drawn: int) -> int:
 
 
 class Scuttlebutt:
-    """One member's copies of all states. `mark` is the same for all members that may hear each other."""
+    """One member's copies of all states. Members may hear each other only if they have the same `mark`."""
 
     def __init__(self, size: int, me: int, incarnation: int, *, mark: int) -> None:
         self.lives, self.versions = [0] * size, [0] * size
-        """How far my copies go: of each place the incarnation, and the version."""
+        """How far my copies go: the incarnation and the version for each place."""
         self._latest: list[Latest] = [(0, NO_KEY, 0, None)] * size
         self._older: list[dict[int, Update]] = [{} for _ in range(size)]
-        """Of each place all that changed before, in the order of versions: what changed lately is found at the end."""
+        """For each place, all earlier changes, in the order of versions: recent changes are found at the end."""
         self._before = [0] * size
-        """The highest version of these."""
+        """The highest version of these earlier changes."""
         self.outlived = 0
-        """The incarnation of a later life of mine, if somebody has heard of one."""
+        """The incarnation of a later life of mine, if some member has heard of one."""
         self._me, self._mark = me, mark
         self.is_foreign = False
-        """Whether the message that was decoded last has another mark."""
+        """Whether the message decoded last has another mark."""
         self._first = 0
         self._room = size
         self._piece_bytes = 1
-        """How long a piece was in the last message: more than fit by that would be made in vain."""
+        """The size of a piece in the last message: more pieces than fit at this size would be built for nothing."""
         self.begin(incarnation)
 
     def begin(self, incarnation: int) -> None:
-        """A new life of mine: nothing of the older one's state is in it."""
+        """A new life of mine, with nothing of the older one's state."""
         self._begin(self._me, incarnation)
         self.outlived = 0
 
     def get(self, place: int, key: int) -> Value | None:
-        """What my copy of this place's state has there."""
+        """The value of this key in my copy of this place's state."""
         latest = self._latest[place]
         if key == latest[1]:
             return latest[3]
@@ -146,14 +146,14 @@ class Scuttlebutt:
         self._put(self._me, key, self.versions[self._me] + 1, value)
 
     def delete(self, key: int) -> None:
-        """Take a key out of my own state; nothing happens if it is not in it."""
+        """Delete a key from my own state; do nothing if it is not there."""
         if self.get(self._me, key) is not None:
             self._put(self._me, key, self.versions[self._me] + 1, None)
 
     # Messages
 
     def decode(self, body: bytes) -> Syn | Ack | Rest | None:
-        """None is what cannot be read, or comes from a member that was told otherwise than this one."""
+        """None for a body that cannot be read, or that comes from a member with another mark."""
         self.is_foreign = False
         try:
             message = _decoder.decode(body)
@@ -177,9 +177,9 @@ class Scuttlebutt:
             self._room = min(self._room - 1, (last - first) * BODY_MAX // len(body))
 
     def answer(self, syn: Syn, refresh: Refresh | None = None) -> bytes | None:
-        """What the asker lacks, and what I lack; None if our copies are alike."""
+        """The pieces that the asker lacks, and my own wants; None if our copies are equal."""
         behind, wants = self._compare(syn)
-        most = BODY_MAX // 3  # Of bytes: more could not be brought in one Rest, and would keep the pieces out.
+        most = BODY_MAX // 3  # In bytes: more could not be delivered in one Rest, and would displace the pieces.
         while (length := len(_encode(wants))) > most:
             wants = wants[: len(wants) * most // length - 1]
         if not behind and not wants:
@@ -187,7 +187,7 @@ class Scuttlebutt:
         return self._fit(lambda pieces: Ack(self._mark, pieces, wants), behind, refresh, used=length)
 
     def rest(self, wants: Sequence[Want], refresh: Refresh | None = None) -> bytes | None:
-        """What the other one lacks; None if there is nothing."""
+        """The pieces that the other member lacks; None if it lacks nothing."""
         size, versions = len(self.lives), self.versions
         asked = [
             (place, after) for place, after in wants[: self._most()] if 0 <= place < size and after < versions[place]
@@ -195,13 +195,15 @@ class Scuttlebutt:
         return self._fit(lambda pieces: Rest(self._mark, pieces), asked, refresh) if asked else None
 
     def farewell(self) -> bytes:
-        """All of my own state, for one who need not have asked."""
+        """All of my own state, for a member that need not have asked."""
         return self._fit(lambda pieces: Rest(self._mark, pieces), [(self._me, 0)], None)
 
     def take(self, pieces: Iterable[Piece], usual: int) -> tuple[dict[int, Value | None], list[int]]:
-        """Bring my copies up to date. Returns what the key `usual` has now where nothing else changed, and the places
-        where more did. A place of which there are two pieces may be in both. One that begins after 0 adds to what I
-        had."""
+        """Bring my copies up to date. Return the present value of the key `usual` for each place where nothing else
+        changed, and the places where more changed. A place with two pieces may be in both.
+
+        A piece that begins after 0 adds to my copy.
+        """
         renewed, changed = dict[int, Value | None](), list[int]()
         lives, versions, kept = self.lives, self.versions, self._latest
         size, me = len(lives), self._me
@@ -218,7 +220,7 @@ class Scuttlebutt:
                 self._begin(place, incarnation)
             elif version <= (mine := versions[place]) or after > mine:
                 continue
-            if not earlier and key == usual and key == kept[place][1]:  # As it is nearly always.
+            if not earlier and key == usual and key == kept[place][1]:  # The usual case.
                 versions[place], kept[place], renewed[place] = version, latest, value
                 continue
             for update in earlier:
@@ -243,12 +245,12 @@ class Scuttlebutt:
         self._latest[place], self.versions[place] = (incarnation, key, version, value), version
 
     def _look(self, incarnation: int, version: int) -> None:
-        """Somebody has this of me."""
+        """Some member has this copy of my state."""
         if incarnation < COUNT_MAX and (incarnation, version) > (self.lives[self._me], self.versions[self._me]):
             self.outlived = max(self.outlived, incarnation)
 
     def _compare(self, syn: Syn) -> tuple[list[Want], list[Want]]:
-        """Place and version of the copy: the asker's and mine, those first that are furthest behind."""
+        """Place and version of the copy, of the asker's and of mine, with those that are furthest behind first."""
         first, last = syn.first, syn.first + len(syn.digest) // 2
         if first < 0 or last > len(self.lives):
             return [], []
@@ -267,11 +269,11 @@ class Scuttlebutt:
         return [(first + i, theirs[i]) for i in order[: -1 - self._most() : -1] if ahead[i] > 0], wants
 
     def _most(self, used: int = 0) -> int:
-        """How many pieces are worth a try beside `used` bytes."""
+        """How many pieces are worth trying after `used` bytes."""
         return max(PIECES_MIN, (BODY_MAX - used) // self._piece_bytes)
 
     def _pieces(self, asked: Sequence[Want], refresh: Refresh | None) -> list[Piece]:
-        """Of places that are there, and of which I have more."""
+        """The pieces of existing places, of which I have more."""
         kept, before = self._latest, self._before
         if refresh is None:
             return [
@@ -289,7 +291,7 @@ class Scuttlebutt:
         return pieces
 
     def _since(self, place: int, version: int) -> tuple[Update, ...]:
-        """What changed after `version`, and before what changed last."""
+        """The changes after `version`, without the last change."""
         changed: list[Update] = []
         for update in reversed(self._older[place].values()):
             if update[1] <= version:
@@ -305,7 +307,7 @@ class Scuttlebutt:
         *,
         used: int = 0,
     ) -> bytes:
-        """The message with as much of what is asked as a datagram holds beside `used` bytes, the first ones first."""
+        """The message with as many pieces, from the first one asked for, as a datagram holds after `used` bytes."""
         pieces = self._pieces(asked[: self._most(used)], refresh)
         while len(body := _encode(message(pieces))) > BODY_MAX:
             if len(pieces) > 1:
@@ -315,7 +317,7 @@ class Scuttlebutt:
                 *sooner, last = earlier[: (len(earlier) + 1) // 2]
                 pieces = [(place, after, (incarnation, *last), tuple(sooner))]
             else:
-                pieces = []  # It has no room beside what I want. In a Rest it has.
+                pieces = []  # They do not fit next to my wants. A Rest has room.
         if pieces:
             self._piece_bytes = (len(body) - used) // len(pieces)
         return body

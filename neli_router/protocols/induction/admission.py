@@ -1,18 +1,19 @@
 """Admission: how a member introduces itself, and when it is turned away.
 
-the ledger has no Genesis ------> genesis()      the first to be appended counts, the others compare theirs with it
-other settings or another fold -> mismatch()     refused, with both spelled out
+the ledger has no Genesis ------> genesis()      the first one appended counts; the others compare theirs with it
+other settings or another fold -> mismatch()     refused; the error names both sides
 a seat is wanted ---------------> join()
 a newer Join under my name -----> replaced()     the newer wins; the older does not come back to fight
-a Certify of me, who lives -----> miscertified() others lead what I led: its writer must be found before I come back
-a member of my name lives ------> NameWatch      a newcomer gives up, unless it was told to replace it
+a Certify of me while I live ---> miscertified() others lead what I led: its writer must be found before I come back
+a member with my name lives ----> NameWatch      a newcomer gives up, unless it is configured to replace that member
 
-Two processes of one name, each started again whenever it ends, would replace each other for ever, and between two lives
-each owes a wait: the partitions of that name would hardly ever be led. So a newcomer listens while it waits.
+Two processes with the same name, each restarted whenever it ends, would replace each other forever. Each of them owes a
+wait when it starts, so the partitions of that name would hardly ever be led. So a newcomer listens while it waits.
 
-A member of its name may have died just now, to be followed by this very newcomer, and its last Beats may still be on
-their way. They say how far their writer had read. One that had read a record which was appended after the newcomer had
-started cannot be by a process that was dead by then. Two such Beats prove that it lives: after one, it may be ending.
+A member with the newcomer's name may have died a moment ago, and the newcomer may be its restart. The dead member's
+last Beats may still be in flight. Each Beat says how far its writer had read. If the writer had read a record that was
+appended after the newcomer started, the writer was alive after that. Two such Beats prove that the member lives; after
+only one, it may still be shutting down.
 """
 
 from math import inf
@@ -25,13 +26,14 @@ from neli_router.protocols.protocol import Notice, Settings
 __all__ = ["NameWatch", "genesis", "join", "miscertified", "mismatch", "replaced", "unknown_version"]
 
 PROOFS = 2
-"""Beats that prove that a member of the same name lives. With more, a newcomer's wait may be over before the last."""
+"""How many Beats prove that a member with the same name lives. If it were more, a newcomer's wait could end before the
+last of them arrives."""
 
 
 def genesis(settings: Settings, by: str, base: int, at: int) -> Genesis:
-    """The record that founds a group; `at` is how far the ledger was read without finding one.
+    """The record that founds a group; `at` is how far the ledger was read without finding a Genesis.
 
-    `base` is the wall clock, which is above every term of a ledger before this one, if the clocks were right.
+    `base` is the wall clock. If the clocks were right, it is above every term of any earlier ledger.
     """
     return Genesis(
         by=by,
@@ -45,7 +47,7 @@ def genesis(settings: Settings, by: str, base: int, at: int) -> Genesis:
 
 
 def join(settings: Settings, by: str, at: int, witness: str) -> Join:
-    """The record that asks for a seat, for a process that `witness` watches; empty for none."""
+    """The record that asks for a seat. `witness` names the witness that watches this process; empty for none."""
     return Join(
         by=by,
         name=settings.name,
@@ -94,7 +96,7 @@ def unknown_version(state: State) -> GroupMismatch | None:
 
 
 class NameWatch:
-    """A newcomer's: whether a member that lives has its name."""
+    """A newcomer's check: does a live member have its name?"""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -102,7 +104,7 @@ class NameWatch:
         self._heard_of, self._proofs = "", 0
 
     def begin(self, at: int) -> None:
-        """All records below `at` were read, and that is all there was after this process had started."""
+        """All records below `at` were read: everything that the ledger held when this process had started."""
         self._since, self._proofs = at, 0
 
     def read(self, beat: Beat, state: State) -> None:
@@ -113,7 +115,7 @@ class NameWatch:
         self._heard_of = beat.by
 
     def verdict(self, state: State) -> NameTaken | Notice | None:
-        """Now that the newcomer would join: why it must not, or the member that it replaces."""
+        """Called when the newcomer is about to join: why it must not, or which member it replaces."""
         seat = state.seats.get(self._heard_of)
         if seat is None or self._proofs < PROOFS:
             return None
@@ -133,7 +135,7 @@ def _where(seat: Seat) -> str:
 
 
 def replaced(settings: Settings, address: str) -> Replaced:
-    """Why this member must end: a process that is reached at `address` took its name."""
+    """Why this member must end: a process at `address` took its name."""
     where = f" from {address}" if address else ""
     return Replaced(
         f"this member was to be the only one called {settings.name!r}",
@@ -143,7 +145,7 @@ def replaced(settings: Settings, address: str) -> Replaced:
 
 
 def miscertified(settings: Settings, state: State, record: Certify) -> Miscertified:
-    """Why this member must end: `record` says that its process has, and others take over at once."""
+    """Why this member must end: `record` says that its process has ended, and others take over immediately."""
     seat = state.seats.get(record.by)
     writer = repr(record.by) if seat is None else f"the member {seat.name!r}{seat.address and f' at {seat.address}'}"
     return Miscertified(

@@ -4,15 +4,15 @@
         ^                                                                    |
         '----------------------- a Beat of mine came back -------------------'
 
-A member that can write and not read must not keep partitions that it cannot serve. So it falls silent and lets the
-others expire it. When a ledger comes back after an outage, all members are silent, and the first one that is heard must
-not find the others so. Therefore a member that reads again after a gap beats at once, and has a lease from then on to
-hear itself: one that falls silent just after the outage would look as if it had died in it. A member that merely reads
-late has no gap, and gets no second chance by it.
+A member that can write but not read must not keep partitions that it cannot serve. So it falls silent and lets the
+others expire it. After a ledger outage all members are silent, and the first member that is heard again must not see
+the others as silent. Therefore a member that reads again after a gap beats immediately and then has one lease to hear
+itself: if it fell silent just after the outage, it would look as if it had died during it. A member that merely reads
+late has no gap, and gets no such second chance.
 
-It also remembers the Beats that are on their way. A Beat proves a lease because it was sent before it was read, and
-only its sender knows when that was. So one counts as come back if it is, in every field, one that was sent: a line in
-this member's name that another process wrote proves nothing, whatever time it bears.
+The schedule also remembers the Beats in flight. A Beat proves a lease because it was sent before it was read, and only
+its sender knows when it was sent. So a Beat counts as come back only if it equals, in every field, one that this member
+sent: a line that another process wrote in this member's name proves nothing, whatever time it carries.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ PROBE_LEASES = 2
 """Probing less often finds a healed ledger later; probing more often keeps a deaf member among the living longer."""
 
 IN_FLIGHT_MAX = 1024
-"""Beats remembered that have not come back: far more than one sends in a lease, after which none proves anything."""
+"""How many Beats in flight to remember: far more than a member sends in a lease, after which a Beat proves nothing."""
 
 
 class BeatSchedule:
@@ -41,7 +41,8 @@ class BeatSchedule:
         self._read_at = -inf
         self._away = False
         self.silent = False
-        """Whether a lease has passed without a Beat of mine coming back: none of my records may, so few are sent."""
+        """Whether a lease has passed without a Beat of mine coming back. My other records may not come back either, so
+        few are sent."""
         self._at_once = False
         self._in_flight: deque[Beat] = deque(maxlen=IN_FLIGHT_MAX)
 
@@ -54,7 +55,7 @@ class BeatSchedule:
         self.at_once()
 
     def at_once(self) -> None:
-        """Beat at the next opportunity: another member waits to hear it, or this one does."""
+        """Beat at the next opportunity: another member, or this one, waits to hear it."""
         self._at_once = True
 
     def away(self) -> None:
@@ -62,7 +63,7 @@ class BeatSchedule:
         self._away = True
 
     def read(self, anything: bool, now: float) -> None:
-        """The ledger was read, and held `anything` new or nothing."""
+        """The ledger was read; `anything` says whether it held something new."""
         after_a_gap = anything and now >= self._read_at + self._settings.lease / 2
         if self._away or after_a_gap:
             if self.silent:
@@ -79,14 +80,14 @@ class BeatSchedule:
         return self._sent_at + (PROBE_LEASES * self._settings.lease if self.silent else self._settings.beat_every)
 
     def sent(self, beat: Beat, now: float) -> None:
-        """Each is remembered from before it is given to the driver."""
+        """Remember `beat`; called before it is given to the driver."""
         self._sent_at, self._at_once = now, False
         self._in_flight.append(beat)
 
     def came_back(self, beat: Beat) -> bool:
-        """Whether I sent this very Beat, and none that I sent later came back before it."""
+        """Whether I sent exactly this Beat, and no later Beat of mine came back before it."""
         if beat not in self._in_flight:
             return False
         while self._in_flight.popleft() != beat:
-            pass  # Lost, or it comes later and proves less.
+            pass  # This Beat was lost, or it arrives later and proves less.
         return True

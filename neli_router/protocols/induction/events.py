@@ -1,4 +1,4 @@
-"""The ledger's side of induction: what a machine takes from its ledger and gives to it. `protocol` has the program's.
+"""The ledger's side of induction: what a machine takes from its ledger and gives to it. See `protocol` for the program.
 
     ledger --Read, Away, Restart, Acknowledged, Broken--> machine --Append, Trim, Recheck--> ledger
                      program --Wish: record this--------> machine
@@ -20,11 +20,11 @@ __all__ = ["Acknowledged", "Append", "Away", "Broken", "Effect", "Input", "Read"
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The next records of the ledger, None for one that cannot be decoded.
+    """The next records of the ledger; None stands for a record that cannot be decoded.
 
-    The time of the step is just *after* the read returned. With these records, all that the ledger held `age` seconds
-    ago has been read; `inf` if there is known to be more. A read need not be empty for that: where members beat all the
-    time, none ever is.
+    The time of the step is just *after* the read returned. With these records, everything that the ledger held `age`
+    seconds ago has been read; `inf` if there is known to be more. The read need not be empty for that: while members
+    beat, no read ever is.
     """
 
     entries: Sequence[tuple[int, Record | None]]
@@ -33,12 +33,12 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """The ledger could not be read. Not to be taken for silence."""
+    """The ledger could not be read. This does not mean that the members were silent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The ledger cannot be used any more, and trying again will not help."""
+    """The ledger can no longer be used, and trying again will not help."""
 
     error: NeliError
 
@@ -59,7 +59,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The program or its operator wants this recorded: a drain, a pin, a weight, a load, an upgrade, a certificate."""
+    """The program or its operator wants `record` appended: a drain, pin, weight, load, upgrade or certificate."""
 
     record: Record
 
@@ -77,14 +77,14 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """No member or reader that starts from now on needs the records below `before`."""
+    """Members and readers that start from now on do not need the records below `before`."""
 
     before: int
 
 
 @dataclass(frozen=True, slots=True)
 class Recheck:
-    """A record says that the ledger lost others: see whether what was read is still there."""
+    """A record says that the ledger lost others: check whether what was read is still there."""
 
 
 Effect = Append | Trim | Recheck | News

@@ -1,19 +1,18 @@
-"""Evidence: is what this reader read still there, at its place, with the same bytes?
+"""Evidence: are the records that this reader read still there, at their offsets, with the same bytes?
 
     read --remember--> the last EVIDENCE_MAX offsets, each with a hash of its bytes
                             |
-    a sign that the ledger lost records --begin--> read them once more --check--> all there: go on behind them
+    a sign that the ledger lost records --begin--> read them once more --check--> all there: go on after them
                                                                           '-----> one is not: LedgerRewound
 
 A record may say that the ledger lost others: a Beat whose writer had read further than the ledger goes, a second
-Genesis, a digest. But a record is a line that anyone may write who can write at all, and one that stops every reader
-would be a cheap way to stop a group. The ledger itself cannot be forged that way. So a reader that meets such a sign
-goes back, reads again what it had read, and compares. If all of it is there, this reader was told nothing that was
-lost, and it goes on.
+Genesis, a digest. But any writer can append such a line, and if one line could stop every reader, that would be a cheap
+way to stop a group. The ledger itself cannot be forged that way. So a reader that meets such a sign goes back, reads
+again what it had read, and compares. If everything is there, this reader has read nothing that was lost, and goes on.
 
-The last record alone would not do: a reader that read lost records may have read new ones behind them, before it met
-the first sign. So it remembers as many as it keeps digests of: a sign that is older than that is not understood anyway.
-The hash guards against accidents: who can put other bytes into the place of a record is no mere writer.
+Checking only the last record would not be enough: a reader of lost records may have read new ones after them, before it
+met the first sign. So it remembers as many records as it keeps digests: it could not interpret an older sign anyway.
+The hash guards against accidents: replacing the bytes of a record takes more than the right to write to the ledger.
 """
 
 from collections import deque
@@ -27,10 +26,10 @@ from neli_router.protocols.induction.trust import REMEDY, RING_MAX
 __all__ = ["EVIDENCE_MAX", "Evidence"]
 
 EVIDENCE_MAX = RING_MAX
-"""Records remembered. Fewer would not reach back to all that a digest may tell of; more take longer to read again."""
+"""Records remembered. Fewer would not cover every offset that a digest may refer to; more take longer to read again."""
 
 Entry = tuple[int, bytes]
-"""An offset, and the bytes that stood there."""
+"""An offset, and the bytes read there."""
 
 
 class Evidence:
@@ -45,11 +44,11 @@ class Evidence:
         return self._checked is not None
 
     def remember(self, entries: Sequence[Entry]) -> None:
-        """These were read."""
+        """`entries` were read."""
         self._remembered.extend((offset, _hash_of(payload)) for offset, payload in entries)
 
     def begin(self, start: int = 0) -> int | None:
-        """From which offset to read again, where nothing below `start` is retained; None if nothing was read."""
+        """The offset to read again from; None if nothing was read. The ledger retains nothing below `start`."""
         if not self._remembered:
             return None
         behind = self._remembered[-1][0] + 1

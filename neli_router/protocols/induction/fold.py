@@ -1,26 +1,27 @@
-"""The fold: the state that a prefix of the ledger stands for. All readers of one prefix have the same state.
+"""The fold: the state that a prefix of the ledger stands for. All readers of the same prefix have the same state.
 
     state x record x offset -> state
 
-    members    Join -> member -> Leave, Expire, Certify, or a Join under the same name -> departed, for ever
+    members    Join -> member -> Leave, Expire, Certify, or a Join under the same name -> departed, forever
                                             Certify of one that has not joined ------^
     partition  unowned --any change of members--> owner under term t --its own Handover(t)--> the target, term t'
                   ^                                 |
                   '---- the owner departs ----------'     (goes to its target in that very record)
 
-A *target* is the member that should own a partition, by the members, pins, drains, weights and loads at this offset; an
-*owner* is the member that owns it. A live owner keeps a partition until it says itself that it is done, so a change of
-targets takes nothing from a member that still works. Terms are `base` + the offset at which the ownership began:
-offsets only grow, so a later owner always has a higher term, and `base` carries that over to a ledger made anew.
+A *target* is the member that should own a partition, given the members, pins, drains, weights and loads at this offset;
+an *owner* is the member that owns it. A live owner keeps a partition until it says itself that it is done, so a change
+of targets takes nothing from a member that still works. A term is `base` + the offset at which the ownership began:
+offsets only grow, so a later owner always has a higher term, and `base` carries this over to a recreated ledger.
 
 **Bounds.** A state has at most MEMBERS_MAX members: a Join beyond that is void, and its writer asks again later. It has
-drains, and weights, for at most WISHES_MAX names. A wish about a member is always granted: it takes the place of the
-oldest about a name that is no member's. So neither a loop that joins nor one that drains random names can fill memory,
-or keep people from draining a member. And such a wish costs no new target: it can change none.
+drains, and weights, for at most WISHES_MAX names each. A wish about a member is always granted: in a full table, it
+replaces the oldest wish about a name that no member has. So a loop that joins, or one that drains random names, cannot
+fill memory or keep people from draining a member. A wish about a name without a member does not compute new targets,
+since it cannot change any.
 
-The fold knows no time and asks no other process. It does not matter to it whether a suspicion is true, whether a
-handover was wise, or how late a record arrived. A state is a value that never changes, so any thread may have it as it
-is. Its digest is the exclusive-or of a hash of each fact, so that a Beat costs two hashes, not one of the whole.
+The fold knows no time and asks no other process. To the fold it does not matter whether a suspicion is true, whether a
+handover was wise, or how late a record arrived. A state is an immutable value, so threads can share it without copying.
+Its digest is the exclusive-or of the hashes of all facts, so a Beat costs two hashes and not a hash of the whole state.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,17 +55,17 @@ from neli_router.protocols.induction.records import (
 __all__ = ["DEPARTED_MAX", "FOLD_VERSIONS", "MEMBERS_MAX", "WISHES_MAX", "Assign", "State", "fold"]
 
 FOLD_VERSIONS = (1, 1)
-"""The oldest and the newest fold that this code computes. It covers the assignment, too: see ASSIGNMENT_VERSION."""
+"""The oldest and the newest fold that this code computes. It includes the assignment: see ASSIGNMENT_VERSION."""
 
 DEPARTED_MAX = 64
-"""Departed incarnations that are remembered, so that a Join still in flight brings none of them back. A larger number
-costs room in every snapshot; a smaller one lets a Join that was delayed for longer take a seat until it is expired."""
+"""How many departed incarnations to remember, so that a Join still in flight does not bring one back. A larger number
+costs space in every snapshot; a smaller one lets a Join that was delayed for longer take a seat until it is expired."""
 
 MEMBERS_MAX = 1024
-"""More would make each change of members slower for all, each being a new target for all partitions."""
+"""More members would make each change of members slower for all, because it computes all targets again."""
 
 WISHES_MAX = MEMBERS_MAX
-"""The most names with a drain, or with a weight of their own. Fewer than members could not all be drained."""
+"""The most names with a drain, or with a weight of their own. With a lower limit, not all members could be drained."""
 
 Assign = Callable[..., tuple[str | None, ...]]
 Key = TypeVar("Key")
@@ -72,7 +73,7 @@ Value = TypeVar("Value")
 
 
 class State(Struct, frozen=True, kw_only=True):
-    """All that the records below `at` say. The mappings are never changed in place."""
+    """Everything that the records below `at` say. The mappings are never changed in place."""
 
     at: int = 0
     genesis: Genesis | None = None
@@ -92,14 +93,14 @@ class State(Struct, frozen=True, kw_only=True):
     digest: int = 0
 
     def holder(self, name: str) -> Seat | None:
-        """The member who is called `name`."""
+        """The member that is called `name`."""
         return next((seat for seat in self.seats.values() if seat.name == name), None)
 
 
 def fold(state: State, offset: int, record: Record | None, assign: Assign = assign) -> State:
-    """The state after `record` at `offset`; None stands for bytes that are no record."""
+    """The state after `record` at `offset`; None stands for bytes that cannot be decoded."""
     at = offset + 1
-    if type(record) is Beat:  # Nearly all records: two hashes and no table.
+    if type(record) is Beat:  # Nearly all records are Beats: two hashes, and no comparison of tables.
         last_beat = state.last_beats.get(record.by)
         if last_beat is None:
             return replace(state, at=at)  # A Beat in flight when its writer departed brings no member back.
@@ -142,7 +143,7 @@ def _apply(state: State, offset: int, record: Record, assign: Assign) -> State:
         case Certify() if record.incarnation in state.seats:
             return _depart(state, offset, record.incarnation, assign)
         case Certify() if record.incarnation not in state.departed:
-            # Its Join may come behind this: only the records of one writer keep their order.
+            # Its Join may come after this: only the records of one writer keep their order.
             return replace(state, departed=_with_departed(state, record.incarnation))
         case Handover(by) if _owns(state, by, record.partition, record.term):
             return _give(state, offset, record.partition)
@@ -163,7 +164,7 @@ def _join(state: State, offset: int, record: Join, assign: Assign) -> State:
     if not record.versions[0] <= state.version <= record.versions[1]:
         return state
     if record.at > offset:
-        return state  # The writer had read records that this ledger lost: it may have died since, and been followed.
+        return state  # The writer had read records that this ledger lost: it may have died since and been replaced.
     older = state.holder(record.name)
     if older is not None and older.joined >= record.at:
         return state  # The writer had not read the Join that it would replace: it may be the older of the two.
@@ -174,7 +175,7 @@ def _join(state: State, offset: int, record: Join, assign: Assign) -> State:
     )
     kept = state.owners
     if older is not None:
-        # The successor under the same name is assigned what its older self had, as if it had it already.
+        # The successor under the same name is assigned what its older self had, as if it already owned it.
         kept = tuple(record.by if owner == older.incarnation else owner for owner in kept)
         state = _unseat(state, older.incarnation)
     state = replace(
@@ -205,7 +206,7 @@ def _with_departed(state: State, incarnation: str) -> tuple[str, ...]:
 
 
 def _retarget(state: State, offset: int, kept: Sequence[str | None], assign: Assign) -> State:
-    """New targets, and with them new owners for all that has none."""
+    """Compute new targets, which become the owners of all partitions without one."""
     candidates = [
         Candidate(seat.incarnation, seat.name, state.weights.get(seat.name, seat.weight), seat.zone)
         for seat in state.seats.values()
@@ -224,8 +225,8 @@ def _owns(state: State, by: str, partition: int, term: int) -> bool:
 
 
 def _give(state: State, offset: int, partition: int) -> State:
-    # To the target at this record, even if that is the old owner again: its Handover is final, so without a new term
-    # a Handover that crossed a change of targets would leave the partition with a member that may never act for it.
+    # The partition goes to the target at this record, even if that is the old owner again. A Handover is final, so if
+    # one crossed a change of targets, then without a new term the owner could never act for the partition.
     owners, terms = list(state.owners), list(state.terms)
     owners[partition], terms[partition] = state.targets[partition], _term(state, offset)
     return replace(state, owners=tuple(owners), terms=tuple(terms))
@@ -256,7 +257,7 @@ def _wish(state: State, offset: int, record: Drain | Undrain | Pin | Unpin | Wei
 
 
 def _with(state: State, wishes: dict[str, int], name: str, value: int) -> dict[str, int]:
-    """`wishes` with one more; in place of the oldest about a name that is no member's, if there are enough."""
+    """`wishes` with one more. If they are full, it replaces the oldest one about a name that no member has."""
     if name in wishes or len(wishes) < WISHES_MAX:
         return {**wishes, name: value}
     names = {seat.name for seat in state.seats.values()}
@@ -265,7 +266,7 @@ def _with(state: State, wishes: dict[str, int], name: str, value: int) -> dict[s
 
 
 def _concerns_members(state: State, record: Drain | Undrain | Pin | Unpin | Weigh | Load) -> bool:
-    """Whether a wish can change a target: one about a name that no member has waits for that member to join."""
+    """Whether a wish can change a target: a wish about a name that no member has waits for that member to join."""
     match record:
         case Load():
             return True

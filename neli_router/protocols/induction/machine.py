@@ -1,15 +1,16 @@
 """Induction: leadership induced by one shared ledger, for one member.
 
-    READING --at the tip--> FOUNDING --a Genesis was read--> WAITING --has waited, or there is no member --> JOINING
+    READING --at the tip--> FOUNDING --a Genesis was read--> WAITING --has waited, or no member exists ----> JOINING
                                                                 ^                                               |
                                    expired: a new incarnation --'-- MEMBER <--own Join was read-----------------'
                                                                       |
               STOPPED <--own Leave was read-- LEAVING <--Close--------'      (an error stops from anywhere)
 
-A member reads the ledger and folds it (`fold`). It keeps for which partitions it may act (`tenure`) and which of them
-its program knows of (`program_view`). It accuses members that are silent (`suspicion`), and watches whether the ledger
-can be trusted (`trust`). This module only decides which records to send, and when. Its decisions cannot make the
-group unsafe: fold and tenure alone say who may act. They are good when partitions move seldom, soon and once.
+A member reads the ledger and folds it (`fold`). It tracks for which partitions it may act (`tenure`) and which of them
+its program knows about (`program_view`). It accuses members that are silent (`suspicion`), and checks whether the
+ledger can be trusted (`trust`). This module only decides which records to send, and when. Its decisions cannot make the
+group unsafe: only fold and tenure determine who may act. The decisions are good if partitions move rarely, soon and
+once.
 """
 
 from collections.abc import Iterable
@@ -58,18 +59,18 @@ from neli_router.protocols.protocol import Close, Notice, Released, Settings, St
 __all__ = ["AUTHORS_MAX", "LIFE_LENGTH", "POWERLESS_TOLD_EVERY", "Induction", "Phase"]
 
 AUTHORS_MAX = 1024
-"""Names under which this process's own records stand: its incarnations, and those that wishes were recorded for. A
-confirmation that comes after so many other names would be taken for a lost record."""
+"""How many names of this process's own records to remember: its incarnations, and the names that wishes were recorded
+under. A confirmation that arrives after this many other names would be mistaken for a lost record."""
 
 LIFE_LENGTH = 12
-"""Digits of an incarnation that tell which life it belongs to: one member's of one process, from its start to its end.
-The rest counts its incarnations, in four digits, or more if it comes to that: so a witness that knows the life knows
-all of them, also those to come, and no two are alike."""
+"""How many digits of an incarnation identify its life: one member in one process, from start to end. The other digits,
+four or more if needed, count the incarnations. So a witness that knows the life knows all its incarnations, future ones
+too, and no two are equal."""
 
 POWERLESS_REMEDY = "find what makes the ledger slow, or give the group a longer lease: neli doctor says how long"
 
 POWERLESS_TOLD_EVERY = 600.0
-"""Seconds between two lines that say that this member cannot expire any other. It stays so until a person acts."""
+"""Seconds between two log lines saying that this member cannot expire others. This lasts until a person acts."""
 
 Phase = Enum("Phase", "READING FOUNDING WAITING JOINING MEMBER LEAVING STOPPED")
 
@@ -77,9 +78,9 @@ Phase = Enum("Phase", "READING FOUNDING WAITING JOINING MEMBER LEAVING STOPPED")
 class Induction:
     """One member's protocol. Not thread-safe. `now` is the host's clock just after the read that brought `state`.
 
-    `base` is the wall clock in microseconds; it is used only if this member must found the group. `life` are the first
-    LIFE_LENGTH digits of its incarnations, in hexadecimal, if a witness knows it by them; `witness` is what the Join
-    calls that one.
+    `base` is the wall clock in microseconds; it is used only if this member must found the group. `life` is the first
+    LIFE_LENGTH digits of its incarnations, in hexadecimal, if a witness knows the member by them; `witness` is the name
+    of that witness in the Join.
     """
 
     state: State
@@ -91,14 +92,14 @@ class Induction:
     _archive: Archive
     _namesakes: NameWatch
     _retry_at: float
-    """When to repeat what was sent and has not come back: a Genesis, Join, Handover or Leave."""
+    """When to repeat a Genesis, Join, Handover or Leave that was sent and has not come back."""
     _free_at: float
     """When the next wait on an owned partition ends."""
     _give_up_at: float
     _accuse_at: float
     """When to look again for members that are silent."""
     _dirty: bool
-    """Whether the partitions that we may act for can have changed."""
+    """Whether the set of partitions that we may act for may have changed."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class Induction:
         self.skipped = 0
         self._base = base
         self._life, self._incarnations = life or f"{rng.getrandbits(4 * LIFE_LENGTH):0{LIFE_LENGTH}x}", 0
-        assert len(self._life) == LIFE_LENGTH, "all that look a life up in an incarnation take so many digits"
+        assert len(self._life) == LIFE_LENGTH, "callers that look up a life in an incarnation use this many digits"
         self._witness = witness
         self._authors: dict[str, None] = {}
         self._program = ProgramView(settings)
@@ -137,7 +138,7 @@ class Induction:
 
     @property
     def heard_at(self) -> float:
-        return next(reversed(self.tenure.heard.values()), self._stepped_at)  # The last one heard of comes last.
+        return next(reversed(self.tenure.heard.values()), self._stepped_at)  # The member heard most recently is last.
 
     @property
     def incarnation(self) -> str:
@@ -145,7 +146,7 @@ class Induction:
 
     @property
     def standing(self) -> Standing:
-        """The partitions that the program was told to act for and not yet that it lost, and until when it may."""
+        """The partitions that the program believes it leads (`leading`), and until when it may act for them."""
         leading, until = self._program.leading, self.tenure.sent + self.tenure.lasts
         ends = {i: linger.until for i, linger in self.tenure.lingering.items() if leading.get(i) == linger.term}
         draining = dict.fromkeys(self._program.draining, until)
@@ -153,12 +154,12 @@ class Induction:
 
     @property
     def leading(self) -> dict[int, int]:
-        """Partition -> term, for all that the program was told it Acquired and was not yet told it lost."""
+        """Partition -> term, for each partition that the program was notified it Acquired and not yet that it lost."""
         return dict(self._program.leading)
 
     @property
     def finishing(self) -> tuple[int, ...]:
-        """The partitions that were Revoked and that the program has not let go of. They will be handed over."""
+        """The Revoked partitions that the program has not let go of yet. They will be handed over."""
         return self._program.finishing
 
     def tenures(self, now: float) -> dict[int, int]:
@@ -194,7 +195,7 @@ class Induction:
 
     @property
     def _silent_at(self) -> float:
-        """When leadership ends unless a Beat of this incarnation comes back; what lingers has an end of its own."""
+        """When leadership ends unless a Beat of this incarnation comes back; lingering partitions end separately."""
         leading, lingering = self._program.leading, self.tenure.lingering
         if lingering and all(i in lingering and lingering[i].term == term for i, term in leading.items()):
             return inf
@@ -220,7 +221,7 @@ class Induction:
                 for offset, record in entries:
                     self._take(offset, record, now, effects)
                     if self.error is not None and not self.tenure.lingering:
-                        break  # The records behind the fault are of no interest.
+                        break  # The records after the fault do not matter.
             case Away():
                 self._beats.away()
             case Broken(error):
@@ -247,13 +248,13 @@ class Induction:
         return effects
 
     def _lapse(self, now: float, effects: list[Effect]) -> None:
-        """End what has ended by the mere passing of time."""
+        """End what time alone has ended."""
         self._suspicion.lapse(now)
         was_silent = self._beats.silent
         self._beats.lapse(self.tenure.sent, now)
         if self._phase is Phase.MEMBER and self._beats.silent and not was_silent:
-            # A ledger that is shorter than what I read shows me nothing, until others have written it as long as it
-            # was. Then my Beats would come back, in a group that does not know of me: seed 0x5f of rewound weather.
+            # If the ledger is now shorter than what I read, I see nothing until others have written past its old end.
+            # Then my Beats would come back, in a group that does not know me: seed 0x5f of rewound weather.
             effects.append(Recheck())
         lasts = f"{self.tenure.lasts:g} s"
         if any(now >= linger.until for linger in self.tenure.lingering.values()):
@@ -302,9 +303,9 @@ class Induction:
         self._fail(self._trust.after(after, record, forged=forged), effects)
 
     def _act(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
-        """Do what is due in this phase. A phase that ends goes on with the next one in the same step.
+        """Do what is due in this phase. When a phase ends, the next one continues in the same step.
 
-        All that the ledger held at `tip_at` has been read; None if the latest input does not say so.
+        Everything that the ledger held at `tip_at` has been read; None if the latest input does not say so.
         """
         at_tip = tip_at is not None
         match self._phase:
@@ -354,7 +355,7 @@ class Induction:
             self._act_joining(now, effects)
 
     def _act_joining(self, now: float, effects: list[Effect]) -> None:
-        if self._closing:  # Order per writer is kept, so this undoes a Join still in flight.
+        if self._closing:  # One writer's records keep their order, so this undoes a Join still in flight.
             effects.append(Append([Leave(by=self.incarnation)], lasting=True))
             self._stop(None)
         elif now >= self._retry_at:
@@ -369,7 +370,7 @@ class Induction:
             return
         self._beat(now, effects)
         self._accuse(tip_at, now, effects)
-        repeat = now >= self._retry_at and not self._beats.silent  # What was sent may be there, unread.
+        repeat = now >= self._retry_at and not self._beats.silent  # If silent, sent records may be there, unread.
         gives, told = self._program.to_give(self.state, self.tenure, now, repeat=repeat)
         if repeat:
             self._retry_at = inf
@@ -388,10 +389,10 @@ class Induction:
             effects.append(Append([Leave(by=self.incarnation)], lasting=True))
         if now >= self._give_up_at:
             self._program.reason = "the ledger did not take this member's Leave for a lease"
-            self._stop(None)  # The others will find out by our silence.
+            self._stop(None)  # The others will notice our silence.
 
     def _settle(self, now: float, effects: list[Effect]) -> None:
-        """Tell the program what changed in what it may act for."""
+        """Report to the program which partitions it may now act for, or no longer."""
         if self._dirty or now >= self._free_at:
             self._dirty = False
             effects += self._program.settle(self.tenures(now), take=not self._closing)
@@ -412,7 +413,7 @@ class Induction:
         self._begin(Phase.READING, now, lingering={})
 
     def _begin(self, phase: Phase, now: float, lingering: dict[int, Linger]) -> None:
-        """A new incarnation, which owes a wait on everything."""
+        """Begin a new incarnation, which owes a wait on everything."""
         incarnation = f"{self._life}{self._incarnations:04x}"
         self._incarnations += 1
         self._sign_as(incarnation)
@@ -431,7 +432,7 @@ class Induction:
         self._look()
 
     def _sign_as(self, by: str) -> None:
-        """Records of mine bear the name `by` from now on."""
+        """From now on, my records may carry the name `by`."""
         self._authors.pop(by, None)
         self._authors[by] = None
         if len(self._authors) > AUTHORS_MAX:
@@ -452,16 +453,17 @@ class Induction:
             return
         owned = self._program.owned
         self._program.look(self.state, self.incarnation)
-        # The former owner goes on until it hears that we know.
+        # The former owner goes on until it hears that we know of our ownership.
         if not set(self._program.owned) <= set(owned):
             self._beats.at_once()
 
     def _fate(self, before: State, record: Join | Leave | Expire | Certify, now: float, effects: list[Effect]) -> None:
-        """Draw the consequences of a change of members for this one."""
+        """Handle what a change of members means for this member."""
         me = self.incarnation
         if isinstance(record, Certify):
-            # Also before I have joined: all of my Joins would be void. And not as after an Expire, under a new
-            # incarnation: a witness that is wrong of me says so again, and others take over without a wait each time.
+            # This applies before I have joined, too: all of my Joins would be void. I do not rejoin under a new
+            # incarnation as after an Expire: a witness that is wrong about me will certify my death again, and each
+            # time others take over without a wait.
             if record.incarnation == me and me in self.state.departed:
                 self._fail(miscertified(self.settings, before, record), effects)
         elif me in self.state.seats:
@@ -486,12 +488,12 @@ class Induction:
             self._fail(replaced(self.settings, successor.address), effects)
         elif self._phase is Phase.JOINING and record.by == me:
             if len(self.state.seats) < MEMBERS_MAX:
-                self._retry_at = -inf  # Void: a member of my name joined after I had looked. Now I have seen that.
+                self._retry_at = -inf  # Void: a member with my name joined after I had looked. Now I have seen it.
             else:
                 effects.append(Notice("member.group_is_full", {"members": MEMBERS_MAX}))
 
     def _successor(self) -> Seat | None:
-        """The newer process that has my name now, if I had it once. I must not take it back."""
+        """The newer process that now has my name, if I had it once. I must not take the name back."""
         holder = self.state.holder(self.settings.name) if self._was_member else None
         return None if holder is None or holder.incarnation in self._authors else holder
 
@@ -499,7 +501,7 @@ class Induction:
         self.error, self._phase, self._dirty = error, Phase.STOPPED, True
         if error is not None:
             self._program.reason = str(error)
-            if not isinstance(error, Replaced):  # A successor under our name is like any other.
+            if not isinstance(error, Replaced):  # A successor under our name is like any other successor.
                 self.tenure = replace(self.tenure, lingering={})
 
     def _fail(self, error: NeliError | None, effects: list[Effect]) -> bool:
@@ -507,17 +509,17 @@ class Induction:
             self._stop(error)
             if isinstance(error, Diverged):
                 self.tenure = self.tenure.leaving()
-                effects += self._program.settle({}, take=False)  # First it stops, and then it says that it did.
+                effects += self._program.settle({}, take=False)  # The program stops first; then the Leave says so.
                 effects.append(Append([Leave(by=self.incarnation)], lasting=True))
         return error is not None
 
     def _break_off(self, error: NeliError | None, effects: list[Effect]) -> None:
-        """Leave without waiting for the program, which is fenced in this very step, as after `drain_timeout`."""
+        """Leave without waiting for the program, which is fenced in this same step, as after `drain_timeout`."""
         self._program.reason = "the program left the group without finishing" if error is None else str(error)
         effects += self._program.settle({}, take=False)
         if self._phase in (Phase.JOINING, Phase.MEMBER, Phase.LEAVING):
             effects.append(Append([Leave(by=self.incarnation)], lasting=True))
-        if self._phase is not Phase.STOPPED:  # If it is, it only lingered on, and its error stands.
+        if self._phase is not Phase.STOPPED:  # A stopped member was only lingering, and keeps its error.
             self._stop(error)
         self.tenure = replace(self.tenure.leaving(), lingering={})
 
@@ -535,9 +537,9 @@ class Induction:
             effects.append(Append([snapshot(me, state)], lasting=True))
 
     def _accuse(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
-        # My last Beat that came back was sent at `sent`, so I have read all that stood in the ledger then. Under a
-        # steady stream of records that is the only way to know: a read that finds nothing may never come. And where
-        # one comes, the ledger may have told of its tip a while ago: the Beat that we miss may be on its way to us.
+        # My last Beat that came back was sent at `sent`, so I have read everything that the ledger held then. Under a
+        # steady stream of records this is the only way to know: a read may never find the tip. And if a read does, the
+        # ledger may have reported its tip a while ago: the Beat that we miss may be on its way to us.
         sent, state = self.tenure.sent, self.state
         look = self._suspicion.look(
             self.incarnation,

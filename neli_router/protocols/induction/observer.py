@@ -2,8 +2,8 @@
 
     READING --at the tip--> FOLLOWING --the ledger lost records, or is another group's--> STOPPED
 
-A router needs the members' table and no seat. An observer sends nothing and may act for nothing. It comes and goes, and
-no member notices. It distrusts the ledger by the same signs as a member does.
+A router needs the members' table but no seat. An observer sends nothing on its own and may not act for any partition.
+It comes and goes, and no member notices. It watches for the same signs of a damaged ledger as a member.
 """
 
 from math import inf
@@ -27,9 +27,9 @@ class Observer:
         self.error: NeliError | None = None
         self.skipped = 0
         self.caught_up = False
-        """Whether the tip was reached once, so that the table is the group's and not one from its past."""
+        """Whether the tip was reached once, so that the table is the group's current one and not one from its past."""
         self.heard_at = now
-        """When a record of a member was last read, or reading began. If that is long ago, no member is alive."""
+        """When a member's record was last read, or reading began. If that is long ago, no member is alive."""
         self._trust = LedgerTrust(state)
         self._stopped = False
 

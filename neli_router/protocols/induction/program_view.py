@@ -1,10 +1,10 @@
-"""The program's view of a member's partitions: what the table says of them, beside what the program believes.
+"""The program's view of a member's partitions: what the table says about them, and what the program believes.
 
     table --look--> owned, owed (meant for another member) --to_give--> what to hand over now
                           '---- led by the program: Revoked, and handed over when it has let go (`belief`)
 
-An owned partition that the program does not work on is handed over at once. One that it was asked for and that stays
-here after all is given up too: it comes back under a new term.
+An owed partition that the program does not work on is handed over immediately. A partition that the program was asked
+to let go of is given up even if it stays here after all: it then comes back under a new term.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from neli_router.protocols.protocol import Event, Settings
 __all__ = ["HANDOVERS_MAX", "ProgramView"]
 
 HANDOVERS_MAX = 256
-"""Partitions that one member gives away at a time. More move a large table sooner, fewer disturb less at once."""
+"""How many partitions a member gives away at a time. More move a large table sooner, fewer disturb less at a time."""
 
 
 class ProgramView(Belief):
@@ -27,8 +27,8 @@ class ProgramView(Belief):
         super().__init__(settings.drain_timeout)
         self._exclusive = settings.exclusive
         self._table: tuple[State, str] | None = None
-        """The table that was seen last and not worked through. Of a hundred Handovers that come at once, only the
-        last is worked through."""
+        """The latest table, if it was not processed yet. If a hundred Handovers arrive in one read, only the last table
+        is processed."""
         self._owned: tuple[int, ...] = ()
         self._owed: tuple[int, ...] = ()
 
@@ -39,19 +39,19 @@ class ProgramView(Belief):
 
     @property
     def owed(self) -> tuple[int, ...]:
-        """Owned, and meant for another member."""
+        """The owned partitions that are meant for another member."""
         self._work_through()
         return self._owed
 
     @property
     def draining(self) -> dict[int, float]:
-        """Of those that this member still owns."""
+        """The draining partitions that this member still owns, with their deadlines."""
         self._work_through()
         return self._draining
 
     @property
     def finishing(self) -> tuple[int, ...]:
-        """The partitions that the program was asked to let go of and still has."""
+        """The partitions that the program still has and was asked to let go of."""
         return tuple(self.draining)
 
     def look(self, state: State, incarnation: str) -> None:
@@ -59,34 +59,34 @@ class ProgramView(Belief):
         self._table = state, incarnation
 
     def to_give(self, state: State, tenure: Tenure, now: float, *, repeat: bool) -> tuple[list[int], list[Event]]:
-        """Which partitions to hand over now, and what to tell the program about those and others."""
+        """Which partitions to hand over now, and the events for the program."""
         gives: list[int] = []
-        # The program has to let go of a partition that it was asked for, even if that stays here after all: it comes
-        # back under a new term.
+        # The program must let go of a partition that it was asked for, even if the partition stays here after all: it
+        # comes back under a new term.
         waiting = {i: self.leading[i] for i in self.draining}
         for i in self.owed[:HANDOVERS_MAX]:
             term = state.terms[i]
             if tenure.given.get(i) == term:
-                if repeat:  # It may have been lost, and no other member can act for i before it is read.
+                if repeat:  # The Handover may have been lost, and no other member can act for i before it is read.
                     gives.append(i)
             elif self._exclusive and self.leading.get(i) == term:
                 waiting[i] = term
             else:
                 gives.append(i)
         if repeat:
-            # The target may be this member again. A Handover is final all the same once sent: only a new term helps.
+            # The target may be this member again. A Handover is still final once sent: only a new term helps.
             seen = set(self.owed[:HANDOVERS_MAX])
             gives += [i for i in self.owned if i not in seen and tenure.given.get(i) == state.terms[i]]
         late, events = self.drain(waiting, now)
         return gives + late, events
 
     def drain_all(self, now: float) -> list[Event]:
-        """The member leaves: ask for everything back. Done when nothing is led any more."""
+        """The member leaves: ask the program to let go of everything. Done when nothing is led any longer."""
         _, events = self.drain(self.leading, now)
         return events
 
     def settle(self, may: Mapping[int, int], *, take: bool) -> list[Event]:
-        self._work_through()  # What is told below changes `leading`, by which the last table is judged.
+        self._work_through()  # The calls below change `leading`, which processing the last table depends on.
         return super().settle(may, take=take)
 
     def _work_through(self) -> None:

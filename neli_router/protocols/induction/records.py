@@ -1,21 +1,21 @@
-"""The vocabulary of the ledger: all that members tell each other.
+"""The vocabulary of the ledger: every record that members exchange.
 
     Genesis                                     once: the group's settings; records before it are void
     Join  Beat*  Leave                          a member's life
-    Expire                                      another member ends it, which only suspects that it is dead
-    Certify                                     another process ends it, which has seen its process end
+    Expire                                      a member that only suspects another of being dead ends its life
+    Certify                                     a process that has seen the member's process end, ends its life
     Handover                                    an owner gives one partition to its target
     Drain Undrain  Pin Unpin  Weigh  Load       wishes of people and programs; by name, so they outlive a restart
     Snapshot                                    the fold so far, so that a newcomer may start late
     Upgrade                                     the group moves to another fold version
 
-A record is one line of JSON that a person can read: `kind` says what it is, `v` is the version of the record format,
-`by` the incarnation of the writer (or, for wishes, any name for the one that asked). All readers skip a record that
-cannot be decoded: it takes its offset and changes no state. So decoding is strict and depends on the bytes alone.
-Unknown fields are refused, because a reader that ignored a field with a meaning would compute another table.
+A record is one line of JSON that a person can read: `kind` is its type, `v` is the version of the record format, and
+`by` is the incarnation of the writer (or, for wishes, any name for the party that asked). All readers skip a record
+that cannot be decoded: it takes its offset and changes no state. So decoding is strict and depends on the bytes alone.
+Unknown fields are refused: a reader that ignored a meaningful field would compute a different table.
 
-This is the one door through which a ledger's bytes come in, so all bounds are here: how long a record and a name may
-be, how large a number, and that a name is text. Behind it, nothing has to ask again.
+All bytes of a ledger enter through this module, so all bounds are checked here: the length of a record and of a name,
+the size of a number, and that a name is text. Other modules need not check again.
 """
 
 from typing import Annotated, Literal
@@ -65,18 +65,18 @@ __all__ = [
 RECORD_VERSION = 1
 
 WHOLE_MAX = 2**53 - 1
-"""Offsets and terms fit 53 bits, so that readers in any language can take them for numbers. Without a bound, one number
-that no digest can hold would stop every reader there is and is to come."""
+"""Offsets and terms fit in 53 bits, so that readers in any language can treat them as numbers. Without a bound, one
+number that no digest can hold would stop every present and future reader."""
 
 TIME_MAX = 1e12
-"""Seconds on any host's clock: thirty thousand years. A float there still tells a tenth of a millisecond."""
+"""Seconds on any host's clock: thirty thousand years. A float of this size still resolves a tenth of a millisecond."""
 
 TEXT = (
     r"\A[^\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
     r"\U000e0000-\U000e007f]*\Z"
 )
-"""No control characters, no line ends, nothing invisible or that turns the direction of writing: a name comes into logs
-and onto terminals. Spelled out: releases of Python differ in `str.isprintable`, and then readers would."""
+"""No control characters, no line ends, nothing invisible and nothing that changes the writing direction: names appear
+in logs and on terminals. Spelled out, since `str.isprintable` differs between Python releases, and readers must not."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX, pattern=TEXT)]
 Text = Annotated[str, Meta(max_length=NAME_MAX, pattern=TEXT)]
@@ -96,10 +96,10 @@ class _Record(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind",
 
 
 class Genesis(_Record, frozen=True, kw_only=True):
-    """The settings of the group, for as long as the ledger lives. The first one counts.
+    """The settings of the group, for as long as the ledger lives. The first Genesis counts.
 
-    `at` is how far the writer had read without meeting one: a second Genesis whose writer had read past the first
-    is proof that the ledger lost records.
+    `at` is how far the writer had read without finding a Genesis: a second one whose writer had read past the first
+    is a sign that the ledger lost records.
     """
 
     layout: Layout
@@ -113,10 +113,10 @@ class Genesis(_Record, frozen=True, kw_only=True):
 class Join(_Record, frozen=True, kw_only=True):
     """`by` becomes a member called `name`; an older incarnation of that name is expired in the same record.
 
-    `at` is how far the writer had read. A Join whose writer had not yet read the Join that it would replace is void:
-    it may have been in flight since before its own process died. So is one whose writer had read beyond its own place:
-    it was meant for a ledger that has lost records since. `versions` is the range of folds the writer knows. `witness`
-    tells people which witness will certify the writer's death; the fold only keeps it.
+    `at` is how far the writer had read. A Join is void if its writer had not yet read the Join that it would replace:
+    it may have been in flight since before its own process died. It is also void if its writer had read beyond the
+    Join's own offset: it was meant for a ledger that has lost records since. `versions` is the range of folds that the
+    writer knows. `witness` names, for people, the witness that will certify the writer's death; the fold only keeps it.
     """
 
     name: Name
@@ -131,7 +131,7 @@ class Join(_Record, frozen=True, kw_only=True):
 class Beat(_Record, frozen=True, kw_only=True):
     """`by` is alive. `sent_at` is on the writer's own clock and means nothing to other members.
 
-    `digest` is that of the writer's fold below the offset `at`, so that a member that computed another one notices.
+    `digest` is the digest of the writer's fold below the offset `at`, so that a member with a different one notices.
     """
 
     sent_at: Time
@@ -140,7 +140,7 @@ class Beat(_Record, frozen=True, kw_only=True):
 
 
 class Expire(_Record, frozen=True, kw_only=True):
-    """`incarnation` is no longer a member, if `last_beat` is still its last Beat (or Join) here."""
+    """`incarnation` is no longer a member, if `last_beat` is still the offset of its last Beat (or Join) here."""
 
     incarnation: Name
     last_beat: Offset
@@ -149,60 +149,61 @@ class Expire(_Record, frozen=True, kw_only=True):
 class Certify(_Record, frozen=True, kw_only=True):
     """The process of `incarnation` has ended with all its threads: `by` has seen it. So it is no longer a member.
 
-    Its writer must know, for no wait is owed: the dead do not act. One that only suspects writes Expire. `by` need not
-    be a member. An incarnation that never had a seat gets none afterwards: its Join may still be on its way.
+    The writer must be certain, because no wait follows: the dead do not act. A writer that only suspects a death must
+    write Expire. `by` need not be a member. An incarnation that never had a seat gets none afterwards, because its Join
+    may still be in flight.
     """
 
     incarnation: Name
 
 
 class Handover(_Record, frozen=True, kw_only=True):
-    """The owner under `term` is done with `partition`: the target at this very record owns it now."""
+    """The owner under `term` is done with `partition`: its target at this record owns it now."""
 
     partition: Offset
     term: Offset
 
 
 class Leave(_Record, frozen=True, kw_only=True):
-    """`by` is no longer a member. Fold version 1 gives its partitions away at once, whatever `grace` says."""
+    """`by` is no longer a member. Fold version 1 gives its partitions away immediately, whatever `grace` says."""
 
     grace: Annotated[float, Meta(ge=0, le=LEASE_MAX)] = 0.0
 
 
 class Drain(_Record, frozen=True, kw_only=True):
-    """A member called `name` shall own nothing but the partitions that are pinned to it."""
+    """A member called `name` should own only the partitions that are pinned to it."""
 
     name: Name
 
 
 class Undrain(_Record, frozen=True, kw_only=True):
-    """Takes a Drain back."""
+    """Revokes a Drain."""
 
     name: Name
 
 
 class Pin(_Record, frozen=True, kw_only=True):
-    """`partition` shall belong to the member called `name`, as soon as there is one."""
+    """`partition` should belong to the member called `name`, as soon as there is one."""
 
     partition: Offset
     name: Name
 
 
 class Unpin(_Record, frozen=True, kw_only=True):
-    """Takes a Pin back."""
+    """Revokes a Pin."""
 
     partition: Offset
 
 
 class Weigh(_Record, frozen=True, kw_only=True):
-    """`name` counts with `weight` from now on, whatever it says when it joins; None takes that back."""
+    """`name` counts with `weight` from now on, whatever weight its Join says; None revokes this."""
 
     name: Name
     weight: Weight | None
 
 
 class Load(_Record, frozen=True, kw_only=True):
-    """How much work partitions are, as measured; in any unit, the same for all. 0 forgets a partition's load."""
+    """The measured load of partitions, in any unit that is the same for all. 0 forgets a partition's load."""
 
     loads: dict[Offset, Amount]
 
@@ -246,7 +247,7 @@ class Image(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Snapshot(_Record, frozen=True, kw_only=True):
-    """`state` folds all records below `upto`; replay goes on with the record *at* `upto`, which is still retained."""
+    """`state` folds all records below `upto`; replay continues with the record *at* `upto`, which is still retained."""
 
     state: Image
     upto: Offset
@@ -280,19 +281,19 @@ def encode(record: Record) -> bytes:
 
 
 def decode(payload: bytes) -> Record | None:
-    """The record, or None for bytes that are no record of this format version: all readers skip the same ones."""
+    """The record; None if the bytes are not a record of this format version. All readers skip the same ones."""
     if len(payload) > RECORD_MAX:
         return None
     try:
         return _decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # ValidationError is a DecodeError: not JSON, not ours and not of this version are all the same to a fold.
+        # ValidationError is a DecodeError: to a fold, not JSON, not ours and not of this version are the same.
         return None
 
 
 def skip_notices(skipped: int, offset: int) -> list[Notice]:
-    """The notice that the record at `offset` cannot be decoded, the `skipped`-th of its kind, if it is worth one.
+    """The notice that the record at `offset` cannot be decoded, as the `skipped`-th so far, if it is worth a notice.
 
-    Only the 1st, the 2nd, the 4th, the 8th ... are told: a broken writer may append a thousand a second.
+    Only the 1st, 2nd, 4th, 8th ... are reported: a broken writer may append a thousand a second.
     """
     return [Notice("record.skipped", {"offset": offset, "skipped": skipped})] if skipped.bit_count() == 1 else []

@@ -3,12 +3,13 @@
     | ... records below upto ... | records from upto on ... | Snapshot(state, upto) | ...        offsets grow this way
       folded into `state`          replayed on top of it      may stand much later
 
-A snapshot says something about the prefix below `upto` and nothing about the place where it stands, so it changes
-nothing in the fold, and its writer need not hurry. Replay starts *at* `upto`: one record further, and the newcomer
-misses one that all others have; one record earlier, and it folds one twice.
+A snapshot describes the prefix below `upto`, not the place where the snapshot itself stands. So it changes nothing in
+the fold, and its writer need not hurry. Replay starts *at* `upto`: one record later, and the newcomer would miss a
+record that all others have; one record earlier, and it would fold a record twice.
 
-Any writer can write a false one. Members compare each with what they folded, and drop records only below one that they
-agree with. So a newcomer starts with the first that is left, and with none where nothing was dropped.
+Any writer can write a false snapshot. Members compare each snapshot with their own fold, and drop records only below
+one that they agree with. So a newcomer starts with the first snapshot that is left, or with no snapshot if nothing was
+dropped.
 """
 
 from msgspec.structs import replace
@@ -21,11 +22,11 @@ __all__ = ["Archive", "BadSnapshot", "digest_text", "restore", "snapshot"]
 
 
 class BadSnapshot(ValueError):
-    """The snapshot contradicts itself: its digest is not that of its state."""
+    """The snapshot contradicts itself: its digest does not match its state."""
 
 
 def digest_text(digest: int) -> str:
-    """A digest as records carry it."""
+    """A digest in the form that records carry."""
     return f"{digest:016x}"
 
 
@@ -53,10 +54,10 @@ def snapshot(by: str, state: State) -> Snapshot:
 
 
 def restore(record: Snapshot) -> State:
-    """The state that `record` holds; it is ready to fold the record at `record.upto`."""
+    """The state that `record` holds, ready to fold the record at `record.upto`."""
     image = record.state
     if {len(image.owners), len(image.terms), len(image.targets)} != {image.genesis.layout.partitions}:
-        # The digest would miss some of it: a partition without an owner is no fact.
+        # The digest would miss some of this: a partition without an owner does not count as a fact.
         raise BadSnapshot(f"snapshot upto {record.upto} has a table of another width than its layout says")
     names: list[str | None] = [*(seat.incarnation for seat in image.seats), None]  # -1 finds the None at the end.
     try:
@@ -96,14 +97,14 @@ class Archive:
         """A snapshot was read; returns the offset below which no newcomer needs a record from now on."""
         self._marked_at = max(self._marked_at, record.upto)
         if self._uptos and record.upto <= self._uptos[-1]:
-            return None  # A retry wrote it twice, or it comes late: taken for a second one, it would cost the first.
+            return None  # A retry wrote it twice, or it is late. Counted as a second one, it would drop the first.
         self._uptos = (*self._uptos[-1:], record.upto)
         return self._uptos[0] if len(self._uptos) == 2 else None  # Two are kept: a newcomer may be reading the older.
 
     def due(self, at: int, rank: int) -> bool:
-        """Whether a member that has read up to `at` shall write one; if so, remembers that it did.
+        """Whether a member that has read up to `at` should write a snapshot; if so, remembers that it did.
 
-        One is enough, so members of a higher rank leave it to the lower for one more interval each.
+        One snapshot is enough, so each rank waits one interval longer than the rank below it.
         """
         if at - self._marked_at < self._every * (1 + rank):
             return False

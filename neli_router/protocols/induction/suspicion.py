@@ -1,21 +1,21 @@
-"""Suspicion: which members seem to be dead, to one member. It may be wrong; no safety depends on it.
+"""Suspicion: which members look dead to one member. It may be wrong; safety does not depend on it.
 
     DEAF --a Beat of mine, sent less than a lease ago, comes back--> HEARING since now
-    HEARING --half a lease without one, or a lease since the sending of the last that came back--> DEAF
+    HEARING --half a lease without one, or a lease since the last one that came back was sent--> DEAF
 
-Each of the two spans is there for a failure. By the sending alone, half a lease is too little: where every record takes
-that long, all lead, for a lease is longer, and all are deaf, so that a dead member would own its partitions for ever. A
-whole lease is too much: a member that comes out of an outage nearly that long would have heard itself all along, and
-would expire those whose Beats come back a little later than its own.
+Each of the two spans guards against a failure. If only the time of sending counted, half a lease would be too short:
+where every record takes that long, all members lead, because a lease is longer, but all are deaf, so a dead member
+would own its partitions forever. A whole lease would be too long: a member that comes out of an outage of nearly that
+length would have heard itself all along, and would expire members whose Beats come back a little later than its own.
 
-A member that was deaf knows nothing of the others' silence: after an outage of the ledger all have been silent to all.
-So a member accuses only after a whole lease of hearing itself without a break, and only members that were silent all
-that time. Survivors take turns by rank, because one accusation is enough.
+A member that was deaf knows nothing about the others' silence: after an outage of the ledger, every member has been
+silent to every other. So a member accuses only after a whole lease of hearing itself without a break, and only members
+that were silent all that time. Survivors take turns by rank, because one accusation is enough.
 
-    my Beats come back, and for several leases none of that gave me the right to accuse --> powerless
+    my Beats come back, but for several leases too late to give me the right to accuse --> powerless
 
-Where that is so of every member, the dead keep what they owned for ever, and all looks well until one dies. Operators
-must hear of it before. An outage is another matter: nothing comes back then, and the log has it already.
+If every member is powerless, dead members keep what they owned forever, and all looks well until one dies. Operators
+must know before that happens. An outage is different: nothing comes back then, and the log already shows it.
 """
 
 from collections.abc import Iterable
@@ -27,12 +27,12 @@ from neli_router.protocols.protocol import STAGGER_RANKS, Settings
 __all__ = ["POWERLESS_LEASES", "Look", "Suspicion"]
 
 POWERLESS_LEASES = 8
-"""For how many leases a member may be without the right to accuse before it is called powerless. An outage and a new
-start each take two. Fewer leases would raise false alarms, more would leave a group in danger for longer."""
+"""For how many leases a member may lack the right to accuse before it counts as powerless. An outage and a restart each
+take two. Fewer leases would raise false alarms, more would leave a group in danger for longer."""
 
 GAP_LEASES = 4
-"""How long none of my Beats may come back while I still count as late and not as cut off. A member that is deaf sends
-one every two leases."""
+"""For how many leases my Beats may stay away while I still count as late and not as cut off. A deaf member sends one
+every two leases."""
 
 
 class Look(NamedTuple):
@@ -40,9 +40,9 @@ class Look(NamedTuple):
 
     accused: list[str]
     again_at: float
-    """When to look again, if no record comes first; `inf` means that only a record can change anything."""
+    """When to look again, if no record comes first; `inf` means that only a record can change the result."""
     is_too_old: bool = False
-    """Whether the look was due, and what is known was too old for it: a Beat of mine would bring newer news."""
+    """Whether the look was due but the known data was too old for it: a Beat of mine would bring newer data."""
 
 
 class Suspicion:
@@ -54,7 +54,7 @@ class Suspicion:
         self._hearing_since = inf
         self._came_back_at = -inf
         self._late_since = inf
-        """Since when Beats of mine came back, and I had no right to accuse."""
+        """Since when my Beats have come back without giving me the right to accuse."""
         self._accused: dict[str, float] = {}
         self._patient_until = -inf
         self._too_old_at = -inf
@@ -69,7 +69,7 @@ class Suspicion:
             self._hearing_since = inf
 
     def hear(self, sent: float, now: float) -> None:
-        """A Beat of mine came back that I had sent at `sent`."""
+        """A Beat came back that I had sent at `sent`."""
         self._sent = max(self._sent, sent)
         if now >= self._came_back_at + GAP_LEASES * self._settings.lease:
             self._late_since = now
@@ -79,16 +79,16 @@ class Suspicion:
             self._hearing_since = min(self._hearing_since, now)
 
     def is_powerless(self, now: float) -> bool:
-        """Whether my Beats come back, and have come back too late to accuse for several leases."""
+        """Whether my Beats come back, but for several leases have come back too late to accuse."""
         lease = self._settings.lease
         return self._late_since + POWERLESS_LEASES * lease <= now < self._came_back_at + GAP_LEASES * lease
 
     def look(
         self, incarnation: str, seats: Iterable[str], heard: dict[str, float], *, as_of: float, now: float, at_tip: bool
     ) -> Look:
-        """Accuse by all that the ledger held at `as_of`, which was read by `now`.
+        """Accuse based on everything that the ledger held at `as_of`, which was read by `now`.
 
-        `at_tip` says that the latest read found nothing more. Only then is it worth while to ask for newer news.
+        `at_tip` says that the latest read found nothing more. Only then is it worthwhile to ask for newer data.
         """
         due = self._due(incarnation, heard)
         accused: list[str] = []
@@ -98,7 +98,7 @@ class Suspicion:
             due = self._due(incarnation, heard)
         elif at_tip and now >= due > self._too_old_at:
             self._too_old_at, is_too_old = now, True
-        # After a look that knew too little, another would find the same. A Beat of mine is on its way to bring newer.
+        # After a look at too old data, another would find the same. A Beat of mine is on its way to bring newer data.
         return Look(accused, due if due > self._too_old_at else inf, is_too_old)
 
     def rank(self, incarnation: str, seats: Iterable[str], heard: dict[str, float], now: float) -> int:
@@ -121,12 +121,12 @@ class Suspicion:
         return accused
 
     def _due(self, incarnation: str, heard: dict[str, float]) -> float:
-        """When the next member may be found silent; never too late, sometimes too early."""
+        """When the next member may turn out to be silent; never too late, sometimes too early."""
         if self._hearing_since == inf:
             return inf
         lease = self._settings.lease
         wake = inf
-        for q, at in heard.items():  # The longest silent comes first.
+        for q, at in heard.items():  # The member that is silent for longest comes first.
             if q == incarnation:
                 continue
             if q not in self._accused:

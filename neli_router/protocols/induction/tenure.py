@@ -1,4 +1,4 @@
-"""Tenure: for which partitions one member may act, now, by what it has sent and read itself.
+"""Tenure: for which partitions one member may act now, judged by what it has itself sent and read.
 
                   .------------------ sent Handover(i, v), or Leave: final, whether or not it was appended
                   v
@@ -6,22 +6,22 @@
                                                                                            ^
           an Expire took i from q: the read that brought q's last Beat, plus `wait` -------'
 
-Why at most one acts. An expired owner's last valid Beat was sent before it was appended, and appended before I read it:
-so its lease, counted from sending on its own clock, has ended by (my read + wait) on mine: `wait` is the lease as the
-slowest allowed clock counts it. A Beat that I never read was sent before I started, so I owe one wait on everything
-from my start. An owner that handed over or left had stopped before it said so. And a debt is never lowered: a member
-that owned i between q and me may itself have been waiting for q. One that was certified dead owes nothing, as if it had
-left: its process had ended with all its threads, and with all other processes that acted on its lease, before it was
-said (`Certify`).
+Why at most one member acts: an expired owner's last valid Beat was sent before it was appended, and appended before I
+read it. So its lease, counted from sending on its own clock, has ended by (my read + wait) on mine; `wait` is the lease
+as the slowest allowed clock counts it. A Beat that I never read was sent before I started, so I owe one wait on
+everything from my start. An owner that handed over or left had stopped before it said so. A wait is never shortened: a
+member that owned i between q and me may itself have been waiting for q. After a member is certified dead no wait is
+owed, as if it had left: its process had ended with all its threads, and with all other processes that acted on its
+lease, before the certificate was written (`Certify`).
 
-All of this needs that a Beat that I take for mine is mine: one that another process wrote in my name may bear any time.
-The machine remembers what it sent (`beats`), and says of any other that it is forged.
+All of this requires that each Beat that I treat as mine is mine: a Beat that another process wrote in my name may carry
+any time. The machine remembers what it sent (`beats`), and marks any other Beat in its name as forged.
 
-No clocks are compared across hosts. Loss, delay, duplication, reordering and mistaken suspicions make no member unsafe,
-because nothing above depends on them.
+No clocks are compared across hosts. Loss, delay, duplication, reordering and mistaken suspicions never make a member
+unsafe, because nothing above depends on their absence.
 
 Under `available` no member waits. An owner that lost a partition goes on until it has read a Beat that the new owner
-sent when it knew that it owns, or until `hold` ends: no live owner is missed, and two may overlap.
+sent after learning of its ownership, or until `hold` ends: no partition is without a live owner, but two may overlap.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ __all__ = ["Linger", "Tenure"]
 
 
 class Linger(Struct, frozen=True):
-    """Under `available`: still acting under `term` for what was lost at `lost_at`, until `until` at the latest."""
+    """Under `available`: a partition lost at `lost_at`, still acted for under `term` until `until` at the latest."""
 
     term: int
     lost_at: int
@@ -45,7 +45,7 @@ class Linger(Struct, frozen=True):
 
 
 class Tenure(Struct, frozen=True, kw_only=True):
-    """A value that never changes. `lasts` is how long a Beat proves anything: a lease, or `hold` under `available`."""
+    """An immutable value. `lasts` is how long a Beat proves anything: a lease, or `hold` under `available`."""
 
     incarnation: str
     exclusive: bool
@@ -58,10 +58,10 @@ class Tenure(Struct, frozen=True, kw_only=True):
     asked: float = -inf
     """When I first sent my Join."""
     heard: dict[str, float] = {}
-    """The time just after the read that brought each member's last Beat or Join. For a member of which I read none, it
-    is my start, because it sent them before. The longest silent comes first."""
+    """The time just after the read that brought each member's last Beat or Join. If I read none of a member's, it is my
+    start, because the member sent them before that. The member that is silent for longest comes first."""
     busy: dict[int, float] = {}
-    """Until when a partition is not mine to act for, where that is known to be later than `settled`."""
+    """Until when I may not act for a partition, where this is known to be later than `settled`."""
     given: dict[int, int] = {}
     """Partition -> the term under which I sent its Handover."""
     left: bool = False
@@ -79,7 +79,7 @@ class Tenure(Struct, frozen=True, kw_only=True):
         wait: float,
         lingering: dict[int, Linger],
     ) -> "Tenure":
-        """A newcomer's tenure; `now` is just *after* the read that brought `state`, which it starts from."""
+        """A newcomer's tenure, starting from `state`; `now` is just *after* the read that brought that state."""
         return cls(
             incarnation=incarnation,
             exclusive=exclusive,
@@ -107,7 +107,7 @@ class Tenure(Struct, frozen=True, kw_only=True):
     def busy_until(self, partition: int) -> float:
         return max(self.settled, self.busy.get(partition, -inf))
 
-    # Sent records: final from the moment they were given to the driver, failed or not
+    # Sent records: final from the moment they were given to the driver, even if the append fails
 
     def gave(self, partition: int, term: int) -> "Tenure":
         return replace(self, given={**self.given, partition: term})
@@ -123,7 +123,7 @@ class Tenure(Struct, frozen=True, kw_only=True):
     def read(self, before: State, record: Record | None, after: State, now: float, *, forged: bool = False) -> "Tenure":
         """`record` took the fold from `before` to `after`; `now` is just *after* the read that brought it.
 
-        `forged` says that it is a Beat in my name, and none of those that I sent: it proves nothing.
+        `forged` says that it is a Beat in my name that I did not send: it proves nothing.
         """
         if isinstance(record, Beat):
             return self._hear(record, after, now, forged=forged)
@@ -138,8 +138,8 @@ class Tenure(Struct, frozen=True, kw_only=True):
         if isinstance(record, Join) and record.by in after.seats and record.by not in before.seats:
             tenure = replace(tenure, heard=_moved_to_end(tenure.heard, record.by, now))
             if not self.exclusive and record.by == self.incarnation:
-                # My first Beat tells my predecessor that I know what I own, and it may read that before I do: so I
-                # act by then, on a proof that is as good, my Join.
+                # My first Beat shows my predecessor that I know what I own, and it may read the Beat before I do. So I
+                # must act by then, on an equally good proof: my Join.
                 tenure = replace(tenure, sent=max(tenure.sent, tenure.asked))
         if isinstance(record, Expire | Join | Leave | Certify):
             tenure = replace(tenure, heard={q: at for q, at in tenure.heard.items() if q in after.seats})
@@ -151,11 +151,11 @@ class Tenure(Struct, frozen=True, kw_only=True):
         if beat.by not in after.seats:
             return self
         heard = _moved_to_end(self.heard, beat.by, now)
-        # From when it was sent, not from now: a Beat that sat in a buffer for a minute proves nothing about now.
+        # Counted from sending, not from now: a Beat that sat in a buffer for a minute proves nothing about now.
         sent = max(self.sent, beat.sent_at) if beat.by == self.incarnation and not forged else self.sent
         if not self.lingering:
             return replace(self, heard=heard, sent=sent)
-        # If a Beat's `at` is past the record by which its writer owns, the writer had read that it owns.
+        # If a Beat's `at` is past the record that made its writer the owner, the writer had read that it owns.
         lingering = {
             i: linger for i, linger in self.lingering.items() if after.owners[i] != beat.by or beat.at <= linger.lost_at
         }

@@ -1,4 +1,4 @@
-"""Trust in the ledger: does it still say what it said, and do the others read the same as I?
+"""Trust in the ledger: does it still hold what it held, and do the others read the same records as I do?
 
     a record's offset is not above the last ----------------------.
     an acknowledged record of mine is not at its offset ----------+--> LedgerRewound: nothing leads on such a ledger
@@ -8,14 +8,14 @@
     a digest that is not mine -------------------------------|         '--of a digest, from most--> Diverged: it leaves
                                                              '--> doubt: is what I read still there? (`evidence`)
 
-A ledger may lose its tail: a topic made anew, an unclean election, a Redis that came back from an old file. A member
-that had read that tail holds terms that the ledger will give again. So it must find out, and end.
+A ledger may lose its tail: a recreated topic, an unclean election, a Redis that restarted from an old file. A member
+that had read that tail holds terms that the ledger will assign again. So it must detect the loss, and end.
 
-Two signs are its own experience, and final. The others are what a record says, and a record is a line that any writer
-can write, in any name. So each of them only raises a doubt, upon which this reader looks at its own evidence. The word
-of a member counts beyond that, since it may have read what was lost while I had not. But one line may be forged in its
-name. The member itself goes on to beat: a Beat of its own that contradicts the line takes it back, and a second one
-that says the same confirms it. A line in my own name that I did not write says nothing to me.
+A reader observes two of the signs itself, and they are final. The other signs are claims in records, and any writer can
+write a record in any name. So each of those only raises a doubt, and the reader then checks its own evidence. A
+member's claim counts for more, since it may have read lost records that I had not. But a single line may be forged in
+its name. The real member keeps beating: one Beat of its own that contradicts the line withdraws the claim, and a second
+line that says the same confirms it. I ignore a line in my own name that I did not write.
 """
 
 from collections import OrderedDict, deque
@@ -28,10 +28,10 @@ from neli_router.protocols.induction.records import Beat, Genesis, Record, Snaps
 __all__ = ["OWN_MAX", "REMEDY", "RING_MAX", "LedgerTrust"]
 
 RING_MAX = 4096
-"""Digests kept for comparison, one a record. Fewer, and a Beat that was delayed for longer goes unchecked."""
+"""Digests kept for comparison, one per record. With fewer, a Beat that was delayed for longer would go unchecked."""
 
 OWN_MAX = 1024
-"""Own records remembered, because a confirmation may come after the record itself was read, or long before."""
+"""Own records remembered, because a confirmation may arrive after the record itself was read, or long before."""
 
 REMEDY = "find out why it lost records, restore it or make a new one, and start the members again"
 
@@ -43,13 +43,13 @@ class LedgerTrust:
         self._start = state.at
         self._digests: OrderedDict[int, int] = OrderedDict({state.at: state.digest})
         self._own: deque[int] = deque(maxlen=OWN_MAX)
-        self._acknowledged: deque[int] = deque(maxlen=OWN_MAX)  # One that can write and not read confirms for ever.
+        self._acknowledged: deque[int] = deque(maxlen=OWN_MAX)  # Write-only members confirm forever.
         self._ahead: set[str] = set()
-        """Members whose last Beat told of more than stood before it."""
+        """Members whose last Beat said that they had read more than stands before it."""
         self._doubted: set[str] = set()
-        """Members whose last digest was not mine."""
+        """Members whose last digest differed from mine."""
         self._disagreeing: set[str] = set()
-        """Members whose last two digests were not mine."""
+        """Members whose last two digests differed from mine."""
         self._seats = state.seats
         self._in_doubt = False
 
@@ -63,16 +63,16 @@ class LedgerTrust:
         return None
 
     def doubts(self) -> bool:
-        """Whether there was a sign since the last call: then look at the evidence."""
+        """Whether there was a sign since the last call: if so, check the evidence."""
         doubts, self._in_doubt = self._in_doubt, False
         return doubts
 
     def vouches(self, record: Snapshot) -> bool:
-        """Whether I folded the same records to the same state: no newcomer then needs the ones below."""
+        """Whether I folded the same records to the same state. If so, newcomers do not need the records below."""
         return self._digests.get(record.upto) == int(record.state.digest, 16)
 
     def before(self, state: State, offset: int, record: Record | None, own: Collection[str]) -> NeliError | None:
-        """The error if `record` cannot stand at `offset` in `state`. `own` are the names that my records bear."""
+        """The error if `record` cannot stand at `offset` in `state`. `own` are the names that my records carry."""
         if offset < state.at:
             return LedgerRewound(
                 f"a record at offset {state.at} or above was expected", f"offset {offset} was read again", REMEDY
@@ -101,9 +101,9 @@ class LedgerTrust:
         return None
 
     def after(self, state: State, record: Record | None, *, forged: bool = False) -> NeliError | None:
-        """Remember `state`, and compare the digest that `record` gives of an earlier one.
+        """Remember `state`, and compare the digest that `record` gives for an earlier state.
 
-        `forged` says that the record bears my name and that I did not write it.
+        `forged` says that the record carries my name but that I did not write it.
         """
         if state.seats is not self._seats:
             departed = self._seats.keys() - state.seats.keys()
@@ -129,7 +129,7 @@ class LedgerTrust:
             return None
         self._in_doubt = True
         if by not in state.seats or forged:
-            # By its own table it may be a member. Then one of us read what was lost, and has no evidence.
+            # In its own table it may be a member. Then one of us read lost records, and this reader has no evidence.
             return None
         if by not in self._doubted:
             self._doubted.add(by)

@@ -5,29 +5,29 @@
                          |--> tenures, notices: the program and people
                          '--> all kept terms: the disk, once a step
 
-Each partition that this member is a replica of has an elector of its own, so each may have another leader. All that
-they say to one peer in one step goes into few bodies: equal words once, with the partitions they are about. Heartbeats
-are equal for most partitions, and those of all partitions are sent at the same moment. So a group of 256 partitions
-costs hardly more datagrams than one of a single partition.
+Each partition that this member is a replica of has an elector of its own, so each may have another leader. All messages
+to one peer in one step share a few bodies. Equal messages are sent once, together with the partitions that they are
+about. Heartbeats are equal for most partitions, and those of all partitions are sent at the same moment. So a group of
+256 partitions costs hardly more datagrams than one of a single partition.
 
-What is kept here, for all electors at once:
+The council handles these for all electors together:
 
-- *The disk first.* What one of them must remember is kept before anything is sent, or acquired, in the same step. The
-  memory is all terms; it is written once a step, however many of them grew.
+- *The disk first.* Whatever an elector must remember is on disk before anything is sent or acquired in the same step.
+  The memory holds all terms. It is written once a step, however many of them grew.
 - *Losses before words.* The program is fenced before a peer hears that a partition was given up.
-- *The program before the successor.* Whoever shall lead next (an operator named it, or it is preferred) is noted as a
-  target. The program finishes, and then the elector cedes to the target. One that closes cedes everything to living
-  peers that do not close themselves, so that nobody has to miss it first.
+- *The program before the successor.* The peer that should lead next, because an operator named it or because it is
+  preferred, is noted as the target. The program finishes, and then the elector cedes to the target. A closing member
+  cedes everything to living peers that are not closing themselves, so that no peer has to miss it first.
 
-- *Load sheds by priority.* A member that is told so is the last to lead a partition, under either policy, and passes it
-  to the others as soon as one lives. That is in the memory, too: whoever drained a host expects that it stays drained
-  when it is started again.
+- *Load sheds by priority.* A drained member is the last to lead a partition, under either policy, and passes it to
+  another member that is alive. The memory holds this, too: an operator who drained a host expects it to stay drained
+  after a restart.
 
-A member that closes votes on, and does not stand any more. What it is elected for all the same, it cedes at once.
+A closing member still votes but no longer stands. If it is elected all the same, it cedes immediately.
 
-Two members with different leases would not keep their promises to each other: a supporter waits as long as its own
-lease lasts. So the lease is in each body, and others' are ignored, with a notice. A member that is restarted with a
-shorter lease owes what it promised before under the longer one. So the wait is in the memory, beside the terms.
+Two members with different leases would break their promises to each other, because a supporter waits as long as its own
+lease lasts. So each body states the lease, and bodies with another lease are ignored, with a notice. A member restarted
+with a shorter lease still owes what it promised under the longer one. So the memory holds the wait next to the terms.
 """
 
 import re
@@ -64,54 +64,54 @@ from neli_router.protocols.term.elector import (
 __all__ = ["Body", "Council", "Memory", "packed"]
 
 SILENCE = "for a lease, too few of the peers supported it"
-"""Why tenures end that nobody ended."""
+"""Why a tenure ended if no other reason is known."""
 
 FRAME_MAX = 64
-"""Bytes of a body around what is said and named: the lease, the flag, and the lengths."""
+"""Bytes of a body besides the messages and nominations: the lease, the flag, and the lengths."""
 
 NAMED_MAX = 100
 """Nominations in one body: at most eight bytes each, so that they fit into one datagram."""
 
 CEDED = frozenset({"ceded_to", "leader_ceded"})
-"""Causes by which a leader is missed that gave up in good order: no trouble."""
+"""Causes by which a leader is missed although it gave up in good order: no sign of trouble."""
 
 UNHEARD = "this member has not heard of one yet"
 """Why a member that has just started knows no leader."""
 
 PEER = re.compile(r"\bpeer (\d+)\b")
-"""Electors know each other by their places in the list, which mean nothing to people."""
+"""Electors know each other by their places in the list, which mean nothing to an operator."""
 
 IT = re.compile(r"^it ")
-"""How an elector speaks of itself."""
+"""How an elector refers to itself."""
 
 PARTITION_MAX = 3
 """Bytes of a partition's number: there are at most 4096."""
 
 
 class Body(Struct, frozen=True, array_like=True):
-    """What one member says to another at one moment."""
+    """One member's message to another at one moment."""
 
     lease: float
     leaving: bool
     """The sender closes: cede nothing to it."""
     said: list[tuple[Message, list[int]]]
-    """A message, and the partitions whose electors it is from."""
+    """A message, and the partitions whose electors sent it."""
     named: list[tuple[int, int]] = []
     """(partition, peer): an operator wants the peer to lead it."""
     beats: Annotated[int, Meta(ge=0)] = 0
-    """How many heartbeats the sender has in its lease, rounded down: this is one byte, and a beat would be nine. 0 is
-    from an older release."""
+    """How many heartbeats the sender has in its lease, rounded down: this takes one byte, and a beat would take nine.
+    An older release sends 0."""
 
 
 class Memory(Struct, frozen=True, array_like=True):
-    """The memory: of each partition the last term, less the lowest of them; and how long promises may run."""
+    """The memory: the last term of each partition, less the lowest of them; and how long promises may run."""
 
     lowest: int
     above: list[int]
     wait: float = 0.0
-    """Of the promises that were given since, or before and may run yet. Memories without it are from older releases."""
+    """How long promises run that were given since, or before and may still run. Memories of older releases lack it."""
     told: dict[int, int] = {}
-    """Partition -> the priority that this member was told to have, in place of the assigned one."""
+    """Partition -> the priority that an operator gave this member, in place of the assigned one."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -120,7 +120,7 @@ _MEMORIES = msgspec.msgpack.Decoder(Memory)
 
 
 class Council(Voter):
-    """One member's machine. `memory` is what it kept last; empty for a member that never voted."""
+    """One member's machine. `memory` is the last one that it kept; empty for a member that never voted."""
 
     def __init__(self, settings: TermSettings, memory: bytes, now: float, *, rng: Random) -> None:
         super().__init__(settings, now, rng=rng)
@@ -137,43 +137,43 @@ class Council(Voter):
             for i, (replicas, policy) in enumerate(self._policies)
             if settings.me in replicas
         }
-        """Partition -> its elector, for all that this member is a replica of."""
+        """Partition -> its elector, for each partition that this member is a replica of."""
         self._chosen: dict[int, int] = {}
-        """Partition -> the priority that this member was told to have."""
+        """Partition -> the priority that an operator gave this member."""
         self._dues = {i: elector.deadline for i, elector in self.electors.items()}
         self._leads: set[int] = set()
         """The partitions whose elector is LEADER."""
         self._beat_at = -inf
-        """When all of them send their heartbeats."""
+        """When all of these electors send their heartbeats."""
         self._targets: dict[int, int] = {}
-        """Partition that is led -> the peer that shall lead it next."""
+        """Partition that this member leads -> the peer that should lead it next."""
         self._named: set[int] = set()
-        """The partitions that an operator named this member for. It keeps them, whoever is preferred."""
+        """The partitions that an operator named this member for. It keeps them, even if another peer is preferred."""
         self._seen: dict[int, float] = {}
         """Peer -> when it last said something."""
         self._leaving: set[int] = set()
         self._strangers: set[int] = set()
-        """Peers with another lease, of which people were told."""
+        """Peers with another lease that were already reported."""
         self._outbox: dict[int, dict[Message, list[int]]] = {}
         self._nominations: dict[int, list[tuple[int, int]]] = {}
         self._is_changed = False
         """Whether a term has to be kept."""
         self._kept_wait = kept.wait
         self._wait = max(kept.wait, settings.wait)
-        """What the memory must say before this member promises anything."""
+        """The wait that the memory must state before this member promises anything."""
         self._owes_older_until = now + self._wait
         self.transitions = Counter(dict.fromkeys(CAUSES, 0))
         self._last_leaders: dict[int, int] = {}
         """Partition -> the leader that was known last."""
         self._reasons: dict[int, str] = {}
-        """Partition -> why its leader is another than before."""
+        """Partition -> why its leader changed."""
         self._why = SILENCE
         self._news: dict[tuple[str, int], dict[int, str]] = {}
-        """(event, peer) -> partition -> reason: what people are told when a beat has passed."""
+        """(event, peer) -> partition -> reason: the news to report once a beat has passed."""
         self._news_due = inf
         self._prefer(kept.told)
 
-    # What a voter asks
+    # Questions of the voter
 
     def tenures(self, now: float) -> dict[int, int]:
         electors = self.electors
@@ -233,7 +233,7 @@ class Council(Voter):
 
     def _turn(self, now: float, effects: list[PeerEffect]) -> None:
         if now >= self._owes_older_until:
-            self._wait = self._settings.wait  # Else each later restart would owe the longest wait that ever was.
+            self._wait = self._settings.wait  # Otherwise each later restart would owe the longest wait that ever was.
         if self._closing:
             for elector in self.electors.values():
                 elector.stands = False
@@ -270,7 +270,7 @@ class Council(Voter):
             lowest = min(self._terms)
             above = [term - lowest for term in self._terms]
             memory = _ENCODER.encode(Memory(lowest, above, self._wait, self._chosen))
-            # Fenced need not wait for the disk. Acquired must: a term that is acted for and forgotten comes twice.
+            # Fenced need not wait for the disk. Acquired must: a term that is acted on and then forgotten comes twice.
             first = next((i for i, effect in enumerate(effects) if isinstance(effect, Acquired)), len(effects))
             effects.insert(first, Keep(memory))
         for to in sorted(self._outbox.keys() | self._nominations.keys()):
@@ -305,7 +305,7 @@ class Council(Voter):
         self.drained = bool(self.shed) and self.shed == self.electors.keys()
 
     def _nominate_one(self, partition: int, node: int, now: float) -> None:
-        """Let `node` lead `partition`, or pass that on to whoever can see to it."""
+        """Let `node` lead `partition`, or pass the nomination on to a peer that can see to it."""
         if not 0 <= partition < len(self._policies) or node not in self._policies[partition][0]:
             return
         elector = self.electors.get(partition)
@@ -324,12 +324,12 @@ class Council(Voter):
             self._targets.pop(partition, None)
             if elector.leader is None:
                 self._let(partition, Stand(), now)
-        elif partition in self._leads and self._lives(node, now):  # Else it would be given away, and come back.
+        elif partition in self._leads and self._lives(node, now):  # Otherwise it would be given away, and come back.
             self._named.add(partition)
             self._targets[partition] = node
 
     def _choose_targets(self, now: float) -> None:
-        """Note the peers that are preferred to this one, where it leads."""
+        """Note the peers that are preferred to this member, for the partitions that it leads."""
         shares_out = self._settings.transfer and self._settings.policy == "priority"
         for i in (self._leads if shares_out else self._leads & self.shed) - self._named - self._targets.keys():
             self._choose_target(i, now, steady=True)
@@ -345,7 +345,7 @@ class Council(Voter):
         return peer not in self._leaving and now < self._seen.get(peer, -inf) + self._time_out
 
     def _heir(self, partition: int, now: float) -> int | None:
-        """The living peer that shall have `partition` from one that closes."""
+        """The living peer that should get `partition` when this member closes."""
         replicas, policy = self._policies[partition]
         ranks: dict[int, int] = {}
         for peer in replicas:
@@ -354,10 +354,10 @@ class Council(Voter):
                 assigned = policy.row[peer] if isinstance(policy, Priorities) else policy.priority
                 ranks[peer] = assigned if heard is None else heard
         best = [peer for peer, rank in ranks.items() if rank == max(ranks.values())]
-        return best[partition % len(best)] if best else None  # Spread, where several are alike.
+        return best[partition % len(best)] if best else None  # Spread them if several are equal.
 
     def _let(self, partition: int, event: TermEvent, now: float) -> None:
-        """Let one elector take `event`, and see to what comes of it."""
+        """Pass `event` to one elector, and carry out its effects."""
         elector = self.electors[partition]
         leader = elector.leader
         for effect in elector.step(event, now):
@@ -372,7 +372,7 @@ class Council(Voter):
         self._dues[partition] = elector.deadline
 
     def _became(self, partition: int, became: Became, leader: int | None, now: float) -> int | None:
-        """The new leader, as this member sees it. `leader` was the one before."""
+        """Return the new leader, as this member sees it. `leader` was the one before."""
         self.transitions[became.role.value, became.cause] += 1
         if became.leader is not None and self._last_leaders.get(partition) != became.leader:
             self.leader_changes += partition in self._last_leaders
@@ -380,12 +380,12 @@ class Council(Voter):
         peers, me = self._peer.peers, self._peer.me
         reason = IT.sub(f"{peers[me]} ", PEER.sub(lambda found: peers[int(found[1])], became.reason))
         if became.leader != leader:
-            # Whom another followed is only half of the story: why the one before leads no more is the other.
+            # The peer that another one followed is half of the story. The other half is why the last leader gave up.
             told = "" if became.cause == "leader_found" else reason
             lost = self._reasons.get(partition, "") if leader is None and became.leader is not None else ""
             self._reasons[partition] = "; ".join(filter(None, (lost, told)))
         if became.leader not in (None, self._peer.me):
-            self._named.discard(partition)  # The operator's word was not for the next time, whenever that is.
+            self._named.discard(partition)  # The operator's wish was for this lead only.
         if became.role is Role.LEADER:
             if not self._leads or self._beat_at <= now:
                 self._beat_at = now + self._settings.beat
@@ -406,8 +406,9 @@ class Council(Voter):
         return became.leader
 
     def _tell_later(self, event: str, peer: int, partition: int, reason: str, now: float) -> None:
-        # Not at once: when a peer dies, its partitions are missed and found again one after another. A member that
-        # stood still may hear of several leaders of a partition in one moment: only the last is found, and told last.
+        # Not immediately: when a peer dies, its partitions are missed and found again one after another. A member that
+        # was paused may hear of several leaders of a partition in one moment. Only the last of them is found, and it is
+        # reported last.
         for (earlier, _), reasons in self._news.items():
             if earlier == "leader.found":
                 reasons.pop(partition, None)
@@ -421,7 +422,7 @@ class Council(Voter):
 
 
 def _reason(reasons: Mapping[int, str]) -> str:
-    """One for all these partitions, or that of the first, and of which it is."""
+    """The reason if all these partitions share one; otherwise the first partition's reason, with its number."""
     first = min(reasons)
     return reasons[first] if len(set(reasons.values())) == 1 else f"partition {first}: {reasons[first]}"
 
@@ -429,7 +430,7 @@ def _reason(reasons: Mapping[int, str]) -> str:
 def packed(
     lease: float, beats: int, leaving: bool, said: dict[Message, list[int]], named: list[tuple[int, int]]
 ) -> list[bytes]:
-    """All this in as few bodies as it takes, none above BODY_MAX."""
+    """Pack all this into as few bodies as possible, none longer than BODY_MAX."""
     parts = [named[start : start + NAMED_MAX] for start in range(0, len(named), NAMED_MAX)]
     bodies = [Body(lease, leaving, [], part, beats) for part in parts]
     items: list[tuple[Message, list[int]]] = []
@@ -457,7 +458,7 @@ def _remembered(memory: bytes) -> Memory:
     try:
         kept = _MEMORIES.decode(memory)
     except msgspec.DecodeError as error:
-        # Not as if there were none: a member that forgets its terms votes twice under one.
+        # Do not start without a memory instead: a member that forgets its terms votes twice under one.
         raise LedgerUnusable(
             "the terms that this member voted under were wanted",
             f"what was kept of them cannot be read ({error})",

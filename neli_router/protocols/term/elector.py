@@ -1,4 +1,4 @@
-"""The elector of BlazingMQ's article: leaders of growing terms, by a majority's votes, for one partition.
+"""The elector of BlazingMQ's article: a majority elects the leader of one partition, under growing terms.
 
                no leader found, and its time to stand           support of a majority
     FOLLOWER ------------------------------------> CANDIDATE --------------------------> LEADER
@@ -6,54 +6,55 @@
       |  |                                            |                                    |
       |  '-- time-out, or a higher term is heard -----'                                    |
       '----- a higher term is heard, its majority is lost, or it cedes --------------------'
-    DORMANT: this peer is no replica of the partition. It neither votes nor stands.
+    DORMANT: this peer is not a replica of the partition. It neither votes nor stands.
 
-The article's rules, in our words. Every message has a term, and every node has its own, which only grows.
+The article's rules, in our words. Every message carries a term. Every node has a term of its own, which only grows.
 
-- A node starts as FOLLOWER and looks out for a leader. If it finds none, it waits for a random time, and stands.
-- To stand is to propose oneself under one's own term + 1. A node says yes to a higher term than its own, whatever its
-  role, and takes the term over; else it says no. A majority is N/2 + 1.
-- The leader sends heartbeats. A node that discovers it says unasked that it supports it. Three missed heartbeats, and
-  the leader is gone: again a random wait, so that not all stand together.
-- A heartbeat of a lower term is answered by InvalidHeartbeat: that is how an old leader learns of a new one.
-- What a leader sends has a counter beside the term. The pair orders all that leaders ever sent; what is not above the
-  last that was seen is stale, and ignored.
-- Before a node proposes, it scouts: it asks whether the others would support term + 1. That changes nothing anywhere.
-  They say yes if they see no leader and the asker stands above them. So a node that cannot hear a healthy leader
-  cannot unseat it, neither at once nor, by a term that grew in solitude, when it comes back.
+- A node starts as FOLLOWER and looks for a leader. If it finds none, it waits for a random time and then stands.
+- To stand, a node proposes itself under its own term + 1. A node says yes to a term higher than its own, whatever its
+  role, and adopts that term; otherwise it says no. A majority is N/2 + 1.
+- The leader sends heartbeats. A node that discovers a leader announces its support unasked. After three missed
+  heartbeats the leader counts as gone. Again each node waits for a random time, so that they do not all stand together.
+- A node answers a heartbeat of a lower term with InvalidHeartbeat. An old leader learns of a new one in this way.
+- A leader's messages carry a counter next to the term. The pair orders all messages of all leaders. A message that is
+  not above the last one seen is stale, and ignored.
+- Before a node proposes, it scouts: it asks whether the others would support term + 1. Scouting changes no state. The
+  others say yes if they see no leader and the asker stands above them. So a node that cannot hear a healthy leader
+  cannot unseat it: neither immediately, nor when it comes back with a term that grew in isolation.
 
-**A lease on top.** At most one leads a term, but a leader that is cut off believes in itself until it hears otherwise.
-So a LEADER may *act* only from `acts_from` until `acts_until`:
+**A lease on top.** At most one node leads a term, but a leader that is cut off believes that it leads until it hears
+otherwise. So a LEADER may *act* only from `acts_from` until `acts_until`:
 
     leader     |--Heartbeat 7----------------------->|        lease, from the sending of what a majority answered
-    supporter       |--Support(7)---------------------->|     wait: until then nobody else acts by my support
+    supporter       |--Support(7)---------------------->|     wait: until then no other acts by my support
     successor                |--Proposal--<--Support(owed)----->| acts
 
-Support for a leader is a promise to it that lasts for `settings.wait`. A node still honours a higher term at once, as
-the article says, but tells the new one how long its promises to others still run: what it `owed`. The new leader
-counts that vote for acting only so much later. Two majorities share a node. It answered the older leader before it
-supported the newer one, for afterwards the older one's heartbeats are stale to it. So the newer one acts when the
-older one's lease is over. A leader that gives up says Ceded, which ends the promises to it under that term and all
-lower ones: it will not act under them again. One that a higher term unseats says nothing of that, and owes everybody
-the rest of its lease: its program was told that end, and whoever acts on it, such as a client of an agent, hears of
-the loss later than the next leader of its votes. A node that starts owes everybody a whole wait, because it does not
-know what it promised before. That is about two that act; that no two lead under one term needs the term on disk: a
-node that forgot it could vote twice under one term.
+Support for a leader is a promise to it that lasts for `settings.wait`. A node still honours a higher term immediately,
+as the article says, but it reports to the new leader how long its promises to others still run: what it `owed`. The new
+leader counts that vote for acting only after that time. Two majorities share a node. This node answered the older
+leader before it supported the newer one, because afterwards the older leader's heartbeats are stale to it. So the newer
+leader acts when the older one's lease is over. A leader that gives up sends Ceded, which ends the promises to it under
+that term and all lower ones: it will not act under them again. A leader that a higher term unseats does not send Ceded,
+and owes every peer the rest of its lease. Its program knows the end of that lease, and anyone that acts on it, such as
+a client of an agent, hears of the loss only after the next leader has its votes. A node that starts owes every peer a
+whole wait, because it does not know what it promised before. These rules keep two leaders from acting at the same time.
+To keep two nodes from leading under one term, the term must be on disk: a node that forgot it could vote twice under
+one term.
 
-**From outside**, to be driven by `council.py`, simulators and explorers:
+**The interface**, which `council.py`, simulators and explorers drive:
 
     step(Said | TICK | Stand | Cede, now) -> [Tell | Remember | Became]      deadline
     role, term, leader (as perceived), acts_from, acts_until, tenure(now), preferred(now)
 
-Remember comes before a vote or a proposal under that term. Became comes before what is said because of it: take away
-what the program may do before you send anything. A leader cedes when it is told to: first let its program finish.
+Remember comes before a vote or a proposal under that term. Became comes before the messages that follow from it: revoke
+what the program may do before you send anything. A leader cedes on Cede: let its program finish first.
 
-The two ways out of a corner that the article does not speak of: *the highest node that reaches no majority*, but is
-heard by enough others, would stop each scout for ever. After STARVED_MAX rounds in which a majority answered and none
-of them saw a leader, a node proposes without a yes. And *a peer that is preferred* but does not win when a leader cedes
-to it is given twice as long each time before the next attempt.
+The article leaves two corner cases open. *The highest node that reaches no majority*, but is heard by enough others,
+would stop each scout forever. So a node proposes without a yes after STARVED_MAX rounds in which a majority answered
+and none of them saw a leader. And *a preferred peer* may fail to win when a leader cedes to it. The leader then waits
+twice as long before each further attempt.
 
-All containers in here are replaced and never changed, so that `copy.copy` makes an elector of its own. It shares `rng`.
+All containers here are replaced and never changed, so `copy.copy` makes an independent elector. It shares `rng`.
 """
 
 from dataclasses import dataclass, field
@@ -95,15 +96,15 @@ __all__ = [
 ]
 
 STARVED_MAX = 3
-"""Failed rounds of scouting until a node proposes all the same. Fewer, and a higher node that is only slow loses its
-precedence; more, and a group whose highest node is half cut off is longer without a leader."""
+"""Failed rounds of scouting before a node proposes anyway. With fewer, a higher node that is only slow loses its
+precedence. With more, a group whose highest node is half cut off stays without a leader for longer."""
 
 STEADY_TIME_OUTS = 3
-"""A preferred peer is given the lead when it has supported the leader for so many time-outs on end: a process that
-restarts again and again is not. Longer costs balance after each restart."""
+"""A preferred peer is given the lead when it has supported the leader for this many time-outs in a row. A process that
+keeps restarting does not get it. A longer time costs balance after each restart."""
 
 DOUBLINGS_MAX = 8
-"""A peer that never wins is tried again after 256 times as long, and no longer: a cut heals some day."""
+"""A peer that never wins is tried again after 256 times as long at most: a cut heals some day."""
 
 CAUSES = (
     *(("candidate", cause) for cause in ("ceded_to", "named", "no_leader", "scouted", "starved")),
@@ -111,17 +112,17 @@ CAUSES = (
     *(("follower", cause) for cause in ("majority_lost", "other_proposed", "proposal_failed")),
     ("leader", "elected"),
 )
-"""All (role, cause) that a `Became` can have: reasons are for people, and these few can be counted."""
+"""All (role, cause) that a `Became` can have. Reasons are for people; these few causes can be counted."""
 
 LEAP_MAX = 2**32
-"""Nobody is elected so often while others hear nothing of it."""
+"""No peer is elected this many times while the others hear nothing of it."""
 
 Term = Annotated[int, Meta(ge=0, lt=2**62)]
 Count = Annotated[int, Meta(ge=0, lt=2**62)]
-"""What a peer says must leave room for `+ 1` in 64 bits."""
+"""A peer's number must leave room for `+ 1` in 64 bits."""
 
 
-# What electors say to each other
+# Messages between electors
 
 
 class Proposal(Struct, frozen=True, array_like=True, tag="P"):
@@ -131,8 +132,8 @@ class Proposal(Struct, frozen=True, array_like=True, tag="P"):
 
 
 class Support(Struct, frozen=True, array_like=True, tag="S"):
-    """Yes to a Proposal (counter 0), or an answer to a heartbeat; unsolicited, if the heartbeat made its sender known.
-    Others' leases on my support end in `owed` seconds."""
+    """Yes to a Proposal (counter 0), or the answer to a heartbeat. It is unsolicited if the heartbeat made its sender
+    known. Other leaders' leases on my support end in `owed` seconds."""
 
     term: Term
     counter: Count
@@ -169,7 +170,7 @@ class Scouting(Struct, frozen=True, array_like=True, tag="Q"):
 
 
 class Scouted(Struct, frozen=True, array_like=True, tag="A"):
-    """The answer, under my own `term`. A no says why: I see a leader (`led`), or else I stand above you."""
+    """The answer, under my own `term`. A no states why: I see a leader (`led`), or else I stand above you."""
 
     term: Term
     round: Count
@@ -178,7 +179,7 @@ class Scouted(Struct, frozen=True, array_like=True, tag="A"):
 
 
 class Ceded(Struct, frozen=True, array_like=True, tag="C"):
-    """I lead no more, under `term` or any lower one. `to` shall lead next, if it is somebody."""
+    """I no longer lead, under `term` or any lower one. `to`, if it is a peer, should lead next."""
 
     term: Term
     counter: Count
@@ -188,7 +189,7 @@ class Ceded(Struct, frozen=True, array_like=True, tag="C"):
 Message = Proposal | Support | Rejection | Heartbeat | InvalidHeartbeat | Scouting | Scouted | Ceded
 
 
-# What an elector takes, and gives
+# Inputs and effects
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,24 +199,24 @@ class Said:
     sender: int
     message: Message
     beat: float = 0.0
-    """How long the sender waits between its heartbeats; 0 if it did not say."""
+    """How long the sender waits between its heartbeats; 0 if it did not say so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """An operator wants this node to lead: it proposes at once and asks nobody before."""
+    """An operator wants this node to lead: it proposes immediately, without scouting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cede:
-    """The program has finished: lead no more. The peer `to` shall lead next."""
+    """The program has finished: stop leading. The peer `to` should lead next."""
 
     to: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Send this to a peer; None is all other replicas."""
+    """Send this to a peer; None means all other replicas."""
 
     to: int | None
     message: Message
@@ -237,7 +238,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Became:
-    """The role or the perceived leader is another now, and why."""
+    """The role or the perceived leader has changed, and why."""
 
     role: Role
     term: int
@@ -252,21 +253,21 @@ TermEffect = Tell | Remember | Became
 
 
 class Supporter(NamedTuple):
-    """Of a candidate or leader: one that said yes."""
+    """A node that said yes to a candidate or leader."""
 
     sent_at: float
-    """When we sent the newest message that it answered: its support lasts for a lease from here."""
+    """When we sent the newest message that it answered. Its support lasts for a lease from then."""
     clear_at: float
     """When its promises to others are over."""
     priority: int
     since: float
-    """When we sent the first message of those that it answered without a gap."""
+    """When we sent the first of the messages that it has answered without a gap."""
 
 
 class TermElector:
     """One node's elector of one partition. Not thread-safe. `term` is the last one that was kept on disk, or 0.
 
-    `owed` is how long the promises of its older self ran, where that may be longer than its own do.
+    `owed` is how long the promises of its former process ran, where that may be longer than its own do.
     """
 
     def __init__(
@@ -288,30 +289,30 @@ class TermElector:
         self.term = max(term, settings.term_base)
         self.leader: int | None = None
         self.priority = policy.priority
-        """This node's own. `prefer` changes it."""
+        """This node's own priority. `prefer` changes it."""
         self.stands = True
-        """Whether this node wants to lead. One that ends votes on until it is gone, and leaves standing to others."""
+        """Whether this node wants to lead. A closing node votes until it is gone, and leaves standing to others."""
         self.acts_from, self.acts_until = inf, -inf
         self._settings, self._policy, self._rng = settings, policy, rng
         self._voted: int | None = None
-        """Who had our yes under the present term."""
+        """The node that has our vote under the present term."""
         self._owes_until = now + max(settings.wait, owed)
-        """Our older self may have promised anybody anything until then."""
+        """Until then, promises of our former process to any peer may still run."""
         self._told_until = self._owes_until
-        """Until when the program was told that it may act, under a term that ended before its time; also that of our
-        older self, which may have led when it was killed: whoever acts on its lease may live."""
+        """Until when the program believes that it may act, under a term that ended early. This includes the former
+        process, which may have led when it was killed: a client that acts on its lease may still be alive."""
         self._promises: dict[int, tuple[int, float]] = {}
-        """Peer -> the term that we support it under, and until when nobody else acts by that support."""
+        """Peer -> the term that we support it under, and until when no other peer acts by that support."""
         self._lsn = (0, 0)
-        """The newest pair of (term, counter) that a leader was heard with."""
+        """The newest (term, counter) heard from a leader."""
         self._lost: int | None = None
         """The leader that was missed last."""
         self._target = policy.target(None)
         self._answers: dict[int, Scouted] | None = None
-        """Of the present round of scouting; None is no round."""
+        """The answers of the present round of scouting; None between rounds."""
         self._round = 0
         self._starved = 0
-        """Rounds on end that failed although a majority answered and nobody saw a leader."""
+        """Rounds in a row that failed although a majority answered and none of them saw a leader."""
         self._counter = 0
         self._sent: dict[int, float] = {}
         """Counter -> when we sent it, for a lease."""
@@ -321,7 +322,7 @@ class TermElector:
         """Whether `acts_from` has passed."""
         self._passed: dict[int, int] = {}
         """Peer -> how often we ceded to it since it last led."""
-        # Whoever starts owes everybody a wait, and looks out for a leader meanwhile; only then the random wait begins.
+        # A node that starts owes every peer a wait, and looks for a leader meanwhile. Only then the random wait begins.
         self._due = now + settings.wait + policy.patience(rng)
 
     # Questions
@@ -344,7 +345,7 @@ class TermElector:
     def preferred(self, now: float, *, steady: bool = True) -> int | None:
         """The peer that this leader should cede to: its priority is higher, and it has been there for a while.
 
-        Not `steady`: however short it has been there, because an operator asks for it.
+        Without `steady`, any time there is enough, because an operator asks for it.
         """
         if self.tenure(now) is None:
             return None
@@ -366,20 +367,20 @@ class TermElector:
 
     @property
     def is_shed(self) -> bool:
-        """Whether this node shall lead only while no other can."""
+        """Whether this node should lead only while no other can."""
         return self.priority <= LEAST
 
     def heard_priority(self, peer: int) -> int | None:
-        """What `peer` said of itself when it last supported this leader or candidate."""
+        """The priority that `peer` stated when it last supported this leader or candidate."""
         return None if (supporter := self._supporters.get(peer)) is None else supporter.priority
 
     def beat_by(self, at: float) -> None:
-        """Send the next heartbeat at `at` at the latest: whoever drives many electors lets all beat together."""
+        """Send the next heartbeat at `at` at the latest: the driver of many electors lets all of them beat together."""
         if self.role is Role.LEADER:
             self._due = min(self._due, at)
 
     def prefer(self, priority: int | None) -> None:
-        """This node's priority is another from now on; None is the assigned one."""
+        """Change this node's priority; None restores the assigned one."""
         self.priority = self._policy.priority if priority is None else priority
 
     # The step
@@ -402,7 +403,7 @@ class TermElector:
                     self._passed = {**self._passed, to: min(DOUBLINGS_MAX, self._passed.get(to, 0) + 1)}
                 whom = "" if to is None else f" to peer {to}"
                 self._follow(self.term, None, "ceded", f"it ceded{whom}", effects, to=to)
-                self._await(now + self._time_out + self._settings.beat)  # All others shall come first.
+                self._await(now + self._time_out + self._settings.beat)  # All others come first.
         self._turn(now, effects)
         return effects
 
@@ -427,14 +428,14 @@ class TermElector:
                 self._fail("in time", now, effects)
             else:
                 self._end_wait(now, effects)
-        # Last: votes and its own heartbeat may have brought `acts_from` to this very moment, and then it is not due.
+        # Last: votes and its own heartbeat may have moved `acts_from` to this very moment, and then it is not due.
         self._begun = self.role is Role.LEADER and now >= self.acts_from
 
-    # What is heard
+    # Incoming messages
 
     def _hear(self, sender: int, message: Message, beat: float, now: float, effects: list[TermEffect]) -> None:
         if message.term > max(self.term, BASE_MAX) + LEAP_MAX:
-            return  # It would be the last term that there can be.
+            return  # It would be the last term possible.
         match message:
             case Scouting(_, round_, priority):
                 # Nothing changes here, not even for a higher term: a node that cannot win would unseat the leader.
@@ -462,7 +463,7 @@ class TermElector:
 
     def _hear_proposal(self, sender: int, term: int, now: float, effects: list[TermEffect]) -> None:
         if term > self.term:
-            # Always, whatever the role, and though a healthy leader is perceived: it is scouting that protects it.
+            # Always, whatever the role, even while a healthy leader is perceived: scouting protects that leader.
             reason = f"peer {sender} proposed itself under term {term}"
             self._follow(term, None, "other_proposed", reason, effects, to=sender)
             self._await(now + self._time_out)
@@ -470,7 +471,7 @@ class TermElector:
         elif term < self.term or sender != self._voted:
             effects.append(Tell(sender, Rejection(self.term, term)))
             return
-        self._support(sender, 0, now, effects)  # Once more, if the proposal was doubled on its way.
+        self._support(sender, 0, now, effects)  # Again, if the proposal was duplicated on its way.
 
     def _hear_heartbeat(
         self, sender: int, term: int, counter: int, beat: float, now: float, effects: list[TermEffect]
@@ -481,14 +482,14 @@ class TermElector:
         if (term, counter) <= self._lsn:
             return
         if term == self.term and self.leader not in (None, sender):
-            return  # Two leaders of one term. It takes a node that forgot its term; the first one heard stays.
+            return  # Two leaders of one term: some node forgot its term. The first one heard stays.
         self._lsn = (term, counter)
         if sender != self.leader or term > self.term:
             reason = f"peer {sender} was discovered, which leads term {term}"
             self._follow(term, sender, "leader_found", reason, effects, to=sender)
             self._passed = {peer: times for peer, times in self._passed.items() if peer != sender}
             self._starved = 0
-        # By the slower of both beats: who counts by its own alone would miss a living leader again and again.
+        # By the slower of both beats: a node that counted by its own alone would miss a living leader again and again.
         self._due = now + max(self._time_out, MISSES * beat)
         self._support(sender, counter, now, effects)
 
@@ -497,10 +498,10 @@ class TermElector:
     ) -> None:
         promised, _ = self._promises.get(sender, (inf, 0.0))
         if promised <= term:
-            # Not a later one: the same peer may lead again, and this word of it may be late.
+            # Not a later promise: the same peer may lead again, and this message may be late.
             self._promises = {peer: promise for peer, promise in self._promises.items() if peer != sender}
         fresh = lsn > self._lsn
-        self._lsn = max(self._lsn, lsn)  # Or a heartbeat that comes late would bring the leader back.
+        self._lsn = max(self._lsn, lsn)  # Otherwise a late heartbeat would bring the leader back.
         if not fresh or term != self.term or self.role is not Role.FOLLOWER:
             return
         if to == self.me and self.stands:
@@ -519,12 +520,12 @@ class TermElector:
         effects.append(Tell(leader, Support(self.term, counter, owed, self.priority)))
 
     def _owed(self, leader: int, now: float) -> float:
-        """For how long others than `leader` may still act by our support."""
+        """For how long peers other than `leader` may still act by our support."""
         others = [until for peer, (_, until) in self._promises.items() if peer != leader]
         return max(0.0, max([self._owes_until, *others]) - now)
 
     def _take_support(self, sender: int, support: Support, now: float, effects: list[TermEffect]) -> None:
-        # A candidate is elected by answers to its proposal alone. Each node gives one of those a term.
+        # Only answers to its proposal elect a candidate. Each node gives one of them a term.
         if self.role is Role.LEADER or (self.role is Role.CANDIDATE and support.counter == 0):
             self._add(sender, self._sent.get(support.counter, -inf), support.owed, support.priority, now)
             if self.role is Role.CANDIDATE:
@@ -533,7 +534,7 @@ class TermElector:
     def _add(self, peer: int, sent_at: float, owed: float, priority: int, now: float) -> None:
         clear_at, since = now + owed, sent_at
         if (known := self._supporters.get(peer)) is not None:
-            # What it owed at its first yes is all that matters: later promises to others are of higher terms.
+            # Only what it owed at its first yes matters: later promises to others are of higher terms.
             clear_at = min(clear_at, known.clear_at)
             since = known.since if sent_at < known.sent_at + self._time_out else sent_at
             if sent_at < known.sent_at:  # It came late.
@@ -542,7 +543,7 @@ class TermElector:
         if len(self._supporters) >= self.quorum:
             clear = sorted(supporter.clear_at for supporter in self._supporters.values())
             sent = sorted((supporter.sent_at for supporter in self._supporters.values()), reverse=True)
-            # A majority without this node's own vote knows nothing of what its program was told under an older term.
+            # A majority without this node's own vote does not know until when its program may act under an older term.
             self.acts_from = max(clear[self.quorum - 1], self._told_until)
             self.acts_until = sent[self.quorum - 1] + self._settings.lease
 
@@ -561,14 +562,14 @@ class TermElector:
         self._add(self.me, now, self._owed(self.me, now), self.priority, now)
         effects.append(Tell(None, Heartbeat(self.term, self._counter)))
 
-    # To stand
+    # Standing
 
     @property
     def _time_out(self) -> float:
         return MISSES * self._settings.beat
 
     def _await(self, at: float) -> None:
-        """There is no leader. The wait before this node stands begins at `at`."""
+        """Without a leader, let the wait before this node stands begin at `at`."""
         self._target = self._policy.target(self._lost)
         self._due = at + self._policy.patience(self._rng)
 
@@ -586,7 +587,7 @@ class TermElector:
         elif not self._settings.scouting:
             self._propose(self.term + 1, "no_leader", "it found no leader", now, effects)
         elif self._starved >= STARVED_MAX:
-            reason = f"{self._starved} times it found no yes of a majority, and nobody who saw a leader"
+            reason = f"{self._starved} scouting rounds found neither a majority nor a leader"
             self._propose(self.term + 1, "starved", reason, now, effects)
         else:
             self._round += 1
@@ -599,7 +600,7 @@ class TermElector:
         assert self._answers is not None
         ayes = 1 + sum(answer.yes for answer in self._answers.values())
         if ayes >= self.quorum:
-            # A scout learns terms, but takes them over only now that it leaves its own.
+            # A scout learns terms, but adopts them only now that it leaves its own.
             term = 1 + max([self.term, *(answer.term for answer in self._answers.values())])
             self._propose(term, "scouted", f"{ayes} of {len(self.peers) + 1} would support it", now, effects)
 
@@ -629,10 +630,11 @@ class TermElector:
         *,
         to: int | None = None,
     ) -> None:
-        """Be a follower under `term`, of `leader` if it is known. Whoever led or stood says that it is over."""
+        """Be a follower under `term`, of `leader` if it is known. A former leader or candidate announces its end."""
         before, was = self.term, self.role
-        # A candidate has led nothing: a counter above 0 would hide the first heartbeat of another that won its term.
-        # Nor has it anything to pass on: that other would take it for a wish, should it hear it after a restart.
+        # A candidate has led nothing: a counter above 0 would hide the first heartbeat of another node that won its
+        # term. It has nothing to pass on, either: that other node would take it for a wish, if it heard it after a
+        # restart.
         counter, to = (self._counter + 1, to) if was is Role.LEADER else (0, None)
         if self.leader != self.me:
             self._lost = self._lost if self.leader is None else self.leader
@@ -646,12 +648,13 @@ class TermElector:
         if changed:
             effects.append(Became(self.role, term, leader, reason, cause))
         if is_unseated:
-            # Its program could not finish: whoever acts on its lease may do so to the end, though it is fenced. So
-            # its own promise, to nobody else, lasts as long, and it does not say that the promises to it are over.
+            # Its program could not finish: a client that acts on its lease may do so to the end, although it is fenced.
+            # So its own promise, which is to no other node, lasts as long, and it does not announce that the promises
+            # to it are over.
             rest = self._settings.wait - self._settings.lease
             self._owes_until = max(self._owes_until, acted_until + rest)
             self._told_until = max(self._told_until, acted_until)
-        elif was is not Role.FOLLOWER and self._told_until == -inf:  # Else it would end promises of that time, too.
+        elif was is not Role.FOLLOWER and self._told_until == -inf:  # Or it would end promises of that time, too.
             effects.append(Tell(None, Ceded(before, counter, to)))
         if term > before:
             self._voted = None

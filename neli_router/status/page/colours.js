@@ -1,10 +1,11 @@
 /* Colours: one of two hundred looks for each member.
 
-   look = hue (8, told apart with any kind of colour vision) + tint (5) + pattern (5)
+   look = hue (8, distinct with any kind of colour vision) + tint (5) + pattern (5)
 
-   No two hundred colours can be told apart, so a look is a colour and a pattern, and the name is always one movement
+   No one can distinguish two hundred colours, so a look is a colour and a pattern, and the name is always one movement
    away. The first eight members get plain hues. A look belongs to a name for as long as this browser remembers it: a
-   member that comes back looks as before, one that is gone keeps its look in the history, and changes no other.
+   member that comes back looks the same as before, and one that is gone keeps its look in the history. No member ever
+   changes another's look.
 */
 
 import { keep, kept } from "./kept.js";
@@ -21,7 +22,7 @@ export class Colours {
     this.places = new Map(remembered());
   }
 
-  /* Members, and names in the history. The looks of those that are gone are given away only when all are taken. */
+  /* Members, and names in the history. Looks of departed members are reused only when all looks are taken. */
   know(names, past) {
     const before = [...this.places.keys()].join("\n");
     const present = new Set(names);
@@ -49,7 +50,7 @@ export class Colours {
     return (this.places.get(name) ?? 0) % HUES;
   }
 
-  /* The classes that page.css draws. Patterns change before tints: they are easier to tell apart. */
+  /* The classes that page.css draws. Patterns change before tints, because they are easier to distinguish. */
   look(name) {
     const place = this.places.get(name);
     if (place === undefined) return "gone"; // There are more names than looks.
@@ -58,7 +59,7 @@ export class Colours {
   }
 }
 
-/* Name and place of each that this browser knows. Something else may have written there: then none is known. */
+/* The name and place of each member that this browser knows; none if another program has written there. */
 function remembered() {
   try {
     const known = JSON.parse(kept("localStorage", KEPT_AS) ?? "[]");
@@ -69,7 +70,7 @@ function remembered() {
   }
 }
 
-/* Two letters or digits that tell names of one family apart: "worker-17" is 17, "alice" is al. */
+/* Two letters or digits that distinguish names of one family: "worker-17" is 17, "alice" is al. */
 export function initials(name) {
   const number = name.match(/(\d{1,3})\D*$/);
   return number ? number[1] : name.replace(/[^\p{L}\p{N}]/gu, "").slice(0, 2);

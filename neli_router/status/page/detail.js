@@ -1,12 +1,12 @@
 /* The details: one partition, under the pointer or the focus, and the last one that was kept by a click or by Enter.
 
-   They say why a partition has no owner, and with a token the partition is pinned here. While a control in
-   them has the focus they stay, also if the pointer moves over other cells.
+   They say why a partition has no owner, and with a token the partition can be pinned here. While a control in them has
+   the focus they stay, even if the pointer moves over other cells.
 */
 
 import { amount, borrows, clock, isAlone, make, many } from "./words.js";
 
-/* The agent's own reason. Its table may be a moment older and have none yet; then the members tell. */
+/* The agent's own reason. Its table may be a moment older and have none yet; then the members give one. */
 export function whyNobody({ why, members }) {
   if (why !== "") return why;
   return members.length === 0 ? "the group has no member" : "the table is being read";
@@ -50,7 +50,7 @@ export class Detail {
     const target = name(partition.target);
     const since = this.history.since.get(place);
     const why = owner === null ? whyNobody(this.status) : "";
-    // Built anew only if it says something else, or an open list would close under the pointer.
+    // Rebuilt only if its text changes, or an open list would close under the pointer.
     const names = this.status.members.map((member) => member.name);
     const allowed = this.allowed && !borrows(this.status);
     const key = JSON.stringify([place, partition, owner, target, since, why, allowed, allowed && names]);
@@ -81,7 +81,7 @@ export class Detail {
     return undefined;
   }
 
-  /* The choice for `place`, and the control that has the focus: a status must take neither away. */
+  /* The choice for `place`, and the control that has the focus: a new status must remove neither. */
   held(place) {
     const controls = [...this.root.querySelectorAll("select, button")];
     if (place !== this.place || controls.length === 0) return null;

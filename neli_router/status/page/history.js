@@ -1,12 +1,12 @@
 /* History: when things happened, by this browser's clock, and under which term.
 
-   The agent says how long ago it read a record, so each status would place the same one at a slightly other time. Its
-   first status counts.
+   The agent says how long ago it read a record, so each status would place the same record at a slightly different
+   time. The first status counts.
 
-   A term is the group's base plus the offset at which the ownership began. The base is not told, but no ownership
-   began before its partition last moved, nor before its owner joined; nearly always it began at the later of the two.
-   So each partition gives a number that is at least the base, and the least of them is it. In a borrowed group, terms
-   have nothing to do with the numbers of events.
+   A term is the group's base plus the offset at which the ownership began. The base is not in the status, but no
+   ownership began before its partition last moved, or before its owner joined; nearly always it began at the later of
+   the two. So each partition gives a number that is at least the base, and the least of them is the base. In a borrowed
+   group, terms have nothing to do with the numbers of events.
 */
 
 import { borrows } from "./words.js";
@@ -37,7 +37,7 @@ export class History {
       const ended = place(event.last, event.ago - event.lasted);
       for (const { partitions } of event.moved) {
         for (const partition of partitions) {
-          // A Handover of a plan stands behind the plan's record, and no one is told how far.
+          // A plan's Handover comes somewhere after the plan's record; its exact place is not in the status.
           last.set(partition, event.offset);
           this.since.set(partition, ended);
         }

@@ -1,4 +1,4 @@
-/* Kept: values that the browser remembers for this page. It may refuse to; then the page forgets them, and works. */
+/* Kept: values that the browser remembers for this page. If it refuses to, the page works but forgets them. */
 
 export function kept(storage, key) {
   try {
@@ -14,6 +14,6 @@ export function keep(storage, key, text) {
     if (text === null) window[storage].removeItem(key);
     else window[storage].setItem(key, text);
   } catch {
-    /* Then it lasts as long as this page. */
+    /* Then the value lasts as long as this page. */
   }
 }

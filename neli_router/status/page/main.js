@@ -1,10 +1,10 @@
 /* The page: one status in, everything shown from it.
 
    /v1/events --status, changed--> paint(status) --> facts, map, details, time line, members
-                                      between two: the lease bars run down, the clock says how long ago
+                                      in between: the lease bars run down, the clock says how long ago
 
-   A status is the whole truth and replaces the one before. Paints wait for the next frame, so that a burst of changes
-   costs one.
+   A status is complete and replaces the previous one. Paints wait for the next frame, so that a burst of changes costs
+   only one.
 */
 
 import { Colours } from "./colours.js";
@@ -23,17 +23,17 @@ const POWERLESS =
   "This member cannot expire one that dies, because its own heartbeats come back too late. If no member can, a dead one" +
   " keeps what it owned. Find what makes the ledger slow, or give the group a longer lease: neli doctor says how long.";
 const NO_WISHES =
-  "The broker shares the partitions out, evenly and by its own reasons: it takes no drains, pins or weights. To empty a" +
+  "The broker assigns the partitions, evenly and by its own rules: it takes no drains, pins or weights. To empty a" +
   " member, stop it.";
 const OF_PEERS = {
   term:
-    "The members elect who leads: there are no pins or weights. neli rebalance moves leaders; neli drain, at a member's" +
+    "The members elect their leaders: there are no pins or weights. neli rebalance moves leaders; neli drain, at a member's" +
     " own agent, empties it.",
   gossip:
     "The members elect one that leads everything: there are no pins or weights. neli rebalance names another; neli drain, at" +
     " a member's own agent, makes it the last choice.",
 };
-const ALONE = "Peers and leaders are as this agent's own member sees them, and others may see them otherwise.";
+const ALONE = "Peers and leaders are shown as this agent's own member sees them; other members may see them differently.";
 const TICK_MS = 200;
 const REDRAW_MS = 5000;
 
@@ -111,7 +111,7 @@ function header(status) {
   document.body.classList.toggle("alone", isAlone(status));
   at("borrowed").hidden = !isBorrowed;
   if (isBorrowed) {
-    const told = status.store ? `Members and owners are as told in ${status.store}.` : ALONE;
+    const told = status.store ? `Members and owners are read from ${status.store}.` : ALONE;
     say(at("borrowed"), `${told} ${OF_PEERS[status.protocol] ?? NO_WISHES}`);
   }
   document.title = `${status.agent} \u00b7 NELI`;
@@ -136,22 +136,22 @@ function header(status) {
       fact = make("div", { id: `fact-${key}` }, make("dt", { textContent: title }), make("dd"));
       at("facts").append(fact);
     }
-    fact.hidden = text === null; // Not known of a group of this kind.
+    fact.hidden = text === null; // Not known for a group of this kind.
     say(fact.lastChild, text ?? "");
     fact.classList.toggle("alarms", alarms);
   }
   const why = at("why");
   why.hidden = status.why === "" && unowned === 0;
   if (!why.hidden) {
-    const holes = unowned ? `${many(unowned, "partition")} ${unowned === 1 ? "is" : "are"} nobody's` : "The table cannot be believed";
+    const holes = unowned ? `${many(unowned, "partition")} ${unowned === 1 ? "has" : "have"} no owner` : "The table cannot be believed";
     say(why, `${holes}: ${whyNobody(status)}`);
   }
   const powerless = at("powerless");
   powerless.hidden = status.can_expire;
-  say(powerless, status.can_expire ? "" : POWERLESS); // A reader of the screen says text that comes, not what is unhidden.
+  say(powerless, status.can_expire ? "" : POWERLESS); // Screen readers read text that is added, not text that is unhidden.
 }
 
-/* The agent's own member in a word or two. One that was drained leads only what no other can. */
+/* The agent's own member in a word or two. A drained member leads only what no other can. */
 function doing({ member, shed, table }) {
   if (!shed) return member;
   return shed >= table.partitions.length ? "drained" : `member, gives away ${whole(shed)}`;

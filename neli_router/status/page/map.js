@@ -1,7 +1,7 @@
 /* The map: a cell for each partition, coloured by its owner.
 
    one tab stop for all cells;  arrows, Home, End, Page Up, Page Down move inside;  Enter keeps the details open,
-   Escape lets go of them
+   Escape closes them
 
    Cells are made once. A status touches only those whose owner, target, term or pin changed, so that following a group
    of thousands of partitions costs no more than its changes.
@@ -10,9 +10,9 @@
 import { clock, isAlone, make, tellApart } from "./words.js";
 import { initials } from "./colours.js";
 
-/* The least width of a cell, by how many there are: as large as fits a screen beside the rest. */
+/* The least width of a cell, by how many there are: as large as fits on a screen with the rest. */
 const WIDTHS = [[64, 92], [256, 29], [1024, 16], [Infinity, 8.5]];
-/* Columns to choose from: people can count with these numbers at the rows. */
+/* Column counts to choose from: with these, people can work with the numbers of the rows. */
 const COLUMNS = [128, 120, 100, 80, 64, 60, 50, 40, 32, 24, 20, 16, 12, 10, 8, 6, 4];
 const NOTHING = "No group was read from the ledger yet.";
 const NAMED_MAX = 64;
@@ -72,7 +72,7 @@ export class PartitionMap {
   }
 
   label(place, partition, owner, target, since) {
-    const words = [`partition ${place}`, owner === null ? "owned by nobody" : `owner ${owner}`];
+    const words = [`partition ${place}`, owner === null ? "no owner" : `owner ${owner}`];
     if (owner !== null) words.push(`term ${partition.term}`);
     if (owner !== null) words.push(since === undefined ? "since before the events known" : `since ${clock(since)}`);
     if (target !== null) words.push(`being handed to ${target}`);
@@ -95,7 +95,7 @@ export class PartitionMap {
     this.layOut();
   }
 
-  /* Rows are made anew when the width allows for another number of columns. */
+  /* Rows are rebuilt when the width allows for another number of columns. */
   layOut() {
     const size = this.cells.length;
     if (size === 0) return;
@@ -167,7 +167,7 @@ export class PartitionMap {
     this.cells[place].focus();
   }
 
-  /* Marks the cell whose details are kept; null is none. */
+  /* Marks the cell whose details are kept; null clears the mark. */
   mark(place) {
     for (const other of [this.kept, place]) {
       if (other === null || !this.cells[other]) continue;

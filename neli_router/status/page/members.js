@@ -1,9 +1,9 @@
 /* The members, and how long the lease of each still holds.
 
-   A lease is told once a status, and runs down between two of them: the bars are moved here, by this browser's clock,
-   counted from when the status came. A lease shorter than the time between two statuses would run out each time
-   before the next one, though its member beats; its bar stands still. Without a stream nothing is known. Rows are kept
-   by name, so that focus and hover survive every update.
+   Each status gives the leases, which run down until the next one: the bars are moved here, by this browser's clock,
+   counted from when the status arrived. A lease shorter than the time between two statuses would run out each time
+   before the next one, although its member beats, so its bar stands still. Without a stream nothing is known. Rows are
+   kept by name, so that focus and hover survive every update.
 */
 
 import { amount, borrows, lasting, make, many, moment, say, whole } from "./words.js";
@@ -46,7 +46,7 @@ export class MembersTable {
     this.body.addEventListener("focusin", (event) => this.onLight(this.nameAt(event)));
     this.body.addEventListener("focusout", () => this.onLight(null));
     this.body.addEventListener("keydown", (event) => this.onKey(event));
-    // Only bars in sight move: two hundred that are out of sight would cost half a core.
+    // Only visible bars move: two hundred invisible ones would cost half a core.
     this.sight = new IntersectionObserver((seen) => {
       for (const { target, isIntersecting } of seen) this.inSight[isIntersecting ? "add" : "delete"](target);
       this.tick(performance.now(), this.known);
@@ -131,7 +131,7 @@ export class MembersTable {
     row.weigh.setAttribute("aria-label", `Weigh ${member.name}`);
   }
 
-  /* The time at which its Join was read. Each status tells it anew, and a little differently: the first one counts. */
+  /* The time at which its Join was read. Each status gives it slightly differently: the first one counts. */
   fillJoined(row, member) {
     const isKnown = member.joined_ago !== null;
     const key = `${member.joined} ${isKnown}`;
@@ -142,8 +142,8 @@ export class MembersTable {
     row.cells.joined.title = borrows(this.status) ? "" : `record ${whole(member.joined)}`;
   }
 
-  /* Moves the bars to where they are at `now`; called some times a second. At each status those out of sight, too:
-     a screen reader reads them all. */
+  /* Moves the bars to where they are at `now`; called several times a second. At each status it also moves those out
+     of sight, because a screen reader reads them all. */
   tick(now, known = true, all = false) {
     this.known = known;
     if (!this.status) return;
@@ -181,11 +181,11 @@ export class MembersTable {
     rows.forEach(({ element }, place) => {
       if (this.body.rows[place] !== element) this.body.insertBefore(element, this.body.rows[place] ?? null);
     });
-    if (focused !== document.activeElement) focused?.focus({ preventScroll: true }); // A row that is moved loses it.
+    if (focused !== document.activeElement) focused?.focus({ preventScroll: true }); // Moving a row loses the focus.
     this.rove(this.body.contains(document.activeElement) ? document.activeElement.closest("tr") : rows[0]?.element);
   }
 
-  /* One row at a time takes the Tab key, or two hundred stops would lie between the table and the next control. */
+  /* Only one row is a tab stop, or there would be two hundred stops between the table and the next control. */
   rove(current) {
     for (const { element, button, drain, weigh } of this.rows.values()) {
       for (const control of [button, drain, weigh]) control.tabIndex = element === current ? 0 : -1;

@@ -1,8 +1,8 @@
 /* The peers of a group without a broker: who answers, who does not and why, how many partitions each leads, and which
    of them are drained.
 
-   The agent's own member sees all of this, and another one may see it otherwise. Where a store tells what members are
-   called, they stand in the table of members beside this one.
+   This is how the agent's own member sees them; another member may see them differently. Where a store has the members'
+   names, the table of members next to this one lists them.
 */
 
 import { lasting, make, many, say, whole } from "./words.js";
@@ -58,7 +58,7 @@ export class PeersTable {
   }
 
   build(name, isAlone) {
-    // Where members have names of their own, the map is in their colours, and these would mean others.
+    // Where members have names of their own, the map uses their colours, and these would mean other members.
     const swatch = isAlone ? make("span", { className: `cell sample ${this.colours.look(name)}` }) : null;
     const state = make("span", { className: "state" });
     const share = make("span", { className: "share-fill" });
@@ -80,7 +80,7 @@ export class PeersTable {
     row.state.dataset.is = isBad ? "bad" : peer.drained ? "drained" : peer.state;
     say(row.leads, whole(peer.leads));
     row.share.style.width = `${(100 * peer.leads) / most}%`;
-    // Each one is heard several times a second, or all the five: the exact time would only flicker.
+    // Each peer is heard several times a second, or every five seconds: the exact time would only flicker.
     const isFresh = peer.heard_ago !== null && peer.heard_ago < 6 && !BAD_STATES.includes(peer.state);
     say(row.heard, peer.state === "here" ? "\u2013" : peer.heard_ago === null ? "never" : isFresh ? "now" : `${lasting(peer.heard_ago)} ago`);
   }

@@ -3,12 +3,12 @@
    connecting --status--> live --nothing for a while--> silent --for long--.
                            | ^--------status---------------'               |
                            '--error--> lost <------------------------------'
-                                         '--after a pause--> another one
+                                         '--after a pause--> a new one  
 
-   A browser opens a broken stream again by itself, but gives up for ever when it is answered with an error, such as by
-   an agent that is starting. So we open another one, after a pause that grows: a page in a forgotten tab must not ask
-   a dead agent many times a second. And a browser does not notice an agent that hangs, or a cable that was pulled. An
-   agent sends a status every second, or every few seconds to hundreds of pages, so silence means trouble.
+   A browser reopens a broken stream on its own, but gives up permanently if the answer is an error, for example from an
+   agent that is starting. So we open a new one, after a pause that grows: a page in a forgotten tab must not ask a dead
+   agent many times a second. And a browser does not notice an agent that hangs, or a cable that was pulled. An agent
+   sends a status every second, or every few seconds to hundreds of pages, so silence means trouble.
 */
 
 const PAUSE_MIN_MS = 500;
@@ -44,7 +44,7 @@ export class Stream {
     }
   }
 
-  /* Called some times a second: looks whether the stream is silent. */
+  /* Called several times a second: checks whether the stream is silent. */
   tick(now) {
     if (this.source === null) return;
     const silence = now - Math.max(this.seenAt ?? 0, this.openedAt);
@@ -53,10 +53,10 @@ export class Stream {
   }
 
   lost(source) {
-    if (source !== this.source) return; // It was given up already, and another one is on its way.
+    if (source !== this.source) return; // It was given up already, and a new one is being opened.
     this.source = null;
     this.turn("lost");
-    // Closed and opened by ourselves in any case: browsers differ in how long they wait, up to many seconds.
+    // We always close and reopen it ourselves: browsers wait for different times, up to many seconds.
     source.close();
     setTimeout(() => this.open(), this.pause);
     this.pause = Math.min(PAUSE_MAX_MS, this.pause * 2);

@@ -1,6 +1,6 @@
-/* Theme: as the system says, unless another one was chosen here.
+/* Theme: the system's, unless another one was chosen here.
 
-   system -> light -> dark -> system       the choice is kept for this browser; it is no secret
+   system -> light -> dark -> system       this browser keeps the choice; it is not a secret
 */
 
 import { keep, kept } from "./kept.js";

@@ -1,8 +1,8 @@
 /* The time line: what happened, when and why, one entry for each cause. A strip of bars for the shape of it, a list for
    the facts.
 
-   The strip spans from the oldest event known, at least a minute and at most an hour, to now. A bar's height is the
-   logarithm of how many partitions moved: one that moved must be seen beside a thousand, and so must a member that
+   The strip spans from the oldest event known, at least a minute and at most an hour ago, to now. A bar's height is the
+   logarithm of how many partitions moved: a single move must be visible next to a thousand, and so must a member that
    died and owned nothing.
 */
 
@@ -32,13 +32,13 @@ const SENTENCES = {
   pin: ({ member, by, partition }) => `partition ${partition} was pinned to ${member} by ${by}`,
   unpin: ({ by, partition }) => `partition ${partition} was unpinned by ${by}`,
   weigh: ({ member, by }) => `${member} was weighed by ${by}`,
-  load: ({ by }) => `loads were told by ${by}`,
+  load: ({ by }) => `loads were set by ${by}`,
   claim: ({ member }) => `${member} leads more`,
   release: ({ member }) => `${member} leads less`,
   silence: ({ member }) => `${member} is silent`,
   hear: ({ member }) => `${member} answers again`,
   elect: ({ member, term }) => (term ? `${member} leads, term ${whole(term)}` : `${member} leads`),
-  vacate: ({ member }) => `${member} leads no more`,
+  vacate: ({ member }) => `${member} no longer leads`,
   other: ({ by }) => (by ? `a record of ${by}` : "records that were not read"),
 };
 
@@ -65,7 +65,7 @@ export class Timeline {
     this.draw();
   }
 
-  /* Tells screen readers the newest event; those that were there when the page opened are no news. */
+  /* Announces the newest event to screen readers; events from before the page opened are not news. */
   announce(newest) {
     if (this.announced !== undefined && newest !== undefined && newest.offset > this.announced) {
       const moved = newest.moved.slice(0, MOVED_MAX).map(({ source, target, number }) =>
@@ -92,7 +92,7 @@ export class Timeline {
     return item;
   }
 
-  /* The member that it is about stands above, and is not named again as the source. */
+  /* The event's member is shown above, and is not repeated as the source. */
   moved({ source, target, number }, about) {
     const who = (name) =>
       name === null
@@ -139,7 +139,7 @@ export class Timeline {
   }
 }
 
-/* Each Handover gives a term of its own; all that moved in one record have one. */
+/* Each Handover gives its own term; partitions that moved in one record share one. */
 function places(entry, history) {
   const term = history.term(entry.last);
   const isOne = entry.last === entry.offset;

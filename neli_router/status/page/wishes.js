@@ -1,11 +1,11 @@
 /* Wishes: changes that a person with a token may make, each shown before it is made.
 
-   token --asked of the agent--> right: changes are offered      wrong: said so, and kept in the field
+   token --asked of the agent--> right: changes are offered      wrong: says so, and stays in the field
 
    asked --POST preview--> the moves it would cause --Confirm--> POST --> done
-      '--------- refused: the wanted, the found and the remedy <------------'
+      '--------- refused: wanted, found and remedy <------------------------'
 
-   A refusal loses nothing: the dialog stays, with all that was typed and chosen, and takes another token.
+   A refusal loses nothing: the dialog stays, with everything that was typed and chosen, and accepts another token.
    The token lives in this tab's session storage and in the header of these requests, nowhere else.
 */
 
@@ -71,7 +71,7 @@ export class Wishes {
     if (shown) this.field.focus();
   }
 
-  /* Takes `token` if the agent does. A lease is asked for because that needs it, and changes nothing. */
+  /* Accepts `token` if the agent does. It asks for a lease, because that needs a token and changes nothing. */
   async try(token) {
     const answer = await this.send("v1/lease?role=0", token);
     if (answer.status === 401 || answer.status === 0) {
@@ -109,7 +109,7 @@ export class Wishes {
     this.preview();
   }
 
-  /* With another token, the same wish. */
+  /* The same wish with another token. */
   retry() {
     if (this.again.value === "" || !this.dialog.open) return;
     this.token = this.again.value.trim();
@@ -132,7 +132,7 @@ export class Wishes {
     say(this.summary, "Asking what it would move\u2026");
     this.moves.replaceChildren();
     const answer = await this.send(`v1/${this.wish}`, this.token, this.body(true));
-    if (asked !== this.asked) return undefined; // Another weight was typed meanwhile.
+    if (asked !== this.asked) return undefined; // Another weight was typed in the meantime.
     if (answer.status !== 200) {
       say(this.summary, "");
       return this.refuse(answer);
@@ -182,7 +182,7 @@ export class Wishes {
     this.fading = setTimeout(() => (this.toast.hidden = true), TOAST_MS);
   }
 
-  /* The answer and its status, which is 0 if none came. */
+  /* The answer and its status, which is 0 if there is no answer. */
   async send(path, token, body) {
     if (!TOKEN.test(token)) return { status: 401, said: NO_TOKEN };
     try {
@@ -198,7 +198,7 @@ export class Wishes {
 
 const sentence = ({ wanted, found, remedy }) => [wanted, found, remedy].filter(Boolean).join(" \u2013 ");
 
-/* Shows a refusal in its three parts, those that it has. */
+/* Shows the parts that a refusal has, of three. */
 function refuse(element, { wanted, found, remedy }) {
   const parts = [["Wanted", wanted], ["Found", found], ["Remedy", remedy]].filter(([, text]) => text);
   element.replaceChildren(make("dl", {}, ...parts.flatMap(([title, text]) => [

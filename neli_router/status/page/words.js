@@ -1,6 +1,6 @@
 /* Words: numbers, times and lists as people read them, and the few DOM helpers that all parts share.
 
-   Nothing here knows partitions. Text always goes in as text: a member's name is foreign input.
+   Nothing here knows about partitions. Text is always inserted as text: a member's name is untrusted input.
 */
 
 const WHOLE = new Intl.NumberFormat("en");
@@ -11,7 +11,7 @@ export const whole = (number) => WHOLE.format(number).replaceAll(",", "\u202f");
 
 export const clock = (time) => CLOCK.format(time);
 
-/* The time of day; with the day, if that is another than today. */
+/* The time of day; with the date, if that is not today. */
 export function moment(time) {
   const isToday = new Date(time).toDateString() === new Date().toDateString();
   return isToday ? clock(time) : `${DAY.format(time)} ${clock(time)}`;
@@ -36,7 +36,7 @@ export function amount(number) {
   return String(Number(number.toPrecision(3)));
 }
 
-/* 1, 2, 3, 7 as "1-3, 7"; no more than `most` runs. */
+/* 1, 2, 3, 7 as "1-3, 7"; at most `most` runs. */
 export function runs(numbers, most = 12) {
   const sorted = [...numbers].sort((one, other) => one - other);
   const found = [];
@@ -49,13 +49,13 @@ export function runs(numbers, most = 12) {
   return shown.join(", ") + (found.length > most ? ", \u2026" : "");
 }
 
-/* Whether a broker shares the partitions out, so that there are no wishes, handovers, loads or lags to show. */
+/* Whether a broker assigns the partitions; then wishes, handovers, loads and lags do not exist. */
 export const borrows = ({ protocol }) => protocol !== undefined && protocol !== "induction";
 
-/* Whether members are the peers of a list, as this agent sees them, because no store tells their names. */
+/* Whether members are the peers of a list, as this agent sees them, because no store has their names. */
 export const isAlone = ({ peers, store }) => Boolean(peers) && !store;
 
-/* HOST:PORT as people tell them apart in a small space: without the port, or the host, that all of them have. */
+/* HOST:PORT, shortened for a small space: without the port, or the host, that all of them share. */
 export function tellApart(peers) {
   const parts = peers.map((peer) => [peer.slice(0, peer.lastIndexOf(":")), peer.slice(peer.lastIndexOf(":"))]);
   const differ = (place) => new Set(parts.map((part) => part[place])).size > 1;
@@ -63,7 +63,7 @@ export function tellApart(peers) {
   return differ(1) && !differ(0) ? parts.map(([, port]) => port) : peers;
 }
 
-/* An element with properties and children; texts are texts, never markup. */
+/* An element with properties and children; text is inserted as text, never as markup. */
 export function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {

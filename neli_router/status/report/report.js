@@ -1,7 +1,7 @@
 /* The report's movements: a tooltip, a cursor, zooming by dragging, and one member lit at a time.
 
-   The pictures are in the document already and need no script. Here is only what answers a pointer. All texts go in as
-   texts: a member's name is foreign input.
+   The pictures are in the document already and need no script. This script only reacts to the pointer. All text is
+   inserted as text: a member's name is untrusted input.
 */
 
 "use strict";
@@ -32,7 +32,7 @@ function lasting(time) {
   return `${(time / 86400).toFixed(1)} days`;
 }
 
-/* With a wall clock the hour, else how long after the beginning. */
+/* With a wall clock, the time of day; otherwise how long after the beginning. */
 function when(time, step) {
   const digits = step >= 1 ? 0 : step >= 0.01 ? 2 : 3;
   if (told.began === null) {
@@ -53,7 +53,7 @@ function drawTicks() {
   const span = seconds(to - from);
   const room = Math.max(2, Math.floor(ticks.clientWidth / 92));
   const step = STEPS.find((one) => span / one <= room) ?? span / room;
-  // With a wall clock, ticks stand at whole minutes of the day.
+  // With a wall clock, ticks are at whole minutes of the day.
   const phase = told.began === null ? 0 : told.began % step;
   const marks = [];
   for (let time = Math.ceil((seconds(from) + phase) / step) * step - phase; time <= seconds(to); time += step) {
@@ -84,7 +84,7 @@ const place = (event) => {
   return from + ((event.clientX - box.left) / box.width) * (to - from);
 };
 
-/* The tenure of a partition at a place: the last that began before it. */
+/* The tenure of a partition at a place: the last one that began before it. */
 function tenureAt(partition, x) {
   const row = told.tenures[partition] ?? [];
   let low = 0;

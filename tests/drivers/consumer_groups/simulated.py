@@ -1,9 +1,9 @@
-"""The simulator's broker and client library behind the port of subscriptions, so that its contract is theirs, too.
+"""The simulator's broker and client library behind the subscription port, so that the port's contract covers them too.
 
     Taking --wait: the world goes on --> World --> Broker, Consumer --take--> the events that a machine takes
 
-All subscriptions of a `SimulatedGroup` share one world. Its time goes on only while one of them waits, so nothing here
-takes real time. Nothing fails in it; the simulator's own runs are for that.
+All subscriptions of a `SimulatedGroup` share one world. Its time advances only while one of them waits, so nothing here
+takes real time. Nothing fails in this world; the simulator's own runs are for failures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ from neli_router.protocols.consumer_group.events import Message, Received
 __all__ = ["SimulatedGroup", "SimulatedSubscription"]
 
 STEP = 0.002
-"""Seconds of the world between two looks whether there is something to take."""
+"""Seconds of the world's time between two looks for something to take."""
 
 ADDRESS = "sim://broker/group"
 
 
 class SimulatedGroup:
-    """A topic, its broker, and the consumers that have joined. `deaf`: nothing is received between AskedBack and the
-    giving back, as with a client whose callbacks block its polls."""
+    """A topic, its broker, and the consumers that have joined. `deaf`: nothing is received between AskedBack and giving
+    back, like with a client whose callbacks block its polls."""
 
     def __init__(
         self,
@@ -100,12 +100,12 @@ class SimulatedSubscription:
         self._require_open()
         taken: list[BrokerNews] = []
         while True:
-            # Asked at least once: a program that takes nothing at all is taken for one that hangs.
+            # Asked at least once: a program that takes nothing at all looks like one that hangs.
             one = self._consumer.take()
             if isinstance(one, Sequence):
                 taken.append(Received(one, self._day.at(self._world.now)))
             elif one is not None:
-                taken.append(one)  # type: ignore[arg-type] # A library tells of nothing else.
+                taken.append(one)  # type: ignore[arg-type] # A library reports nothing else.
             if self._consumer.next_at() > self._world.now:
                 return taken
 
@@ -134,7 +134,7 @@ class SimulatedSubscription:
             self._consumer.leave()
 
     def freeze(self, seconds: float) -> None:
-        """Its whole process stands still for so long: its library sends nothing and hears nothing."""
+        """Stop the whole process for this long: its library sends nothing and hears nothing."""
         self._consumer.frozen_until = self._world.now + seconds
 
     def _require_open(self) -> None:

@@ -1,4 +1,4 @@
-"""The address of a consumer group: what it says, what it may not say, and that it says all problems at once."""
+"""The address of a consumer group: what it may and may not contain, and that all problems are reported together."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def test_the_way_to_share_partitions_is_read(query: str, classic: bool, eager: b
         ("partition.assignment.strategy=sticky", "must be of range, roundrobin, cooperative-sticky"),
         ("partition.assignment.strategy=range,cooperative-sticky", "must agree on one"),
         ("group.protocol=consumer&partition.assignment.strategy=range", "leave one out"),
-        ("session.timeout.ms=100", "the setting session.timeout.ms is not to be chosen"),
+        ("session.timeout.ms=100", "the setting session.timeout.ms cannot be chosen"),
         ("group.instance.id=a", "would keep its partitions until its session ends"),
         ("auto.offset.reset=earliest", "old heartbeats prove nothing"),
     ],

@@ -1,11 +1,11 @@
-"""One suite for every way to share partitions: the promises that machines rely upon.
+"""One suite for every way to share partitions: the promises that machines rely on.
 
     WAYS["range"] ----------+
     WAYS["consumer"] -------+--> a fresh group for each test --> join() as many subscriptions as the test wants
     WAYS["simulated ..."] --+
 
-A way joins by adding a function to WAYS that makes a group. Nothing here assumes who is given which partition. Whatever
-the simulated coordinator is held to here, the machines may rely upon in the simulator, and find in Kafka.
+To add a way, add a function that makes a group to WAYS. Nothing here assumes which member is given which partition. The
+machines may rely on everything that these tests require of the simulated coordinator, and will find it in Kafka.
 """
 
 import threading
@@ -29,10 +29,10 @@ PARTITIONS = 4
 ALL = set(range(PARTITIONS))
 
 SESSION = 6.0
-"""Seconds: no member of these tests dies, so none is waited for, and a busy machine ends no session."""
+"""Seconds: no member of these tests dies, so no test waits for a session to end, and a busy machine ends none."""
 
 Join = Callable[[], GroupSubscription]
-"""One more subscription to the group."""
+"""Add one more subscription to the group."""
 
 Server = Callable[[str], str]
 """The address of a running server, by the name of its fixture."""
@@ -75,11 +75,11 @@ def marked(ways: Iterable[str]) -> list[ParameterSet]:
 
 
 BRIEF = [way for way in WAYS if way != "range"]
-"""For tests that wait until a patience is over: Kafka's eager ways end it as the other classic one does."""
+"""For tests that wait until a patience is over: Kafka's eager ways end it like the other classic one does."""
 
 
 class Group:
-    """Members that the test closes at its end, if they still are open."""
+    """A group whose members the test closes at its end, if they are still open."""
 
     def __init__(self, join: Join, stack: ExitStack) -> None:
         self._join, self._stack = join, stack
@@ -88,7 +88,7 @@ class Group:
         return Taking(self._stack.enter_context(closing(self._join())))
 
     def joined(self, count: int) -> list[Taking]:
-        """So many, who have shared all partitions out among them."""
+        """`count` members that have shared all partitions out among them."""
         members = [self.join() for _ in range(count)]
         until(lambda: shared(members), *members)
         return members
@@ -100,7 +100,7 @@ def shared(members: list[Taking]) -> bool:
 
 
 def heard(body: bytes, by: Taking) -> bool:
-    """Whether it has heard itself. What was published before it begins to read is lost to it."""
+    """Whether the member has heard itself. It misses everything that was published before it began to read."""
     by.subscription.publish({0: body})
     return any(message.body == body for message in by.messages)
 
@@ -114,7 +114,7 @@ def group(request: pytest.FixtureRequest) -> Iterator[Group]:
 
 @pytest.fixture(params=marked(BRIEF))
 def impatient(request: pytest.FixtureRequest) -> Iterator[Group]:
-    """A group whose broker waits no longer for an answer than a session."""
+    """A group whose broker waits for an answer no longer than a session."""
     join = WAYS[request.param](request.getfixturevalue, SESSION)
     with ExitStack() as stack:
         yield Group(join, stack)
@@ -173,7 +173,7 @@ def test_a_member_is_asked_before_another_is_given(group: Group) -> None:
 
 
 def test_the_patience_of_the_broker_ends(impatient: Group) -> None:
-    """In Kafka, the member may keep what was not asked back; the simulated broker forgets it as a whole."""
+    """In Kafka, the member may keep what was not asked back; the simulated broker forgets the whole member."""
     (first,) = impatient.joined(1)
     first.holding = True
     second = impatient.join()
@@ -182,7 +182,7 @@ def test_the_patience_of_the_broker_ends(impatient: Group) -> None:
 
 
 def test_a_member_that_takes_nothing_leaves_the_group(impatient: Group) -> None:
-    """A pump that hangs is found out: its events wait for too long, and that ends its membership."""
+    """A pump that hangs is detected: its events wait for too long, and that ends its membership."""
     (hung,) = impatient.joined(1)
     other = impatient.join()
     until(lambda: other.has == ALL, other)
@@ -190,7 +190,7 @@ def test_a_member_that_takes_nothing_leaves_the_group(impatient: Group) -> None:
 
 
 def test_reading_begins_at_the_end_and_not_where_an_offset_was_confirmed(group: Group) -> None:
-    """By offsets, not by bodies: what was under way when its publisher closed may be appended later than that."""
+    """Offsets are compared, not bodies: what was in flight when its publisher closed may be appended later."""
     (first,) = group.joined(1)
     until(lambda: heard(b"old", first), first)
     first.subscription.confirm(dict.fromkeys(ALL, 0))
@@ -208,7 +208,7 @@ def test_a_wait_ends_when_it_is_woken_and_a_handle_that_was_closed_says_so(group
     waker.start()
     subscription.wait(PATIENCE)
     subscription.wake()
-    subscription.wait(PATIENCE)  # Woken before it began.
+    subscription.wait(PATIENCE)  # It was woken before it began.
     waker.join()
     subscription.close()
     subscription.close()

@@ -1,4 +1,4 @@
-"""Consumer groups on real brokers: what only Kafka can do to a member, and what is refused with the reason.
+"""Consumer groups on real brokers: faults that only Kafka can cause, and refusals that give the reason.
 
 tests/drivers/consumer_groups/test_contract.py    what every way to share partitions keeps
 """
@@ -55,7 +55,7 @@ def fresh() -> str:
 
 def test_a_child_of_a_fork_frees_no_client_of_its_parent(kafka: str) -> None:
     """librdkafka would wait for threads that the child does not have, or crash."""
-    gc.disable()  # What was closed and forgotten is garbage now, which the child is to collect.
+    gc.disable()  # Everything closed and forgotten is garbage now, which the child must collect.
     try:
         opened(kafka, fresh()).close()
         child = os.fork()
@@ -75,7 +75,7 @@ def make(brokers: str, topic: str, *, partitions: int = PARTITIONS, **settings: 
 
 @pytest.fixture
 def join(kafka: str) -> Iterator[Join]:
-    """One more member of a group of four partitions, closed at the end of the test."""
+    """Join as one more member of a group of four partitions, closed at the end of the test."""
     with ExitStack() as stack:
 
         def make_one(group: str, *options: str, **settings: float) -> Taking:
@@ -121,7 +121,7 @@ def test_a_topic_that_is_not_to_be_made_is_missing(kafka: str) -> None:
         opened(kafka, fresh(), "partitions=3", create=False)
 
 
-# What is not safe
+# Settings that are not safe
 
 
 def test_a_session_under_the_broker_s_minimum_is_refused_and_the_setting_named(join: Join) -> None:
@@ -218,12 +218,12 @@ while True:
 
 
 class PausedMember:
-    """A member in a process of its own, which tests stop: it tells what it takes."""
+    """A member in its own process, which tests stop: it reports what it takes."""
 
     def __init__(self, rest: str) -> None:
         self.told: list[tuple[str, set[int]]] = []
         self.heard: list[set[tuple[int, int]]] = []
-        """For each of `told`: the partitions and offsets that were received, or confirmed."""
+        """For each reported event: the partitions and offsets that were received or confirmed."""
         self.process = subprocess.Popen([sys.executable, "-c", PAUSED, rest], stdout=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -247,7 +247,7 @@ class PausedMember:
 
 
 def test_a_pause_longer_than_the_session_loses_everything(kafka: str, join: Join) -> None:
-    """The process wakes, may go on receiving, and is confirmed nothing until it has heard that it lost all."""
+    """The process wakes, may go on receiving, and gets no confirmation until it has heard that it lost everything."""
     group = fresh()
     with PausedMember(f"//{kafka}/{group}?partitions={PARTITIONS}") as paused:
         until(lambda: ("Given", ALL) in paused.told and ("Confirmed", set()) in paused.told)
@@ -258,7 +258,7 @@ def test_a_pause_longer_than_the_session_loses_everything(kafka: str, join: Join
         os.kill(paused.process.pid, signal.SIGCONT)
         until(lambda: ("Lost", ALL) in paused.told, other)
         lost = [name for name, _ in paused.told].index("Lost", asleep)
-        # Of what was received before the pause, answers may still come. Of what was received after it, none does.
+        # Answers may still come for messages received before the pause, but never for messages received after it.
         asked = set.union(*(paused.heard[i] for i in range(asleep) if paused.told[i][0] == "Received"))
         confirmed = [paused.heard[i] for i in range(asleep, lost) if paused.told[i][0] == "Confirmed"]
         assert [] == [offsets for offsets in confirmed if not offsets <= asked]
@@ -293,7 +293,7 @@ def test_a_topic_that_is_deleted_breaks_the_subscription(kafka: str, join: Join,
 
 
 def made(kafka: str, topic: str) -> None:
-    """Make it, however long the broker takes to forget the one of that name."""
+    """Create the topic, however long the broker takes to forget the old one with that name."""
 
     def done() -> bool:
         try:

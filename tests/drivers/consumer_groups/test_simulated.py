@@ -1,4 +1,4 @@
-"""The simulated group behind the port, where the contract has no way to do to all drivers what is done here."""
+"""The simulated group behind the port: checks that the contract cannot apply to all drivers."""
 
 from contextlib import closing
 
@@ -11,7 +11,7 @@ SESSION = 6.0
 
 
 def test_a_pause_longer_than_the_session_loses_everything() -> None:
-    """As `test_kafka.py` has it: no answer to a question that was asked after it, before the loss."""
+    """See `test_kafka.py`: a question that was asked after the pause has no answer before the loss."""
     group = SimulatedGroup("cooperative", partitions=4, session=SESSION, patience=60.0, deaf=True, sparse=False)
     with closing(group.join()) as subscription, closing(group.join()) as heir:
         paused, other = Taking(subscription), Taking(heir)

@@ -1,10 +1,10 @@
-"""A kernel that says no: system calls of this very process fail from now on, as on a full, failing or foreign disk.
+"""A kernel that refuses: system calls of this very process fail from now on, as on a full, failing or foreign disk.
 
      refuse({"fsync": EIO})  -->  seccomp filter  -->  every fsync of a file fails with EIO, for the rest of the process
      drop_privileges()       -->  no capabilities -->  permission bits count again, even for root
 
-Nothing is mounted and nothing is replaced inside SQLite: the driver meets the answers that a real kernel would give.
-Both are for child processes, because neither can be undone.
+Nothing is mounted and nothing is replaced inside SQLite: the driver gets the answers that a real kernel would give.
+Both functions are for child processes, because neither can be undone.
 """
 
 import ctypes
@@ -31,11 +31,11 @@ class _Program(ctypes.Structure):
 
 
 def refuse(errors: dict[str, int]) -> None:
-    """Let these system calls fail with these errors, except on standard input, output and error."""
+    """Make these system calls fail with these errors, except on standard input, output and error."""
     numbers = _NUMBERS[platform.machine()]
     steps = [
         _step(_LOAD_WORD, 0, 0, _FIRST_ARGUMENT_AT),
-        _step(_JUMP_IF_GREATER, 1, 0, 2),  # A descriptor above 2 goes on, the others are let through.
+        _step(_JUMP_IF_GREATER, 1, 0, 2),  # A descriptor above 2 goes on; the others are let through.
         _step(_RETURN, 0, 0, _ALLOW),
         _step(_LOAD_WORD, 0, 0, _NUMBER_AT),
     ]
@@ -51,9 +51,9 @@ def refuse(errors: dict[str, int]) -> None:
 
 
 def drop_privileges() -> None:
-    """Give up all capabilities: root, too, is then told that a read-only file is read-only."""
+    """Give up all capabilities: then even root finds that a read-only file is read-only."""
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
-    nothing = bytes(24)  # Effective, permitted and inheritable, twice thirty-two bits each.
+    nothing = bytes(24)  # Effective, permitted and inheritable, two times thirty-two bits each.
     kernel = ctypes.CDLL(None, use_errno=True)
     if kernel.capset(header, nothing) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,4 +1,4 @@
-"""A ledger that a test can write on, cut off and break, and a machine that answers as the test says."""
+"""A ledger that a test can write on, cut off and break, and a machine that answers what the test specifies."""
 
 from collections.abc import Callable, Sequence
 from math import inf
@@ -17,7 +17,7 @@ def failure(kind: type[LedgerError]) -> LedgerError:
 
 
 class Tape:
-    """A ledger of which everything can be seen. The first record stands at offset 1."""
+    """A ledger whose whole state is visible. The first record stands at offset 1."""
 
     promises: frozenset[Promise] = frozenset()
     doubts: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class Tape:
         self.log.append(("trim", before))
 
     def drop(self, before: int) -> None:
-        """Do as retention does."""
+        """Drop records like retention does."""
         del self.payloads[: before - self.first]
         self.first = before
 

@@ -1,12 +1,12 @@
-"""One suite for every ledger driver: the promises that members rely upon.
+"""One suite for every ledger driver: the promises that members rely on.
 
      DRIVERS ["memory"] ---+
      DRIVERS ["sqlite"] ---+--> a fresh ledger for each test --> open() as many handles as the test wants
      another factory ... --+
 
-A driver joins by adding a factory to DRIVERS. It declares its promises there, and the tests that belong to a promise
-run for those who give it. Nothing here assumes that an append is finished when the call returns, that offsets have no
-holes, or that they start at any number; drivers that know more say so in tests of their own.
+To add a driver, add a factory to DRIVERS. The factory declares the driver's promises, and the tests for a promise run
+for the drivers that give it. Nothing here assumes that an append is finished when the call returns, that offsets have
+no holes, or that they start at any number; drivers that guarantee more have tests of their own for it.
 """
 
 import os
@@ -59,7 +59,7 @@ def in_memory(_folder: Path, _server: Server) -> Place:
 
 
 def at(address: str) -> Place:
-    """The ledger at an address, as programs name it."""
+    """The ledger at an address, in the form that programs use."""
     opener = (
         "from neli_router.drivers.ledgers.addresses import open_ledger\n"
         "from neli_router.drivers.ledgers.redis import link\n"
@@ -70,8 +70,8 @@ def at(address: str) -> Place:
 
 
 def in_sqlite(folder: Path, _server: Server) -> Place:
-    # On a busy machine one writer may hold the lock for longer than a member waits for it before it tries again, or be
-    # faster than the others for so long.
+    # On a busy machine one writer may hold the lock for longer than a member waits before it tries again, or may be
+    # faster than the others for that long.
     opener = (
         "from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger\n"
         f"ledger = SqliteLedger({str(folder / 'ledger.db')!r}, busy_max={PATIENCE})\n"
@@ -115,7 +115,7 @@ def driver(request: pytest.FixtureRequest) -> Driver:
 
 @pytest.fixture
 def place(driver: Driver, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
-    """A fresh ledger of the driver; each handle that the test opens is closed after it."""
+    """A fresh ledger of the driver. Each handle that the test opens is closed afterwards."""
     fresh = driver.make(tmp_path, request.getfixturevalue)
     handles: list[Ledger] = []
 
@@ -129,7 +129,7 @@ def place(driver: Driver, tmp_path: Path, request: pytest.FixtureRequest) -> Ite
 
 
 def settle(ledger: Ledger, count: int) -> list[int]:
-    """The offsets of the next `count` own appends, once the ledger has acknowledged them."""
+    """The offsets of this handle's next `count` appends, once the ledger has acknowledged them."""
     offsets: list[int] = []
     give_up_at = time.monotonic() + PATIENCE
     while len(offsets) < count and time.monotonic() < give_up_at:
@@ -169,7 +169,7 @@ def test_a_new_ledger_is_empty_and_says_what_it_promises_and_where_it_is(driver:
     ledger, other = place.open(), place.open()
     assert driver.promises == ledger.promises
     assert "" != ledger.address == other.address
-    ledger.append([])  # Which changes nothing.
+    ledger.append([])  # This changes nothing.
     assert [] == ledger.read(0)
     assert ledger.start() == ledger.tip()
     assert [] == ledger.acknowledged()
@@ -178,7 +178,7 @@ def test_a_new_ledger_is_empty_and_says_what_it_promises_and_where_it_is(driver:
 def test_what_is_appended_is_read_back_in_order_at_the_offsets_that_are_acknowledged(place: Place) -> None:
     ledger = place.open()
     for number, payload in enumerate(numbered(20)):
-        ledger.append([payload, b"and more"], lasting=number % 2 == 0)  # Those that need not last keep their order.
+        ledger.append([payload, b"and more"], lasting=number % 2 == 0)  # Records that need not last keep their order.
     offsets = settle(ledger, 40)
     assert [] == ledger.acknowledged()
     entries = take(ledger, 40)
@@ -208,7 +208,7 @@ def test_one_read_returns_no_more_than_it_may(place: Place) -> None:
 
 
 def test_an_empty_read_means_at_the_tip(place: Place) -> None:
-    """So what was acknowledged to one member before its `age` was read by another, even by one that does not wait."""
+    """So another member, even one that does not wait, has read what was acknowledged before the start of its `age`."""
     writer, reader = place.open(), place.open()
     assert [] == reader.read(0)
     for payload in numbered(20):
@@ -291,7 +291,7 @@ def test_a_position_above_the_tip_waits_for_its_record(place: Place) -> None:
 
 
 def test_trimming_keeps_what_it_must_and_a_position_below_the_start_is_an_error_and_not_a_gap(place: Place) -> None:
-    """A fold that silently skipped records would be another fold than that of all other members."""
+    """A fold that silently skipped records would differ from the fold of all other members."""
     ledger, behind = place.open(), place.open()
     offsets = write(ledger, *numbered(10))
     everything = take(ledger, 10)
@@ -307,7 +307,7 @@ def test_trimming_keeps_what_it_must_and_a_position_below_the_start_is_an_error_
     behind.seek(first)
     assert everything[offsets.index(first) :] == take(behind, 10 - offsets.index(first))
     ledger.trim(ledger.tip())
-    if ledger.start() == ledger.tip():  # Also when nothing is left.
+    if ledger.start() == ledger.tip():  # Even if nothing is left.
         behind.seek(offsets[0])
         with pytest.raises(LedgerTrimmed):
             behind.read(0)
@@ -327,7 +327,7 @@ def test_a_reader_at_the_tip_does_not_notice_a_trim_and_one_above_it_spares_what
 
 
 def test_an_offset_is_never_given_twice_and_the_tip_is_not_above_what_comes_next(place: Place) -> None:
-    """Terms are offsets: one that came back would let a zombie pass a fence."""
+    """Terms are offsets: if an offset came back, a zombie could pass a fence."""
     given, other = list[int](), place.open()
     for _ in range(5):
         ledger = place.open()
@@ -348,7 +348,7 @@ def test_a_closed_handle_says_so_and_no_other_is_closed(place: Place) -> None:
     for call in (lambda: one.read(0), lambda: one.append([b"too late"]), one.tip, one.start):
         with pytest.raises(Closed):
             call()
-    one.wake()  # From a thread that has not heard yet: no error.
+    one.wake()  # As from a thread that has not learned of the close yet: no error.
     assert [b"kept"] == payloads(take(two, 1))
 
 
@@ -380,7 +380,7 @@ def require_each_once_and_in_its_writers_order(entries: list[Entry], writers: in
         assert numbered(count, name) == [one for one in payloads(entries) if one.startswith(name.encode())]
 
 
-@for_those(["memory"])  # The others are written to by processes.
+@for_those(["memory"])  # In the tests of the others, processes write.
 def test_concurrent_threads_lose_and_double_nothing(place: Place) -> None:
     writers, count = 4, 50
     reader = place.open()

@@ -63,7 +63,7 @@ def delete(brokers: str, group: str) -> None:
 
 
 def take(ledger: KafkaLedger, count: int) -> list[Entry]:
-    """The next `count` entries, however many reads that takes, and whatever complaints."""
+    """The next `count` entries, however many reads that takes, and whatever complaints come."""
     entries: list[Entry] = []
 
     def has_all() -> bool:
@@ -118,7 +118,7 @@ def test_a_topic_that_is_no_log_is_refused(kafka: str, partitions: int, settings
 def test_an_exclusive_group_needs_its_risk_accepted_by_name_and_then_members_share_the_topic_with_routers(
     kafka: str,
 ) -> None:
-    # A lease that is not lost while other tests take all cores: a block that loses its lease ends with an error.
+    # A lease that survives other tests taking all cores: a block that loses its lease ends with an error.
     config = Config(f"kafka://{kafka}/{fresh()}", lease=2.0, name="one")
     with pytest.raises(ConfigError, match=r"1 replica.*accept_rewinds=True"), Member(config):
         pass
@@ -146,7 +146,7 @@ def test_a_topic_that_takes_no_snapshot_is_a_doubt_and_takes_the_other_records(k
     with closing(opened(kafka, group)) as ledger:
         assert any("keeps records for 1 h" in doubt for doubt in ledger.doubts)
         assert any("takes records of 2000 bytes at most" in doubt for doubt in ledger.doubts)
-        ledger.append([os.urandom(5000)])  # Long even when they are compressed.
+        ledger.append([os.urandom(5000)])  # Long even when it is compressed.
 
         def is_refused() -> bool:
             try:
@@ -155,7 +155,7 @@ def test_a_topic_that_takes_no_snapshot_is_a_doubt_and_takes_the_other_records(k
                 return True
             return False
 
-        until(is_refused)  # The broker may have taken several short ones before its refusal came.
+        until(is_refused)  # The broker may have accepted several short ones before its refusal came.
         assert {b"short"} == {entry.payload for entry in until(lambda: ledger.read(1.0))}
 
 
@@ -206,12 +206,12 @@ def test_a_topic_that_was_made_anew_is_a_rewound_ledger(kafka: str, more: int) -
             anew.append([b"another"] * more)
             take(anew, more)
         complaint(ledger, LedgerRewound)
-        with pytest.raises(LedgerRewound):  # For good.
+        with pytest.raises(LedgerRewound):  # Permanently.
             ledger.read(0)
 
 
 def break_for_good(client: Consumer | Producer) -> None:
-    """By the means that librdkafka offers to see how a program takes a fatal error."""
+    """Use librdkafka's own means of testing how a program handles a fatal error."""
     package = Path(confluent_kafka.__file__).parent
     library = ctypes.CDLL(str(next(package.parent.glob("confluent_kafka.libs/librdkafka*"))))
     handle = ctypes.c_void_p.from_address(id(client) + object.__basicsize__)
@@ -246,7 +246,7 @@ def test_a_producer_that_is_broken_for_good_is_replaced(kafka: str, *, asked_fir
         with pytest.raises(LedgerUnavailable, match=r"fatal|out of order"):
             ledger.append([b"two"])
         assert before is not ledger._writer._producer
-        with suppress(LedgerUnavailable):  # It tells of the last trouble until something was delivered.
+        with suppress(LedgerUnavailable):  # It reports the last trouble until something was delivered.
             ledger.append([b"three"])
         assert b"three" == take(ledger, 1 + asked_first)[-1].payload
 
@@ -269,8 +269,9 @@ def test_a_broker_that_is_frozen_is_no_silence_and_one_that_is_killed_is_read_on
         complaint(ledger)
         node.nodes[0].start()
         node.wait()
-        # On a busy machine a broker takes longer to come back than a record is tried for. If the broker died before it
-        # acknowledged the last one, that has failed by now, and this append raises it. It is queued all the same.
+        # On a busy machine a broker may need longer to come back than a record is retried. If the broker died before it
+        # acknowledged the last record, that record has failed by now, and this append raises its error. The new record
+        # is queued all the same.
         with suppress(LedgerUnavailable):
             ledger.append([b"three"])
         assert [b"three"] == [entry.payload for entry in take(ledger, 1)]
@@ -278,12 +279,12 @@ def test_a_broker_that_is_frozen_is_no_silence_and_one_that_is_killed_is_read_on
 
 @pytest.mark.process
 def test_a_log_that_lost_its_tail_to_an_unclean_election_is_rewound_even_if_it_is_longer_again() -> None:
-    """Node 1 leads, node 2 follows and is frozen until it is no longer in sync; then node 1 dies with the newest."""
+    """Node 1 leads, node 2 follows and is frozen until it is out of sync; then node 1 dies with the newest records."""
     require(missing())
     group = fresh()
     with Kafka.started(nodes=3) as cluster:
         first, second, third = cluster.nodes
-        witness = f"{third.host}:{third.port}"  # It stays up.
+        witness = f"{third.host}:{third.port}"  # This node stays up.
         settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
         topic = NewTopic(f"{group}.ledger", 1, replica_assignment=[[1, 2]], config=settings)
         admin = AdminClient({"bootstrap.servers": witness})
@@ -319,7 +320,7 @@ def test_a_log_that_lost_its_tail_to_an_unclean_election_is_rewound_even_if_it_i
 
 
 def test_a_producer_that_breaks_while_it_tells_of_deliveries_is_broken_and_no_fault_of_ours() -> None:
-    """The client has its fatal error set already when it calls us, and Python takes that for a fault of the callee."""
+    """The client has its fatal error set already when it calls us, and Python turns that into a SystemError."""
     fatal = KafkaException(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER))
 
     def breaks(_: float) -> None:
@@ -336,7 +337,7 @@ def test_a_producer_that_breaks_while_it_tells_of_deliveries_is_broken_and_no_fa
 
 
 def in_sync(broker: str, topic: str) -> list[int]:
-    """Which replicas are, as far as one broker knows; asked by a client that knows no other yet."""
+    """The in-sync replicas, as far as one broker knows; asked by a client that knows no other broker yet."""
     try:
         found = AdminClient({"bootstrap.servers": broker}).list_topics(topic, timeout=1).topics[topic]
     except KafkaException:
@@ -345,7 +346,7 @@ def in_sync(broker: str, topic: str) -> list[int]:
 
 
 def test_who_may_what_is_told_right_by_right() -> None:
-    """These five are the least; with Create, it makes the topic."""
+    """These five rights are the minimum; with Create, it makes the topic."""
     require(missing())
     with Kafka.started(users={"admin": "secret of admin", "jobs": "secret"}) as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap, **kafka.as_admin})

@@ -1,4 +1,4 @@
-"""The position of Kafka's reader: a pure state, fed with what brokers said and with records that no broker wrote."""
+"""The position of Kafka's reader: a pure state, fed with brokers' answers and with records that no broker wrote."""
 
 from math import inf
 from typing import NamedTuple, cast
@@ -18,7 +18,7 @@ GONE = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "no such topic")
 
 
 class Record(NamedTuple):
-    """As much of a Message as a position looks at."""
+    """The part of a Message that a position looks at."""
 
     at: int
     epoch: int = 1
@@ -43,13 +43,13 @@ def take(position: Position, *records: Record, now: float = 0.0) -> list[int]:
 
 
 def consumer(position: Position) -> ConsumerState:
-    """For mypy, which takes an attribute that was compared for unchanged."""
+    """For mypy, which assumes that an attribute stays unchanged after a comparison."""
     return position.consumer
 
 
 @pytest.fixture
 def position() -> Position:
-    """At offset 5, assigned there, and nothing is known yet."""
+    """A position at offset 5, assigned there, with nothing known yet."""
     position = Position(5, 0.0)
     assert (5, False) == position.begin()
     return position
@@ -69,7 +69,7 @@ def test_it_fetches_from_where_it_was_sought_once(position: Position) -> None:
     position.seek(3, 2.0)
     position.fetch_anew()
     position.renewed()
-    assert (3, False) == position.begin()  # A seek that is due stays where it was to go.
+    assert (3, False) == position.begin()  # A pending seek keeps its target.
 
 
 def test_a_client_whose_position_does_not_move_looks_for_the_leader_once(position: Position) -> None:
@@ -89,7 +89,7 @@ def test_a_client_that_moves_or_whose_queue_is_full_is_not_astray(position: Posi
     assert position.follow(anew=False, has_room=True)
     assert not position.follow(anew=False, has_room=False)
     assert ConsumerState.SOUND is consumer(position)
-    assert not position.follow(anew=True, has_room=False)  # Another leader is looked for even if nothing waits.
+    assert not position.follow(anew=True, has_room=False)  # A new leader is looked for even if nothing waits.
     assert ConsumerState.ASTRAY is consumer(position)
 
 
@@ -111,7 +111,7 @@ def test_records_follow_each_other_and_at_another_leader_the_last_one_is_read_ag
     assert [] == take(position, Record(8, epoch=2))
     assert (7, 8) == (position.fetch_from, position.next)
     position.begin()
-    assert [8] == take(position, Record(7), Record(8, epoch=2))  # It is the same, and all goes on.
+    assert [8] == take(position, Record(7), Record(8, epoch=2))  # The record is the same, so everything goes on.
     assert ("", 9) == (position.cut, position.next)
 
 
@@ -120,7 +120,7 @@ def test_if_it_is_another_one_the_log_was_cut(position: Position, instead: Recor
     take(position, Record(5))
     take(position, Record(6, epoch=2))
     assert [] == take(position, instead)
-    assert "the record at 5 is another one now" in position.cut
+    assert "the record at 5 is no longer the one" in position.cut
 
 
 def test_if_it_was_trimmed_meanwhile_nothing_can_be_said_and_all_goes_on(position: Position) -> None:

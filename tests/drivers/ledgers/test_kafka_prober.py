@@ -1,6 +1,6 @@
-"""The prober's questions, and when it asks them: of brokers that a test answers for, on a clock that it turns.
+"""The prober's questions and their timing, against brokers that a test answers for, on a clock that the test turns.
 
-tests/chaos has real ones.
+tests/chaos has real brokers.
 """
 
 import pytest
@@ -15,7 +15,7 @@ from neli_router.drivers.ledgers.kafka.topic import Questions
 
 
 class Clock:
-    """Stands still, but for what a test or a question takes."""
+    """Stands still, except for the time that a test or a question takes."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -33,7 +33,7 @@ def _by_this_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Brokers(Questions):
-    """They say what the test wants them to."""
+    """Brokers that answer what the test wants."""
 
     def __init__(self) -> None:
         self.high: int | None = 7

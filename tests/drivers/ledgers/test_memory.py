@@ -1,4 +1,4 @@
-"""The ledger in memory, beyond the contract: it starts at one, drops at once, and refuses to be forked."""
+"""The ledger in memory, beyond the contract: it starts at one, drops immediately, and refuses to be forked."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_offsets_start_at_one_and_grow_by_one_in_each_log() -> None:
     assert [1, 2, 3] == ledger.acknowledged()
     assert [Entry(1, b"a"), Entry(2, b"b"), Entry(3, b"c")] == ledger.read(0)
     assert [] == other.read(0)
-    ledger.seek(-5)  # Which is the first one.
+    ledger.seek(-5)  # This means the first one.
     assert 3 == len(ledger.read(0))
 
 

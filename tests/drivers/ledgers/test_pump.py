@@ -1,4 +1,4 @@
-"""The pump of a ledger, beyond the contract: what it makes of reads, failures and doubts, and where it begins."""
+"""The pump of a ledger, beyond the contract: how it handles reads, failures and doubts, and where it begins."""
 
 from collections.abc import Sequence
 from math import inf
@@ -32,7 +32,7 @@ WISH = Drain(by="operator", name="x")
 
 
 class Rig:
-    """A pump on a tape, and what came of it. It reads the first records when it is turned."""
+    """A pump on a tape, and what it did. It reads the first records when it is turned."""
 
     def __init__(self, tape: Tape) -> None:
         self.tape, self.now = tape, 0.0
@@ -148,7 +148,7 @@ def test_an_outage_is_no_silence_and_it_and_its_end_are_noted_once() -> None:
 
 
 def test_appends_that_fail_are_an_outage_of_their_own() -> None:
-    """On a full disk, only they do."""
+    """On a full disk, only appends fail."""
     rig = Rig(Tape())
     error = rig.tape.fails["append"] = failure(LedgerUnavailable)
     rig.appending().appending()
@@ -160,7 +160,7 @@ def test_appends_that_fail_are_an_outage_of_their_own() -> None:
 
 @pytest.mark.parametrize("kind", [LedgerRewound, LedgerUnusable])
 def test_a_ledger_that_will_not_heal_breaks_the_machine(kind: type[LedgerError]) -> None:
-    """But for an append in the next turn: not in the midst of the effects of the step that it belongs to."""
+    """An append breaks it only in the next turn, not in the middle of the effects of the step that it belongs to."""
     rig, error = Rig(Tape()), failure(kind)
     rig.tape.fails["append"] = error
     rig.machine.answers[Read] = [Append([WISH], lasting=True), Stopped(None)]
@@ -189,7 +189,7 @@ def test_a_trim_that_fails_does_no_harm_unless_it_finds_the_ledger_rewound() -> 
 
 
 def test_a_record_that_is_too_long_is_told_of_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the ledger finds it too long, or no reader would take it: then it is not appended."""
+    """Either the ledger finds it too long, or no reader would take it, and then it is not appended."""
     rig = Rig(Tape())
     rig.tape.fails["append"] = error = failure(RecordTooLong)
     assert [Notice("ledger.record_too_long", {"error": str(error)})] == rig.appending().turn().told
@@ -202,7 +202,7 @@ def test_a_record_that_is_too_long_is_told_of_and_ends_nothing(monkeypatch: pyte
 
 
 def behind() -> Rig:
-    """A machine that has read nothing yet, of a ledger whose beginning was dropped meanwhile."""
+    """A machine that has read nothing yet, from a ledger whose beginning was dropped meanwhile."""
     rig = Rig(Tape(*[None] * 3, genesis(), join("a"), beat("a")))
     rig.tape.drop(before=3)
     rig.tape.payloads += [encode(snapshot("a", founded(None, join("a"))))]
@@ -236,14 +236,14 @@ LATE = folded(None, None, state=BEGUN)
 
 
 def dropped(*records: Record | None, before: int = BEGUN.at) -> Tape:
-    """`records` stand behind those of BEGUN, which are no longer there."""
+    """A tape on which `records` stand behind those of BEGUN, which are no longer there."""
     tape = Tape(genesis(), join("a"), beat("a"), *records)
     tape.drop(before)
     return tape
 
 
 def bad(state: State) -> Snapshot:
-    """One whose digest is not that of its state."""
+    """A snapshot whose digest does not match its state."""
     record = snapshot("a", state)
     image = record.state
     return Snapshot(by="a", upto=record.upto, state=type(image)(**{**_fields(image), "digest": "0" * 16}))
@@ -265,14 +265,14 @@ def test_a_ledger_with_all_its_records_is_read_from_its_beginning(records: tuple
 @pytest.mark.parametrize(
     ("tape", "state"),
     [
-        # The members dropped the records of the first one. The newest may be a stranger's line.
+        # The members dropped the records of the first one. The newest may be a line of a stranger.
         (dropped(snapshot("a", BEGUN), snapshot("nobody", folded(*[None] * 3, state=FIRST))), BEGUN),
         (dropped(bad(BEGUN), snapshot("a", BEGUN)), BEGUN),
         (dropped(None, None, snapshot("b", BEGUN), snapshot("a", LATE), before=5), LATE),
-        # It was in flight to an older ledger: a reader that started from it would never read this one.
+        # It was in flight to an older ledger: a reader that started from it would never read this ledger.
         (dropped(snapshot("a", folded(*[None] * 50, state=BEGUN)), snapshot("a", BEGUN)), BEGUN),
         (dropped(snapshot("a", BEGUN)), BEGUN),
-        # Those of members are not decoded, once it is known that they are there.
+        # Members' records are not decoded once it is known that there are some.
         (dropped(*[beat("a")] * 50, snapshot("a", BEGUN), *[beat("a")] * 50), BEGUN),
     ],
     ids=["first", "bad digest", "of records not retained", "of more than stands before it", "of all that does", "far"],
@@ -290,7 +290,7 @@ def test_a_pump_reads_on_from_where_the_snapshot_ends(state: State) -> None:
 
 
 def test_a_ledger_whose_start_moves_on_at_every_look_is_tried_again_later() -> None:
-    """A simulated ledger, rewound to below what had been trimmed, had a member look forever."""
+    """A simulated ledger that was rewound to below what had been trimmed made a member look forever."""
     tape = dropped(*[None] * 200, snapshot("a", FIRST))
     tape.meanwhile = lambda: tape.drop(before=tape.first + 1)
     with pytest.raises(LedgerUnavailable, match="its start moved on each of 64 times"):
@@ -412,7 +412,7 @@ def test_lines_that_raise_doubts_do_not_keep_a_member_from_reading_on() -> None:
     rig = in_doubt(tape)
 
     def look() -> None:
-        rig.now += 0.01  # A look takes as long as it has reads.
+        rig.now += 0.01  # The time of a look grows with its reads.
 
     tape.meanwhile = look
     for _ in range(50):
@@ -420,4 +420,4 @@ def test_lines_that_raise_doubts_do_not_keep_a_member_from_reading_on() -> None:
         tape.append([b"a line"])
         rig.turn()
     assert 50 == sum(rig.sizes)
-    assert tape.reads < 50 * 50 / 8  # And not 50 * 50 / 2, as with a look at each line.
+    assert tape.reads < 50 * 50 / 8  # A look at each line would take 50 * 50 / 2.

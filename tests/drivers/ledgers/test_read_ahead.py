@@ -32,7 +32,7 @@ class Reader(ReadAhead):
 
 @pytest.fixture
 def reader() -> Reader:
-    """One that had its first answer: there is nothing."""
+    """A queue that had its first answer: there is nothing."""
     reader = Reader()
     reader.know(time.monotonic())
     return reader

@@ -1,8 +1,8 @@
-"""Redis as a ledger, with all that befalls it: restarts, failovers, lost records, frozen servers, passwords, rights.
+"""Redis as a ledger, and its mishaps: restarts, failovers, lost records, frozen servers, passwords, rights.
 
      Redis.started() --> a server for one test --> ledgers of it, and redis-cli for what an operator would do
 
-A loss must be found before anything new is handed over, whatever stands in its place. No test here sleeps and hopes:
+A loss must be noticed before anything new is handed over, whatever stands in its place. No test here sleeps and hopes:
 each waits for the event that must come.
 """
 
@@ -34,7 +34,7 @@ from neli_router.drivers.ledgers.redis.link import Command, Link
 from neli_router.drivers.ledgers.redis.reader import BLOCK_MAX
 
 QUESTIONS = 12
-"""Of an idle reader: the first wait for some milliseconds in Redis, the last for as long as a question may."""
+"""Questions of an idle reader: the first waits for some milliseconds in Redis, the last for BLOCK_MAX."""
 
 Found = TypeVar("Found")
 
@@ -43,7 +43,7 @@ on_servers = pytest.mark.redis
 
 @pytest.fixture
 def server() -> Iterator[Redis]:
-    """One that forgets everything when it is killed."""
+    """A server that forgets everything when it is killed."""
     require(missing())
     with Redis.started() as started:
         yield started
@@ -51,7 +51,7 @@ def server() -> Iterator[Redis]:
 
 @pytest.fixture
 def lasting() -> Iterator[Redis]:
-    """One that forgets nothing."""
+    """A server that forgets nothing."""
     require(missing())
     with Redis.started(settings=DURABLE) as started:
         yield started
@@ -83,7 +83,7 @@ def collected(more: Callable[[], list[Found]], count: int, patience: float = PAT
 
 
 def through_trouble(more: Callable[[], list[Found]]) -> list[Found]:
-    """The first results of `more`, which is tried again and again, as a pump does it."""
+    """The first results of `more`, which is tried again and again, like a pump does it."""
 
     def tried() -> list[Found]:
         with suppress(LedgerUnavailable):
@@ -111,7 +111,7 @@ def next_through_trouble(ledger: Ledger) -> bytes:
 
 
 def append_through_trouble(ledger: Ledger, payload: bytes) -> int:
-    """Until one is confirmed. Its offset."""
+    """Append until an append is confirmed. Returns its offset."""
 
     def append() -> list[int]:
         ledger.append([payload])
@@ -121,7 +121,7 @@ def append_through_trouble(ledger: Ledger, payload: bytes) -> int:
 
 
 def trouble_of(act: Callable[[], object], said: str = "") -> LedgerUnavailable:
-    """What `act` raises sooner or later, with `said` in it."""
+    """The error that `act` raises sooner or later, with `said` in it."""
 
     def trouble() -> list[LedgerUnavailable]:
         try:
@@ -134,7 +134,7 @@ def trouble_of(act: Callable[[], object], said: str = "") -> LedgerUnavailable:
 
 
 def rewinds(ledger: Ledger) -> str:
-    """How the ledger finds that it was rewound; nothing may be handed over before that."""
+    """The evidence with which the ledger notices that it was rewound; nothing may be handed over before that."""
 
     def look() -> list[str]:
         try:
@@ -192,7 +192,7 @@ def test_an_address_is_taken_apart(url: str, address: RedisAddress, public: str)
         ("redis://host:99999/jobs", "one server was wanted"),
         ("redis://a,b/jobs", "one server was wanted"),
         ("redis://host/jobs?db=x", "db must be the number"),
-        ("redis://host/jobs?ca=/ca.crt", "option 1 is none of redis: There is db"),
+        ("redis://host/jobs?ca=/ca.crt", "option 1 is unknown in redis: There is db"),
         ("rediss://host/jobs?cert=/c", "cert and key belong together"),
         ("redis+unix://host/run/redis.sock?group=jobs", "a socket's path was wanted"),
         ("redis+unix:///run/redis.sock", "a group was wanted"),
@@ -284,23 +284,23 @@ def test_a_restart_that_loses_records_is_a_rewound_ledger(
 
 @on_servers
 def test_what_was_lost_is_found_also_if_new_records_have_overtaken_it_meanwhile(server: Redis, opened: Open) -> None:
-    """The member is kept out of the server that came back, until others have written there."""
+    """The member cannot use the server that came back until others have written there."""
     server.cli("ACL", "SETUSER", "member", "on", ">word", "~*", "&*", "+@all")
     ledger = opened(server.url("jobs", who="member:word@"))
     write(ledger, b"one", b"two")
     server.cli("SAVE")
     write(ledger, b"three")
     assert [b"one", b"two", b"three"] == take(ledger, 3)
-    server.restart()  # Which has forgotten the user, too.
+    server.restart()  # This has made it forget the user, too.
     trouble_of(lambda: ledger.read(0), "WRONGPASS")
     assert [3, 4, 5] == write(opened(server.url("jobs")), b"other three", b"four", b"five")
     server.cli("ACL", "SETUSER", "member", "on", ">word", "~*", "&*", "+@all")
-    assert "the record at offset 3 is another one than was read there" == rewinds(ledger)
+    assert "the record at offset 3 is not the one that was read there" == rewinds(ledger)
 
 
 @on_servers
 def test_a_stream_that_is_replaced_under_a_waiting_reader_hands_nothing_over(server: Redis, opened: Open) -> None:
-    """In one step, so that no connection breaks and no offset is ever seen to go back."""
+    """The script runs in one step, so that no connection breaks and no offset is ever seen to go back."""
     script = (
         "redis.call('DEL', KEYS[1]) for i = 1, tonumber(ARGV[1]) do "
         "redis.call('XADD', KEYS[1], '0-*', 'record', 'new ' .. i) end"
@@ -315,10 +315,10 @@ def test_a_stream_that_is_replaced_under_a_waiting_reader_hands_nothing_over(ser
 
 @on_servers
 def test_nothing_is_appended_to_a_stream_that_is_gone(server: Redis, opened: Open) -> None:
-    """Or the next group would begin behind a record of the last one."""
+    """Otherwise the next group would begin behind a record of the last one."""
     ledger = opened(server.url("jobs"))
     write(ledger, b"one")
-    # Until the reader waits for so long that the append is what meets it.
+    # Wait until the reader waits for long enough that the append notices the loss first.
     until(lambda: ledger._reader._block >= BLOCK_MAX)  # type: ignore[attr-defined]
     server.cli("FLUSHALL")
 
@@ -353,7 +353,7 @@ def test_a_failover_that_lost_records_is_a_rewound_ledger(opened: Open) -> None:
         write(ledger, b"one", b"two")
         group.await_copies("XLEN", "jobs:ledger")
         group.replica.freeze()
-        group.master.cli("CLIENT", "KILL", "TYPE", "replica")  # Or it would find them in its socket.
+        group.master.cli("CLIENT", "KILL", "TYPE", "replica")  # Otherwise it would find them in its socket.
         write(ledger, b"three", b"four")
         assert [b"one", b"two", b"three", b"four"] == take(ledger, 4)
         group.master.kill()
@@ -364,7 +364,7 @@ def test_a_failover_that_lost_records_is_a_rewound_ledger(opened: Open) -> None:
 
 @on_servers
 def test_an_answer_is_as_old_as_its_question(server: Redis, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle reader's questions wait in Redis, and what they say may have been true only when they were asked."""
+    """An idle reader's questions wait in Redis, and their answers may have been true only when they were asked."""
     ledger = opened(server.url("jobs"))
     write(ledger, b"one")
     assert [b"one"] == take(ledger, 1)
@@ -375,7 +375,7 @@ def test_an_answer_is_as_old_as_its_question(server: Redis, opened: Open, monkey
 
     def asked(link: Link, *questions: Command) -> list[Any]:
         if threading.current_thread() is reader:
-            # It has the answer to its last question, and not to this one: it knows what held when it asked the last.
+            # It has the answer to its last question, but not to this one: it knows what held at the last question.
             if asked_at:
                 since_last = time.monotonic() - asked_at[-1]
                 too_young.extend(age for age in [ledger.age()] if age < since_last)
@@ -395,7 +395,7 @@ def test_a_server_that_restarts_with_all_its_records_heals(lasting: Redis, opene
     write(ledger, b"one", b"two")
     assert [b"one", b"two"] == take(ledger, 2)
     lasting.kill()
-    assert "look after the server" in trouble_of(lambda: ledger.read(0)).remedy
+    assert "check the server" in trouble_of(lambda: ledger.read(0)).remedy
     trouble_of(lambda: ledger.append([b"lost"]))
     with pytest.raises(LedgerUnavailable):
         ledger.tip()
@@ -451,11 +451,11 @@ def test_a_server_that_takes_no_records_says_why_and_heals(
         (redis_py.ResponseError("MISCONF Redis is configured to"), LedgerUnavailable, "keeps it from saving to disk"),
         (redis_py.exceptions.MasterDownError("Link is down"), LedgerUnavailable, "bring its master back"),
         (redis_py.ResponseError("CLUSTERDOWN Hash slot not served"), LedgerUnavailable, "missing nodes back"),
-        (redis_py.exceptions.MovedError("3999 127.0.0.1:6381"), LedgerUnusable, "a server that is no cluster"),
+        (redis_py.exceptions.MovedError("3999 127.0.0.1:6381"), LedgerUnusable, "a server that is not a cluster"),
         (redis_py.exceptions.ClusterCrossSlotError("Keys"), LedgerUnusable, "write the group in braces"),
-        (redis_py.ResponseError("ERR something else"), LedgerUnavailable, "look after the server"),
-        (redis_py.ConnectionError("Connection refused"), LedgerUnavailable, "look after the server"),
-        (OSError("no route"), LedgerUnavailable, "look after the server"),
+        (redis_py.ResponseError("ERR something else"), LedgerUnavailable, "check the server"),
+        (redis_py.ConnectionError("Connection refused"), LedgerUnavailable, "check the server"),
+        (OSError("no route"), LedgerUnavailable, "check the server"),
     ],
 )
 def test_each_complaint_of_redis_comes_with_what_to_do(error: Exception, kind: type[Exception], said: str) -> None:
@@ -535,7 +535,7 @@ def test_tls_works_and_a_stranger_s_certificate_is_refused(opened: Open) -> None
             with pytest.raises(LedgerUnavailable, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
                 opened(doubtful)
         with pytest.raises(LedgerUnavailable):
-            opened(f"redis://127.0.0.1:{secure.port}/jobs")  # Plain text, to who speaks TLS only.
+            opened(f"redis://127.0.0.1:{secure.port}/jobs")  # Plain text, to a server that speaks only TLS.
 
 
 @on_servers

@@ -3,7 +3,7 @@
      this process:  a ledger in tmp_path          child(script):  another process, where `path` names the same ledger
 
 Faults that break a whole process (no disk space, no privileges, a fork, a kill) happen in a child. Files that a ledger
-has open are never opened here with plain `open`, or closing them would drop SQLite's locks; only when all are closed.
+has open are not opened here with plain `open` until all handles are closed: closing them would drop SQLite's locks.
 """
 
 import os
@@ -115,7 +115,7 @@ def test_long_records_end_a_read_and_none_is_missed(ledger: SqliteLedger) -> Non
 def test_a_long_trim_is_done_in_parts_by_the_appends_that_follow_and_spares_them(
     ledger: SqliteLedger, last: int
 ) -> None:
-    """One long transaction would hold all heartbeats up."""
+    """One long transaction would hold up all heartbeats."""
     ledger.append([b"x"] * (3 * TRIM_MAX))
     ledger.trim(last)
     starts = [ledger.start()]
@@ -137,7 +137,7 @@ def test_the_files_stay_small_however_much_is_written(path: Path) -> None:
             for _ in range(5):
                 ledger.append([b"h" * 60] * 1900, lasting=False)
             everything(reader)
-            # Two snapshots back, as members do: ten thousand records are kept.
+            # Two snapshots back, like members do: ten thousand records are kept.
             ledger.trim(ledger.tip() - 10_000)
             sizes.append(sum(file.stat().st_size for file in path.parent.iterdir()))
             descriptors.append(len(list(Path("/dev/fd").iterdir())))
@@ -172,7 +172,7 @@ def test_a_checkpoint_runs_while_no_process_can_commit(path: Path, ledger: Sqlit
         other.execute("BEGIN IMMEDIATE")  # And afterwards it is free again.
         other.execute("ROLLBACK")
     assert ["tried"] == seen
-    # SQLite's own may run while another process commits, which is where the WAL-reset bug lives.
+    # SQLite's own checkpoints may run while another process commits, which is where the WAL-reset bug lives.
     assert (0,) == ledger._file.run("a look", lambda it: it.execute("PRAGMA wal_autocheckpoint").fetchone())
 
 
@@ -191,7 +191,7 @@ def test_a_file_that_is_no_database_is_refused_and_the_error_says_what_to_do(pat
         path.write_bytes(content)
         error = assert_refused_and_untouched(path, "not an SQLite database, or its header was overwritten")
         assert f"the opening of the ledger {path} was wanted" == error.wanted
-        assert "name another file; this one was left as it was" == error.remedy
+        assert "name another file; this one was left unchanged" == error.remedy
 
 
 def test_another_program_s_database_is_refused(path: Path) -> None:
@@ -363,7 +363,7 @@ for number in range(1_000_000):
             assert process.stdout is not None
             for _ in range(rng.randrange(1, 10)):
                 process.stdout.readline()
-            time.sleep(rng.random() / 100)  # Somewhere inside the making of the next one.
+            time.sleep(rng.random() / 100)  # Somewhere during the creation of the next one.
             process.kill()
         made = sorted(folder.glob("ledger.db.*[0-9]"))
         assert made
@@ -499,7 +499,7 @@ def test_a_link_that_points_elsewhere_is_noticed(tmp_path: Path, path: Path) -> 
 
 
 def test_an_older_copy_restored_into_the_file_is_noticed(path: Path) -> None:
-    """As `.restore` of the sqlite3 shell does it: same file, same inode, and records gone that a reader had read."""
+    """Like `.restore` of the sqlite3 shell: same file, same inode, but records that a reader had read are gone."""
     with ExitStack() as stack:
         handles = [stack.enter_context(closing(SqliteLedger(path))) for _ in range(4)]
         handles[0].append([b"a", b"b", b"c"])
@@ -515,7 +515,7 @@ def test_an_older_copy_restored_into_the_file_is_noticed(path: Path) -> None:
                 use()
         with closing(SqliteLedger(path)) as other:
             other.append([b"other d", b"other e", b"f"])
-        for use in uses:  # Even when others have filled the offsets again.
+        for use in uses:  # Even after others have filled the offsets again.
             with pytest.raises(LedgerRewound):
                 use()
 
@@ -601,7 +601,7 @@ print(ledger.read(0))
 
 
 def test_a_file_replaced_during_a_fork_is_noticed(path: Path, ledger: SqliteLedger) -> None:
-    """The parent's connection is closed just then, so only the memory of which file it was can tell."""
+    """The parent's connection is closed at that moment, so only the remembered identity of the file shows it."""
     ledger.append([b"a"])
     ledger._file.park()
     replace_by_a_copy(path)
@@ -611,7 +611,7 @@ def test_a_file_replaced_during_a_fork_is_noticed(path: Path, ledger: SqliteLedg
 
 @on_linux
 def test_an_append_in_another_process_rings(path: Path, ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all patience in the world, only the bell can end this wait in time."""
+    """With unlimited patience, only the bell can end this wait in time."""
     monkeypatch.setattr(ledger._doorbell, "_patience_ms", 1000 * 1000)
     started = time.monotonic()
     with start("SqliteLedger(path).append([b'a'])", path) as process:
@@ -640,7 +640,7 @@ def test_a_read_ends_when_a_descriptor_that_is_watched_is_readable(
 
 
 def test_a_reader_at_the_tip_sleeps(path: Path, ledger: SqliteLedger) -> None:
-    """Also after the bell has rung, and with its own ring among what it hears."""
+    """Even after the bell has rung, and with its own ring among what it hears."""
     ledger.append([b"a"])
     ledger.read(0)
     spent, started = time.process_time(), time.monotonic()

@@ -1,7 +1,7 @@
-"""Owners in Redis of groups that elect among themselves: where there is no ledger, the store alone knows them all.
+"""Owners in Redis of groups that elect among themselves: without a ledger, only the store knows them all.
 
-m1, m2, m3 ---what each leads---> a real Redis ---messages---> Router.from_redis, and a reader of what stands there
- '---'---'-- datagrams, which are cut; the way to Redis is not
+m1, m2, m3 ---what each leads---> a real Redis ---messages---> Router.from_redis, and a reader of the raw entries
+ '---'---'-- datagrams, which are cut; the connection to Redis is not
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,10 +32,10 @@ pytestmark = [pytest.mark.redis, pytest.mark.process]
 
 NAMES = ["m1", "m2", "m3"]
 PARTITIONS = 24
-"""Eight for each, where they are shared out."""
+"""Eight for each member, when they are shared out."""
 
 LEASE = 2.0
-"""Long enough that a busy machine does not interrupt the course that a test waits for."""
+"""Long enough that a busy machine does not disturb what a test waits for."""
 
 PORT = 7801
 OUTSIDE, REDIS = "out", "redis"
@@ -45,7 +45,7 @@ Holders = dict[int, tuple[str, int]]
 
 
 class Told:
-    """A group of real processes, and two readers of what it tells Redis."""
+    """A group of real processes, and two readers of what it writes to Redis."""
 
     def __init__(self, group: PeerProcesses, url: str, stack: ExitStack) -> None:
         self.group = group
@@ -58,7 +58,7 @@ class Told:
         self._stack = stack
 
     def led(self) -> Holders:
-        """What the processes say themselves. One that is stopped cannot note what it has lost."""
+        """The owners that the processes themselves report. A stopped process cannot note what it has lost."""
         return {
             partition: (one.life.name, span.term)
             for one in self.group.processes
@@ -67,13 +67,13 @@ class Told:
         }
 
     def shown(self) -> Holders:
-        """What a router shows."""
+        """The owners that a router shows."""
         if self.router.at.offset < 0:
             return {}
         return {one.partition: (one.name, one.term) for one in self.router.table.partitions if one is not None}
 
     def settle(self) -> Holders:
-        """Until everything is led, and the router shows who leads it."""
+        """Wait until everything is led, and the router shows which member leads it."""
         self.group.wait_until(
             lambda: len(self.led()) == PARTITIONS and self.led() == self.shown(),
             "the router was to show what the processes lead",
@@ -86,7 +86,7 @@ class Told:
         return self.group.running[shown[0][0]]
 
     def await_takeover(self, gone: MemberProcess, before: Holders) -> Holders:
-        """Until the router shows others, under higher terms, for all that `gone` led."""
+        """Wait until the router shows others, under higher terms, for everything that `gone` led."""
         lost = {partition: term for partition, (name, term) in before.items() if name == gone.life.name}
         assert lost
 
@@ -101,19 +101,19 @@ class Told:
         return self.shown()
 
     def card(self, name: str) -> tuple[str, int]:
-        """The identity of a member's life, and when it expires."""
+        """The identity of one life of a member, and when it expires."""
         holders = self._store.table().holders.items()
         return next((holder, expires_ms) for holder, (card, expires_ms) in holders if card.name == name)
 
     def messages(self) -> list[dict[int, Holding]]:
-        """What stood in each message since the last call."""
+        """The content of each message since the last call."""
         heard: list[dict[int, Holding]] = []
         while news := self._store.follow(0.0):
             heard += [dict(one.holdings) for one in news]
         return heard
 
     def changes(self) -> list[tuple[int, Owner]]:
-        """Each owner that the router came to show."""
+        """Each owner that the router has begun to show."""
         assert self._watch is not None
         found = []
         while (change := self._watch.take(0.0)) is not None:
@@ -124,7 +124,7 @@ class Told:
 
 
 def falls(terms: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Partition, term, and the lower one that was seen after it."""
+    """Partition, term, and the lower term that was seen after it."""
     return [
         (partition, before, after)
         for partition in range(PARTITIONS)
@@ -186,7 +186,7 @@ def test_readers_see_the_new_owner_of_what_a_killed_leader_led_and_no_term_ever_
 
 @pytest.fixture(name="apart")
 def _apart(tmp_path: Path) -> Iterator[tuple[Told, Network]]:
-    """Each process on a host of its own, and Redis on another."""
+    """Each process on its own host, and Redis on another."""
     require(missing() or networks.missing())
     with ExitStack() as stack:
         network = stack.enter_context(Network.started([*NAMES, REDIS, OUTSIDE]))
@@ -211,14 +211,14 @@ def test_a_leader_without_a_majority_goes_on_reaching_redis_and_says_no_more_tha
     told.group.wait_until(lambda: not alone.life.held, "the one alone was to lose everything")
     require_no_fall(told)
 
-    # It still tells Redis that it lives; whatever it says after it was fenced is in no message of a partition.
+    # It still renews itself in Redis, but nothing that it says after it was fenced is in a partition's message.
     life, expires_ms = told.card(name)
     told.group.wait_until(lambda: told.card(name)[1] > expires_ms, "the one alone was to renew itself")
     assert life == told.card(name)[0]
     assert life not in {held.holder for one in told.messages() for held in one.values()}
 
     network.cut(*others)
-    told.group.wait_until(lambda: not told.led() and not told.shown(), "nobody was to lead, nor to be shown as owner")
+    told.group.wait_until(lambda: not told.led() and not told.shown(), "no member was to lead, or to be shown as owner")
     assert set(NAMES) == {peer.name for peer in told.router.members}
 
     network.heal()

@@ -1,4 +1,4 @@
-"""Owners in Redis: members say there what they lead, routers and commands read it, and Redis or a member may be away.
+"""Owners in Redis: members write there what they lead, routers and commands read it, and Redis or a member may be away.
 
 members --SAY--> a Redis of the test's own --READ, messages--> Router.from_redis
 claims ---'                                 '--HGET----------> redis-cli
@@ -61,7 +61,7 @@ def shared() -> Iterator[Redis]:
 
 @pytest.fixture
 def server(shared: Redis) -> Redis:
-    """One that runs and is empty, and forgets everything when it is killed."""
+    """A server that runs and is empty, and forgets everything when it is killed."""
     if not shared.running:
         shared.start()
     shared.cli("FLUSHALL")
@@ -87,7 +87,7 @@ def claim(
 
 
 def member(server: Redis, name: str, *, ledger: Path, url: str = "", **options: Any) -> Member:
-    """A member whose ledger is a file, so that Redis is its cache only."""
+    """A member whose ledger is a file, so that Redis is only its cache."""
     options = {"layout": LAYOUT, "lease": 0.5, **options}
     return Member(
         Config(f"sqlite://{ledger}", name=name, address=f"{name}:1", ownership=url or server.url("jobs"), **options)
@@ -95,7 +95,7 @@ def member(server: Redis, name: str, *, ledger: Path, url: str = "", **options: 
 
 
 def names(router: Router) -> list[str]:
-    """The owners' names by partition; "-" for none, and nothing at all while there is no table."""
+    """The owners' names by partition; "-" for none, and an empty list while the table does not exist."""
     try:
         return [owner.name if owner else "-" for owner in router.table.partitions]
     except (NoOwner, StaleTable):
@@ -103,7 +103,7 @@ def names(router: Router) -> list[str]:
 
 
 def everything(name: str, term: int = 10, *, ttl: float = 60.0) -> Claim:
-    """The claim of one that leads all."""
+    """The claim of a member that leads everything."""
     return claim(name, dict.fromkeys(ALL, term), ttl=ttl)
 
 
@@ -132,7 +132,7 @@ def test_a_claim_says_which_partitions_a_higher_term_has_and_a_release_leaves_it
 
 
 def test_who_comes_with_another_layout_is_refused_unless_its_terms_are_all_higher(owners: RedisOwners) -> None:
-    """A ledger that was made anew gives higher terms than the one before it."""
+    """A recreated ledger gives higher terms than the one before it."""
     owners.publish(LAYOUT, claim("a", {1: 10, 2: 20}))
     other = Layout(slots=64, partitions=4)
     for zombie in (claim("b", {1: 20}), claim("b", {1: 21, 2: 15}), claim("b", {}, released={1: 10})):
@@ -201,7 +201,8 @@ def test_a_partition_that_nobody_says_to_lead_has_no_owner_and_the_reason_is_tol
         owners.publish(LAYOUT, claim("a", {i: 10 for i in ALL if i != partition}))
         until(lambda: "a" in names(router))
         with pytest.raises(
-            NoOwner, match="no live member has told the store of owners that it leads it: wait for its next owner"
+            NoOwner,
+            match="no live member has recorded in the store of owners that it leads it: wait for its next owner",
         ):
             router.owner("key")
         assert "a" == router.owner_of_role(partition + 1).name
@@ -232,7 +233,7 @@ def test_answers_go_on_while_redis_is_away_until_max_age_and_heal_by_themselves(
 
         def is_stale() -> bool:
             try:
-                # Also after its two seconds: the store cannot say that it is gone.
+                # Even after its two seconds: the store cannot report that it is gone.
                 assert "a" == router.owner("key").name
             except StaleTable:
                 return True
@@ -389,7 +390,7 @@ def test_a_failover_is_followed_by_members_and_routers(tmp_path: Path) -> None:
         group.master.kill()
         group.await_failover()
         until(lambda: router.at.age < 0.5)
-        group.replica.cli("FLUSHALL")  # The lost entries are told again.
+        group.replica.cli("FLUSHALL")  # The members write the lost entries again.
         until(lambda: "8" == group.replica.cli("HLEN", "jobs:owners:v1"))
         until(lambda: names(router) == ["a"] * 8)
 
@@ -422,7 +423,7 @@ def test_what_a_member_leads_is_there_once_prepared_is_renewed_and_ends_when_it_
 def test_a_handover_leaves_no_moment_without_an_owner_and_routers_of_store_and_ledger_agree(
     server: Redis, tmp_path: Path
 ) -> None:
-    # With a lease that a busy machine keeps: what is lost has no owner for a moment.
+    # With a lease that a busy machine keeps: a lost partition has no owner for a moment.
     ledger, lease = tmp_path / "ledger.db", 2.0
     with (
         member(server, "a", ledger=ledger, lease=lease) as first,
@@ -457,7 +458,7 @@ def test_a_member_leads_whether_redis_is_there_or_not_and_the_log_says_so_once(
             assert leading.pulse(PATIENCE)
         finally:
             server.thaw()
-    # A busy machine may have more outages than these two. Each is told once, and then its end.
+    # A busy machine may have more outages than these two. Each one is reported once, and then its end.
     told = re.findall(r"ownership\.(unavailable|available)", caplog.text)
     assert all(one != other for one, other in pairwise(told)), told
 
@@ -495,7 +496,7 @@ def test_what_is_not_ours_on_the_channel_is_said() -> None:
 
 
 def test_junk_in_the_table_is_told_as_such(server: Redis, owners: RedisOwners) -> None:
-    """The first would have a router make two thousand million rows, and the fourth raised a RecursionError."""
+    """The first would make a router allocate two thousand million rows, and the fourth raised a RecursionError."""
     for key, *fields in (
         ("layout", "slots", str(2**31), "partitions", str(2**31)),
         ("layout", "slots", "9" * 4000),

@@ -18,7 +18,7 @@ __all__ = ["addresses_at", "fast_clock", "key_in", "link_at", "links", "take_unt
 
 
 def fast_clock() -> float:
-    """For who waits until a link asks, or finds a peer silent: it does so in a twentieth of the time."""
+    """For tests that wait until a link asks, or finds a peer silent: it does so in a twentieth of the time."""
     return 20 * host_clock()
 
 
@@ -69,7 +69,7 @@ def take_until(
     *others: PeerLink,
     again: Callable[[], object] = lambda: None,
 ) -> list[Heard | Notice]:
-    """All that `link` takes until `condition` holds of it, while the `others` take theirs. `again` between takes."""
+    """All that `link` takes until `condition` holds for it, while the `others` take theirs. `again` runs in between."""
     taken: list[Heard | Notice] = []
     end = host_clock() + PATIENCE
     while not condition(taken):

@@ -1,4 +1,4 @@
-"""Addresses of groups without a broker: one order for all, all that is wrong at once, and nothing secret shown."""
+"""Addresses of groups without a broker: one order for all, all problems reported together, and no secret shown."""
 
 from itertools import permutations
 
@@ -37,7 +37,7 @@ def test_an_address_says_where_all_are_and_what_is_this_members_own() -> None:
         bind="0.0.0.0:7801",
     )
     assert expected == parsed(f"//b:7801,c:7801,a:7801/jobs{OFF}&me=b:7801&bind=0.0.0.0:7801")
-    assert "peers://a:7801,b:7801,c:7801/jobs" == expected.public  # Which has no paths.
+    assert "peers://a:7801,b:7801,c:7801/jobs" == expected.public  # This has no paths.
     assert frozenset({"bind", "key_file", "me", "state"}) == HARMLESS
 
 
@@ -100,10 +100,10 @@ def test_me_must_be_one_of_the_list_in_any_spelling() -> None:
         (f"//localhost:7801,a:7801/jobs{OFF}", "another host on each host"),
         (f"//b:7801,a:9,a:10,[::1]:7801/jobs{OFF}", "another host"),
         (f"//[::ffff:127.0.0.1]:7801/jobs{OFF}", "in the form of IPv6: write 127.0.0.1, without brackets"),
-        (f"//[fe80::1]:7801,a:7801/jobs{OFF}", "good on one cable alone"),
-        (f"//[fe80::1%eth0]:7801,a:7801/jobs{OFF}", "a zone is another one on each host"),
+        (f"//[fe80::1]:7801,a:7801/jobs{OFF}", "valid on one link only"),
+        (f"//[fe80::1%eth0]:7801,a:7801/jobs{OFF}", "zones differ from host to host"),
         (f"//a:7801/jobs{OFF}&bind=[::ffff:0.0.0.0]:7801", "write 0.0.0.0, without brackets"),
-        (f"//a:7801/jobs{OFF}&bind=[fe80::1]:7801", "good on one cable alone"),
+        (f"//a:7801/jobs{OFF}&bind=[fe80::1]:7801", "valid on one link only"),
         ("//[::1]:7801,[0:0::1]:7801/jobs", "peers are named twice ([::1]:7801)"),
         *((f"//localhost:1/{group}", "a group was wanted") for group in ("", ".", "..", "a/b", "a b", "x" * 201)),
         ("//user:Tr0ub4dor@a:7801/jobs", ""),

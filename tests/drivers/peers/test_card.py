@@ -1,4 +1,4 @@
-"""The card: what is left of a member's word of itself on its way to a peer."""
+"""The card: what reaches a peer of a member's word about itself."""
 
 import msgspec
 import pytest
@@ -28,7 +28,7 @@ def test_a_card_of_a_newer_release_may_say_more_and_one_of_an_older_less() -> No
     "said",
     [
         *(b"", b"\xff", b"no card", ["a", "b", -1], ["\x1b[2J"], ["a", "b\n"], ["a" * 257], [7]),
-        b"\x91\xa2\xff\xfe",  # A list of one text, which is no UTF-8.
+        b"\x91\xa2\xff\xfe",  # A list of one text that is not UTF-8.
         b"\x95\xa0\xa0\x00\xc2" + b"\x91" * 1100,  # A field that we do not know, nested as deep as fits.
     ],
 )

@@ -1,4 +1,4 @@
-"""One suite for every link: the promises that the pump and the machines rely upon.
+"""One suite for every link: the promises that the pump and the machines rely on.
 
     WAYS["IPv4"] ------+
     WAYS["IPv6"] ------+--> three links that know each other, for each test
@@ -6,7 +6,7 @@
     WAYS["by name"] ---+
     WAYS["memory"] ----+
 
-A way joins by adding to WAYS a function that gives three links in the order of their places.
+To add a way, add a function to WAYS that gives three links in the order of their places.
 """
 
 import threading
@@ -49,7 +49,7 @@ def three(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Three]:
 
 
 def heard(link: Link, from_: Link, body: bytes) -> None:
-    """Send `body` until it has come: the network may lose it, and the first ones find nobody who knows the other."""
+    """Send `body` until it has arrived: the network may lose it, and at first no link knows the other."""
     said = Heard(from_.place, body)
     take_until(lambda taken: said in taken, link, from_, again=lambda: from_.send(link.place, body))
 
@@ -119,7 +119,7 @@ def test_sending_to_a_peer_that_is_gone_is_no_error(three: Three) -> None:
 
 def test_after_close_every_call_but_wake_raises_closed(three: Three, tmp_path: Path) -> None:
     link = three[0]
-    assert [] == [event for event in link.take() if isinstance(event, Heard)]  # At once, where nothing came.
+    assert [] == [event for event in link.take() if isinstance(event, Heard)]  # Returns immediately: nothing came.
     assert link.address.startswith("peers://")
     assert str(tmp_path) not in link.address  # For people.
     link.close()

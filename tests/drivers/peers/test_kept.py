@@ -1,4 +1,4 @@
-"""The memory on disk: whole at every moment, one process's at a time, and never written over when it cannot be read."""
+"""The memory on disk: whole at every moment, used by one process at a time, and never overwritten if unreadable."""
 
 import errno
 import os
@@ -108,13 +108,13 @@ def test_what_is_no_file_and_no_folder_is_refused(tmp_path: Path) -> None:
             kept(tmp_path)
         path.rename(tmp_path / f"no file {i}")
     (tmp_path / "file").touch()
-    with pytest.raises(PeersUnusable, match=r"/file cannot be used \(it is no folder\)"):
+    with pytest.raises(PeersUnusable, match=r"/file cannot be used \(it is not a folder\)"):
         kept(tmp_path / "file")
 
 
 @pytest.mark.parametrize("name", ["jobs@a:7801.votes.lock", "below"])
 def test_what_cannot_be_used_is_named_and_nobody_is_sent_to_another_folder(tmp_path: Path, name: str) -> None:
-    """A link to itself is open to nobody, not even to root."""
+    """A link to itself cannot be opened by any user, not even by root."""
     (tmp_path / name).symlink_to(name)
     with pytest.raises(PeersUnusable) as raised:
         kept(tmp_path / "below" / "it" if name == "below" else tmp_path)
@@ -136,7 +136,7 @@ def test_a_folder_that_others_may_write_is_used_with_a_doubt(tmp_path: Path) -> 
 
 
 def test_a_disk_that_takes_no_more_is_an_error_and_the_last_memory_stays(tmp_path: Path) -> None:
-    """A limit on the size of files fails in the middle of a write, as a full disk does."""
+    """A limit on the size of files fails in the middle of a write, like a full disk does."""
     one = kept(tmp_path)
     one.keep(b"term 1")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

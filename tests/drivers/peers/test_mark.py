@@ -1,4 +1,4 @@
-"""What members of one list must have alike: else they hear nothing of each other, and each says why."""
+"""Settings that all members of one list must share: otherwise they hear nothing of each other, and each says why."""
 
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ def configured(folder: str | Path = "/state", protocol: str = "term", **options:
     ("options", "is_refused"),
     [
         ({"layout": Layout(partitions=255)}, True),
-        ({"layout": Layout(slots=1000)}, True),  # Or a key would be in two partitions, which two members lead.
+        ({"layout": Layout(slots=1000)}, True),  # Otherwise a key would be in two partitions, which two members lead.
         ({"layout": Layout(tags=True)}, True),
         ({"replicas": 2}, True),
         ({"protocol": "gossip"}, True),
-        # These are in what members say, or are each one's own, so that they can be changed on one host after another.
+        # These are part of what members say, or belong to one member, so they can be changed on one host after another.
         ({"lease": 9.0, "preferences": "127.0.0.1:7802"}, False),
     ],
     ids=str,
@@ -32,7 +32,7 @@ def configured(folder: str | Path = "/state", protocol: str = "term", **options:
 def test_members_that_count_voters_or_find_keys_otherwise_have_another_mark(
     options: dict[str, Any], *, is_refused: bool
 ) -> None:
-    """A link refuses each datagram with another mark, as test_seal.py and test_udp.py have it."""
+    """A link refuses each datagram with another mark: see test_seal.py and test_udp.py."""
     assert is_refused == (_peers_mark(configured()) != _peers_mark(configured(**options)))
     gossip = configured(protocol="gossip")
     assert _peers_mark(gossip) != _peers_mark(configured(protocol="gossip", first_class=1))

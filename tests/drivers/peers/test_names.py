@@ -1,4 +1,4 @@
-"""Names of peers: followed when they change, told when they are lost, and never waited for."""
+"""Names of peers: followed when they change, reported when they are lost, and never waited for."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE, until
 
 
 class Zone:
-    """A name server that a test may change. Without an entry there is no such name."""
+    """A name server that a test may change. A name without an entry does not exist."""
 
     def __init__(self, **hosts: str) -> None:
         self.hosts = hosts
@@ -33,7 +33,7 @@ class Zone:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread looks for names that are due in a twentieth of the time, as links with a fast clock do."""
+    """A thread looks for due names in a twentieth of the time, like links with a fast clock."""
     monkeypatch.setattr(module, "SILENT_EVERY", SILENT_EVERY / 20)
 
 
@@ -93,7 +93,7 @@ def test_a_member_listens_where_its_own_name_leads_now(join: Join) -> None:
     zone.hosts["a.example"] = "127.0.0.4"
 
     def ask_often() -> None:
-        for link in (a, b):  # They do once a minute, and no test waits for that.
+        for link in (a, b):  # They ask once a minute, and no test waits for that.
             link._names._asked_at = dict.fromkeys(link._names._asked_at, 0.0)
         b.send(0, b"at your new address")
 
@@ -129,7 +129,7 @@ def test_an_address_that_was_known_is_kept_while_the_name_server_is_away() -> No
 
 
 def test_addresses_that_were_known_keep_their_order_and_another_order_is_no_move() -> None:
-    """But a name without an address is lost, as one that is not found."""
+    """But a name without an address counts as lost, like a name that is not found."""
     one, other, third = ("127.0.0.1", 1), ("127.0.0.2", 1), ("127.0.0.3", 1)
     answers = [[one, other], [other, one], [third, other, one], [third, one], []]
     names = PeerNames([one], resolve=lambda *_: answers.pop(0), clock=host_clock)

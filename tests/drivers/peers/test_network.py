@@ -1,4 +1,4 @@
-"""Links between two hosts: network namespaces and a key. Cables that are cut are in tests/chaos."""
+"""Links between two hosts: network namespaces and a key. tests/chaos has the tests that cut cables."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.process
 
 
 def test_a_member_whose_name_is_loopback_first_and_then_an_address_reaches_others_from_that(tmp_path: Path) -> None:
-    """As installers write `/etc/hosts`: from 127.0.1.1 the kernel lets nothing out, and says that it is invalid."""
+    """Like the `/etc/hosts` that installers write: from 127.0.1.1 the kernel lets nothing out, and calls it invalid."""
     require(missing())
     key = key_in(tmp_path, b"one key for both hosts")
     peers = ["one.example:7802", "two.example:7802"]

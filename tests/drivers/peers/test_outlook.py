@@ -1,4 +1,4 @@
-"""The outlook: in what state each peer is, and what people are told when that changes."""
+"""The outlook: the state of each peer, and the notices when it changes."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The seal: what is said once is taken once, by the one it was said to, while both live; and nothing else is taken."""
+"""The seal: a message is taken once, by the peer it was sent to, while both live; and nothing else is taken."""
 
 import random
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def side(
 
 
 def acquaint(one: Seal, other: Seal, *, from_: int = A, to: int = B) -> None:
-    """`one` learns what `other` wants it to echo."""
+    """Let `one` learn what `other` wants it to echo."""
     answer = other.open(one.ask(to)).reply
     assert Content.HEARD is one.open(answer).content
     assert one.knows(to)
@@ -63,7 +63,7 @@ def test_an_ask_that_is_taken_brings_a_word_of_its_sender_and_one_that_is_not_br
     assert (Content.ASKED, A, b"I am a") == (asked.content, asked.sender, asked.body)
     assert Content.HEARD is a.open(asked.reply).content
     assert Flaw.REPLAYED is b.open(again).flaw
-    assert b"" == b.open(a.ask(B)).body  # As older releases ask.
+    assert b"" == b.open(a.ask(B)).body  # Older releases ask like this.
 
 
 def test_the_longest_body_makes_the_longest_datagram_and_a_longer_one_is_the_callers_mistake() -> None:
@@ -161,7 +161,7 @@ def test_a_session_that_was_replaced_does_not_come_back_and_is_told_so_and_the_n
 
 
 def test_a_replay_of_one_that_died_costs_its_successor_a_round_trip_and_no_more() -> None:
-    """The dead had learned the very challenge that its successor learned, and never used it."""
+    """The dead process had learned the same challenge that its successor learned, and never used it."""
     a, b = side(A), side(B)
     acquaint(a, b)
     recorded = [a.ask(B), a.seal(B, b"never delivered")]
@@ -228,7 +228,7 @@ def test_what_is_cut_or_of_a_newer_version_or_for_another_is_told_from_what_is_f
     assert Flaw.VERSION is b.open(sealed[:4] + b"\x02" + sealed[5:]).flaw
     assert Flaw.VERSION is b.open(b"NELP\x02").flaw
     assert Flaw.FOREIGN is b.open(sealed[:4] + b"\x00" + sealed[5:]).flaw
-    for kind in (3, 255):  # It does not count as an ask.
+    for kind in (3, 255):  # Such a datagram does not count as an ask.
         assert Unsealed(flaw=Flaw.VERSION, sender=A) == b.open(a._sealed(B, kind, b"no word of a"))
 
 
@@ -262,7 +262,7 @@ def test_one_key_file_gives_each_group_a_key_of_its_own() -> None:
 def test_under_loss_replay_and_restarts_every_body_is_taken_at_most_once_and_none_of_the_dead_after_a_successor(
     seed: int,
 ) -> None:
-    """A network that keeps every datagram for ever, and brings any of them at any time; and a peer that starts anew."""
+    """A network that keeps every datagram forever and delivers any of them at any time; and a peer that restarts."""
     rng = random.Random(seed)
     a, b, lives = side(A), side(B), 0
     wire: list[tuple[int, bytes]] = []
@@ -281,7 +281,7 @@ def test_under_loss_replay_and_restarts_every_body_is_taken_at_most_once_and_non
             case _ if wire:
                 to, datagram = rng.choice(wire[-4:]) if rng.random() < 0.7 else rng.choice(wire)
                 opened = (a if to == A else b).open(datagram)
-                assert opened.content is not Content.REPLACED, "no process of a lives beside its successor"
+                assert opened.content is not Content.REPLACED, "no process of a lives alongside its successor"
                 if to == B and (body := taken(opened)) is not None:
                     life, number = map(int, body.split())
                     came.append((life, number))
@@ -289,7 +289,7 @@ def test_under_loss_replay_and_restarts_every_body_is_taken_at_most_once_and_non
                     wire.append((opened.sender, opened.reply))
     assert len(set(came)) == len(came)
     assert [life for life, _ in came] == sorted(life for life, _ in came)
-    # And when the network is whole again, the living one is heard.
+    # And when the network is whole again, the living process is heard.
     answer = b.open(a.ask(B)).reply
     a.open(answer)
     assert b"at last" == taken(b.open(a.seal(B, b"at last")))

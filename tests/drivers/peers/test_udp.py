@@ -1,4 +1,4 @@
-"""Links over real sockets: where they listen, what they refuse, and what people are told of it."""
+"""Links over real sockets: where they listen, what they refuse, and the notices about it."""
 
 import os
 import resource
@@ -58,7 +58,7 @@ def told(taken: list[Heard | Notice], **fields: object) -> bool:
 
 
 class Raw:
-    """A program at the place of a peer, or anywhere, that says what it likes."""
+    """A program at the place of a peer, or anywhere else, that says what it likes."""
 
     def __init__(self, link: PeerSockets, place: str = "127.0.0.1:0") -> None:
         host, _, port = place.rpartition(":")
@@ -72,7 +72,7 @@ class Raw:
         self._socket.sendto(datagram, self._target)
 
     def learn(self, life: Seal) -> None:
-        """Let this seal open what came, if something did."""
+        """Let this seal open what came, if anything did."""
         with suppress(TimeoutError):
             life.open(self._socket.recv(2000))
 
@@ -93,11 +93,11 @@ class Meeting:
         return take_until(lambda _: holds(), self.link, again=lambda: self.raw.say(datagram()))
 
     def refused(self, reason: str, times: int, datagram: Callable[[], bytes]) -> list[Heard | Notice]:
-        """All that the link takes until it refused `times` datagrams for this reason."""
+        """All that the link takes until it has refused `times` datagrams for this reason."""
         return self.say_until(lambda: self.link.counts.get(f"refused.{reason}", 0) >= times, datagram)
 
     def acquaint(self, life: Seal) -> None:
-        """Have the link take something of the peer whose seal this is."""
+        """Make the link take something from the peer whose seal this is."""
         body = os.urandom(8)
 
         def speak() -> None:
@@ -246,7 +246,7 @@ def test_a_silent_peer_that_asks_is_heard_once_for_each_time_that_it_asks(meetin
 
     ask = deaf.ask(0)
     comes(ask)
-    assert {} == link.heard_at  # A replay would be no sign of life.
+    assert {} == link.heard_at  # A replay would not be a sign of life.
     meeting.now += ASK_AFTER + SILENT_AFTER
     link.take()
     assert {1} == link.silent
@@ -295,7 +295,7 @@ def test_of_two_processes_of_one_peer_on_two_hosts_the_older_ends_and_others_are
     newer = opened(peers, peers[1], "third", options=f"&bind={elsewhere}")
 
     def translated() -> None:
-        """The peer's one address leads to both, as a translated one may from time to time."""
+        """The peer's one address leads to both, like a translated address may from time to time."""
         newer.send(0, b"newer")
         link.wait(0.05)
         for datagram in received(older):
@@ -313,7 +313,7 @@ def test_of_two_processes_of_one_peer_on_two_hosts_the_older_ends_and_others_are
 
 
 def received(link: PeerSockets) -> Iterator[bytes]:
-    """What the network has for this link, before it takes it."""
+    """Wait for what the network has for this link, before the link takes it."""
     with suppress(BlockingIOError):
         while True:
             yield link._sockets[0].recv(2000)
@@ -326,7 +326,7 @@ def lost(host: str, port: int) -> list[SocketAddress]:
 @pytest.mark.parametrize(
     ("peers", "resolve", "has_key", "said"),
     [
-        (["192.0.2.1:7801", "192.0.2.2:7801"], resolve, True, r"no address of this host \(192.0.2.1:7801\).*bind="),
+        (["192.0.2.1:7801", "192.0.2.2:7801"], resolve, True, r"not an address of this host \(192.0.2.1:7801\).*bind="),
         (["here.example:7801"], lost, True, "its name does not resolve"),
         (
             ["localhost:7801", "localhost:7802"],
@@ -403,7 +403,7 @@ def test_what_fails_at_the_start_lets_go_of_the_memory_and_is_told(opened: Open)
         stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
         held = [os.dup(0)]
         stack.callback(lambda: [*map(os.close, held)])
-        highest = max(int(one.name) for one in Path("/dev/fd").iterdir())  # Of those below it, all may be open.
+        highest = max(int(one.name) for one in Path("/dev/fd").iterdir())  # All those below it may be open.
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 50, before[1]))
         with suppress(OSError):
             while True:

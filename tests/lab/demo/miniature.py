@@ -1,9 +1,9 @@
-"""The demo's story in virtual time: real members in memory, with the processes' own workers, and a clock that we turn.
+"""The demo's story in virtual time: real members in memory, the processes' own workers, and a clock moved by hand.
 
     testing.group --events--> Worker (of each process) --notes--> Life --> Run, which checks and screens are given
-        ^---- every STEP: members take their turns, then each process that runs looks at its leases
+        ^---- every STEP: members take their turns, then each running process looks at its leases
 
-No process is started and no time is waited for, so a run is the same every time, to the last digit.
+No process is started and no real time passes, so a run is the same every time, to the last digit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,12 +27,12 @@ REST_LEASES = 6
 
 
 class Miniature:
-    """One run, of processes numbered from 101. To be had from `miniature`."""
+    """One run, with processes numbered from 101. Create it with `miniature`."""
 
     def __init__(self, partitions: int, lease: float) -> None:
         self.run = Run(partitions, lease, 0.0)
         self.notes: list[Note] = []
-        """Of all workers."""
+        """The notes of all workers."""
         self.events: list[StoryEvent] = []
         self.workers: dict[str, Worker] = {}
         self.group: Group
@@ -42,7 +42,7 @@ class Miniature:
         self.workers[name].on_event(event)
 
     def begin(self, name: str) -> None:
-        """A process called `name` starts."""
+        """Start a process called `name`."""
         label = f"{name}.{1 + sum(life.name == name for life in self.run.lives)}"
         life = Life(label, 101 + len(self.run.lives), self.group.now, LifePhase.MEMBER)
         self.run.lives.append(life)
@@ -64,7 +64,7 @@ class Miniature:
             self._route()
 
     def rest(self, *names: str) -> None:
-        """Let things settle; these should then share everything."""
+        """Let things settle; after that, these should share everything."""
         self.advance(REST_LEASES * self.run.lease)
         self.run.pauses.append(Pause(self.group.now, names))
         self.advance(STEP)  # The next event happens later.
@@ -113,7 +113,7 @@ class Miniature:
 
 @contextmanager
 def miniature(*, partitions: int = 12, lease: float = 1.0) -> Iterator[Miniature]:
-    """One with all of NAMES started."""
+    """A miniature in which all of NAMES have started."""
     made = Miniature(partitions, lease)
     handlers = {name: lambda event, name=name: made.hear(name, event) for name in NAMES}
     with testing.group(partitions=partitions, lease=lease) as made.group:

@@ -1,6 +1,6 @@
-"""The demo's checks: all hold for a run as it should be, and each one fails for a record of a run that was not.
+"""The demo's checks: all hold for a correct run, and each one fails for the record of an incorrect run.
 
-A record is doctored in one place, and the table says which checks must notice; the others must not.
+A record is doctored in one place, and the table lists the checks that must notice; the others must not.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def action(run: Run, kind: ActionKind) -> Action:
 
 
 def next_span(run: Run, kind: ActionKind) -> Span:
-    """The first span of another process for the first of the partitions that this action took."""
+    """The first span of another process for the first partition that this action took."""
     done = action(run, kind)
     spans = (span for life in run.lives if life is not done.life for span in life.spans)
     return min(
@@ -73,7 +73,7 @@ def never(kind: ActionKind) -> Callable[[Run], None]:
 
 
 def a_lease_that_ran_on(run: Run) -> None:
-    """As if the killed one's lease had ended after its successor began."""
+    """As if the killed process's lease had ended after its successor began."""
     killed = action(run, ActionKind.KILL)
     successor = next_span(run, ActionKind.KILL)
     next(one for one in killed.life.spans if one.partition == successor.partition).until = successor.since + 0.001
@@ -86,7 +86,7 @@ def a_term_that_stayed(run: Run) -> None:
 
 
 def a_zombie(run: Run) -> None:
-    """The stopped one still acts when it wakes up."""
+    """The stopped process still acts when it wakes up."""
     wake = action(run, ActionKind.WAKE)
     next(one for one in wake.life.spans if one.partition in action(run, ActionKind.STOP).took).until = wake.at + 0.1
 
@@ -140,7 +140,7 @@ def a_needless_move(run: Run) -> None:
 
 
 def routed(**different: Any) -> Callable[[Run], None]:
-    """With these figures of its look-ups."""
+    """Replace these figures of the run's look-ups."""
 
     def doctor(run: Run) -> None:
         run.routed = replace(run.routed, **different)
@@ -189,12 +189,12 @@ def test_a_doctored_record_fails_the_checks_that_it_should(
 
 def test_every_check_holds_for_a_run_as_it_should_be_and_none_if_nothing_happened(whole: Run) -> None:
     assert [(name, True) for name in ALL] == [(check.name, check.held) for check in checked(whole)]
-    joins, departures = 6 + 4 + 4 + 4, 4 + 4 + 4  # Of the second, the third, and both who come back.
+    joins, departures = 6 + 4 + 4 + 4, 4 + 4 + 4  # For the second, the third, and both that return.
     history = history_of(whole.ledger)
     assert (joins + departures, 0) == (history.moves, history.needless)
     assert set(ALL) == failed(Run(partitions=12, lease=1.0, started_at=0.0))
     run = Run(partitions=12, lease=1.0, started_at=0.0, unfinished="member alpha failed: the disk is full")
-    assert ["did not come to its end: member alpha failed: the disk is full"] == [one.text for one in checked(run)]
+    assert ["did not finish: member alpha failed: the disk is full"] == [one.text for one in checked(run)]
 
 
 def test_a_takeover_is_counted_until_the_last_partition_is_led(whole: Run) -> None:

@@ -1,4 +1,4 @@
-"""The demo itself: with real processes, and as a user meets it."""
+"""The demo itself: with real processes, and as a user sees it."""
 
 import os
 import re
@@ -16,19 +16,19 @@ from tests.support.processes.forked import Program, lives
 from tests.support.waiting import PATIENCE, until
 
 LONG = 5.0
-"""A lease for demos that must end well: each takeover must be over within five leases, on a busy machine, too."""
+"""A lease for demos that must end well: each takeover must finish within five leases, on a busy machine, too."""
 
 LINE = re.compile(r" *(?P<at>\d+\.\d{3}) s  (?P<kind>[a-z]+) +(?P<who>[a-z]+) +(?P<text>\S.*)")
 """Every line of the story in plain form."""
 
 
 class Demo(Program):
-    """One that runs, in a process group of its own, with its temporary files in `folder`."""
+    """A running demo, in its own process group, with its temporary files in `folder`."""
 
     def __init__(self, folder: Path, **options: object) -> None:
         given = {"seconds": 1.0, "lease": 0.4, "live": False, **options}
         code = (
-            "import signal\n"  # A shell that starts tests in the background has them ignore it.
+            "import signal\n"  # A shell that runs tests in the background makes them ignore it.
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "from pathlib import *\n"  # For `keep`, as `repr` writes it.
             "from neli_router import demo\n"
@@ -38,7 +38,7 @@ class Demo(Program):
         super().__init__(code, folder=folder, environment={**os.environ, "TMPDIR": str(folder)}, own_group=True)
 
     def read_until(self, kind: str) -> None:
-        """Read until an event of this kind is told."""
+        """Read until an event of this kind appears."""
         for line in self.stdout:
             self.lines.append(line.rstrip("\n"))
             if (told := LINE.fullmatch(self.lines[-1])) and told["kind"] == kind:
@@ -46,7 +46,7 @@ class Demo(Program):
         raise AssertionError(f"no {kind} in {self.lines}")
 
     def end(self) -> int:
-        """Read what is left; the exit code."""
+        """Read what is left; return the exit code."""
         out, errors = self.communicate()
         self.lines += (out + errors).splitlines()
         return self.wait()
@@ -57,7 +57,7 @@ class Demo(Program):
 
     @property
     def workers(self) -> list[int]:
-        """The numbers of all processes that it said it started."""
+        """The process numbers of all workers that it reported as started."""
         return [
             int(found[1])
             for told in self.told
@@ -71,18 +71,18 @@ class Demo(Program):
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    assert [] == list(tmp_path.glob("neli-demo-*")), "what the demo makes for itself, it takes away again"
+    assert [] == list(tmp_path.glob("neli-demo-*")), "the demo removes what it made for itself"
 
 
 @pytest.mark.process
 def test_the_demo_tells_its_story_and_all_its_checks_hold(folder: Path) -> None:
-    """For two members, too. The ledger and the logs are kept if that is wanted."""
+    """Also with two members. The ledger and the logs are kept on request."""
     two = {"members": 2, "partitions": 5, "seed": 4, "keep": folder / "kept"}
     with Demo(folder, lease=LONG) as shown, Demo(folder, lease=LONG, **two) as kept:
         for one in (shown, kept):
             assert (0, "all 10 checks held") == (one.end(), one.lines[-1]), "\n".join(one.lines)
         blank = shown.lines.index("")
-        assert blank - 1 == len(shown.told), "each line but the title tells one event, in a constant format"
+        assert blank - 1 == len(shown.told), "each line but the title is one event, in a constant format"
         kinds = [told["kind"] for told in shown.told if told["kind"] not in {"open", "woke", "fence", "left"}]
         beginning = ["start", "start", "start", "share", "route", "kill", "lead", "start", "share", "stop", "lead"]
         assert [*beginning, "wake", "share", "leave", "lead", "share", "leave", "leave", "route"] == kinds
@@ -129,7 +129,7 @@ def test_a_worker_that_dies_by_itself_ends_the_story_and_fails_the_demo(folder: 
 
 
 class Unwatched:
-    """A screen that nobody looks at."""
+    """A screen without a viewer."""
 
     def tell(self, event: StoryEvent) -> None:
         pass
@@ -139,7 +139,7 @@ class Unwatched:
 
 
 def started(folder: Path, ledger: Path) -> str:
-    """Why a process fails that starts on this ledger; empty if it does not."""
+    """Why a process that starts on this ledger fails; empty if it does not."""
     with ProcessGroup(folder, partitions=8, pause=0.005, ledger=f"sqlite://{ledger}", lease=0.5) as group:
         scene = Scene(Run(8, 0.5, 0.0), group, Unwatched())
         try:

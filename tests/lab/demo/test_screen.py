@@ -1,4 +1,4 @@
-"""The demo's view of a record that was written by hand."""
+"""The demo's view of a hand-written record."""
 
 import io
 import re
@@ -17,11 +17,11 @@ from neli_router.status.referee import Life, LifePhase, Span
 
 START = 1000.0
 NOW = START + 3.4
-KILL = StoryEvent(3.0021, "kill", "bravo", "kill -9: process 4712 is no more; it led 2 partitions")
+KILL = StoryEvent(3.0021, "kill", "bravo", "kill -9: process 4712 was killed; it led 2 partitions")
 
 
 def life(name: str, pid: int, phase: LifePhase, partitions: str, *, until: float) -> Life:
-    """`partitions` are those that it was last known to lead."""
+    """`partitions` are those it was last known to lead."""
     made = Life(name, pid, START, phase, until=until)
     made.held = {int(digit): Span(name, int(digit), 5, START + 1, until) for digit in partitions}
     made.spans = list(made.held.values())
@@ -62,19 +62,19 @@ member         process  state               leads    heartbeat        lease
  D  delta         4714  reads along             0     none yet     none yet
 
     0  AAbAAb..
-       A may act  a dead or stopped, lease not over  . nobody  ! two at once
+       A may act  a dead or stopped, lease not over  . none  ! two leaders
 
 look-ups  1,234,567, 0.30 microseconds each; 0 without an answer
 answers   alpha 834,567, bravo 400,000
 now       user-7 -> alpha
 
-    3.002 s  kill   bravo    kill -9: process 4712 is no more; it led 2
+    3.002 s  kill   bravo    kill -9: process 4712 was killed; it led 2
                              partitions
 """
     run = record()
     assert expected.strip() == drawn(run, KILL)
     run.lives.append(life("delta", 4715, LifePhase.MEMBER, "0", until=NOW + 0.5))
-    assert "    0  !AbAAb.." in drawn(run)  # Two who may act at once cannot be overlooked.
+    assert "    0  !AbAAb.." in drawn(run)  # Two members that may both act cannot be overlooked.
     run.partitions = 1000
     assert "488 more are not shown" in drawn(run, width=120)
 
@@ -115,7 +115,7 @@ def test_plain_lines_tell_the_story_and_its_outcome(capsys: pytest.CaptureFixtur
     plain.show([Check("kill -9", True, "467 ms"), Check("look-ups", False, "none was made")])
     expected = """
 NELI Router demo: a test
-    3.002 s  kill   bravo    kill -9: process 4712 is no more; it led 2 partitions
+    3.002 s  kill   bravo    kill -9: process 4712 was killed; it led 2 partitions
 
 Measured and checked:
 PASS  kill -9          467 ms
@@ -137,7 +137,7 @@ def test_the_live_view_leaves_its_last_frame_and_the_outcome(
     live.show([Check("kill -9", True, "467 ms")])
     shown = capsys.readouterr().out
     assert "all 1 checks held" == shown.split("\n")[-2].strip("\x1b[0m1")
-    assert (True, True) == ("kill -9: process 4712 is no more" in shown, "PASS" in shown)
+    assert (True, True) == ("kill -9: process 4712 was killed" in shown, "PASS" in shown)
     assert not re.search(r"\x1b\[[0-9;]*[34]8;", shown), "NO_COLOR asks for no colours"
 
 

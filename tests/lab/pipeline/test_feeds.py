@@ -1,4 +1,4 @@
-"""Feeds: a step is the same ticks for every reader, in a folder and in a topic, and what is missing is said."""
+"""Feeds: a step has the same ticks for every reader, in a folder and in a topic, and missing ticks are reported."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -74,7 +74,7 @@ def test_every_tick_of_a_topic_is_in_its_lane_in_order_and_once(
     feed = TickTopic(new_topic(3), LAYOUT)
     for interval in intervals:
         feed.append(interval)
-    assert (3, 3) == (feed.lanes(), deepcopy(feed).lanes())  # As it is sent to a worker.
+    assert (3, 3) == (feed.lanes(), deepcopy(feed).lanes())  # A copy, like the one sent to a worker.
     lanes = [read(feed, lane, 0, feed.tip(lane, 0)) for lane in range(3)]
     for lane, ticks in enumerate(lanes):
         assert {lane} == {LAYOUT.partition(name) % 3 for name in ticks["instrument"].to_pylist()}
@@ -113,7 +113,7 @@ def test_the_end_of_a_transaction_takes_an_offset_and_no_reader_waits_for_it(
     for key, body in encoded(intervals[0].slice(0, 3)):
         producer.produce(name, body, key=key, partition=0)
     producer.commit_transaction(60)
-    # The broker marks the end of the transaction a moment after it has taken it.
+    # The broker marks the end of the transaction a moment after it has accepted it.
     until(lambda: feed.tip(0, 0) == 4, "the tip behind the end of the transaction")
     assert 3 == read(feed, 0, 0, 4).num_rows
 

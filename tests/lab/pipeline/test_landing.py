@@ -1,4 +1,4 @@
-"""The landing's judge: it counts each tick that is missing or doubled, and its bars are the job's."""
+"""The landing's judge: it counts each missing or doubled tick, and computes the same bars as the job."""
 
 from math import inf
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The page of pictures: it shows each commit in its host's colour, the kill and the checks, and needs nothing else."""
+"""The page of pictures: it shows each commit in its host's colour, the kill and the checks, and loads nothing else."""
 
 import re
 from dataclasses import replace
@@ -13,7 +13,7 @@ PARTITIONS, INTERVALS, KILLED_AFTER = 6, 8, 4
 
 
 def picture() -> Picture:
-    """Every host has two partitions; after four intervals bravo is killed, and the others take one of its each."""
+    """Every host has two partitions; after four intervals bravo is killed, and the others each take one of its two."""
     commits, owners = list[TableCommit](), dict[tuple[int, int], str]()
     for number, host in enumerate(HOSTS):
         mine = {it: 100 + number for it in range(PARTITIONS) if it % 3 == number}

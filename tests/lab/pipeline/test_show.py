@@ -1,4 +1,4 @@
-"""The show's frame: it shows the hosts, how far the table is and who has what, and never outgrows its terminal."""
+"""The show's frame: it shows the hosts, the table's progress and who has what, and never outgrows its terminal."""
 
 import io
 
@@ -31,7 +31,7 @@ def shown(board: Board, *events: StoryEvent, width: int = 80, height: int = 24) 
 
 
 def test_a_frame_shows_hosts_progress_partitions_and_events() -> None:
-    lines = shown(board(), StoryEvent(12.5, "kill", "bravo", "kill -9: agent, driver and JVM are no more"))
+    lines = shown(board(), StoryEvent(12.5, "kill", "bravo", "kill -9: agent, driver and JVM were killed"))
     expected = """
 a test                                                                    31.2 s
 host          state               partitions  of which behind
@@ -45,11 +45,11 @@ owner   ABCABC
 behind  15.15.
         A landed it last; behind: intervals that it lacks, + if ten or more
 
-   12.500 s  kill   bravo    kill -9: agent, driver and JVM are no more
+   12.500 s  kill   bravo    kill -9: agent, driver and JVM were killed
 """
     assert expected.strip().splitlines() == lines
     empty = Board(intervals=40, sizes=[25_000] * 40, started_at=0.0)
-    assert "0 of 40" in "\n".join(shown(empty))  # Before anything has landed there is a frame, too.
+    assert "0 of 40" in "\n".join(shown(empty))  # There is a frame even before anything has landed.
 
 
 @pytest.mark.parametrize("height", [5, 12, 13, 24])

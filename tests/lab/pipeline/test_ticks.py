@@ -1,4 +1,4 @@
-"""The market: ticks as the essay of `ticks` says that they are, and the same for the same seed."""
+"""The market: ticks are as the docstring of `ticks` promises, and the same for the same seed."""
 
 from itertools import pairwise
 

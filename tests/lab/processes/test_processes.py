@@ -1,11 +1,11 @@
-"""Real processes on one ledger, killed and stopped at random, and a referee who reads what they noted.
+"""Real processes on one ledger, killed and stopped at random, and a referee that reads their notes.
 
-    chaos --kill -9, SIGSTOP, SIGCONT--> workers --notes--> referee: did two act for one partition at once?
+    chaos --kill -9, SIGSTOP, SIGCONT--> workers --notes--> referee: did two act for one partition together?
                                             |                  | every partition, term and process that acted
-                                            '--ledger--> copy --fold--> the very same
+                                            '--ledger--> copy --fold--> exactly the same
 
-`NELI_TEST_SECONDS` says how long the main run lasts, no less than 15 for there to be something to see; with
-`NELI_TEST_SEED`, the same misfortunes are drawn as in the run that printed it.
+`NELI_TEST_SECONDS` sets how long the main run lasts, at least 15 so that there is something to see. With
+`NELI_TEST_SEED`, a run draws the same misfortunes as the run that printed the seed.
 """
 
 import os
@@ -37,7 +37,7 @@ Chaotic = Callable[[str, float, Callable[[Verdict], object]], tuple[Verdict, His
 
 @pytest.fixture
 def run(tmp_path: Path) -> Chaotic:
-    """Let a group live through chaos, with this guarantee, for so long, and on until something was seen."""
+    """Put a group through chaos, with this guarantee, for `seconds`, and longer until something was seen."""
 
     def run(guarantee: str, seconds: float, seen: Callable[[Verdict], object]) -> tuple[Verdict, History, Chaos]:
         say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={seconds:g}")
@@ -59,11 +59,11 @@ def has_seen(verdict: Verdict) -> bool:
 
 
 def test_no_two_processes_ever_act_for_one_partition_at_once(run: Chaotic) -> None:
-    """And whatever term they act under, the ledger gave it to them."""
+    """And the ledger assigned every term that they act under."""
     verdict, history, chaos = run("exclusive", SECONDS, has_seen)
     assert [] == verdict.faults
 
-    # The fold, over the same records, gives the very terms that were noted.
+    # The fold, over the same records, gives exactly the terms that were noted.
     noted = {(partition, term): process.partition(".")[0] for partition, term, process in verdict.terms}
     assert noted == {key: owner for key, owner in history.owners.items() if key in noted}
 
@@ -71,15 +71,15 @@ def test_no_two_processes_ever_act_for_one_partition_at_once(run: Chaotic) -> No
     assert chaos.kills > 0
     assert max(chaos.stops, default=0.0) > LEASE
     assert history.departed_by(Expire), "a stopped process is only suspected"
-    assert history.departed_by(Certify), "the others have seen the end of a killed one"
+    assert history.departed_by(Certify), "the others have seen a killed process end"
     say(
         f"{verdict.acts} acts, {verdict.takeovers} takeovers, {verdict.handovers} handovers; {chaos.kills} kills, "
         f"{sum(stop > LEASE for stop in chaos.stops)} of {len(chaos.stops)} stops past the lease, "
-        f"{chaos.doubles} of one name at once; {history.state.at} records"
+        f"{chaos.doubles} doubles of one name; {history.state.at} records"
     )
 
 
 def test_where_overlaps_are_promised_the_same_referee_sees_them(run: Chaotic) -> None:
-    """Under `available`, an owner goes on until it has heard its successor: a referee who misses that is blind."""
+    """Under `available`, an owner goes on until it has heard its successor: a referee that misses that is blind."""
     verdict, _, _ = run("available", AVAILABLE_SECONDS, lambda verdict: verdict.overlaps)
     assert verdict.overlaps

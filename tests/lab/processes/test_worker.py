@@ -1,6 +1,6 @@
 """The claims of a worker: never more than its leases give, and until the end that it last noted.
 
-The members are real ones in memory; time is turned by hand.
+The members are real ones in memory; time is moved by hand.
 """
 
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ def test_who_goes_on_under_the_same_terms_after_an_outage_claims_anew(small: Min
     small.advance(0.5)
     alpha = small.run.lives[0]
     before = {partition: span.term for partition, span in alpha.held.items()}
-    # It was cut off for longer than its lease, none took its place, and so it goes on under the same terms.
+    # It was cut off for longer than its lease, but none took its place, so it goes on under the same terms.
     small.group.cut("alpha")
     small.advance(2.0)
     assert {} == alpha.held
@@ -96,7 +96,7 @@ def test_who_goes_on_under_the_same_terms_after_an_outage_claims_anew(small: Min
 
 
 class Granted:
-    """A lease that ends when the test says so."""
+    """A lease that ends when the test decides."""
 
     def __init__(self, partition: int, term: int) -> None:
         self.partition, self.term, self.left = partition, term, 1.0
@@ -106,7 +106,7 @@ class Granted:
 
 
 def looking(now: list[float], *leases: Granted) -> tuple[Worker, list[Note]]:
-    """A worker that was granted these, on the clock `now`; and its notes."""
+    """A worker that was granted these leases, on the clock `now`; and its notes."""
     notes: list[Note] = []
     worker = Worker(notes.append, lambda: now[0], asleep_min=60.0)
     worker.on_event(Acquired({lease.partition: lease.term for lease in leases}))
@@ -132,7 +132,7 @@ def test_a_lease_that_holds_again_held_all_the_time_in_between() -> None:
 
 
 def test_a_loss_that_is_told_after_the_same_term_was_gained_again_hides_no_claim() -> None:
-    """Fenced comes on a thread of its own, and so may come after the Acquired that follows it."""
+    """Fenced comes on its own thread, so it may come after the Acquired that follows it."""
     now, lost, again = [5.0], Granted(0, 7), Granted(0, 7)
     worker, notes = looking(now, lost)
     assert worker.look(lambda _: cast("Lease", lost), {0: 7})

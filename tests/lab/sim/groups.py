@@ -1,4 +1,4 @@
-"""A group of `induction` in which nothing fails unless a test sees to it."""
+"""A group of `induction` in which nothing fails unless a test causes it."""
 
 from dataclasses import replace
 from random import Random

@@ -1,8 +1,8 @@
-"""Every check can fail: for each rule the smallest situation that breaks it.
+"""Every check can fail: for each rule, the smallest situation that breaks it.
 
-That it fails only then is shown by the runs in which every promise holds: see test_contract.
+The runs in which every promise holds show that it fails only then: see test_contract.
 
-Where a machine would never do such a thing, the checker is given by hand what a broken one would have done.
+Where a machine would never do such a thing, the checker is given by hand what a broken machine would have done.
 """
 
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def accuse(found: SimulatedGroup, accused: str, by: str) -> None:
 
 
 def referee(*records: Record) -> Referee:
-    """One that has read `records`, from offset 0 on."""
+    """A referee that has read `records`, from offset 0 on."""
     found = Referee(on_unseated=lambda *_: None, on_change=lambda *_: None, on_certified=lambda _: None)
     for offset, record in enumerate(records):
         found.read(offset, encode(record))
@@ -116,7 +116,7 @@ def test_a_digest_that_is_not_the_one_of_the_state_is_found(monkeypatch: pytest.
 # Referee: a record does what it may, and nothing else
 
 Fields = Callable[[State, State], dict[str, Any]]
-"""By the states before and after a record: the fields that a broken fold sets instead."""
+"""Given the states before and after a record: the fields that a broken fold sets instead."""
 
 
 def swaps(partition: int, **changes: Any) -> Fields:
@@ -162,11 +162,11 @@ BROKEN_FOLDS: list[tuple[tuple[Record, ...], Record, str, Fields]] = [
     (PAIR, B_IS_DEAD, "a is no longer a member after", lambda *_: {"seats": {}}),
     ((*PAIR, C_IS_DEAD), join("c", at=5), "who departed is a member again after", seats("c", join("c"))),
     (PAIR, B_IS_DEAD, "who is certified dead is still a member after", KEEPS_EVERYTHING),
-    (PAIR, join("c"), "somebody else is a member after", seats("d", join("c"))),
+    (PAIR, join("c"), "another incarnation is a member after", seats("d", join("c"))),
     ((*PAIR, LEAVES), join("b", at=5), "who departed is a member again after", seats("b", join("b"))),
     (PAIR, GIVES, "None owns partition 0, of 2 members, after", swaps(0, owners=None)),
     (PAIR[:2], Leave(by="a"), "a owns partition 3, of 0 members, after", swaps(3, owners="a")),
-    (PAIR, LEAVES, "b is no member and owns partition 1 after", keeps("owners", "terms")),
+    (PAIR, LEAVES, "b is not a member but owns partition 1 after", keeps("owners", "terms")),
     (PAIR, beat("b"), "partition 2 has term 1000 and not 1004 after", swaps(2, terms=1000)),
     (PAIR, beat("b"), "the group was founded again by", lambda *_: {"genesis": genesis(lease=7.0)}),
     (PAIR, LEAVES, "partition 1 has term 1003 and not 1004 after", keeps("terms")),
@@ -174,7 +174,7 @@ BROKEN_FOLDS: list[tuple[tuple[Record, ...], Record, str, Fields]] = [
     (PAIR, GIVES, "partition 0 went to another than its target by", swaps(0, owners="b", targets="a")),
     (PAIR, GIVES, "partition 2 moved needlessly from a to b by", swaps(2, **MOVES)),
     (PAIR, Handover(by="a", partition=0, term=1000), "partition 0 moved needlessly from a to b by", swaps(0, **MOVES)),
-    (PAIR, GIVES, "partition 0 keeps its term, under which nobody may act, after", keeps("owners", "terms")),
+    (PAIR, GIVES, "partition 0 keeps its term, under which none may act, after", keeps("owners", "terms")),
     (PAIR, expire("a", "b", LAST_OF_B), "who was rightly accused is still a member after", KEEPS_EVERYTHING),
     (PAIR, LEAVES, "who left is still a member after", KEEPS_EVERYTHING),
 ]
@@ -202,12 +202,12 @@ def test_a_fold_that_does_what_a_record_may_not_is_found(
 
 BEFORE = founded(join("a"), join("b"))
 AFTER = folded(expire("b", "a", LAST_OF_A), state=BEFORE)
-"""a owned all under 1001; then b does, under 1003."""
+"""a owned everything under 1001; then b does, under 1003."""
 LED = dict.fromkeys(range(4), 1001)
 
 
 class ActingScene:
-    """Processes that act when a test says so, as `acting` sees them."""
+    """Processes that act when a test decides, as `acting` sees them."""
 
     def __init__(self, *, exclusive: bool = True) -> None:
         self.world = World(1)
@@ -219,8 +219,8 @@ class ActingScene:
         return Process(self.world, self._group.log, _Indifferent(), label=label, clock=CLOCK, birth=Observer)
 
     def step(self, host: Process | str, who: str, state: State, *, sent: float = 0.0, settled: float = 0.0) -> Process:
-        """`host` runs the incarnation `who`, which has read up to `state`; its Beat of `sent` came back, its wait ends
-        at `settled`.
+        """`host` runs the incarnation `who`, which has read up to `state`. Its Beat of `sent` came back, and its wait
+        ends at `settled`.
         """
         process = self.host(host) if isinstance(host, str) else host
         machine = Induction(Settings(name=who, layout=LAYOUT, lease=LEASE), state, 0.0, base=0, rng=Random(1))
@@ -230,7 +230,7 @@ class ActingScene:
         return process
 
     def leader(self, standing: Standing) -> Process:
-        """m1, which runs a and said `standing` to its program."""
+        """m1, which runs a and published `standing` to its program."""
         process = self.host("m1")
         process.standing = standing
         return process
@@ -286,7 +286,7 @@ def test_a_word_to_a_program_is_kept_to_its_end_unless_it_was_asked_to_finish(la
 
 
 def test_a_word_that_was_given_after_a_program_was_asked_to_finish_is_kept() -> None:
-    """Its drain is no excuse any more: it was known when the word was given."""
+    """Its drain no longer excuses it: the drain was known when the word was given."""
     stage = ActingScene()
     first = stage.leader(Standing(LED, LEASE - 1.0, {}))
     first.program.asked.update(LED.items())
@@ -333,7 +333,7 @@ def test_a_term_that_falls_while_one_process_acts_on_is_found() -> None:
     "standing",
     [
         Standing({0: 1002}, LEASE, {}),
-        Standing({0: 1001}, LEASE + 0.1, {}),  # Right now, and wrong in a while, without any step.
+        Standing({0: 1001}, LEASE + 0.1, {}),  # Correct now, but wrong later without any step.
         Standing({0: 1001}, LEASE, {0: LEASE + 0.1}),
     ],
 )
@@ -347,7 +347,7 @@ def test_a_program_that_believes_more_than_its_machine_allows_is_found(standing:
 
 
 class CoverageScene:
-    """The processes that act for the only partition, as a test says: under `available`, in fair weather."""
+    """The processes that act for the only partition, as the test decides: under `available`, in fair weather."""
 
     def __init__(self, owner: str) -> None:
         self.stage = ActingScene(exclusive=False)
@@ -373,7 +373,7 @@ class CoverageScene:
 def test_a_partition_that_all_leave_while_its_owner_lives_is_found() -> None:
     scene = CoverageScene("a")
     scene.act(scene.one)
-    with breaks("at_least_one_acts", "partition 0 was left by everybody"):
+    with breaks("at_least_one_acts", "partition 0 was left by all"):
         scene.act()
 
 
@@ -501,7 +501,7 @@ def test_two_who_act_for_longer_than_the_doubt_after_a_rewind_are_found() -> Non
     found, one, other = rewound()
     twice = [process for process in (one, other) if 0 not in found.acting.terms(process)]
     found.world.run(found.doubt_until)
-    found.acting.claims[twice[0]] = ProcessClaims([found.world.now], [{0: 1}])  # In doubt two may act.
+    found.acting.claims[twice[0]] = ProcessClaims([found.world.now], [{0: 1}])  # While in doubt, two may act.
     with breaks("at_most_one_acts", "still act for partition 0 after the rewind"):
         found.world.run(found.doubt_until + 0.001)
 
@@ -514,7 +514,7 @@ def test_two_who_act_on_tables_that_differ_after_the_doubt_are_found() -> None:
     assert isinstance(other.machine, Induction)
     other.machine.state = changed(other.machine.state, drains={"x": 3})
     found.on_step(one)
-    found.on_step(other)  # Both are in doubt yet.
+    found.on_step(other)  # Both are still in doubt.
     found.doubt_until = found.world.now
     found.on_step(one)
     with breaks("one_view", "m1#1 and m2#1 both act, and differ at 1000000"):
@@ -527,11 +527,11 @@ def test_two_who_act_on_tables_that_differ_after_the_doubt_are_found() -> None:
 @pytest.mark.parametrize(
     ("events", "message"),
     [
-        ([Acquired({0: 5}), Acquired({0: 5})], "was told twice that it acquired 0 under 5"),
-        ([Acquired({0: 5}), Acquired({0: 4})], "was told twice that it acquired 0 under 4"),
-        ([Revoked({0: 5})], "was told Revoked of what it did not hold"),
-        ([Acquired({0: 5}), Revoked({0: 6})], "was told Revoked of what it did not hold"),
-        ([Acquired({0: 5}), Fenced({0: 5}, "why"), Fenced({0: 5}, "why")], "was told Fenced of what it did not hold"),
+        ([Acquired({0: 5}), Acquired({0: 5})], "got Acquired twice for 0 under 5"),
+        ([Acquired({0: 5}), Acquired({0: 4})], "got Acquired twice for 0 under 4"),
+        ([Revoked({0: 5})], "got Revoked for what it does not hold"),
+        ([Acquired({0: 5}), Revoked({0: 6})], "got Revoked for what it does not hold"),
+        ([Acquired({0: 5}), Fenced({0: 5}, "why"), Fenced({0: 5}, "why")], "got Fenced for what it does not hold"),
         ([Acquired({0: 5}), Stopped(None)], "was left in the belief that it holds these when its member ended"),
     ],
 )

@@ -1,8 +1,9 @@
-"""Scenes of borrowed groups: the failures that the paper tells of, each staged once, and written down.
+"""Scenes of borrowed groups: the failures that the paper describes, each staged once and recorded.
 
-The paper, "Exclusivity of role assignment", tells of a consumer that takes old messages for new ones: (1) it receives
-messages and buffers them within the client library, (2) its host gives it no time, (3) the session lapses and the
-partition goes to another, (4) which leads, and (5) it wakes up and takes the backlog for a sign that it still leads.
+The paper, "Exclusivity of role assignment", describes a consumer that mistakes old messages for new ones: (1) it
+receives messages and buffers them within the client library, (2) its host gives it no time, (3) the session lapses and
+the partition goes to another consumer, (4) which leads, and (5) it wakes up and takes the backlog as evidence that it
+still leads.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +31,7 @@ STEP = 0.01
 
 
 class Scene:
-    """Two hosts, one partition, a session of a second, and nothing that fails unless the test says so."""
+    """Two hosts, one partition, a session of a second, and no failures except those the test causes."""
 
     def __init__(
         self,
@@ -52,9 +53,9 @@ class Scene:
         self.group = ConsumerGroup(self.world, options)
         self.lines: list[str] = []
         self.woken = False
-        """Whether the messages that a process takes are told, too."""
+        """Whether the messages that a process takes are recorded, too."""
         self.together = 0.0
-        """For how long two have acted at once."""
+        """For how long two have acted together."""
         self._acting: list[str] = []
 
     def run(self, until: float) -> None:
@@ -74,7 +75,7 @@ class Scene:
             self.together += STEP * (len(acting) > 1)
             if acting != self._acting:
                 self._acting = acting
-                self.lines.append(f"{self.world.now:6.2f}        acting: {' and '.join(acting) or 'nobody'}")
+                self.lines.append(f"{self.world.now:6.2f}        acting: {' and '.join(acting) or 'none'}")
 
     def told(self) -> str:
         return "\n".join(self.lines) + "\n"
@@ -112,7 +113,7 @@ def test_in_the_papers_failure_two_lead_with_receipt_times_and_never_with_broker
 
 
 def torn(scene: Scene, *, reads_day_first: bool) -> None:
-    """A leader freezes between its two clocks for less than T. The broker forgets it, and it does not hear of it."""
+    """A leader freezes between its two clocks for less than T. The broker forgets it without its knowledge."""
     group = scene.group
     p = group.start("p")
     p.reads_day_first = reads_day_first
@@ -157,7 +158,7 @@ def breaks(rule: str) -> AbstractContextManager[object]:
 def led(
     guarantee: Guarantee = "exclusive", current: float = 0.5, weather: ConsumerWeather = "fair"
 ) -> tuple[Scene, ConsumerProcess]:
-    """One who leads."""
+    """A scene with a leader."""
     scene = Scene("neli", guarantee, weather, current=current)
     leader = scene.group.start("p")
     scene.run(3.0)

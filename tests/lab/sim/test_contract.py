@@ -1,5 +1,5 @@
-"""Every simulator keeps the same contract, whatever its groups run: one seed is one run anywhere, every promise holds,
-and a broken promise is shown with its replay. The other files have what is particular to one protocol.
+"""Every simulator keeps the same contract, whatever its groups run: a seed gives the same run anywhere, every promise
+holds, and a broken promise is shown with its replay. The other files cover what is particular to one protocol.
 """
 
 import pickle
@@ -56,7 +56,7 @@ KINDS: list[Kind] = [
     if weather != "amnesiac"  # No elector survives it.
 ]
 SEEDS = {kind: range(2 * place, 2 * place + 2) for place, kind in enumerate(KINDS, start=3)}
-"""Two seeds of each kind, of which the first of all is chosen so that every fault is struck and has its effects."""
+"""Two seeds of each kind. The very first seed is chosen so that every fault strikes and has its effects."""
 
 AnyOptions = RunOptions | ConsumerOptions | ElectorOptions
 
@@ -85,8 +85,8 @@ FAMILIES: dict[type[AnyOptions], tuple[set[str], set[str], tuple[str, ...], tupl
         ("datagrams_cut", "datagrams_doubled", "datagrams_lost", "stopped", "tenures"),
     ),
 }
-"""The faults of fair and of foul weather, the rates that are zero in fair weather, and the effects to see in the first
-seeds.
+"""The faults of fair and of foul weather, the rates that are zero in fair weather, and the effects to expect in the
+first seeds.
 """
 each_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 
@@ -131,20 +131,20 @@ def test_every_promise_is_held_in_the_first_seeds(kind: Kind) -> None:
         assert found.violation is None, f"{found.violation}\n{found.options}\n{found.transcript}"
         assert (kind, "") == (kind_of(found.options), found.transcript)
         assert struck(found.counts) <= set(found.options.faults)
-        rewound = kind[-1] == "rewound"  # Nothing leads on such a ledger, so the run waits for no good end.
+        rewound = kind[-1] == "rewound"  # Nothing leads on such a ledger, so the run cannot converge.
         assert (rewound, int(rewound)) == (found.converged_after == 0, found.counts["rewound"])
 
 
 @pytest.mark.parametrize(
     ("seed", "kind"),
     [
-        # A Join of a dead process, in flight over the loss of records, replaced its follower.
+        # A dead process's Join, in flight during the loss of records, replaced its successor.
         (0x10D, ("induction", "available", "rewound")),
-        # At peace, for all to see; and a Handover that was lost had yet to be repeated.
+        # In the calm phase; and a lost Handover had yet to be repeated.
         (0x2E3, ("induction", "available", "foul")),
-        (0x1E, ("term",)),  # A lone leader was stepped twice at one moment.
-        (0x12F, ("priority",)),  # A leader whose own promises ended at its heartbeat was, too.
-        (0x37C, ("priority",)),  # A program was asked to finish, and then no peer wanted its partition any more.
+        (0x1E, ("term",)),  # A lone leader was stepped twice at the same moment.
+        (0x12F, ("priority",)),  # So was a leader whose own promises ended at its heartbeat.
+        (0x37C, ("priority",)),  # A program was asked to finish, and then no peer wanted its partition.
     ],
 )
 def test_a_seed_that_failed_once_holds_every_promise(seed: int, kind: tuple[str, ...]) -> None:
@@ -153,7 +153,7 @@ def test_a_seed_that_failed_once_holds_every_promise(seed: int, kind: tuple[str,
 
 
 def faults_of(options: AnyOptions) -> set[str]:
-    """The faults that can be struck."""
+    """The faults that can strike."""
     world = World(1)
     match options:
         case RunOptions():
@@ -213,7 +213,7 @@ def test_the_line_of_options_names_every_one_of_them_on_one_line(family: type[An
 # One seed is one run
 
 TOLD = "{0.trace} {0.time} {0.converged_after} {1} {0.options}"
-"""Everything in which two runs can differ; the trace holds the bytes of the ledger, too."""
+"""Everything in which two runs can differ; the trace includes the bytes of the ledger."""
 
 IN_ANOTHER_PROCESS = f"""
 from neli_router.lab.commands.proofs import _Asked
@@ -309,7 +309,7 @@ def test_a_broken_promise_is_shown_with_its_last_events_and_its_replay(
 ) -> None:
     if fault is not None:
         monkeypatch.setattr(*fault)
-    # Threads see what is patched here on every platform; processes of a pool do not.
+    # Threads see patches on every platform; processes of a pool do not.
     monkeypatch.setattr(proofs, "ProcessPoolExecutor", ThreadPoolExecutor)
     found = next(one for seed in range(60) if (one := asked.run(seed)).violation is not None)
     assert found.violation is not None

@@ -1,4 +1,4 @@
-"""Measures of electors in virtual time: leaders are spread by priority, and a takeover takes as long as is said."""
+"""Measures of electors in virtual time: leaders are spread by priority, and a takeover takes as long as documented."""
 
 from itertools import count
 
@@ -9,7 +9,7 @@ from neli_router.lab.sim.electors.options import ElectorProtocol
 
 
 def ticking() -> float:
-    """A clock that shows one second more each time."""
+    """A clock that advances by one second with each call."""
     return float(next(SECONDS))
 
 
@@ -17,13 +17,13 @@ SECONDS = count()
 
 
 def test_by_priority_with_transfer_no_node_leads_more_than_its_share_after_restarts() -> None:
-    """The text's measure: how often leaders are balanced, of all times that a node was restarted."""
+    """The text's measure: how often leaders are balanced, out of all restarts of a node."""
     found = balance("priority", 4, 12, 8, 1, replicas=3)
     assert (8, 1.0, {3: 8}) == (found.total, found.share, dict(found.most))
 
 
 def test_at_random_or_without_transfer_one_node_leads_more_than_its_share() -> None:
-    """Scouting lets the highest one win whatever is free, and nothing gives it back to a node that was away."""
+    """Scouting lets the highest node win whatever is free, and nothing returns it to a node that was away."""
     found = balance("random", 3, 6, 10, 1)
     assert found.share < 0.5
     assert found == balance("random", 3, 6, 10, 1)
@@ -41,7 +41,7 @@ def test_at_random_or_without_transfer_one_node_leads_more_than_its_share() -> N
 def test_a_group_of_five_takes_over_within_what_its_protocol_says(
     protocol: ElectorProtocol, least: float, most: float
 ) -> None:
-    """Beats are of a second."""
+    """A beat is one second."""
     found = fleet(protocol, 5, clock=ticking, faults=4)
     assert 4 == len(found.takeovers) == len(found.leaderless)
     assert least <= min(found.takeovers)

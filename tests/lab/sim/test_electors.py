@@ -1,6 +1,6 @@
-"""Checkers of electors see what they are for: each way to break an elector breaks the rule that was made for it.
+"""Checkers of electors notice what they are for: each way to break an elector breaks the rule that was made for it.
 
-`test_contract` has more of them: disks that forget, supporters that owe nothing and gossipers that change their mind.
+`test_contract` has more ways: disks that forget, supporters that owe nothing and gossipers that change their mind.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from neli_router.protocols.electors.voter import Voter
 from neli_router.protocols.term.council import Council
 
 SEARCHED = range(150)
-"""Seeds among which a planted fault has to show."""
+"""Seeds within which a planted fault has to show."""
 
 THREE = {"size": 3, "replicas": 3}
 CLOSING = {"faults": ("close",)}
@@ -44,7 +44,7 @@ TENURES, TURN, END = Council.tenures, Council._turn, Council._end
 
 
 def gives_up(council: Council, now: float) -> dict[int, int]:
-    """A leader tires of leading, although all support it."""
+    """A leader tires of leading, although everyone supports it."""
     lease = council._peer.lease
     return TENURES(council, now) if now % (8 * lease) < 7 * lease else {}
 
@@ -58,7 +58,7 @@ def quits(council: Council, now: float, effects: list[PeerEffect]) -> None:
 
 def fails(council: Council, error: NeliError | None, now: float, effects: list[PeerEffect]) -> None:
     """A member that is asked to end does so with an error."""
-    END(council, NeliError("a farewell was to be said", "nobody was there", "start it again"), now, effects)
+    END(council, NeliError("a farewell was to be said", "no peer was there", "start it again"), now, effects)
 
 
 NEVER_STANDS: dict[str, Callable[..., object]] = {"_turn": lambda *_: None, "_due": lambda _: inf}

@@ -1,4 +1,4 @@
-"""The explorer of electors: worlds that others cover are not looked at, and each known way to a broken rule."""
+"""The explorer of electors: worlds that others cover are skipped, and each known way to a broken rule is tried."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +17,7 @@ from neli_router.lab.sim.term.steps import ElectorMiniatures
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 
 PAIRS = 100
-"""How many pairs of a world and one that covers it are looked at."""
+"""How many pairs of a world and one that covers it are examined."""
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ PAIRS = 100
     ids=["restarted", "longer", "two terms"],
 )
 def test_a_world_that_is_covered_can_do_nothing_that_the_one_which_covers_it_cannot(bounds: ElectorBounds) -> None:
-    """And covers it again: so whatever follows from the covered one follows from the other, too."""
+    """The covering world also covers every world that follows: so all consequences carry over."""
     miniatures, cover = ElectorMiniatures(bounds), ElectorCover()
     worlds: dict[bytes, ElectorMiniature] = {}
     pairs: set[tuple[bytes, bytes]] = set()
@@ -53,7 +53,7 @@ def test_a_world_that_is_covered_can_do_nothing_that_the_one_which_covers_it_can
         for key in (by, *(miniatures.key(after) for _, after in miniatures.steps(worlds[by]))):
             again.covers(key)
         for label, after in miniatures.steps(worlds[covered]):
-            # Places that are alike may have been put in another order.
+            # Equal places may have been put in another order.
             assert any(again.covering(key) for key in elector_keys(after, bounds)), label
 
 
@@ -76,7 +76,7 @@ def test_worlds_that_are_not_looked_at_have_no_places_that_others_have_not() -> 
     assert reduced.states < whole.states
 
 
-# Ways to a broken rule. Mutants take the rules away, one by one; here a place that restarts forgets.
+# Ways to a broken rule. Mutants remove the rules, one by one; here, a restarted place has forgotten.
 
 
 RIVALS = GossipBounds(terms=2, lease=1)
@@ -90,7 +90,7 @@ STORIES: dict[str, tuple[Callable[[Any], Miniatures[Any]], GossipBounds | Electo
 
 @pytest.mark.parametrize("story", STORIES)
 def test_two_lead_when_a_place_forgets_and_the_same_way_breaks_nothing_when_it_does_not(story: str) -> None:
-    """The way there was found by exploring; here it is gone again. By our rules there is none: see `test_proof`."""
+    """Exploring found the way there; here it is replayed. Our rules allow no such way: see `test_proof`."""
     kind, bounds = STORIES[story]
     *lines, last = (TRANSCRIPTS / f"{story}.txt").read_text().splitlines()
     assert set() == ends_of(lines, kind(replace(bounds, forget=False))) - {None}
@@ -109,7 +109,7 @@ def ends_of(lines: list[str], miniatures: Miniatures[Any]) -> set[str | None]:
 
 
 def walk(bounds: GossipBounds, *steps: str) -> list[str]:
-    """The peers that act after each step. A step is the beginning of its label; an impossible step is skipped."""
+    """The peers that act after each step. A step is the start of its label; an impossible step is skipped."""
     miniatures = GossipMiniatures(bounds)
     world, acting = miniatures.first(), []
     for step in steps:
@@ -122,11 +122,11 @@ def walk(bounds: GossipBounds, *steps: str) -> list[str]:
 def test_one_leader_comes_to_act_after_another_among_rivals() -> None:
     elect = "favour {0} {0},favour p1 {0},hear {0} p1,declare {0},hear p1 {0},declare p1,hear {0} p1,tick"
     steps = [step for rival in ("p0", "p2") for step in elect.format(rival).split(",")]
-    assert ["nobody", "p0 under 1", "p2 under 2"] == walk(RIVALS, *steps)
+    assert ["none", "p0 under 1", "p2 under 2"] == walk(RIVALS, *steps)
 
 
 def test_a_change_of_the_electorate_is_settled_and_another_comes_to_lead_by_it() -> None:
-    assert ["p0 under 1 by 012+013", "p0 under 1 by 013", "nobody", "p2 under 2 by 013"] == walk(
+    assert ["p0 under 1 by 012+013", "p0 under 1 by 013", "none", "p2 under 2 by 013"] == walk(
         replace(CHANGING, lease=1, fickle=(1, 3)),
         *("replace p0 p2 by p3", "say p0 p1", "say p1 p0", "settle p0", "say p0 p1"),
         *("tick", "favour p1 p2", "favour p3 p2", "say p1 p2", "say p3 p2"),

@@ -1,4 +1,4 @@
-"""The explorer of `induction` separates worlds that differ, and no others; and each of its rules can break."""
+"""The explorer of `induction` separates exactly the worlds that differ; and each of its rules can break."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ Step = str | Callable[[Label], bool]
 
 
 def walk(*verbs: Step, bounds: Bounds = BOUNDS) -> Miniature:
-    """The world behind the first step of each kind, one after the other, from the genesis."""
+    """The world after the first step of each kind, one after another, from the genesis."""
     return walk_on(genesis_world(bounds)[0], *verbs, bounds=bounds)
 
 

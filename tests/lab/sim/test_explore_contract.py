@@ -1,5 +1,5 @@
 """Every explorer keeps the same contract, whatever its miniatures run: it separates worlds that differ, finds what is
-broken with the way there, ends, and prints its bounds. The other files have what is particular to one protocol.
+broken and the way there, ends, and prints its bounds. The other files cover what is particular to one protocol.
 """
 
 import pickle
@@ -63,10 +63,10 @@ KINDS: dict[str, AnyBounds] = {
 }
 
 NEAR, FAR = 60, 120
-"""How many worlds of each kind are looked at: the first of all, and some on walks at random."""
+"""How many worlds of each kind are examined: the first ones, and some on random walks."""
 
 AHEAD = 0.97
-"""How often a walk goes on: about thirty steps until it begins again."""
+"""How often a walk goes on: about thirty steps until it starts over."""
 
 
 def miniatures_of(bounds: AnyBounds) -> Miniatures[Any]:
@@ -82,7 +82,7 @@ def miniatures_of(bounds: AnyBounds) -> Miniatures[Any]:
 
 
 def nearest(miniatures: Miniatures[Any]) -> Iterator[Any]:
-    """Every world in the order in which steps lead there, also one that is like another."""
+    """Every world in the order in which steps lead there, including those that equal another."""
     seen: set[bytes] = set()
     queue = [miniatures.first()]
     for world in queue:
@@ -93,7 +93,7 @@ def nearest(miniatures: Miniatures[Any]) -> Iterator[Any]:
 
 
 def wandering(miniatures: Miniatures[Any]) -> Iterator[Any]:
-    """Worlds on walks at random, which come to one key by ways of many lengths."""
+    """Worlds on random walks, which reach one key by ways of many lengths."""
     random, world = Random(7), miniatures.first()
     while True:
         yield world
@@ -159,7 +159,7 @@ def test_a_small_group_breaks_no_rule_and_only_an_exploration_that_was_not_cut_s
 
 
 def begin_at_once(machine: Contender, partition: int, offset: int) -> None:
-    """A member that does not ask the group whether it is still one."""
+    """A member that does not ask the group whether it is still a member."""
     held = machine._held[partition]
     if not (held.asked_back or held.began):
         held.began = True
@@ -221,7 +221,7 @@ def test_what_is_broken_is_found_with_the_way_there(
 
 
 def test_the_way_to_what_is_broken_is_the_shortest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot that is not what was folded shows as soon as one incarnation starts from it."""
+    """A snapshot that differs from the fold shows as soon as one incarnation starts from it."""
     monkeypatch.setattr(ledger_steps, "restore", lambda record: changed(restore(record), drains={"x": 3}))
     *way, fail = transcript(explore(miniatures_of(SMALL)))
     assert ["genesis", "start"] == [line.split()[1] for line in way]

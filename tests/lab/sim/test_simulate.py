@@ -1,4 +1,4 @@
-"""The trace, the world and its clocks, on which simulations stand; and an outage, which costs a group nothing."""
+"""The trace, the world and its clocks, on which simulations rely; and an outage, which costs a group nothing."""
 
 from random import Random
 

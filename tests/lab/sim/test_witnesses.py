@@ -1,4 +1,4 @@
-"""The simulated witnesses say what they saw. That they do so under all faults is shown by the runs in test_contract."""
+"""The simulated witnesses report what they saw. The runs in test_contract show that they do so under all faults."""
 
 import pytest
 

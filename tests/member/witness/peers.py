@@ -1,11 +1,12 @@
-"""Real processes that are each other's witnesses by their locks, and the ledger. The test gives them their seats.
+"""Real processes that witness each other through their locks, and the ledger. The test gives them their seats.
 
     test --order--> nursery --fork--> peer: a PeerWitness for each of its lives, on a ledger of its own
       '--Join of a life, written into the ledger--> all peers read it, and find each other's locks
       '--kill, stop, SIGUSR1 (do what the order says)
 
-So no member waits for a lease until it may join, and none ends by one: all that takes a seat away is a certificate. The
-nursery has imported everything, so that a peer starts in milliseconds. It waits for no child: the dead stay zombies.
+So no member waits for a lease before it may join, and no member ends by one: only a certificate takes a seat away. The
+nursery has imported everything, so a peer starts in milliseconds. It does not wait for its children: the dead stay
+zombies.
 """
 
 import json
@@ -61,7 +62,7 @@ class Peer:
 
 
 class Nursery(Closing):
-    """The process that peers are forked from; with a `prefix`, such as one that gives it a namespace of its own."""
+    """The process that peers are forked from; a `prefix` can, for example, give it a namespace of its own."""
 
     def __init__(self, *prefix: str) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -82,7 +83,7 @@ class Nursery(Closing):
         return self.said()
 
     def said(self) -> list[str]:
-        """The next line of the nursery or of a peer, in words."""
+        """The next line from the nursery or a peer, in words."""
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], 180.0)
         assert ready, "the nursery or a peer says nothing"
@@ -120,7 +121,7 @@ class Peers(Closing):
         joined: bool = True,
         turn: float = locks.TURN,
     ) -> Peer:
-        """A process with so many lives, which does `then` at SIGUSR1, and leaves each other `turn` seconds to speak."""
+        """A process with that many lives, which runs `then` at SIGUSR1, and leaves each other peer `turn` seconds."""
         names = [sha256(f"{self._born + place}".encode()).hexdigest()[:12] for place in range(lives)]
         self._born += lives
         said = (nursery or self._nursery).order(path=str(self.path), lives=names, then=then, turn=turn)
@@ -132,7 +133,7 @@ class Peers(Closing):
         return peer
 
     def let_do(self, peer: Peer, nursery: Nursery | None = None) -> str:
-        """Let it do what it was to do then; returns what it has to say of it."""
+        """Let the process run its `then`; return what it reports."""
         os.kill(peer.pid, signal.SIGUSR1)
         return (nursery or self._nursery).said()[1]
 
@@ -155,12 +156,12 @@ class Peers(Closing):
 
     @property
     def certificates(self) -> list[tuple[str, str]]:
-        """The writer and the dead of each."""
+        """The writer of each certificate, and the dead member."""
         self.read()
         return [(record.by, record.incarnation) for record in self.records if isinstance(record, Certify)]
 
     def watches(self, peer: Peer, other: Peer) -> bool:
-        """Whether each witness of `peer` waits for the end of each member in `other`, by a pidfd in its epoll."""
+        """Whether each witness in `peer` waits for the end of each member in `other`, through a pidfd in its epoll."""
         told = {}
         for place in Path(f"/proc/{peer.pid}/fdinfo").iterdir():
             with suppress(OSError):
@@ -171,12 +172,12 @@ class Peers(Closing):
         return bool(waited_for) and all(len(pidfds.intersection(one)) >= wanted for one in waited_for)
 
     def await_watch(self, *, by: Sequence[Peer] = (), of: Sequence[Peer] = ()) -> None:
-        """Until all, or those of `by`, watch all others, or those of `of`."""
+        """Wait until all peers, or those in `by`, watch all others, or those in `of`."""
         pairs = [(one, other) for one in by or self._all for other in of or self._all if one is not other]
         until(lambda: all(self.watches(*pair) for pair in pairs), "all have found each other")
 
     def await_end(self, *dead: Peer) -> None:
-        """Until their deaths are certified."""
+        """Wait until their deaths are certified."""
         wanted = {one.incarnation for one in dead}
         until(lambda: wanted <= {one for _, one in self.certificates}, "a certificate")
 
@@ -194,7 +195,7 @@ def incarnation_of(life: str) -> str:
 def main() -> None:
     """Be the nursery."""
     say("here")
-    # By its number, and not through `sys.stdin`: a child must not have what was read ahead.
+    # By its number, not through `sys.stdin`: a child must not inherit what was read ahead.
     rest = b""
     while said := os.read(0, 65536):
         *lines, rest = (rest + said).split(b"\n")
@@ -222,7 +223,7 @@ def be_peer(path: str, lives: list[str], then: str, turn: float) -> None:
 
 
 def say(word: str) -> None:
-    number = os.path.basename(os.readlink("/proc/self"))  # noqa: PTH115, PTH119 - as the test's own namespace has it.
+    number = os.path.basename(os.readlink("/proc/self"))  # noqa: PTH115, PTH119 - as seen in the test's own namespace.
     os.write(1, f"{number} {word}\n".encode())
 
 

@@ -1,4 +1,4 @@
-"""What the tests of witnesses share: waiting, and reading along a ledger that real processes write."""
+"""Shared by the tests of witnesses: waiting, and reading along a ledger that real processes write."""
 
 from contextlib import suppress
 from functools import cached_property
@@ -24,13 +24,13 @@ def command_of(pid: int) -> bytes:
 
 
 def child_witness_of(pid: int) -> int:
-    """The process that watches this one."""
+    """The process that watches this process."""
     (found,) = [child for child in children(pid) if b"child_program" in command_of(child)]
     return found
 
 
 class LedgerRecords(Closing):
-    """The records of a ledger, as far as they have come."""
+    """The records of a ledger that have arrived so far."""
 
     def __init__(self, address: str) -> None:
         self.address, self._records, self._at = address, list[Record](), 0
@@ -44,13 +44,13 @@ class LedgerRecords(Closing):
 
     @cached_property
     def _ledger(self) -> Ledger:
-        """Opened when it is there."""
+        """The ledger, opened once it exists."""
         return open_ledger(self.address, create=False, patience=PATIENCE)
 
     def close(self) -> None:
         self._ledger.close()
 
     def await_certificate(self) -> Certify:
-        """The first one: a witness that is not sure says it again."""
+        """The first certificate: a witness that is not sure repeats it."""
         until(lambda: self.of(Certify))
         return self.of(Certify)[0]

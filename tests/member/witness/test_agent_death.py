@@ -1,4 +1,4 @@
-"""The agent's own death: its child tells it when no client may act any more, and at once if none may.
+"""The agent's own death: its child reports it once no client may act any longer, or immediately if none may act.
 
 client, neli run <--lease, until T-- agent --T--> its child witness      kill -9      Certify, after T --> ledger
 """
@@ -27,15 +27,15 @@ from tests.support.waiting import LOOK_EVERY, PATIENCE, until
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of the end of any process"),
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the end of any process"),
 ]
 
 LENT = 8.0
-"""Seconds of a lease that is waited for, first to have it. It must still hold when a test has looked."""
+"""Seconds of a lease that tests wait for, first to get it. It must still hold after a test has looked."""
 
 LONG = 600.0
 
-TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it opens nothing.
+TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it gives access to nothing.
 
 
 NELI = "from neli_router.commands.cli import main; main(prog_name='neli')"
@@ -84,7 +84,7 @@ def agent(folder: Path, *options: str, lease: float) -> Iterator[RunningAgent]:
 
 def test_an_agent_that_has_lent_nothing_is_certified_at_once(tmp_path: Path) -> None:
     with agent(tmp_path, "--witness", "child", lease=LONG) as running:
-        with Client(running.socket, timeout=PATIENCE) as client:  # To look up is not to act.
+        with Client(running.socket, timeout=PATIENCE) as client:  # A look-up is not an act.
             assert "alpha" == client.owner("customer-7").name
             assert "alpha" == client.status().agent
         running.kill()
@@ -93,7 +93,7 @@ def test_an_agent_that_has_lent_nothing_is_certified_at_once(tmp_path: Path) -> 
 
 @contextmanager
 def command_under_a_lease(running: RunningAgent, role: int) -> Iterator[tuple[Program, int]]:
-    """A `neli run` of this agent, which is killed at the end, and the number of its command."""
+    """A `neli run` at this agent, killed at the end, and the number of its command."""
     said = running.folder / f"said.{role}"
     command = ("sh", "-c", 'echo $$ > "$0.part" && mv "$0.part" "$0" && exec sleep 1000', str(said))
     options = ("--role", f"{role}", "--agent", running.socket)
@@ -103,7 +103,7 @@ def command_under_a_lease(running: RunningAgent, role: int) -> Iterator[tuple[Pr
 
 
 def test_a_lease_of_neli_run_is_waited_for_as_long_as_it_or_its_guardian_lives(tmp_path: Path) -> None:
-    """So its command has ended before anybody reports the death of its agent."""
+    """So its command has ended before any witness reports the death of its agent."""
     with (
         agent(tmp_path, "--witness", "child", lease=LENT) as running,
         command_under_a_lease(running, 0) as (run, pid),
@@ -117,14 +117,14 @@ def test_a_lease_of_neli_run_is_waited_for_as_long_as_it_or_its_guardian_lives(t
         killed.kill()
         assert lives(pid)
         told = running.of(Certify)
-        assert [] == told or not lives(pid)  # On a busy machine, this look may be late.
+        assert [] == told or not lives(pid)  # On a busy machine, this check may be late.
         running.await_certificate()
         assert [False, False] == [lives(pid), lives(pid_of_killed)]
         assert 75 == run.wait(PATIENCE)
 
 
 def page_of(child: int) -> SharedPage:
-    """What its member left to this witness."""
+    """The page that the agent's member left to this witness."""
     descriptor = command_of(child).split(b"\0")[-4].decode()
     return SharedPage(os.open(f"/proc/{child}/fd/{descriptor}", os.O_RDWR))
 
@@ -139,7 +139,7 @@ with Client(sys.argv[1], timeout=60) as client:
 
 
 def test_a_guardian_that_is_no_child_of_its_client_is_not_believed(tmp_path: Path) -> None:
-    """A program that passes a client's bytes on has ended when that client may still act."""
+    """A program that forwards a client's bytes may end while that client may still act."""
     with agent(tmp_path, "--witness", "child", lease=LENT) as running:
         asked_at = host_clock()
         asked, _ = Program(ASKING, running.socket, f"{os.getpid()}", folder=tmp_path).communicate()
@@ -161,7 +161,7 @@ def test_a_client_that_asked_once_at_the_door_holds_its_lease_to_the_end(tmp_pat
             lease = client.lease(0, within=PATIENCE)
             assert lease is not None
             page = page_of(child)
-            assert page.until >= host_clock() + lease.remaining()  # Else it may be late by itself.
+            assert page.until >= host_clock() + lease.remaining()  # Otherwise it may be late on its own.
             page.close()
             running.kill()
             end = host_clock() + lease.remaining()

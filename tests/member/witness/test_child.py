@@ -1,8 +1,8 @@
-"""The child witness, with real processes: the end that it tells, and all that is no end.
+"""The child witness, with real processes: the end that it reports, and everything that is not an end.
 
     test --starts--> member's program --starts--> child --Certify--> a SQLite ledger --read--> test
 
-Leases are so long that a test which waited for one would fail by its own bound.
+Leases are so long that a test that waited for one would exceed its own time limit.
 """
 
 import json
@@ -36,7 +36,7 @@ from tests.support.waiting import PATIENCE, until
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of the end of any process"),
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the end of any process"),
 ]
 
 LONG = 600.0
@@ -69,7 +69,7 @@ with Member(config) as member:
 
 
 class Watched(LedgerRecords):
-    """A member's program that is ready, its child, and its ledger."""
+    """A member's program once it is ready, its child, and its ledger."""
 
     def __init__(self, process: Program, ledger: str, log: Path, said: str) -> None:
         super().__init__(ledger)
@@ -84,7 +84,7 @@ class Watched(LedgerRecords):
         return self._log.read_text()
 
     def go_on(self) -> None:
-        """It waits for a line after it has said that it is ready."""
+        """The program waits for a line after it has reported that it is ready."""
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
@@ -101,7 +101,7 @@ class Watched(LedgerRecords):
         assert (by, self.incarnation) == (found.by, found.incarnation)
 
     def await_beats(self, count: int) -> None:
-        """So many more: the member turns."""
+        """Wait for that many more: the member is turning."""
         wanted = len(self.of(Beat)) + count
         until(lambda: self.process.poll() is not None or len(self.of(Beat)) >= wanted)
 
@@ -125,7 +125,7 @@ def program(folder: Path, story: str, *, ledger: str = "", **options: object) ->
 
 
 def test_a_member_that_is_killed_with_its_process_group_is_certified_long_before_its_lease_ends(tmp_path: Path) -> None:
-    """Its child ignores what a terminal or a service manager sends, and does not show the ledger's address."""
+    """The child ignores signals from a terminal or a service manager, and does not show the ledger's address."""
     with program(tmp_path, PLAIN) as member:
         child = member.child
         assert "child" == member.of(Join)[0].witness
@@ -160,7 +160,7 @@ def test_a_member_whose_child_dies_with_it_is_expired_as_one_that_has_none(tmp_p
     with program(tmp_path, PLAIN, lease=1.0) as member, Member(config) as beta:
         until(lambda: beta.incarnation in beta.state.seats)
         child = member.child
-        os.kill(member.pid, signal.SIGSTOP)  # Else it might start another one before it is killed.
+        os.kill(member.pid, signal.SIGSTOP)  # Otherwise it might start another child before it is killed.
         os.kill(child, signal.SIGKILL)
         member.kill()
         until(lambda: 4 == len(beta.led))
@@ -189,7 +189,7 @@ def test_a_member_whose_child_was_killed_says_so_and_gets_another(tmp_path: Path
         os.kill(first, signal.SIGKILL)
         until(lambda: "witness.missing" in member.log)
         until(lambda: [pid for pid in children(member.pid) if pid != first and b"child_program" in command_of(pid)])
-        assert "it ended by itself, with -9" in member.log
+        assert "it ended unexpectedly, with -9" in member.log
         member.kill()
         member.require_certificate()
 
@@ -222,7 +222,7 @@ def test_a_member_that_became_another_program_is_not_certified_before_that_has_e
     with program(tmp_path, story, lease=8.0, kill_hung=0.5) as member:
         member.go_on()
         assert "become\n" == member.process.stdout.readline()
-        # No condition tells that nothing happens. It is silent for twice as long as a member may be.
+        # No condition shows that nothing happens. The member is silent for twice as long as allowed.
         with pytest.raises(TimeoutError):
             member.process.wait(8.0)
         assert [] == member.of(Certify)
@@ -244,7 +244,7 @@ def test_a_death_is_told_only_when_the_last_lease_that_was_lent_has_ended(tmp_pa
         until_then = float(member.said)
         member.kill()
         told = member.of(Certify)
-        assert [] == told or host_clock() >= until_then  # On a busy machine, this look may be late.
+        assert [] == told or host_clock() >= until_then  # On a busy machine, this check may be late.
         member.await_certificate()
         assert host_clock() >= until_then
 
@@ -265,7 +265,7 @@ def test_a_ledger_that_is_away_at_that_moment_is_told_when_it_is_back(tmp_path: 
 def _open_files(pid: int) -> Iterator[str]:
     with suppress(FileNotFoundError):  # The process may have ended.
         for link in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):  # It may be closed by now.
+            with suppress(OSError):  # It may have been closed already.
                 yield str(link.readlink())
 
 
@@ -315,7 +315,7 @@ def test_a_member_that_hangs_or_is_stopped_is_killed_and_certified_if_that_was_s
 
 
 def test_a_member_that_is_busy_or_whose_child_was_stopped_itself_is_not_taken_for_hung(tmp_path: Path) -> None:
-    """Stopped alone, and together with its member, as where the host sleeps."""
+    """Stopped alone, and together with its member, as when the host sleeps."""
     burning = """
     def burn():
         while True:
@@ -374,7 +374,7 @@ def test_the_page_keeps_what_is_lent_to_known_processes_and_reuses_what_is_over(
 
 
 def test_what_was_lent_to_processes_is_waited_for_until_the_last_of_them_has_ended(tmp_path: Path) -> None:
-    """It was lent for longer than this test lasts. One of them has ended before its member."""
+    """The lease was lent for longer than this test lasts. One of the processes has ended before its member."""
     story = f"""
         import subprocess
         from neli_router.hosts.process import ProcessMark
@@ -392,7 +392,7 @@ def test_what_was_lent_to_processes_is_waited_for_until_the_last_of_them_has_end
         child = member.child
         member.kill()
         os.kill(others[0], signal.SIGKILL)
-        # It has come as far as to wait for the other.
+        # By now it waits for the other process.
         until(lambda: sum("pidfd" in path for path in _open_files(child)) > 1)
         assert [] == member.of(Certify)
         os.kill(others[1], signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""Real processes end in every way there is, and a real agent says so in the ledger: then, and not before.
+"""Real processes end in every possible way, and a real agent records it in the ledger: then, and not earlier.
 
-The lease is half an hour. So whatever takes a seat back here is a certificate.
+The lease is half an hour. So only a certificate can take a seat back here.
 """
 
 import ctypes
@@ -75,7 +75,7 @@ def test_a_process_is_certified_when_it_has_ended_and_not_before_whatever_it_doe
     assert [] == [what for what, process in processes.items() if not host.is_seated(process)]
     stopped.process.kill()
     for process in processes.values():
-        process.tell()  # With the other program, or with its last thread, the process ends.
+        process.tell()  # The process ends with the other program, or with its last thread.
         host.await_certificate(process)
 
 
@@ -88,7 +88,7 @@ def test_a_traced_process_is_certified_when_it_is_killed_and_not_before(host: Wi
     assert host.is_seated(process)
     process.process.send_signal(signal.SIGKILL)
     host.await_certificate(process)
-    os.waitpid(process.process.pid, 0)  # Its tracer has to wait for it, too, and that is this thread.
+    os.waitpid(process.process.pid, 0)  # Its tracer, which is this thread, has to wait for it, too.
 
 
 def test_another_process_that_gets_the_number_of_a_dead_one_lives_for_itself(host: Witnessing) -> None:
@@ -99,7 +99,7 @@ def test_another_process_that_gets_the_number_of_a_dead_one_lives_for_itself(hos
     first.process.kill()
     first.process.wait()
     host.await_certificate(first)
-    for _ in range(100):  # Others start processes, too.
+    for _ in range(100):  # Other programs start processes, too.
         LAST_PID.write_text(str(number - 1), encoding="ascii")
         second = host.start(joined=False)
         if second.process.pid == number:
@@ -137,7 +137,7 @@ def test_a_certificate_is_written_again_until_the_ledger_is_back(host: Witnessin
     process = host.start()
     until(lambda: process.incarnation() in host.state.owners, "its share")
     with closing(sqlite3.connect(host.address.removeprefix("sqlite://"), isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")  # Nobody can append.
+        other.execute("BEGIN IMMEDIATE")  # Blocks all appends.
         before = len(host.agent.log.read_text())
         process.process.kill()
         until(lambda: "ledger.unavailable" in host.agent.log.read_text()[before:], "a failed append")
@@ -147,7 +147,7 @@ def test_a_certificate_is_written_again_until_the_ledger_is_back(host: Witnessin
 
 
 def test_two_processes_that_show_one_secret_must_both_have_ended(host: Witnessing) -> None:
-    """A fork has its parent's memory, and so its secret."""
+    """A fork has its parent's memory, and therefore its secret."""
     script = """
         if (child := os.fork()) == 0:
             again = Registration(Config(sys.argv[1]), "of-a-fork", OwnLife(sys.argv[2]), print, wanted=True)
@@ -167,7 +167,7 @@ def test_two_processes_that_show_one_secret_must_both_have_ended(host: Witnessin
 
 
 def test_the_dead_leave_room_for_the_living(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that dies again and again, and never joins, is remembered for a while: as many as there is room for."""
+    """A program that keeps dying and never joins is remembered for a while, for as many lives as there is room."""
     monkeypatch.setattr("neli_router.agent.server.server.LIVES_MAX", 1)
     options = AgentOptions(socket=str(tmp_path / "agent.sock"))
     config = configured(tmp_path, lease=LEASE)

@@ -1,4 +1,4 @@
-"""Members of one SQLite ledger see each other's ends: real processes, which only a certificate can end."""
+"""Members of one SQLite ledger notice each other's ends: real processes, whose seats only a certificate can end."""
 
 import fcntl
 import os
@@ -33,7 +33,7 @@ from tests.support.waiting import PATIENCE, until
 LIFE, OTHER = "0123456789ab", "ba9876543210"
 
 LONG_TURN = 4 * PATIENCE
-"""Where one peer alone is to speak, the others must leave it more time than it takes, on a busy machine, too."""
+"""If only one peer should write, the others must leave it more time than it needs, even on a busy machine."""
 
 
 @pytest.fixture(name="nursery", scope="module")
@@ -49,8 +49,8 @@ def some_peers(nursery: Nursery, tmp_path: Path) -> Iterator[Peers]:
 
 
 def descriptors(folder: Path) -> int:
-    """How many this process has open of processes, of epolls and of files in `folder`. Threads of earlier tests may
-    still close others."""
+    """How many descriptors this process has open for processes, epolls and files in `folder`. Threads of earlier tests
+    may still be closing others."""
     ours = (str(folder), "anon_inode:[pidfd]", "anon_inode:[eventpoll]")
     found = 0
     for descriptor in Path("/proc/self/fd").iterdir():
@@ -89,7 +89,7 @@ def test_two_that_die_at_once_are_certified_by_the_third_and_the_last_one_by_non
     peers.await_end(second, third)
     assert {first.incarnation} == {by for by, _ in peers.certificates}
     first.kill()
-    later = peers.start()  # It finds nobody who has that lock.
+    later = peers.start()  # It finds no holder of that lock.
     last = peers.start()
     peers.await_watch(by=[later, last], of=[later, last])
     last.kill()
@@ -146,7 +146,7 @@ def test_a_child_that_joins_and_leaves_takes_no_lock_from_its_parent(peers: Peer
     peers.await_watch()
     assert "had-its-own" == peers.let_do(parent)
     other.kill()
-    peers.await_end(other)  # The parent still hears of it.
+    peers.await_end(other)  # The parent still notices it.
     newcomer = peers.start()
     peers.await_watch(by=[newcomer], of=[parent])
     parent.kill()
@@ -182,7 +182,7 @@ def test_a_program_that_locks_the_whole_file_is_not_taken_for_a_member(tmp_path:
     with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger, ExitStack() as stack:
         mine = LifeLocks.hold(ledger.members_path, ledger.path, LIFE)
         stack.callback(mine.let_go, LIFE)
-        # From the byte after mine on, because that one is taken.
+        # Starting at the byte after ours, because ours is taken.
         script = f"""
 import fcntl
 file = open({str(ledger.members_path)!r}, "r+")
@@ -192,7 +192,7 @@ input()
 """
         child = stack.enter_context(Program(script, folder=tmp_path))
         assert "ready\n" == child.stdout.readline()
-        with open(ledger.members_path) as file, pytest.raises(BlockingIOError):  # noqa: PTH123 - mine is gone with it.
+        with open(ledger.members_path) as file, pytest.raises(BlockingIOError):  # noqa: PTH123 - ours is gone with it.
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, int(OTHER, 16))
         assert mine.holder(OTHER) is None
 
@@ -219,11 +219,11 @@ def test_where_another_machine_may_have_the_locks_there_are_none_and_a_pipe_in_t
     with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger:
         before = descriptors(tmp_path)
         os.mkfifo(ledger.members_path)
-        with pytest.raises(Unsupported):  # And it does not hold anything up.
+        with pytest.raises(Unsupported):  # And it does not block anything.
             PeerWitness(ledger, LIFE)
         ledger.members_path.unlink()
         monkeypatch.setattr(locks, "LOCAL_FILE_SYSTEMS", frozenset({"none"}))
-        with pytest.raises(Unsupported, match="no file on a local file system"):
+        with pytest.raises(Unsupported, match="not a file on a local file system"):
             PeerWitness(ledger, LIFE)
         assert before == descriptors(tmp_path)
 
@@ -239,7 +239,7 @@ def test_a_ledger_is_deleted_with_the_file_of_its_locks(tmp_path: Path) -> None:
 def test_a_number_that_another_process_may_have_got_by_now_is_not_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that held the lock was gone before its pidfd was opened."""
+    """The holder of the lock was gone before its pidfd was opened."""
     numbers = iter([os.getppid(), None])
     monkeypatch.setattr(LifeLocks, "holder", lambda *_: next(numbers))
     state = founded(Join(by=f"{OTHER}0000", name="other", versions=(1, 1), at=1, witness=PEERS))
@@ -281,7 +281,7 @@ def test_however_many_members_there_are_one_watches_a_bounded_number(peers: Peer
             ticks = count(1.0)
 
             def said() -> list[str]:
-                ledger.read(1.0)  # Ends when the last has ended, or a moment later.
+                ledger.read(1.0)  # Returns when the last process has ended, or a moment later.
                 return [one.incarnation for one in witness.look(peers.read(), f"{LIFE}0000", next(ticks))]
 
             until(lambda: WATCHED_MAX == len(said()), "the ends of all that it watches")
@@ -352,7 +352,7 @@ def test_what_a_killed_member_led_is_led_by_others_long_before_its_lease_has_end
             history = history_of(entries_of(ledger))
     assert (["m2"], []) == (history.departed_by(Certify), history.departed_by(Expire))
     assert tip <= history.departures[-1].offset
-    # While they lived, each was told apart from those that no witness has.
+    # While they lived, each could be distinguished from the members without a witness.
     assert {PEERS} == {seat.witness for seat in history.state.seats.values()}
 
 

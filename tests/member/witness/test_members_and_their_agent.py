@@ -1,7 +1,7 @@
-"""Real members with the agent of their host: killed, with it and without it, and after it was started again.
+"""Real members with the agent of their host: killed with it, without it, and after it was restarted.
 
     w1 is killed --> certified --> agent is killed, and started again --> w2 is killed --> certified
-                                   agent and w3 are killed at once --> w3 is expired when its lease is over
+                                   agent and w3 killed together ---> w3 is expired when its lease is over
 
 The agent asks for no partitions, so the members share all of them. A referee reads what they noted.
 """
@@ -41,7 +41,7 @@ def witnessed(agent: AgentProcess) -> float:
 
 
 def take_over(group: ProcessGroup, victim: MemberProcess) -> None:
-    """Kill it, and wait until others lead all that it led."""
+    """Kill the member, and wait until others lead all that it led."""
     led = set(victim.life.held)
     assert led
     at = victim.kill()

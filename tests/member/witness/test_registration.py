@@ -1,4 +1,4 @@
-"""A member and the agent of its host: who is witnessed, who is refused and why, and what a member says of it."""
+"""A member and the agent of its host: who is witnessed, who is refused and why, and what a member reports."""
 
 import os
 import socket
@@ -40,7 +40,7 @@ def shared_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 class Asking:
-    """A registration that has its answer, if one comes within `patience` seconds; and the notices that it told."""
+    """A registration with its answer, if one comes within `patience` seconds, and the notices that it reported."""
 
     def __init__(
         self, config: Config, place: str, *, wanted: bool = True, secret: str = "", patience: float = PATIENCE
@@ -92,7 +92,7 @@ def witnessed(agent: Running) -> float:
 
 
 def test_the_agent_witnesses_a_member_that_asks_and_looks_at_its_connection_from_time_to_time(agent: Running) -> None:
-    """Between two looks at the connection, a step costs one comparison: it is closed behind its back here."""
+    """Between two looks at the connection, a step costs one comparison: here it is closed behind the member's back."""
     with closing(Asking(config_of(agent), place_of(agent))) as asking:
         assert (AGENT, []) == (asking.name, asking.told)
         asking.look()
@@ -120,7 +120,7 @@ def test_a_member_says_in_its_join_who_witnesses_it(tmp_path: Path, monkeypatch:
 
 
 def test_a_member_asks_for_a_witness_once_however_often_it_tries_to_read_its_ledger(tmp_path: Path) -> None:
-    """Each try would be another life for the agent to watch, or another line in the log."""
+    """Each attempt would be another life for the agent to watch, or another line in the log."""
 
     class Unreadable(MemoryLedger):
         def tip(self) -> int:
@@ -176,7 +176,7 @@ def test_an_agent_of_another_ledger_refuses_and_says_which_is_its(agent: Running
 
 
 def test_a_program_that_passes_bytes_on_is_not_taken_for_the_member(agent: Running, tmp_path: Path) -> None:
-    """It would be certified when that program ends."""
+    """The member would be certified when that program ends."""
     between = tmp_path / "between.sock"
     with passing_on(between, place_of(agent)), closing(Asking(config_of(agent), str(between))) as asking:
         asking.await_refusal()
@@ -253,7 +253,7 @@ def test_a_life_without_a_connection_and_without_a_seat_is_forgotten(
 
 @contextmanager
 def listening(place: Path, backlog: int = 8) -> Iterator[socket.socket]:
-    """Something else than an agent, at the place of one."""
+    """Something other than an agent, where an agent should be."""
     with closing(socket.socket(socket.AF_UNIX)) as listener:
         listener.bind(str(place))
         listener.listen(backlog)
@@ -263,7 +263,7 @@ def listening(place: Path, backlog: int = 8) -> Iterator[socket.socket]:
 def test_an_agent_that_hangs_or_takes_no_connection_does_not_hold_up_a_start(tmp_path: Path) -> None:
     silent, full = tmp_path / "silent.sock", tmp_path / "full.sock"
     with listening(silent), closing(Asking(configured(tmp_path), str(silent), patience=0.0)) as asking:
-        assert ("", []) == (asking.name, asking.told)  # It returned, and still hopes.
+        assert ("", []) == (asking.name, asking.told)  # It returned, but keeps trying.
         asking.look()
         assert "it took the connection and gave no answer" == asking.why
     with listening(full, 0), closing(socket.socket(socket.AF_UNIX)) as other:
@@ -292,7 +292,7 @@ def test_what_is_no_agent_is_not_taken_for_one(tmp_path: Path, said: bytes) -> N
 
 def test_an_agent_at_a_port_is_no_witness(tmp_path: Path) -> None:
     with closing(Asking(configured(tmp_path), "http://127.0.0.1:7635")) as asking:
-        assert "http://127.0.0.1:7635 is no Unix socket, and only such a one proves a process" == asking.why
+        assert "http://127.0.0.1:7635 is not a Unix socket, and only a Unix socket proves a process" == asking.why
         asking.look(1e12)
         assert ["witness.missing"] == asking.told
 
@@ -312,7 +312,7 @@ def test_another_users_socket_gets_no_secret(tmp_path: Path) -> None:
 
 @contextmanager
 def passing_on(place: Path, to: str) -> Iterator[None]:
-    """A program that takes one connection, and passes its bytes on."""
+    """A program that takes one connection and forwards its bytes."""
     with listening(place) as listener, closing(socket.socket(socket.AF_UNIX)) as theirs:
         theirs.connect(to)
 

@@ -1,10 +1,10 @@
-"""One real agent, real processes that it witnesses, and the ledger. It is the test that gives seats to the processes.
+"""One real agent, real processes that it witnesses, and the ledger. The test gives the processes their seats.
 
     process --registers its life--> agent        test --Join of that life--> ledger <--Certify-- agent
        '--ends, in one way or another
 
-So no member has to wait for a lease until it may join, and the lease can be so long that none ends in a test: whatever
-takes a seat back is the agent's certificate.
+So no member has to wait for a lease before it may join, and the lease can be so long that none ends in a test: only the
+agent's certificate can take a seat back.
 """
 
 import os
@@ -54,7 +54,7 @@ sys.stdin.read()
 
 
 class WitnessedProcess(Closing):
-    """One that has registered a life of its own, and then does what the script says."""
+    """A process that has registered a life of its own, and then does what the script says."""
 
     def __init__(self, ledger: str, agent: str, script: str = WAITS) -> None:
         self.life = OwnLife.begin(Random(os.urandom(16)))
@@ -71,12 +71,12 @@ class WitnessedProcess(Closing):
         assert "ready\n" == self.process.stdout.readline()
 
     def tell(self) -> None:
-        """Let it go on: its standard input ends."""
+        """Let the process continue: its standard input ends."""
         self.process.stdin.close()
 
     def close(self) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # With what it has forked.
+            os.killpg(self.process.pid, signal.SIGKILL)  # With everything that it has forked.
         self.process.close()
 
 
@@ -113,7 +113,7 @@ class Witnessing(Closing):
 
     @property
     def certified(self) -> list[str]:
-        """The incarnations of which there is a certificate, in the order of the first for each."""
+        """The incarnations with a certificate, in the order of the first certificate for each."""
         assert self.state is not None
         records = [decode(entry.payload) for entry in self._entries]
         return list(dict.fromkeys(record.incarnation for record in records if isinstance(record, Certify)))
@@ -124,7 +124,7 @@ class Witnessing(Closing):
         until(lambda: incarnation not in self.state.seats, "its end")
 
     def let_the_agent_look(self) -> None:
-        """Return when the agent has taken note of all that has happened to processes before: it tells another end."""
+        """Return once the agent has noticed all earlier ends of processes: it reports one that ends later."""
         process = self.start()
         process.process.kill()
         self.await_certificate(process)

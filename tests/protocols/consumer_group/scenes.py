@@ -1,8 +1,7 @@
 """A member on stage, and the broker's side of it by hand.
 
-The group confirms each question at once, unless the scene says `confirms=False`. Of the effects, a scene gives
-those that matter to a program, to the group and to operators. What was published is kept in `published`, and advice in
-`advice`.
+The group confirms each question immediately, unless the scene says `confirms=False`. A scene returns the effects that
+matter to a program, to the group and to operators. It keeps published messages in `published`, and advice in `advice`.
 """
 
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ from neli_router.protocols.protocol import TICK, Fenced, Notice
 LAYOUT = Layout(slots=16, partitions=4)
 
 WALL = 1_700_000_000.0
-"""This host's clock of the day when its monotonic clock was 0."""
+"""This host's wall clock when its monotonic clock was 0."""
 
 
 Driven = TypeVar("Driven", bound=Contender)
@@ -45,7 +44,7 @@ class Scene(Generic[Driven]):
         self.asked: list[dict[int, int]] = []
         self.advice: list[Notice] = []
         self.offset = 8
-        """Of the last message. The first one of a scene begins term 10."""
+        """The offset of the last message. The first message of a scene begins term 10."""
 
     def step(self, now: float, event: BrokerInput = TICK) -> list[BrokerEffect]:
         told: list[BrokerEffect] = []
@@ -93,7 +92,7 @@ class Scene(Generic[Driven]):
         return self.step(now, Received(messages, WALL + now))
 
     def leads(self, now: float) -> list[int]:
-        """What it may act for, which is also what the program's standing says."""
+        """The partitions that it may act for, which the program's standing must equal."""
         may = self.machine.tenures(now)
         standing = self.machine.standing
         assert all(now < standing.end(i, term) for i, term in may.items() if i in self.machine.leading)
@@ -111,7 +110,7 @@ def neli_settings(**told: object) -> NeliSettings:
 
 
 def fenced(effects: Sequence[BrokerEffect]) -> list[int]:
-    """The partitions that the program was told to stop for."""
+    """The partitions that the program must stop working on."""
     return [i for effect in effects if isinstance(effect, Fenced) for i in effect.partitions]
 
 
@@ -126,7 +125,7 @@ def available() -> NeliScene:
 
 
 def available_leader(*partitions: int, heard_at: float = 1.0) -> NeliScene:
-    """It was given these at 0, and leads them since it heard them."""
+    """It was given these at 0, and has led them since it heard them."""
     scene = available()
     scene.given(0.0, *partitions)
     scene.message(heard_at, *partitions)
@@ -140,7 +139,7 @@ def exclusive() -> NeliScene:
 
 
 def exclusive_leader(*partitions: int, **told: object) -> NeliScene:
-    """It was given these at 0, heard them until 4.5 and leads them since."""
+    """It was given these at 0, heard them until 4.5 and has led them since then."""
     scene = NeliScene(neli_settings(**IN_EXCLUSIVE, **told))
     scene.given(0.0, *partitions)
     scene.message(4.0, *partitions)
@@ -156,7 +155,7 @@ class FastScene(Scene[FastNeli]):
         super().__init__(machine)
 
     def returns(self, now: float, *, sent: int = -1, wall: float | None = None) -> list[BrokerEffect]:
-        """The last heartbeat that it sent, or an older one, comes back in all partitions that it was sent to."""
+        """The member's last heartbeat, or an older one, comes back in all partitions that it was sent to."""
         _, bodies = self.published[sent]
         self.offset += 1
         messages = [Message(i, self.offset, None, body) for i, body in bodies.items()]
@@ -164,7 +163,7 @@ class FastScene(Scene[FastNeli]):
 
 
 def fast_leader(*partitions: int, **told: Any) -> FastScene:
-    """These were given to it at 0, and led from then on: the first heartbeat came back at once."""
+    """It was given these at 0, and led them from then on: the first heartbeat came back immediately."""
     scene = FastScene(**told)
     scene.given(0.0, *partitions)
     scene.returns(0.0)

@@ -1,4 +1,4 @@
-"""What all borrowed protocols do alike: a leader finishes, gives back, closes and ends."""
+"""The behaviour that all borrowed protocols share: a leader finishes, gives back, closes and ends."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("protocol", ["neli", "fast-neli"])
 
 
 def leader(protocol: str, *partitions: int, **told: Any) -> tuple[Scene[Any], float, float]:
-    """One that leads these partitions, since when, and when it ends if it hears no more."""
+    """A scene that leads these partitions, since when, and when it ends if it hears nothing further."""
     if protocol == "neli":
         return exclusive_leader(*partitions, **told), 4.5, 8.0
     return fast_leader(*partitions, **told), 0.0, 5.0
@@ -33,14 +33,14 @@ def idle(protocol: str) -> Scene[Any]:
 
 
 def test_a_topic_with_another_number_of_partitions_is_refused(protocol: str) -> None:
-    """Roles would fall to other partitions in the members that know, and both owners would be right."""
+    """Members that know the new number would map roles to other partitions, and both owners would be right."""
     with pytest.raises(GroupMismatch, match=r"M=4 partitions was wanted.* but it has 6") as caught:
         NeliScene(EXCLUSIVE, partitions=6) if protocol == "neli" else FastScene(partitions=6)
     assert "give all of them the layout" in caught.value.remedy
 
 
 def test_a_topic_that_grows_while_a_group_runs_ends_the_member(protocol: str) -> None:
-    """A message shows it as well as a partition that is given."""
+    """A message reveals it, just like a partition that is given."""
     scene, now, _ = leader(protocol, 1)
     *losses, end = scene.given(now, 4)
     assert [1] == fenced(losses)
@@ -54,7 +54,7 @@ def test_a_topic_that_grows_while_a_group_runs_ends_the_member(protocol: str) ->
 
 
 def test_a_leader_is_one_by_the_time_and_by_no_stored_flag(protocol: str) -> None:
-    """No step is taken while a thread hangs, and the answers end all the same."""
+    """The answers end even if no step is taken because a thread hangs."""
     scene, _, ends = leader(protocol, 1)
     assert ({1: 10}, {}) == (scene.machine.tenures(ends - 0.1), scene.machine.tenures(ends))
     assert (ends, float("-inf")) == (scene.machine.standing.end(1, 10), scene.machine.standing.end(1, 9))

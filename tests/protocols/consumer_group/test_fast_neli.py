@@ -1,16 +1,16 @@
-"""Fast NELI: the behaviour that goNELI documents, and none of the faults that its source shows.
+"""Fast NELI: the behaviour that goNELI documents, without the faults in its source.
 
 | documented by goNELI | tests |
 | --- | --- |
 | Barrier: LeaderAcquired, LeaderRevoked, LeaderFenced | `test_acquired_`, `test_fenced_`, `test_contract` |
 | "again receive a heartbeat, allowing it to resume the leader role" | `test_resumes_` |
 | the owner publishes heartbeats, others do not; the heartbeat's form | `test_heartbeats_` |
-| Pulse answers at once if it leads; only fatal errors leave it | `test_contract` has the machine's half |
-| Background runs a task while its member leads | as Pulse: the calls are the member's |
+| Pulse answers immediately if it leads; only fatal errors leave it | `test_contract` has the machine's half |
+| Background runs a task while its member leads | like Pulse: the calls are the member's |
 | Close, and Await of the end | `test_contract` |
 | Configuration: names and defaults | `test_settings_` |
 
-The tests that begin with `test_fault_` show faults of goNELI's source that this machine does not have.
+The tests that begin with `test_fault_` show faults in goNELI's source that this machine does not have.
 """
 
 import pytest
@@ -31,10 +31,10 @@ GONELI = FastNeliSettings(name="a", layout=Layout(slots=16, partitions=1), gonel
 
 
 def test_acquired_when_a_heartbeat_that_was_sent_since_the_assignment_comes_back() -> None:
-    """Each partition in its own time."""
+    """Each partition at its own time."""
     scene = FastScene()
     assert [] == scene.given(0.0, 1, 3)
-    assert ([1, 3], []) == (list(scene.published[0][1]), scene.leads(0.0))  # An assignment alone leads nothing.
+    assert ([1, 3], []) == (list(scene.published[0][1]), scene.leads(0.0))  # An assignment alone does not make it lead.
     assert [Acquired({1: 10, 3: 10})] == scene.returns(0.125)
     scene.given(1.0, 2)
     assert [Acquired({2: 11})] == scene.returns(1.1)
@@ -56,11 +56,11 @@ def test_fenced_after_a_heartbeat_timeout_without_a_heartbeat_and_the_broker_nee
     (loss,) = scene.step(5.0)
     assert Fenced({1: 10}, "no heartbeat of this member came back that was sent within 5 s") == loss
     assert [GiveBack([1])] == scene.asked_back(5.5, 1)
-    assert [] == scene.lost(6.0, 1)  # It has stopped: nothing is left that it could finish.
+    assert [] == scene.lost(6.0, 1)  # It has stopped and has nothing left to finish.
 
 
 def test_resumes_when_a_heartbeat_returns_while_it_is_still_the_assignee() -> None:
-    """A later tenure, and a term that is higher: another may have led meanwhile."""
+    """A later tenure has a higher term: another member may have led meanwhile."""
     scene, reassigned = leader(1), leader(1)
     for one in (scene, reassigned):
         one.step(5.0)
@@ -70,13 +70,13 @@ def test_resumes_when_a_heartbeat_returns_while_it_is_still_the_assignee() -> No
 
 
 def test_resumes_only_with_the_word_of_the_group() -> None:
-    """A process that was stopped for longer than a session wakes up, and Kafka lets it fetch what it sends itself."""
+    """A process wakes up after more than a session, and Kafka still lets it fetch its own messages."""
     scene = leader(1)
     scene.step(60.0)
     scene.confirms = False
     assert [] == scene.returns(60.1)
     assert [] == scene.leads(60.1)
-    assert [] == scene.lost(60.2, 1)  # The group refused, and the consumer hears why.
+    assert [] == scene.lost(60.2, 1)  # The group refused, and the consumer learns why.
 
 
 # Heartbeats
@@ -95,7 +95,7 @@ def test_heartbeats_are_sent_by_owners_to_their_partitions_only_each_minimum_pol
 
 
 def test_heartbeats_are_what_gonelis_are_and_never_alike() -> None:
-    """Two at one time, because two partitions were given one after another."""
+    """Two heartbeats at one time, because two partitions were given one after another."""
     scene = leader(1)
     scene.step(0.5)
     assert [{1: b"1700000000000000000%a"}, {1: b"1700000000500000000%a"}] == [bodies for _, bodies in scene.published]
@@ -126,7 +126,7 @@ def test_heartbeats_of_strangers_make_a_leader_ask_the_group_once_a_beat_and_cos
 
 
 def test_heartbeats_of_a_successor_end_a_zombie_that_the_group_does_not_confirm() -> None:
-    """It fetches on, and hears itself; but its own heartbeats count no more."""
+    """It still fetches and hears itself, but its own heartbeats no longer count."""
     scene = leader(1)
     scene.confirms = False
     scene.message(1.0, 1, body=b"5%b")
@@ -211,7 +211,7 @@ def test_settings_for_gonelis_groups_lead_partition_zero_of_any_topic_and_no_oth
 
 
 def test_fault_wall_clock_arithmetic() -> None:
-    """The clock of the day is set an hour back and a day ahead: neither lengthens a tenure nor ends it."""
+    """The wall clock is set an hour back and a day ahead: neither lengthens a tenure or ends it."""
     scene = leader(1)
     scene.step(1.0)
     scene.returns(1.1, wall=WALL - 3600)
@@ -227,7 +227,7 @@ def test_fault_wall_clock_arithmetic() -> None:
     ids=repr,
 )
 def test_fault_any_message_taken_for_ones_own_heartbeat(body: bytes | None) -> None:
-    """Of another writer, of a namesake, or of no one that sends heartbeats."""
+    """The messages are from another writer, from a namesake, or not heartbeats at all."""
     scene = FastScene()
     scene.given(0.0, 1)
     assert [] == scene.message(0.5, 1, body=body)
@@ -238,7 +238,7 @@ def test_fault_any_message_taken_for_ones_own_heartbeat(body: bytes | None) -> N
 
 
 def test_fault_freshness_counted_from_receipt() -> None:
-    """A heartbeat that waited in a buffer re-crowned a fenced leader."""
+    """In goNELI, a heartbeat that waited in a buffer made a fenced leader lead again."""
     scene = leader(1)
     scene.step(1.0)
     assert [1] == fenced(scene.step(5.0))
@@ -247,7 +247,7 @@ def test_fault_freshness_counted_from_receipt() -> None:
 
 
 def test_fault_a_late_heartbeat_does_not_hide_the_silence_before_it() -> None:
-    """A leader that was paused for longer than the timeout says so before it leads again."""
+    """A leader that was paused for longer than the timeout reports Fenced before it leads again."""
     scene = leader(1)
     scene.step(4.0)
     assert [Fenced, Acquired] == [type(effect) for effect in scene.returns(6.0)]

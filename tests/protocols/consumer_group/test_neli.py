@@ -13,8 +13,8 @@
 | Exclusivity of role assignment | broker times, T + e, grace | `test_exclusive_` |
 | Exclusivity of role assignment | the steps 1 to 5 | `sim/test_consumer_scenes.py` |
 
-After them stand the rules that are this project's: terms, the group's word, giving back, the end. `test_contract` has
-those that Fast NELI keeps, too.
+Then follow this project's own rules: terms, the group's confirmation, giving back, the end. `test_contract` has the
+rules that Fast NELI shares.
 """
 
 import pytest
@@ -40,7 +40,7 @@ from tests.protocols.consumer_group.scenes import (
 
 
 def test_broadcast_every_member_sends_an_empty_message_to_all_partitions_continually() -> None:
-    """Also to those that are not its own, whether or not it was given any."""
+    """This includes partitions that are not its own, whether or not it was given any."""
     scene = available()
     for _ in range(4):
         scene.step(max(0.0, scene.machine.deadline))
@@ -60,8 +60,8 @@ def test_vector_has_an_element_for_each_partition_and_takes_the_time_of_each_rec
 
 
 def test_leader_of_a_partition_while_its_element_is_newer_than_t_ago() -> None:
-    """A question of time and of no stored flag: no step is taken while a thread hangs, and the answers end. When the
-    machine is stepped, the leader that was cut off ends, although the broker cannot tell it that it lost the partition.
+    """Leading depends on time, not on a stored flag: the answers end even while a thread hangs and no step is taken.
+    When the machine is stepped, a leader that was cut off ends, although the broker cannot report the loss to it.
     """
     scene = available()
     assert [] == scene.message(0.0, 3), "the broker gave it to another, and the message comes late from a buffer"
@@ -93,7 +93,7 @@ def test_leader_again_when_messages_come_again_under_a_new_term() -> None:
 
 
 def test_roles_fall_to_partitions_by_their_number_modulo_m_however_many_there_are() -> None:
-    """No member knows how many there are: they come and go, and role 10 ** 9 always had a leader."""
+    """No member knows how many roles there are: they come and go, and role 10 ** 9 always had a leader."""
     assert [j % 4 for j in range(1000)] == [LAYOUT.partition_of_role(j) for j in range(1000)]
     assert LAYOUT.partition_of_role(10**9) in available_leader(0).leads(1.0)
 
@@ -170,7 +170,7 @@ def test_reuse_of_a_topic_divides_the_frequency_and_the_default_one_as_far_as_t_
 
 
 def test_reuse_that_leaves_too_few_messages_is_refused() -> None:
-    """The other groups may all stop, and then the group's own messages have to do."""
+    """The other groups may all stop, and then the group's own messages must be enough."""
     with pytest.raises(
         ConfigError, match=r"beat=12 \(with groups=12\) must be .* a third of T=30.*: lower beat to 0\."
     ):
@@ -197,7 +197,7 @@ def test_exclusive_counts_from_the_brokers_time_brought_to_this_hosts_clock_and_
 
 
 def test_exclusive_counts_nothing_while_the_clocks_are_further_apart_than_e() -> None:
-    """A message from a future of more than e cannot be: the bound does not hold, and with it no promise."""
+    """A message cannot be more than e from the future: the bound e does not hold, and so neither does any promise."""
     scene = exclusive()
     scene.given(0.0, 1)
     (notice,) = scene.message(10.0, 1, age=-0.75)
@@ -207,7 +207,7 @@ def test_exclusive_counts_nothing_while_the_clocks_are_further_apart_than_e() ->
         )
         == notice
     )
-    assert [] == scene.message(11.0, 1, age=-0.75)  # Told once a session.
+    assert [] == scene.message(11.0, 1, age=-0.75)  # Reported once per session.
     assert [] == scene.leads(11.0)
 
 
@@ -221,7 +221,7 @@ def test_exclusive_needs_a_topic_with_the_brokers_times() -> None:
 
 
 def test_exclusive_new_leader_waits_for_a_grace_of_t_and_e() -> None:
-    """The broker may give a partition away before the session is over, without a word to the old leader."""
+    """The broker may give a partition away before the session is over, without notifying the old leader."""
     scene = exclusive()
     scene.given(0.0, 1)
     assert [] == scene.message(4.0, 1)
@@ -234,7 +234,7 @@ def test_exclusive_new_leader_waits_for_a_grace_of_t_and_e() -> None:
 
 
 def test_a_term_is_above_term_base_by_the_offset_of_the_message_that_began_it() -> None:
-    """No term of the group before it was higher than 1000."""
+    """The group's earlier terms were at most 1000."""
     for offset, term in ((0, 1001), (9, 1010)):
         scene = NeliScene(neli_settings(term_base=1000))
         scene.given(0.0, 1)
@@ -275,7 +275,7 @@ def test_a_question_whose_message_is_too_old_is_not_asked_again_and_its_answer_b
 
 
 def test_an_answer_that_comes_after_a_loss_begins_nothing() -> None:
-    """Or a zombie would begin when its successor has begun, and both would have the same term."""
+    """Otherwise a zombie would begin after its successor has begun, and both would have the same term."""
     scene = unconfirmed()
     scene.lost(2.0, 1)
     assert [] == scene.confirmed(2.5)
@@ -286,7 +286,7 @@ def test_an_answer_that_comes_after_a_loss_begins_nothing() -> None:
 
 
 def test_a_partition_that_was_away_and_came_back_has_a_new_term() -> None:
-    """Another may have had it meanwhile, under a term above the old one."""
+    """Another member may have had it meanwhile, under a term above the old one."""
     scene = available_leader(1)
     scene.asked_back(2.0, 1)
     scene.given(3.0, 1)
@@ -295,7 +295,7 @@ def test_a_partition_that_was_away_and_came_back_has_a_new_term() -> None:
 
 
 def test_an_offset_that_is_not_above_the_last_ends_the_member() -> None:
-    """The topic was made anew, or lost messages: terms would fall."""
+    """The topic was recreated, or lost messages: terms would fall."""
     scene = NeliScene(neli_settings(term_base=1000))
     scene.given(0.0, 1)
     scene.message(1.0, 1)
@@ -310,7 +310,7 @@ def test_an_offset_that_is_not_above_the_last_ends_the_member() -> None:
 
 
 def test_available_gives_back_at_once_and_leads_on_until_t_has_passed() -> None:
-    """Nobody is without a leader while the new one begins; then it is told Revoked, because it was done in order."""
+    """The old one leads until the new one begins; then it gets Revoked, because it gave the partition back in order."""
     scene = available_leader(1)
     assert [GiveBack([1])] == scene.asked_back(2.0, 1)
     assert [1] == scene.leads(30.9)
@@ -324,7 +324,7 @@ def test_available_leads_on_when_the_broker_took_a_partition_and_is_fenced_when_
 
 
 def test_what_is_not_led_is_given_back_or_left_at_once() -> None:
-    """It was in its grace; or it was not even known: the broker waits for an answer all the same."""
+    """The partition was in its grace, or not even known: the broker waits for an answer all the same."""
     scene, closing = exclusive(), exclusive()
     for one in (scene, closing):
         one.given(0.0, 1)
@@ -365,6 +365,6 @@ def test_settings_name_all_their_problems_at_once_after_those_that_leave_nothing
 
 
 def test_settings_without_times_are_sound_under_both_guarantees() -> None:
-    """T of two sessions, or of a half."""
+    """T is two sessions, or half a session."""
     times = [NeliSettings(name="a", layout=LAYOUT, guarantee=guarantee) for guarantee in ("available", "exclusive")]
     assert [12.0, 3.0] == [settings.t for settings in times]

@@ -1,11 +1,12 @@
-"""A gossip group on stage: virtual time, clocks that drift, links that can be cut one way, pauses, kills and restarts.
+"""A gossip group on stage: virtual time, drifting clocks, links that can be cut one way, pauses, kills and restarts.
 
     scene = GossipScene(3)                members are places in the list; `scene.by_uuid` has the lowest first
     scene.run(10.0)                       until that time
     scene.cut([0], [1, 2])                both ways; `silence` for one way, `heal` for all
     scene.acts                            who came to act, when, and under which term
 
-After each step the scene asks who acts. It fails when two do, or a term is not above all that were acted under.
+After each step the scene checks which members act. It fails if two do, or if a term is not above all earlier acting
+terms.
 """
 
 from collections.abc import Iterable
@@ -23,7 +24,7 @@ __all__ = ["GossipScene", "gossip_settings"]
 
 LAYOUT = Layout(slots=16, partitions=2)
 STEPS_MAX = 200_000
-"""Many times what the longest scene takes: then a member asks for the same deadline again and again."""
+"""Many times the steps of the longest scene: beyond them, a member asks for the same deadline again and again."""
 
 
 def gossip_settings(
@@ -52,7 +53,7 @@ def gossip_settings(
 
 
 class GossipScene:
-    """All members of one group. `rates` are how fast their clocks run; `delay` is how long a message takes, at most."""
+    """All members of one group. `rates` are the speeds of their clocks; `delay` is the longest delay of a message."""
 
     def __init__(
         self,
@@ -81,15 +82,15 @@ class GossipScene:
         self.acts: list[tuple[float, int, int]] = []
         self.told: list[tuple[float, int, Event | Stopped]] = []
         self.notices: list[tuple[int, str, object]] = []
-        """To people: whose log, which event, and about which peer."""
+        """Notices: whose log, which event, and about which peer."""
         self.silent: set[tuple[int, int]] = set()
         self.slow: dict[tuple[int, int], float] = {}
-        """Pairs -> how long each message from one to the other takes."""
+        """Pairs -> how long each message from the first to the second takes."""
         self.sent = 0
         self.most_forgot = False
-        """Whether a majority lost their disks, and the highest term with them."""
+        """Whether a majority lost their disks, and with them the highest term."""
         self.finishes = True
-        """Whether programs let go at once of what is revoked."""
+        """Whether programs release immediately what is revoked."""
         self._machine, self._delay, self._rates = machine, delay, rates or {}
         self._queue: list[tuple[float, int, int, int, bytes]] = []
         self._order = count()
@@ -100,7 +101,7 @@ class GossipScene:
             if place not in asleep:
                 self.start(place)
 
-    # What happens to members
+    # Events for members
 
     def clock(self, place: int) -> float:
         return 1000.0 * place + self.now * self._rates.get(place, 1.0)
@@ -128,7 +129,7 @@ class GossipScene:
             self.step(place, Heard(sender, body))
         self.step(place, TICK)
 
-    # What happens to links
+    # Events for links
 
     def silence(self, sources: Iterable[int], targets: Iterable[int]) -> None:
         self.silent |= {(a, b) for a in sources for b in targets}
@@ -140,7 +141,7 @@ class GossipScene:
     def heal(self) -> None:
         self.silent.clear()
 
-    # What is seen
+    # Observation
 
     @property
     def acting(self) -> list[int]:
@@ -153,7 +154,7 @@ class GossipScene:
     def told_to(self, place: int) -> list[Event | Stopped]:
         return [event for _, whom, event in self.told if whom == place]
 
-    # The course
+    # The run
 
     def step(self, place: int, event: PeerInput) -> None:
         member = self.members[place]
@@ -180,7 +181,7 @@ class GossipScene:
             self.post(member.deadline, place, -1, b"")
 
     def post(self, at: float, to: int, sender: int, body: bytes) -> None:
-        """`sender` -1 is the clock, and then `at` is by the member's own."""
+        """With `sender` -1, the event is a tick of the clock, and `at` is on the member's own clock."""
         if sender < 0:
             at = max(self.now, (at - 1000.0 * to) / self._rates.get(to, 1.0)) + 1e-9  # Rounding must not make it early.
             body = self._lives[to].to_bytes(4)
@@ -198,7 +199,7 @@ class GossipScene:
             if sender < 0:
                 if to in self._paused or int.from_bytes(body) != self._lives[to]:
                     continue
-                if self.members[to].deadline <= self.clock(to):  # What came in between may have moved it.
+                if self.members[to].deadline <= self.clock(to):  # Other events may have moved it.
                     self.step(to, TICK)
             elif to in self._paused:
                 self._paused[to].append((sender, body))
@@ -207,7 +208,7 @@ class GossipScene:
         raise AssertionError("too many steps")
 
     def until_led(self, bound: float) -> float:
-        """Run until somebody acts; returns how long that took."""
+        """Run until a member acts; return how long that took."""
         began = self.now
         while not self.acting:
             assert self.now < began + bound, f"nobody leads at {self.now}"

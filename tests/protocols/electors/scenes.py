@@ -5,10 +5,10 @@
     scene.cut("B", "ACD")                 both ways; `cut_one_way` for one
     scene.played                          what they became, line by line
 
-`play` takes a script in place of Python, and gives it back with the answers.
+`play` takes a script in place of Python, and returns it with the answers.
 
-After each step the scene asks who acts. Two at once, or a term that is not above all others that acted before, fails
-the test. Times are in heartbeats: the beat is 1 and the lease is 3.
+After each step the scene checks which peer acts. The test fails if two act at the same time, or if a term is not above
+all earlier acting terms. Times are in heartbeats: the beat is 1 and the lease is 3.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ NAMES = "ABCDEFGHIJKLM"
 _PLACES = tuple(f"{name.lower()}:1" for name in NAMES)
 
 STEPS_MAX = 200_000
-"""Many times what a scene of hours takes: then an elector asks for the same deadline again and again."""
+"""Many times the steps of a scene of hours: beyond them, an elector asks for the same deadline again and again."""
 
 
 def term_settings(
@@ -103,7 +103,7 @@ class Scene:
         self.acted_at: list[float] = []
         self._partition, self._seed, self._births = partition, seed, 0
         self._transfers = transfers
-        # What each peer prefers by itself, in place of what all of them do.
+        # Each peer's own preferences, in place of the common ones.
         ours = [preferred_rows(text.lower(), _PLACES[:size], partitions, replicas or size) for text in preferences]
         self._settings = [
             term_settings(
@@ -123,13 +123,13 @@ class Scene:
         for i in range(size):
             self._start(i)
 
-    # What happens to peers and links
+    # Events for peers and links
 
     def kill(self, name: str) -> None:
         del self.electors[NAMES.index(name)]
 
     def restart(self, name: str, *, term: int | None = None) -> None:
-        """With the term that was kept, or with another."""
+        """Restart with the term that was kept, or with another one."""
         i = NAMES.index(name)
         if term is not None:
             self.kept[i] = term
@@ -140,7 +140,7 @@ class Scene:
         self.cut_one_way(others, ones)
 
     def cut_one_way(self, sources: str, targets: str) -> None:
-        """Nothing that these say reaches those."""
+        """Block all messages from the sources to the targets."""
         self._cut |= {(NAMES.index(source), NAMES.index(target)) for source in sources for target in targets}
 
     def heal(self) -> None:
@@ -181,17 +181,17 @@ class Scene:
 
     @property
     def acting(self) -> tuple[str, int] | None:
-        """Who acts now, and under which term."""
+        """The acting peer, and its term."""
         return next(((NAMES[i], term) for i, term in self._tenures()), None)
 
     @property
     def leaders(self) -> list[tuple[str, int]]:
-        """Each change of who acts, so far."""
+        """Each change of the acting peer so far."""
         return [(NAMES[i], term) for i, term in self.acted]
 
     @property
     def followed(self) -> dict[str, str | None]:
-        """Whom each peer perceives as the leader."""
+        """The leader that each peer perceives."""
         return {
             NAMES[i]: None if elector.leader is None else NAMES[elector.leader]
             for i, elector in sorted(self.electors.items())
@@ -233,7 +233,7 @@ class Scene:
 def play(script: str) -> str:
     """Each line of the script, and below it what the peers became until the next one.
 
-    # ...                           is kept as it is
+    # ...                           is copied
     peers 4 scouting=no term=9      how many there are; also policy=priority, transfers=yes, seed=7
     10 cut A B                      also: cut-one-way A B, heal, kill A, restart A, restart A term=0, stand A,
                                     cede A, cede A to=B, prefer A priority=1, ask

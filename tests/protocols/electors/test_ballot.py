@@ -1,4 +1,4 @@
-"""The rule of the election by itself: what ends before the time that a program was told."""
+"""The rule of the election alone: leads that end before the time that the program knows."""
 
 from math import inf
 
@@ -12,7 +12,7 @@ TERM = 1
 
 
 def declare(ballot: Ballot, place: int, now: float, *, term: int = 0) -> None:
-    """That place favours this ballot's member, and knows how late it is there."""
+    """Let `place` favour this ballot's member, and know the time there."""
     ballot.hear(place, (0, 1, int(now * TICKS), int(now * TICKS), term, *ballot.electorate.tag), now)
 
 
@@ -25,7 +25,7 @@ def newcomer() -> Ballot:
 
 
 def leader() -> Ballot:
-    """By the support of the second; until NOW + P."""
+    """A leader by the support of the second member; until NOW + P."""
     ballot = newcomer()
     ballot.meet(2, 5)
     ballot.favour((0, 1), NOW)
@@ -66,7 +66,7 @@ def test_whoever_has_finished_or_has_no_time_left_acts_on_nothing_up_to_now_and_
 
 
 def test_whoever_finishes_while_it_holds_a_term_that_it_does_not_act_under_yet_keeps_its_older_word() -> None:
-    """Its program had let go of nothing: it was fenced before its time, and somebody may act on that time."""
+    """Its program had not let go: it was fenced before its time, and a client may act on that time."""
     ballot, now = leader(), NOW + 1.0
     ballot.meet(1, 8)
     ballot.lead(now, would=True, fresh=True)
@@ -79,7 +79,7 @@ def test_whoever_finishes_while_it_holds_a_term_that_it_does_not_act_under_yet_k
 
 
 def test_a_new_life_leads_by_nothing_that_was_declared_for_the_older_one() -> None:
-    """Those bounds are of a clock that showed more than the new one does."""
+    """Those bounds are from a clock that showed more than the new one does."""
     ballot = leader()
     ballot.begin(2, NOW)
     ballot.lead(NOW, would=True, fresh=False)
@@ -87,7 +87,7 @@ def test_a_new_life_leads_by_nothing_that_was_declared_for_the_older_one() -> No
 
 
 def voter() -> Ballot:
-    """It declared the second of three members at NOW, which has said nothing of what it acts on."""
+    """A voter that declared the second of three members at NOW. That member has not said what it acts on."""
     ballot = newcomer()
     declare(ballot, 1, NOW)
     ballot.favour((1, 7), NOW)
@@ -104,7 +104,7 @@ def test_a_favourite_that_acts_on_no_declaration_of_mine_leaves_me_free() -> Non
 
 
 def test_what_another_life_of_a_favourite_acts_on_leaves_nobody_free() -> None:
-    """Its older life may not have ended: there may be two of it."""
+    """Its older life may not have ended: two processes may run for it."""
     ballot = voter()
     ballot.meet(1, 8)
     ballot.hear_floor(1, ON_NONE)

@@ -1,4 +1,4 @@
-"""Councils: the electors of all partitions of a few members, wired together by a network that loses nothing."""
+"""Councils: the electors of all partitions of a few members, connected by a network that loses nothing."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -43,7 +43,7 @@ def settings(me: int, *, size: int = 3, partitions: int = 6, **options: Any) -> 
 
 
 class Scene:
-    """Members whose programs finish at once what they are asked for, unless they are `busy`."""
+    """Members whose programs finish immediately when asked, unless they are `busy`."""
 
     def __init__(self, *, size: int = 3, partitions: int = 6, **options: Any) -> None:
         self.now = 0.0
@@ -53,7 +53,7 @@ class Scene:
         self.told: dict[int, list[object]] = {i: [] for i in range(size)}
         self.busy: set[int] = set()
         self.away: set[int] = set()
-        """Cut off from all others."""
+        """Members that are cut off from all others."""
         self.sent: Counter[int] = Counter()
         self._posts: list[tuple[float, int, int, PeerInput]] = []
         self._count = 0
@@ -142,7 +142,7 @@ def elected(**options: Any) -> Scene:
 
 
 def settled(**options: Any) -> Scene:
-    """Leaders have led for a while."""
+    """A scene whose leaders have led for a while."""
     scene = elected(**options)
     scene.run(5.0)
     return scene
@@ -170,12 +170,12 @@ def test_all_heartbeats_to_one_peer_are_sent_together_in_one_body() -> None:
     scene.run(5 * BEAT)
     before = scene.sent.total()
     scene.run(10 * BEAT)
-    # Each of three members has heartbeats for two peers, and each is answered.
+    # Each of three members sends heartbeats to two peers, and each is answered.
     assert 12 == (scene.sent.total() - before) / 10
 
 
 def test_a_member_that_closes_cedes_nothing_to_another_that_closes_and_is_not_done() -> None:
-    """Whoever is ceded to and does not stand leaves the partition without a leader for a time-out."""
+    """A peer that is ceded to and does not stand leaves the partition without a leader for a time-out."""
     scene = settled()
     scene.busy.add(1)
     scene.post(1, Close())
@@ -223,7 +223,7 @@ def test_when_a_leader_dies_others_take_its_partitions_under_higher_terms_and_pe
     after = scene.led()
     assert all(after[i][1] > term for i, (me, term) in before.items() if me == 0)
     assert [30, 30] == scene.shares()  # The alternation of Zeebe's rule.
-    scene.run(1.0)  # Until each has heard of the other's.
+    scene.run(1.0)  # Until each has heard the other's priorities.
     for me in (1, 2):
         (missed,) = scene.notices(me, "leader.missed")
         assert ("p0:1", 20) == (missed.fields["peer"], missed.fields["count"])
@@ -237,7 +237,7 @@ def test_when_a_leader_dies_others_take_its_partitions_under_higher_terms_and_pe
     scene.post(1, Nominate(2, (0,)))
     scene.run(1.0)
     for me in (1, 2):
-        assert 1 == len(scene.notices(me, "leader.missed"))  # It is not told again with later news.
+        assert 1 == len(scene.notices(me, "leader.missed"))  # It is not reported again with later news.
 
 
 def test_terms_that_grow_in_one_step_are_kept_at_once_and_before_anything_is_sent_or_acquired() -> None:
@@ -296,7 +296,7 @@ def test_a_member_that_hears_of_several_leaders_at_once_tells_of_the_last_one_la
 
 
 def test_a_peer_that_was_silent_for_two_heartbeats_is_still_an_heir() -> None:
-    """Partition 0 is 1's before it is 2's. A datagram or two may be lost."""
+    """Partition 0 goes to 1 before it goes to 2. One or two datagrams may be lost."""
     scene = settled()
     silent = scene.members.pop(1)
     scene.run(2 * BEAT)
@@ -322,7 +322,7 @@ def test_a_partition_that_was_to_go_to_a_peer_that_died_meanwhile_goes_to_anothe
 
 
 def test_a_member_that_closes_keeps_what_it_leads_until_its_program_has_finished_and_stands_for_no_more() -> None:
-    """It would be the next one for half of what 1 leads, and nobody of it would act for that."""
+    """It would be the next leader for half of what 1 leads, but would not act for any of that."""
     scene = settled()
     mine = dict(scene.members[0].leading)
     scene.busy.add(0)
@@ -362,7 +362,7 @@ def test_at_random_a_leader_stays_until_an_operator_names_another() -> None:
     assert before == scene.led()
     leader = before[1][0]
     chosen, asked = (i for i in range(3) if i != leader)
-    scene.post(asked, Nominate(chosen, (1,)))  # It leads nothing of it, and passes that on.
+    scene.post(asked, Nominate(chosen, (1,)))  # It does not lead this partition, and passes the request on.
     scene.run(1.0)
     assert chosen == scene.led()[1][0]
     assert [] == scene.events(leader, Fenced)
@@ -397,7 +397,7 @@ def test_an_operators_word_that_came_to_nothing_is_forgotten_when_another_leads(
     scene.await_leaders()
     scene.start(0)
     scene.run(15.0)
-    assert 0 == scene.led()[0][0]  # Its primary, which a member that was named for it would not give it to.
+    assert 0 == scene.led()[0][0]  # Its primary. A member that an operator named for it would keep it.
 
 
 def test_nothing_is_given_to_a_peer_that_is_named_and_does_not_live() -> None:
@@ -413,7 +413,7 @@ def test_nothing_is_given_to_a_peer_that_is_named_and_does_not_live() -> None:
 
 
 def test_members_of_different_beats_stay_with_their_leader() -> None:
-    """A follower that counted by its own beat alone would miss a leader that beats as slowly as its lease allows."""
+    """A follower that counted only by its own beat would miss a leader that beats as slowly as its lease allows."""
     scene = Scene(partitions=1)
     for me, beat in ((0, LEASE / 3), (1, LEASE / 15), (2, LEASE / 15)):
         scene.start(me, beat=beat)
@@ -433,7 +433,7 @@ def test_without_a_leader_the_peer_that_an_operator_names_stands_at_once() -> No
 
 @pytest.mark.parametrize(("asked", "named"), [(2, 2), (0, 3), (0, 99)])
 def test_a_word_for_a_peer_that_follows_or_for_one_that_does_not_vote_moves_nothing(asked: int, named: int) -> None:
-    """Whoever passed it on may have heard of no leader."""
+    """The peer that passed it on may have heard of no leader."""
     scene = settled(size=4, partitions=1, replicas=3)
     before = scene.led()
     scene.post(asked, Heard(1, msgspec.msgpack.encode(Body(LEASE, False, [], [(0, named)]))))
@@ -443,7 +443,7 @@ def test_a_word_for_a_peer_that_follows_or_for_one_that_does_not_vote_moves_noth
 
 
 def test_a_partition_that_its_program_was_asked_for_is_given_away_though_its_leader_is_named_again() -> None:
-    """A program cannot be unasked: `neli simulate --protocol priority --seed 0x37c`."""
+    """A request to the program cannot be taken back: `neli simulate --protocol priority --seed 0x37c`."""
     scene = settled(policy="random", partitions=1, drain_timeout=0.5)
     leader = scene.led()[0][0]
     scene.busy.add(leader)
@@ -461,7 +461,7 @@ DRAIN = Prefer(dict.fromkeys(range(6), LEAST))
 
 @pytest.mark.parametrize("policy", ["priority", "random"])
 def test_a_drained_member_passes_everything_on_in_good_order_until_the_drain_is_taken_back(policy: str) -> None:
-    scene = elected(policy=policy)  # A drain does not wait until others have proved themselves.
+    scene = elected(policy=policy)  # A drain does not wait until others have proved steady.
     leader = scene.led()[0][0]
     scene.post(leader, DRAIN)
     scene.run(BEAT / 2)
@@ -493,7 +493,7 @@ def test_a_drained_member_leads_while_no_other_can(policy: str) -> None:
     scene.await_leaders()
     scene.run(5.0)
     assert [0, 2] == scene.shares()
-    scene.post(1, DRAIN)  # Now both are, and there must be a leader.
+    scene.post(1, DRAIN)  # Now both are drained, and still there must be a leader.
     scene.run(10.0)
     assert [0, 2] == scene.shares()
     scene.post(0, Prefer(None))
@@ -536,7 +536,7 @@ def test_a_member_that_closes_hands_nothing_to_one_that_is_drained() -> None:
 
 
 def test_what_an_operator_names_a_drained_member_for_it_keeps_until_it_is_drained_again() -> None:
-    """As a pin, in a group that has a ledger."""
+    """Like a pin, in a group that has a ledger."""
     scene = elected()
     scene.post(0, DRAIN)
     scene.run(5.0)
@@ -555,7 +555,7 @@ def test_only_the_replicas_of_a_partition_vote_for_it() -> None:
     scene = elected(size=4, partitions=12, replicas=3)
     assert [9, 9, 9, 9] == [len(one.electors) for one in scene.members.values()]
     assert [3, 3, 3, 3] == scene.shares()
-    scene.post(3, Nominate(3, (0,)))  # Of which it is no replica.
+    scene.post(3, Nominate(3, (0,)))  # It is not a replica of this partition.
     scene.run(1.0)
     assert [3, 3, 3, 3] == scene.shares()
     council = Council(settings(3, size=4, partitions=1, replicas=3), b"", 0.0, rng=Random(7))
@@ -566,7 +566,7 @@ def test_a_leader_that_was_paused_is_fenced_when_it_wakes_up_and_says_why() -> N
     scene = settled()
     scene.post(0, Nominate(0, (1,)))
     scene.run(1.0)
-    scene.post(0, Nominate(1, (1,)))  # An older loss, which had another reason.
+    scene.post(0, Nominate(1, (1,)))  # An older loss, for another reason.
     scene.run(1.0)
     asleep = scene.members.pop(0)
     scene.await_leaders()
@@ -617,7 +617,7 @@ def test_acquired_carries_terms_above_the_base() -> None:
     assert {1001} == {term for event in elected(term_base=1000).events(1, Acquired) for term in event.terms.values()}
 
 
-# Members that are restarted with another lease
+# Members restarted with another lease
 
 
 def started(memory: bytes, now: float, *, lease: float) -> Council:
@@ -625,7 +625,7 @@ def started(memory: bytes, now: float, *, lease: float) -> Council:
 
 
 def heard(council: Council, message: Message, now: float, *, lease: float) -> tuple[Support, list[bytes]]:
-    """The yes of `council` to what peer 1 says, and all that it keeps before."""
+    """The yes of `council` to a message of peer 1, and everything that it keeps before it."""
     effects = council.step(Heard(1, msgspec.msgpack.encode(Body(lease, False, [(message, [0])]))), now)
     *kept, sent = [effect for effect in effects if isinstance(effect, Keep | Send)]
     assert isinstance(sent, Send)
@@ -639,7 +639,7 @@ def test_a_member_that_is_restarted_with_a_shorter_lease_owes_the_longer_promise
     again = started(memory, 5.0, lease=1.0)
     yes, (memory,) = heard(again, Proposal(2), 7.0, lease=1.0)
     assert 8.0 < yes.owed < 8.1
-    once_more = started(memory, 8.0, lease=1.0)  # The first promise may run yet.
+    once_more = started(memory, 8.0, lease=1.0)  # The first promise may still run.
     yes, _ = heard(once_more, Proposal(3), 8.0, lease=1.0)
     assert 10.0 < yes.owed < 10.1
 
@@ -676,7 +676,7 @@ def test_a_lease_is_shortened_by_one_restart_after_another_and_at_no_moment_two_
         scene.start(me, lease=LEASE)
     mine = dict(scene.members[0].leading)
     scene.run(4.9)
-    assert mine == scene.members[0].leading  # It hears nobody, and its lease runs yet.
+    assert mine == scene.members[0].leading  # It hears no peer, and its lease still runs.
     scene.kill(0)
     scene.start(0, lease=LEASE)
     scene.await_leaders()

@@ -1,7 +1,7 @@
 """Leader election by gossip: the text's rules, and what it leaves open.
 
-Each test is a course in virtual time, in `gossip_scenes`: P is 10 s, and the interval is 1 s, unless the test says
-otherwise. A scene fails whenever two act at once, or a term does not grow.
+Each test plays a scene of `gossip_scenes` in virtual time. P is 10 s, and the interval is 1 s, unless the test says
+otherwise. A scene fails if two members act at the same time, or if a term does not grow.
 """
 
 from random import Random
@@ -95,7 +95,7 @@ def test_a_living_leader_is_kept_though_a_higher_member_comes() -> None:
 
 
 def test_two_candidates_that_do_not_hear_each_other_never_both_lead() -> None:
-    """Both hear the others. Then the one that leads is cut off."""
+    """Both hear the other members. Then the one that leads is cut off."""
     scene = GossipScene(5)
     one, other = scene.by_uuid[-1], scene.by_uuid[-2]
     scene.cut([one], [other])
@@ -106,11 +106,11 @@ def test_two_candidates_that_do_not_hear_each_other_never_both_lead() -> None:
     assert [other] == scene.acting
 
 
-# What is frozen
+# Freezing
 
 
 class Doubter(Gossip):
-    """Takes a member for dead which it hears, as a detector may."""
+    """Considers a member dead although it hears it, as a detector may."""
 
     doubted: int | None = None
 
@@ -126,7 +126,7 @@ class Doubter(Gossip):
 
 
 def test_the_bound_is_frozen_too_before_a_change_of_favourite() -> None:
-    """The others take the leader for dead, and it hears them until the first of them has changed over."""
+    """The others consider the leader dead, and it hears them until the first of them has changed over."""
     scene = GossipScene(3, machine=Doubter)
     scene.run(30.0)
     leader, others = scene.by_uuid[-1], scene.by_uuid[:-1]
@@ -201,7 +201,7 @@ def test_a_favourite_that_is_heard_again_while_its_voters_are_frozen_stays_or_sa
 
 @pytest.mark.parametrize("remembers", [True, False])
 def test_a_restart_is_followed_by_a_quiet_p_because_the_older_life_may_have_declared(remembers: bool) -> None:
-    """The leader is cut off, and at that moment the others restart. One that seems fresh may have lost its disk."""
+    """The leader is cut off, and at that moment the others restart. A member that seems new may have lost its disk."""
     scene = settled(until=60.0)
     leader, others = scene.by_uuid[-1], scene.by_uuid[:-1]
     scene.cut([leader], others)
@@ -213,10 +213,10 @@ def test_a_restart_is_followed_by_a_quiet_p_because_the_older_life_may_have_decl
 
 
 def test_a_restart_with_a_shorter_p_is_quiet_for_the_longer_one_of_the_older_life() -> None:
-    """They do not hear the leader, whose P is another now, and it still leads by what they declared before."""
+    """They do not hear the leader, whose P has changed. It still leads by their earlier declarations."""
     scene = settled(until=50.0)
     voters = scene.by_uuid[:2]
-    for _ in range(2):  # The second time, too: a life that ends within its quiet P has lowered nothing.
+    for _ in range(2):  # The second time, too: a life that ends within its quiet P has not lowered anything.
         for place in voters:
             scene.settings[place] = gossip_settings(3, place, lease=P / 2)
             scene.restart(place)
@@ -227,7 +227,7 @@ def test_a_restart_with_a_shorter_p_is_quiet_for_the_longer_one_of_the_older_lif
 
 @pytest.mark.parametrize("remembers", [True, False])
 def test_bounds_of_a_leaders_older_life_do_not_make_its_new_life_lead(remembers: bool) -> None:
-    """Its clock starts anew, so they are far ahead of it."""
+    """Its clock starts from zero, so they are far ahead of it."""
     scene = settled(until=100.0)
     leader = scene.by_uuid[-1]
     scene.restart(leader, remembers=remembers)
@@ -248,7 +248,7 @@ def test_a_memory_that_cannot_be_read_is_a_lost_one_and_garbage_changes_nothing(
 
 
 def test_clocks_that_are_both_off_by_all_that_is_allowed_leave_one_leader() -> None:
-    """The leader's clock is as slow as allowed, all others' are as fast. Its voters are cut off from it."""
+    """The leader's clock is as slow as allowed, and all other clocks are as fast. Its voters are cut off from it."""
     highest = GossipScene(3).by_uuid[-1]
     rates = {place: 0.93 if place == highest else 1.07 for place in range(3)}
     scene = settled(until=200.0, rates=rates, drift=0.07, delay=0.0, lease=60.0)
@@ -415,7 +415,7 @@ def test_a_leader_that_is_drained_gives_way_when_its_program_has_finished_and_st
 
 
 def reasons(scene: GossipScene) -> dict[int, str]:
-    """Why each member says that there is the leader which there is."""
+    """Each member's reason for the present leader."""
     return {place: led.reason for place, member in scene.members.items() if (led := member.leaders[0]) is not None}
 
 
@@ -481,7 +481,7 @@ def test_a_drain_is_kept_over_a_restart_and_taken_back() -> None:
     scene.restart(leader)
     assert (False, frozenset()) == (scene.members[leader].drained, scene.members[leader].shed)
     scene.run(scene.now + 5 * P)
-    assert [heir] == scene.acting, "a leader goes on, whoever may stand again"
+    assert [heir] == scene.acting, "a leader goes on, even if another may stand again"
     scene.kill(heir)
     scene.until_led(5 * P)
     assert [leader] == scene.acting
@@ -516,7 +516,7 @@ def test_a_drained_member_that_an_operator_names_leads_until_it_is_drained_again
     _, heir, drained = scene.by_uuid
     scene.step(drained, Prefer({0: LEAST}))
     scene.run(scene.now + 5 * P)
-    assert ([drained], False) == (scene.acting, scene.members[drained].drained), "priorities for some drain nobody"
+    assert ([drained], False) == (scene.acting, scene.members[drained].drained), "priorities for some do not drain"
     scene.step(drained, DRAIN)
     scene.run(scene.now + 5 * P)
     assert [heir] == scene.acting
@@ -561,7 +561,7 @@ def test_whoever_missed_the_end_of_a_leader_learns_of_it_also_by_one_that_starte
         scene.restart(teller)
     scene.run(scene.now + 3 * P)
     scene.heal()
-    scene.cut([far], [top, leader, heir])  # So it hears of everything by one alone.
+    scene.cut([far], [top, leader, heir])  # So it hears everything through one member alone.
     scene.run(scene.now + 3 * P)
     scene.heal()
     scene.kill(heir)
@@ -572,7 +572,7 @@ def test_whoever_missed_the_end_of_a_leader_learns_of_it_also_by_one_that_starte
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_name_that_ended_a_lead_long_ago_does_not_have_two_change_over_to_each_other_for_ever(seed: int) -> None:
-    """The leader once named the heir. Later, the two favour themselves, until they hear each other again."""
+    """The leader once named the heir. Later, both favour themselves, until they hear each other again."""
     scene = GossipScene(3, seed=seed).run(40.0)
     other, heir, leader = scene.by_uuid
     scene.step(leader, Nominate(heir))
@@ -596,7 +596,7 @@ def test_terms_are_above_their_base() -> None:
 
 
 def test_a_term_is_dropped_with_the_majority_that_it_was_taken_on() -> None:
-    """The leader is cut off, another leads meanwhile, and when that one dies, the first leads again."""
+    """The leader is cut off, and another member leads meanwhile. When that member dies, the first leads again."""
     scene = settled()
     first = scene.by_uuid[-1]
     scene.cut([first], scene.by_uuid[:-1])
@@ -610,7 +610,7 @@ def test_a_term_is_dropped_with_the_majority_that_it_was_taken_on() -> None:
     assert [1, 2, 3] == [term for _, _, term in scene.acts]
 
 
-# Members that were told otherwise
+# Members with different settings
 
 
 @pytest.mark.parametrize("other", [{"lease": 20.0}, {"drift": 0.01}, {"first_class": 1}, {"size": 4}])
@@ -622,7 +622,7 @@ def test_members_with_another_p_drift_or_electorate_do_not_hear_each_other(other
     strange = Heard(1, stranger._copies.ask())
     told = [effect.event for effect in one.step(strange, 0.1) if isinstance(effect, Notice)]
     assert ["peers.settings_differ"] == told
-    assert [] == one.step(strange, 0.2)  # It is told once, and the peer is known for it until it is heard.
+    assert [] == one.step(strange, 0.2)  # It is reported once, and the peer counts as reported until it is heard.
     assert {1} == one.strangers
 
 
@@ -636,7 +636,7 @@ def test_a_heartbeat_of_another_shape_is_ignored() -> None:
 
 
 def hear_of(scene: GossipScene, place: int, of: int, *said: tuple[int, object], life: int | None = None) -> None:
-    """`place` hears from `of` itself that it set these keys to these values."""
+    """Let `place` hear from `of` itself that it set these keys to these values."""
     copies = scene.members[place]._copies
     version = copies.versions[of]
     *older, (key, value) = said
@@ -651,7 +651,7 @@ def test_a_leader_that_names_nobody_of_the_list_is_missed_as_others_are() -> Non
     hear_of(scene, follower, leader, (FLOOR, (5, 999)), (LEADS, None))
     (led, *_) = scene.members[follower].leaders
     assert led is not None
-    why = f"{scene.settings[0].peers[leader]} says that it leads no more: it lost its majority"
+    why = f"{scene.settings[0].peers[leader]} says that it no longer leads: it lost its majority"
     assert (None, why) == (led.leader, led.reason)
 
 
@@ -693,7 +693,7 @@ def test_only_first_class_citizens_vote_and_all_watch() -> None:
 
 
 class Asking(Gossip):
-    """Notes whom it asks."""
+    """Notes the partners that it asks."""
 
     asked: tuple[int, ...] = ()
 
@@ -713,7 +713,7 @@ def test_first_class_citizens_gossip_twice_as_often_and_every_other_time_among_t
     assert {place: 200 if place in first else 100 for place in range(9)} == {
         place: len(member.asked) for place, member in members.items()
     }
-    # Of those at random, two of eight are first-class, too: 0.5 + 0.5 / 4 of all, and 3 / 8 of what the others ask.
+    # Two of eight random partners are first-class, too: 0.5 + 0.5 / 4 of all, and 3 / 8 for the others.
     among = {place: sum(partner in first for partner in member.asked) for place, member in members.items()}
     assert all(110 < among[place] < 140 for place in first)
     assert all(25 < among[place] < 50 for place in range(9) if place not in first)
@@ -748,7 +748,7 @@ def test_so_many_can_die_one_after_another_that_no_majority_of_the_first_ones_is
 
 
 def test_an_electorate_that_was_kept_under_another_list_is_forgotten() -> None:
-    """Two of the second class are replaced by new hosts. Whoever has an old folder must not elect by the old places."""
+    """Two of the second class are replaced by new hosts. A member with an old folder must not use the old places."""
     names = sorted((f"host-{i}:7801" for i in range(12)), key=uuid_of)
     before, after = tuple(names[:5]), (names[10], names[11], *names[2:5])
 
@@ -767,7 +767,7 @@ def test_an_electorate_that_was_kept_under_another_list_is_forgotten() -> None:
 
 
 def test_a_leader_replaces_no_majority_of_its_electorate() -> None:
-    """The leader and the second-class are cut off from the other two electors, who seem dead to it."""
+    """The leader and the second class are cut off from the other two electors, who seem dead to it."""
     scene = settled(9, first_class=3)
     away = scene.by_uuid[-3:-1]
     scene.cut(away, [place for place in range(9) if place not in away])

@@ -1,4 +1,4 @@
-"""Phi: the formula, and that a peer seems alive for as long as its phi is below the bound."""
+"""Phi: the formula, and that a peer seems alive as long as its phi is below the bound."""
 
 from math import inf, isclose
 from random import Random

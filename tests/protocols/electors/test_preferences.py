@@ -1,4 +1,4 @@
-"""Preferences: what a person says of who shall lead, as priorities."""
+"""Preferences: a user's rules for leaders, turned into priorities."""
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ def rows(text: str, partitions: int = 6, factor: int = 3, peers: tuple[str, ...]
 
 
 def firsts(text: str, partitions: int = 6) -> str:
-    """Who stands first for each partition, in order."""
+    """The peer that stands first for each partition, in order."""
     return "".join(PEERS[row.index(max(row))][0] for row in rows(text, partitions))
 
 
@@ -61,19 +61,19 @@ def test_preferences_never_say_who_the_replicas_are(order: list[str], factor: in
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (" ; \n", "preferences='' name no peer: say who shall lead, best first, or leave them out"),
-        ("d:1", "preferences='d:1': 'd:1' is none of the peers: there is a:1, b:1, c:1, and 'others' for all that"),
-        ("a:1,,b:1", "preferences='a:1,,b:1': a peer is missing: there is a:1, b:1, c:1"),
+        (" ; \n", "preferences='' names no peer: list peers, best first, or leave it out"),
+        ("d:1", "preferences='d:1': unknown peer 'd:1'; known peers: a:1, b:1, c:1, and 'others' for all others"),
+        ("a:1,,b:1", "preferences='a:1,,b:1': a peer is missing; known peers: a:1, b:1, c:1"),
         ("0-3:", "preferences='0-3:': a peer is missing"),
         ("a:1,b:1,A:1", "a:1 is named twice: name each once, best first"),
         ("others,a:1,others", "others is named twice"),
         ("others", "no peer is named: say who stands before or behind the others, or leave the rule out"),
-        ("0: a:1; 5,0-1: b:1", "preferences='5,0-1: b:1': partition 0 is named twice: say once who shall lead it"),
-        ("a:1; b:1", "preferences='b:1': two rules are for all partitions that no other names: have one"),
-        ("3-9: a:1", "there are no partitions '3-9': they count from 0 to 5"),
-        ("5-3: a:1", "there are no partitions '5-3': they count from 0 to 5"),
-        ("1 2: a:1", "partitions were wanted as 3 or 0-31 or 0-31,40, found '1 2'"),
-        ("1,: a:1", "partitions were wanted as 3 or 0-31 or 0-31,40, found ''"),
+        ("0: a:1; 5,0-1: b:1", "preferences='5,0-1: b:1': partition 0 is named twice: have one rule for it"),
+        ("a:1; b:1", "preferences='b:1': two rules without partitions: have one"),
+        ("3-9: a:1", "no such partitions: '3-9'; they count from 0 to 5"),
+        ("5-3: a:1", "no such partitions: '5-3'; they count from 0 to 5"),
+        ("1 2: a:1", "expected partitions like 3 or 0-31 or 0-31,40, got '1 2'"),
+        ("1,: a:1", "expected partitions like 3 or 0-31 or 0-31,40, got ''"),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused_with_what_there_is(text: str, expected: str) -> None:
@@ -85,7 +85,7 @@ def test_a_rule_that_makes_no_sense_is_refused_with_what_there_is(text: str, exp
 def test_a_rule_whose_peers_are_no_replicas_of_a_partition_that_it_names_is_refused() -> None:
     with pytest.raises(ConfigError, match="none of these is a replica of partition 0, which a:1, b:1 elect: name one"):
         rows("0: c:1", factor=2)
-    assert [(2, 1, 0), (0, 1, 2)] == rows("c:1", partitions=2, factor=2)  # Where it is none, the others stand.
+    assert [(2, 1, 0), (0, 1, 2)] == rows("c:1", partitions=2, factor=2)  # Where it is not a replica, the others stand.
     with pytest.raises(ConfigError) as caught:
         rows("d:1; 9: a:1; 0: b:1,b:1")
     assert 3 == len(caught.value.problems), "one error names all problems"
@@ -107,7 +107,7 @@ def test_a_peer_behind_the_others_leads_only_when_they_cannot() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_members_with_different_preferences_agree_on_one_leader_who_stays(seed: int) -> None:
-    """Each wants to lead itself, or each wants another to. The scene asks at each step whether two act."""
+    """Each wants to lead itself, or each wants another to. The scene checks at each step whether two act."""
     for texts in (["a:1", "b:1", "c:1"], ["b:1", "c:1", "a:1"], ["others,a:1", "others,b:1", "others,c:1"]):
         scene = Scene(3, policy="priority", preferences=texts, transfers=True, seed=seed)
         scene.run(40.0)

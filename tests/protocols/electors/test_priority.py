@@ -1,4 +1,4 @@
-"""Zeebe's proposal: who stands first, by which priority, and what its text leaves open."""
+"""Zeebe's proposal: the order in which peers stand by priority, and what its text leaves open."""
 
 from itertools import pairwise
 from random import Random
@@ -73,7 +73,7 @@ def test_balanced_means_that_no_node_leads_more_than_its_share_rounded_up() -> N
 
 
 def waiting(me: int, *, lost: int = 0, size: int = 3) -> TermElector:
-    """Its leader has just been missed."""
+    """An elector that has just missed its leader."""
     machine = new_elector(term_settings(size, me, policy="priority"))
     machine.step(Said(lost, Heartbeat(4, 1)), 10.0)
     machine.step(TICK, 10.0 + MISSES)
@@ -81,7 +81,7 @@ def waiting(me: int, *, lost: int = 0, size: int = 3) -> TermElector:
 
 
 def time_outs(machine: TermElector) -> list[float]:
-    """When its time-outs end until it scouts, counted from when the leader was missed."""
+    """When its time-outs end until it scouts, counted from the missed leader."""
     found = []
     while True:
         now = machine.deadline
@@ -93,7 +93,7 @@ def time_outs(machine: TermElector) -> list[float]:
 def test_time_out_a_node_stands_only_if_its_priority_reaches_the_target_and_lowers_the_target_by_one_each_time() -> (
     None
 ):
-    """Partition 0 of five: the priorities of the peers are 5 to 1, and 0 was lost."""
+    """Partition 0 of five: the peers' priorities are 5 to 1, and peer 0 was lost."""
     assert [1, 2, 3, 4] == [len(time_outs(waiting(me, size=5))) for me in (1, 2, 3, 4)]
 
 
@@ -109,7 +109,7 @@ def test_time_out_the_target_is_the_first_one_again_after_a_failed_round_or_prop
     machine = waiting(2)
     time_outs(machine)
     failed_at = machine.deadline
-    assert [] == machine.step(TICK, failed_at)  # No peer answered: from here on it lowers its target once more.
+    assert [] == machine.step(TICK, failed_at)  # No peer answered: from now on it lowers its target again.
     assert machine.deadline > failed_at
     assert [Tell(None, Scouting(5, 2, 1))] == machine.step(TICK, machine.deadline)
     machine = waiting(2)
@@ -118,7 +118,7 @@ def test_time_out_the_target_is_the_first_one_again_after_a_failed_round_or_prop
     assert Tell(None, Proposal(5)) == told[-1]
     told = machine.step(TICK, machine.deadline)
     assert Tell(None, Ceded(5, 0, None)) == told[-1]
-    assert [] == machine.step(TICK, machine.deadline)  # Nobody supported it: again it lowers its target first.
+    assert [] == machine.step(TICK, machine.deadline)  # No peer supported it: again it lowers its target first.
     assert [Tell(None, Scouting(6, 2, 1))] == machine.step(TICK, machine.deadline)
 
 
@@ -130,7 +130,7 @@ def test_scouting_compares_priorities_before_ids() -> None:
 
 @pytest.mark.parametrize("size", [3, 5, 7])
 def test_bound_a_leader_is_there_within_as_many_time_outs_as_a_majority_and_one_more(size: int) -> None:
-    """The text's bound, also if a whole minority dies with the leader, whichever it is."""
+    """The text's bound, also if a whole minority dies together with the leader, whichever peer that is."""
     time_out = MISSES + 0.5
     for seed in range(10):
         scene = Scene(size, policy="priority", seed=seed)
@@ -146,18 +146,18 @@ def test_bound_a_leader_is_there_within_as_many_time_outs_as_a_majority_and_one_
 @pytest.mark.parametrize("scouting", [True, False])
 @pytest.mark.parametrize("size", [3, 5])
 def test_loop_peers_of_one_priority_that_start_together_elect_a_leader(size: int, scouting: bool) -> None:
-    """The text fears that all stand at the same time, again and again. Chance parts them, also without scouting."""
+    """The text fears that all stand at the same time, again and again. Chance separates them, even without scouting."""
     for seed in range(15):
         scene = Scene(size, policy="priority", scouting=scouting, priorities=(1,) * size, seed=seed)
         scene.run(30.0)
         assert scene.acting is not None
 
 
-# Leadership that is given back
+# Leadership that is handed back
 
 
 def leading(me: int, *supporters: tuple[int, int], until: float) -> tuple[TermElector, float]:
-    """It leads partition 0 of three peers; these, with their priorities, support it from the beginning until then."""
+    """A leader of partition 0 of three peers; these support it from the beginning until then, with their priorities."""
     machine = new_elector(term_settings(3, me, policy="priority", scouting=False))
     now = 0.0
     while now < until:
@@ -171,7 +171,7 @@ def leading(me: int, *supporters: tuple[int, int], until: float) -> tuple[TermEl
 
 
 def supported(machine: TermElector, *supporters: tuple[int, int]) -> float:
-    """It sends its next heartbeat, and these support it, with their priorities."""
+    """Let it send its next heartbeat, and let these support it, with their priorities."""
     now = machine.deadline
     (told,) = machine.step(TICK, now)
     assert isinstance(told, Tell)
@@ -223,7 +223,7 @@ def test_a_returning_primary_is_given_its_leadership_by_the_living_leader_and_no
 
 
 def test_a_primary_that_cannot_win_is_tried_less_and_less_often() -> None:
-    """A reaches B, who leads, and nobody else: it says that it supports B, and has no majority of five when B cedes."""
+    """A reaches only B, who leads. A supports B, and has no majority of five when B cedes."""
     scene = Scene(5, policy="priority", transfers=True)
     scene.run(10.0)
     scene.kill("A")

@@ -1,4 +1,4 @@
-"""Scuttlebutt: what members know of each other's state, and that it is never what the owner did not say."""
+"""Scuttlebutt: members' copies of each other's states, which never hold anything that the owner did not say."""
 
 from random import Random
 from typing import TypeVar
@@ -39,7 +39,7 @@ def exchange(asker: Scuttlebutt, asked: Scuttlebutt) -> None:
 
 
 def known(one: Scuttlebutt, place: int) -> dict[int, tuple[int, ...] | None]:
-    """Also what was deleted."""
+    """All keys with their values, including deleted ones."""
     _, last, version, latest = one._latest[place]
     return {key: value for key, _, value in one._older[place].values()} | ({last: latest} if version else {})
 
@@ -72,7 +72,7 @@ def test_whoever_takes_a_delta_is_told_where_more_changed_than_the_usual() -> No
 
 
 def test_a_piece_that_is_older_or_begins_after_what_the_copy_holds_is_not_taken() -> None:
-    """The asker was restarted while the answer was on its way: it would believe to have the key that it lacks."""
+    """The asker was restarted while the answer was on its way: it would believe that it has the key that it lacks."""
     a, b = group(2)
     a.set(1, (9,))
     late = heard(b, a.farewell(), Rest)
@@ -113,12 +113,12 @@ def test_a_member_that_lost_its_disk_hears_of_its_later_life(later: int, asks_it
     a.begin(LIFE)
     exchange(a, b) if asks_itself else exchange(b, a)
     if asks_itself:
-        exchange(b, a)  # Its own question tells it nothing: it hears of itself from what others know.
+        exchange(b, a)  # Its own question brings nothing: it hears of itself from the others' copies.
     assert later == a.outlived
 
 
 def test_a_deletion_reaches_copies_by_members_that_were_made_anew_since() -> None:
-    """c has the key. It hears of its deletion by b alone, which has had the state from nothing."""
+    """c has the key. It hears of the deletion only from b, which got the state from scratch."""
     a, b, c = group(3)
     a.delete(1)
     assert (0, {}) == (a.versions[0], known(a, 0)), "deleting what is not there changes nothing"
@@ -146,7 +146,7 @@ def test_copies_come_to_be_alike_whatever_was_set_deleted_and_lost(seed: int) ->
             case 2 if rng.random() < 0.1:
                 lives[one] = incarnation_after(lives[one], 1)
                 members[one] = Scuttlebutt(4, one, lives[one], mark=MARK)
-                members[one].set(0, (-1,))  # Until it has said something, nobody hears of a new life.
+                members[one].set(0, (-1,))  # No member hears of a new life before it has said something.
             case _:
                 syn = heard(members[one], members[one].ask(), Syn)
                 ack = members[one].decode(members[other].answer(syn) or b"")

@@ -1,7 +1,7 @@
-"""The elector of one partition: each rule of BlazingMQ's article, said in our own words, and the lease on top.
+"""The elector of one partition: each rule of BlazingMQ's article, in our own words, and the lease on top.
 
-Most rules are in `rules/term.txt`, each with what an elector hears and what it answers: `--rewrite` writes the answers
-again. The peers are 0, 1 and 2; the elector under test is 0 unless a test says otherwise.
+Most rules are in `rules/term.txt`, each with an elector's inputs and answers; `--rewrite` writes the answers again. The
+peers are 0, 1 and 2; the elector under test is 0 unless a test says otherwise.
 """
 
 import re
@@ -51,27 +51,27 @@ def hear(machine: TermElector, sender: int, message: Message, now: float) -> lis
 
 
 def tick(machine: TermElector) -> tuple[float, list[TermEffect]]:
-    """What it does at its deadline, and when that is."""
+    """Its deadline, and what it does then."""
     now = machine.deadline
     return now, machine.step(TICK, now)
 
 
 def follower(leader: int = 2, *, me: int = 0, size: int = 3, term: int = 5, now: float = 10.0) -> TermElector:
-    """It owes nobody anything but `leader`, whose first heartbeat it has just heard."""
+    """A follower that owes only `leader`, whose first heartbeat it has just heard."""
     machine = elector(me, size)
     hear(machine, leader, Heartbeat(term, 1), now)
     return machine
 
 
 def candidate(*, size: int = 3, me: int = 0, term: int = 5) -> tuple[TermElector, float]:
-    """It proposed itself under `term`, when it no longer owed anything."""
+    """A candidate that proposed itself under `term`, when it no longer owed anything."""
     machine = elector(me, size, term=term - 1, scouting=False)
     now, _ = tick(machine)
     return machine, now
 
 
 def leader(*, size: int = 3, me: int = 0, term: int = 5) -> tuple[TermElector, float]:
-    """It leads under `term`, by the support of peers 1 and so on, as many as it needs."""
+    """A leader under `term`, supported by peers 1 and so on, as many as it needs."""
     machine, now = candidate(size=size, me=me, term=term)
     for peer in range(1, machine.quorum):
         hear(machine, peer, Support(term, 0, 0.0, 0), now)
@@ -82,14 +82,14 @@ MESSAGES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(M
 
 
 class Stage:
-    """Plays one rule of `rules/term.txt`: times in answers are counted from the rule's first line."""
+    """Plays one rule of `rules/term.txt`. Times in answers count from the rule's first line."""
 
     def __init__(self) -> None:
         self.machine, self.now, self.began = elector(), 0.0, 0.0
 
     def played(self, lines: list[str]) -> Iterator[str]:
         for line in lines:
-            if not line.startswith("    "):  # An indented line is an answer, and is given again.
+            if not line.startswith("    "):  # An indented line is an answer, and is written again.
                 yield line
                 if line and not line.startswith("#"):
                     yield from (f"    -> {answer}" for answer in self.answers(line))
@@ -180,7 +180,7 @@ def test_start_it_looks_out_for_a_leader_for_a_wait_and_then_waits_for_a_random_
 
 
 def test_missed_heartbeats_are_counted_by_the_slower_of_both_beats() -> None:
-    """Or a follower that beats faster would miss a living leader again and again."""
+    """Otherwise a follower that beats faster would miss a living leader again and again."""
     for beat, until in ((0.5, 13.0), (2.0, 16.0)):
         machine = follower(now=10.0)
         machine.step(Said(2, Heartbeat(5, 2), beat), 10.0)
@@ -189,7 +189,7 @@ def test_missed_heartbeats_are_counted_by_the_slower_of_both_beats() -> None:
 
 @pytest.mark.parametrize("message", [Heartbeat, Proposal, InvalidHeartbeat, Ceded, Support, Scouted])
 def test_a_term_that_no_number_of_elections_comes_to_is_no_term(message: type[Message]) -> None:
-    """Above it there would be no other, and nobody could be elected again."""
+    """No term would be left above it, and no node could be elected again."""
     rest: dict[type[Message], tuple[Any, ...]] = {
         Heartbeat: (1,),
         Ceded: (1, None),

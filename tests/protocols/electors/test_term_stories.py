@@ -1,6 +1,6 @@
-"""Stories of a few electors, as transcripts: `--rewrite` writes the answers anew.
+"""Stories of a few electors, as transcripts: `--rewrite` writes the answers again.
 
-The article's two stories are told twice. Without scouting they happen; with it they do not.
+Each of the article's two stories is played twice. They happen without scouting, and do not happen with it.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ def test_a_story_goes_as_written_down(path: Path, pytestconfig: pytest.Config) -
 
 
 def led_by_a(*, scouting: bool, seed: int) -> Scene:
-    """Four peers, and A leads under term 10."""
+    """Four peers, with A leading under term 10."""
     scene = Scene(4, scouting=scouting, terms=(9,) * 4, seed=seed)
     scene.run(3.0)
     scene.step(0, Stand())

@@ -1,25 +1,25 @@
-"""Replays a transcript: what one member reads and is told, and what it answers, line by line.
+"""Replays a transcript: one member's inputs and its answers, line by line.
 
-    settings name=a guarantee=available       first: what differs from a lease of 6 s, so that a beat is due each second
+    settings name=a guarantee=available       first: differences from a lease of 6 s, in which a beat is due each second
     0.25 read                                 a read that found nothing: at the tip
-    0.50 read mine b:join b:beat              records, in order: the next of those that the member sent, and others'
-    0.75 read @9 junk                         an offset of one's choosing for the next record, and bytes that are none
-    1.00 read lost mine                       the next of its own is lost, and the one after is read
-    1.25 read * junk*9                        all of its own that are not read yet, and nine that do not decode
+    0.50 read mine b:join b:beat              records, in order: the next one that the member sent, and others'
+    0.75 read @9 junk                         a chosen offset for the next record, and bytes that are not a record
+    1.00 read lost mine                       its next own record is lost, and the one after that is read
+    1.25 read * junk*9                        all its own records that are not read yet, and nine that do not decode
     1.50 tick | away | broken | acknowledged 3 4 | released 0 1 | close | close at_once | restart b
     2.00 wish op:drain(name=b)                a record that the program wants written
-    9.00 lives b c                            it lives on until then: wakes at its deadlines, reads its own records at
-                                              once, and others' Beats each second; Beats of its own are not listed
+    9.00 lives b c                            it lives on until then: wakes at its deadlines, reads its own records
+                                              immediately, and others' Beats each second; its own Beats are not listed
     9.25 ask                                  no step: what it may act for, until when, and when it wants to be woken
 
-Every input line is followed by what came of it: ` -> effect, effect` on the same line, or one indented line for each if
-they do not fit. `.` is nothing. Lines that begin with # and empty ones stay as they are.
+Every input line is followed by its result: ` -> effect, effect` on the same line, or one indented line for each effect
+if they do not fit. `.` means nothing. Lines that begin with # and empty lines are left unchanged.
 
 Members other than the one on stage are called by one letter, which is their incarnation and, unless a Join says more,
 their name; `me` is the first incarnation on stage, `me2` the one after it was expired, and so on. Records land at
-offset 1, 2 and so on. The base is 1000, so the term 1003 began at offset 3. Beats of others are honest: they were
-written by one who had read as much as the member on stage, unless they say otherwise. Clocks do not drift, so the wait
-for a lease is a lease.
+offset 1, 2 and so on. The base is 1000, so the term 1003 began at offset 3. Beats of others are honest: unless they say
+otherwise, their writer had read as much as the member on stage. Clocks do not drift, so the wait for a lease is a
+lease.
 """
 
 import re
@@ -58,13 +58,13 @@ __all__ = ["replay"]
 FIRST = 1
 WIDTH_MAX = 120
 STEPS_MAX = 1000
-"""Far more than a member takes in the longest transcript: one that takes more spins."""
+"""Far more steps than a member takes in the longest transcript: a member that takes more is spinning."""
 
 LINE = re.compile(r"^(?P<time>[\d.]+) (?P<input>\S.*?)(?: ->.*)?$")
 
 
 def replay(script: str) -> str:
-    """`script` with the answers that the shipped machine gives."""
+    """`script` with the answers of the shipped machine."""
     return "\n".join(_Stage().played(script.strip("\n").splitlines())) + "\n"
 
 
@@ -88,9 +88,9 @@ class _Stage:
                 yield line
             elif not line or line.startswith("#"):
                 yield line
-            elif not line.startswith(" "):  # What is indented is an answer, and is given anew.
+            elif not line.startswith(" "):  # Indented lines are old answers, which are written again.
                 match = LINE.match(line)
-                assert match is not None, f"this is no line of a transcript: {line!r}"
+                assert match is not None, f"this is not a line of a transcript: {line!r}"
                 asked = f"{match['time']} {match['input']}"
                 yield from _laid_out(asked, self._answers(float(match["time"]), match["input"]))
 
@@ -103,7 +103,7 @@ class _Stage:
             self.next = self.start.at
 
     def _group(self, letters: str) -> State:
-        """A group with a member for each letter, as a snapshot tells of it."""
+        """A group with a member for each letter, in the form of a snapshot's state."""
         state = folded(self._record("z:genesis", State()), state=State(at=FIRST))
         for letter in letters:
             state = folded(join(letter, at=state.at), state=state)
@@ -219,7 +219,7 @@ class _Stage:
                 case _:
                     records = [self._record(word, state)] * int(times or 1)
             for record in records:
-                yield self.next, None if record is None else decode(encode(record))  # As a real one would come.
+                yield self.next, None if record is None else decode(encode(record))  # Like a record from a real ledger.
                 state = fold(state, max(self.next, state.at), record)
                 self.digests[state.at] = state.digest
                 self.next += 1

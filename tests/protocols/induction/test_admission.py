@@ -1,4 +1,4 @@
-"""How a member introduces itself, and the words with which it is turned away."""
+"""How a member introduces itself, and the messages with which it is turned away."""
 
 from typing import Any
 

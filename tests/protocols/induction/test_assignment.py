@@ -1,8 +1,8 @@
-"""Assignment is held to its laws by drawn situations, and to the fewest moves by trying every target there is.
+"""Assignment is checked against its laws in drawn situations, and for the fewest moves by trying every possible target.
 
-The oracle shares no code with what it judges: it lists all ways to count, keeps the fair ones by the words of the
-module's essay, and looks through every target with such counts. That is possible for a handful of partitions only, so
-larger groups are held to the laws alone.
+The oracle shares no code with the function it checks: it lists all possible counts, keeps those that the module's essay
+calls fair, and tries every target with these counts. This is feasible only for a handful of partitions, so larger
+groups are checked only against the laws.
 """
 
 import hashlib
@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 from neli_router.protocols.induction.assignment import ASSIGNMENT_VERSION, LOAD_MOVES_MAX, Candidate, assign
 
-LAW = settings(deadline=None)  # A law holds at whatever speed this machine has to spare.
+LAW = settings(deadline=None)  # A law holds at any speed that this machine can spare.
 
 GOLDEN = {1: "5ea59c9aaa846e9faa4a7a28feb582887622bdcfdf47af585778b26df00898dc"}
-"""What each version computes, as a digest. If it changes, so must the version: that is what the version is for."""
+"""A digest of each version's results. If it changes, so must the version: that is what the version is for."""
 
 
 def group(*weights: int) -> list[Candidate]:
@@ -47,13 +47,13 @@ def counts_of(members: Sequence[Candidate], target: Sequence[str | None]) -> lis
 
 
 def moved(members: Sequence[Candidate], owners: Sequence[str | None], target: Sequence[str | None]) -> list[int]:
-    """The partitions whose owner is a member, and is to be another."""
+    """The partitions whose owner is a member and should be another."""
     alive = {member.incarnation for member in members}
     return [at for at, owner in enumerate(owners) if owner in alive and owner != target[at]]
 
 
 def heaviest(members: Sequence[Candidate], target: Sequence[str | None], loads: Sequence[float]) -> Fraction:
-    """The largest load over weight, of members that have a weight. Exact."""
+    """The largest load over weight, among members that have a weight. Exact."""
     carried = {member.incarnation: Fraction(0) for member in members}
     for owner, load in zip(target, loads, strict=True):
         assert owner is not None
@@ -69,7 +69,7 @@ class Situation:
     drains: tuple[str, ...] = ()
 
     def weights(self) -> list[int]:
-        """What counts as the weight of each."""
+        """The weight that counts for each member."""
         eligible = [member for member in self.members if member.name not in self.drains] or self.members
         equal = all(member.weight == 0 for member in eligible)
         return [(1 if equal else member.weight) if member in eligible else 0 for member in self.members]
@@ -89,7 +89,7 @@ class Situation:
 def situations(
     draw: st.DrawFn, *, members_max: int, partitions_max: int, weight_max: int = 5, orders: bool = True
 ) -> Situation:
-    """Any owners at all, balanced or not, some dead; with `orders`, pins and drains, some to or of strangers."""
+    """Any owners at all, balanced or not, some dead; with `orders`, also pins and drains, some of strangers."""
     members = group(*draw(st.lists(st.integers(0, weight_max), min_size=1, max_size=members_max)))
     partitions = draw(st.integers(0, partitions_max))
     owner = st.sampled_from([None, "dead", *(member.incarnation for member in members)])
@@ -122,7 +122,7 @@ def all_counts(total: int, least: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def fair_counts(weights: Mapping[int, int], pinned: Mapping[int, int], total: int) -> list[dict[int, int]]:
-    """Every fair way to count `total` partitions out to the members in `weights`, by the words of the essay."""
+    """Every fair way to divide `total` partitions among the members in `weights`, as the essay defines it."""
     shares = {member: Fraction(total * weight, sum(weights.values())) for member, weight in weights.items()}
     every = (dict(zip(weights, counts, strict=True)) for counts in all_counts(total, [pinned[at] for at in weights]))
     if fair := [counts for counts in every if all(abs(counts[at] - shares[at]) < 1 for at in weights)]:
@@ -173,7 +173,7 @@ def test_counts_are_fair_whatever_is_pinned_and_a_target_that_is_reached_stays(s
 @given(situations(members_max=12, partitions_max=90, weight_max=30), st.integers(0, 2**70))
 @LAW
 def test_counts_are_less_than_one_off_the_weighted_share(situation: Situation, huge: int) -> None:
-    """Drains included. Without pins nothing can stand in the way, and no weight is too large."""
+    """Drains included. Without pins nothing stands in the way, and no weight is too large."""
     members = [*situation.members, Candidate("huge", "huge", huge, "zone")]
     free = Situation(members, situation.owners, {}, situation.drains)
     weights, partitions = free.weights(), len(free.owners)
@@ -200,7 +200,7 @@ def test_a_join_moves_partitions_to_the_newcomer_and_an_expiry_those_of_the_dead
 
 
 def test_a_join_may_move_a_partition_between_older_members_if_weights_differ() -> None:
-    """And an expiry likewise: here the dead member had nothing, and yet all shares grew past a whole number."""
+    """The same goes for an expiry: here the dead member had nothing, and yet all shares grew past a whole number."""
     members = group(1375, 1375, 1375, 1375, 5600, 900)
     owners = owners_of("001122344444")
     assert owners == list(assign(members, owners))
@@ -215,7 +215,7 @@ def test_a_ceiling_goes_to_who_owns_more_than_its_floor_then_to_the_emptiest_the
 
 
 def test_low_numbers_are_spread_over_the_members_and_role_zero_stays_where_it_is() -> None:
-    """Roles are low numbers, and a group begins with one member that owns all."""
+    """Roles are low numbers, and a group begins with one member that owns everything."""
     members = group(*[1] * 16)
     owners: tuple[str | None, ...] = (None,) * 16
     history = []
@@ -242,14 +242,14 @@ def test_no_member_to_own_and_nothing_to_be_owned() -> None:
         ((1, 1, 2), "", "", [3, 3, 6]),
         ((1, 0, 1), "", "", [6, 0, 6]),
         ((0, 0, 0, 0), "", "", [3, 3, 3, 3]),
-        ((0, 0, 3), "", "m2", [6, 6, 0]),  # No member that counts has a weight, so they are equal.
+        ((0, 0, 3), "", "m2", [6, 6, 0]),  # No member that counts has a weight, so all are equal.
         ((1, 1, 2), "", "m2", [6, 6, 0]),
         ((1, 1, 2), "", "m0 m1 m2", [3, 3, 6]),  # One member must own.
         ((0, 0), "", "m0 m1", [6, 6]),
         ((1, 1), "", "stranger", [6, 6]),
         # Pins may make balance impossible, and leave the rest to the others.
         ((1, 1, 1), "00", "", [4, 4, 4]),  # Pins count towards the share.
-        ((1, 1, 1), "00000", "", [5, 4, 3]),  # One above its share, which is whole: the others have seven to share.
+        ((1, 1, 1), "00000", "", [5, 4, 3]),  # One above its whole share: the others have seven to share.
         ((1, 1, 1), "000000", "", [6, 3, 3]),
         ((1, 1, 1), "0000001111", "", [6, 4, 2]),  # First m0 leaves; m1 is then above a share of three, and leaves.
         ((1, 1, 1, 1, 1), "0001", "", [3, 2, 3, 2, 2]),  # Shares of 2.4: m0's pins are one of the two ceilings.
@@ -274,7 +274,7 @@ def test_counts_follow_weights_drains_and_pins(
 @pytest.mark.parametrize(
     ("pinned", "before", "after"),
     [
-        ("000000", "000000111222", "000000131242"),  # The others have one and a half each: none keeps three.
+        ("000000", "000000111222", "000000131242"),  # The others' share is one and a half each: none keeps three.
         ("000111222", "00011122233", "00011122234"),  # Three above 2.2, one ceiling: the others have one each.
     ],
 )
@@ -296,7 +296,7 @@ def test_a_pin_waits_for_its_member_and_outranks_a_drain() -> None:
 def test_loads_change_which_partitions_move_but_no_pin_and_no_count_and_make_no_more_moves_than_allowed(
     drawn: tuple[Situation, list[float]], moves_max: int
 ) -> None:
-    """Beyond those that are forced, and none are in the second case."""
+    """Not counting forced moves, of which the second case has none."""
     situation, loads = drawn
     for each in (situation, situation.after(situation.assign())):
         forced, target = each.assign(), each.assign(loads=dict(enumerate(loads)), moves_max=moves_max)
@@ -310,7 +310,7 @@ def test_loads_change_which_partitions_move_but_no_pin_and_no_count_and_make_no_
 @given(loaded())
 @LAW
 def test_loads_never_make_the_heaviest_heavier(drawn: tuple[Situation, list[float]]) -> None:
-    """Neither than without the moves for load, nor, if nothing else changes, than it was."""
+    """Not heavier than without the moves for load and, if nothing else changes, not heavier than before."""
     situation, loads = drawn
     members = [
         Candidate(member.incarnation, member.name, weight, member.zone)
@@ -367,13 +367,13 @@ def test_a_partition_without_a_load_counts_as_the_mean() -> None:
         ((1, 1), "00001111", "99991111", 1, "00001111"),  # An exchange takes two moves.
         ((1, 1), "00001111", "99991111", 2, "00010111"),
         ((1, 1), "00001111", "99991111", 3, "00010111"),
-        ((1, 1), "00001111", "99991111", 99, "00110011"),  # Two hot ones for two cold ones.
-        ((1, 1), "00001111", "91111111", 99, "00001111"),  # Passing the hot one on helps no member ...
-        ((1, 4), "0011111111", "9111111111", 99, "1011111110"),  # ... but by a member that carries it more easily.
+        ((1, 1), "00001111", "99991111", 99, "00110011"),  # Two hot partitions for two cold ones.
+        ((1, 1), "00001111", "91111111", 99, "00001111"),  # Passing on the hot partition helps no member ...
+        ((1, 4), "0011111111", "9111111111", 99, "1011111110"),  # ... unless another carries it more easily.
         ((1, 1, 1), "000111222", "922633111", 99, "201011220"),
-        ((1, 1, 1), "001122", "904400", 99, "001212"),  # That m0 cannot be relieved must not keep m1 from it.
-        ((1, 1, 1), "001122", "902200", 99, "001122"),  # And if m1 carries less than a fair part, it has no need.
-        ((1, 1), "00001111", "99998888", 99, "00001111"),  # Too little would be shifted to be worth two handovers.
+        ((1, 1, 1), "001122", "904400", 99, "001212"),  # Although m0 cannot be relieved, m1 must be.
+        ((1, 1, 1), "001122", "902200", 99, "001122"),  # But if m1 carries less than a fair part, it need not be.
+        ((1, 1), "00001111", "99998888", 99, "00001111"),  # The shift would be too small to be worth two handovers.
         ((1, 1, 4), "001122222222", "911122211112", 99, "222210122220"),  # m1 carries least; the 9 is not for it.
         # Partitions without an owner and a newcomer's share are dealt out by load, without further moves.
         ((1, 1), "....", "1234", 0, "0110"),
@@ -389,20 +389,20 @@ def test_a_hot_partition_is_exchanged_for_a_cold_one(
 
 
 def test_a_partition_that_may_not_move_does_not_count_as_a_fair_part() -> None:
-    """Beside the drained member's 9, the 6 of m0 look small; but among those who can share, they are the most."""
+    """Next to the drained member's 9, m0's 6 looks small; but among the members that can share, it is the most."""
     loads = dict(enumerate([9.0, 3.0, 3.0, 1.0, 1.0]))
     target = assign(group(1, 1, 1), owners_of("20011"), pins={0: "m2"}, drains=["m2"], loads=loads)
     assert "20101" == owned(target)
 
 
 def test_an_exchange_that_shifts_little_is_left_even_if_another_would_shift_much() -> None:
-    """The eighteen and the nothing are far apart, but to exchange those two would help none."""
+    """The eighteen and the zero are far apart, but exchanging them would help no member."""
     loads = dict(enumerate([18.0, 18.0, 18.0, 35.0, 17.0, 0.0]))
     assert "000111" == owned(assign(group(1, 1), owners_of("000111"), loads=loads))
 
 
 def drawn_targets(seeds: Collection[int]) -> str:
-    """A digest of many targets. It draws with `random()` alone, the one method that promises equal draws for ever."""
+    """A digest of many targets. It draws only with `random()`, the one method that promises equal draws forever."""
     digest = hashlib.sha256()
     for seed in seeds:
         rng = random.Random(seed)
@@ -415,12 +415,12 @@ def drawn_targets(seeds: Collection[int]) -> str:
         ]
         pins = {at: names[int(rng.random() * len(names))] for at in range(partitions) if rng.random() < 0.1}
         drains = {name for name in names if rng.random() < 0.2}
-        # Products, not powers: those are the C library's, which may round differently elsewhere.
+        # Products, not powers: powers come from the C library, which may round differently elsewhere.
         loads = {at: rng.random() * rng.random() for at in range(partitions) if seed % 2 and rng.random() < 0.8}
         digest.update(json.dumps(assign(members, owners, pins=pins, drains=drains, loads=loads)).encode())
     return digest.hexdigest()
 
 
 def test_what_a_version_computes_never_changes() -> None:
-    """Every process computes the same, in whatever order a set is: Python draws another hash seed for each run."""
+    """Every process computes the same, whatever the order of a set: Python draws a new hash seed for each run."""
     assert {ASSIGNMENT_VERSION: drawn_targets(range(400))} == {ASSIGNMENT_VERSION: GOLDEN.get(ASSIGNMENT_VERSION)}

@@ -15,7 +15,7 @@ BEAT = Beat(by="a", sent_at=0.0, at=0, digest="0" * 16)
 
 
 def joined(at: float) -> BeatSchedule:
-    """One who joined at `at` and said so."""
+    """The schedule of a member that joined at `at` and sent a Beat."""
     beats = BeatSchedule(Settings(name="a", layout=Layout(), lease=6.0))
     for before in range(20, -1, -2):  # It read for long before, without a gap.
         beats.read(anything=True, now=at - before)
@@ -25,7 +25,7 @@ def joined(at: float) -> BeatSchedule:
 
 
 def silent() -> BeatSchedule:
-    """One who joined at 0, reads all the time and never heard itself; it is 6 now."""
+    """A member that joined at 0, reads all the time and never heard itself; it is 6 now."""
     beats = joined(0.0)
     for now in (1.0, 3.0, 5.0, 6.0):
         beats.read(anything=True, now=now)
@@ -78,7 +78,7 @@ def test_a_member_that_reads_again_after_it_could_not_speaks_at_once() -> None:
 
 
 def test_a_member_that_reads_something_after_half_a_lease_of_nothing_speaks_at_once() -> None:
-    """A ledger that hangs answers late, and does not say that it was away."""
+    """A ledger that hangs answers late, and does not report that it was away."""
     beats = silent()
     beats.read(anything=False, now=8.5)
     beats.read(anything=True, now=8.75)
@@ -112,7 +112,7 @@ def test_a_member_that_was_away_for_less_than_a_lease_keeps_its_rhythm() -> None
 
 
 def sent(*times: float) -> BeatSchedule:
-    """One who sent a Beat at each of these times."""
+    """A member that sent a Beat at each of these times."""
     beats = BeatSchedule(Settings(name="a", layout=Layout(), lease=6.0))
     for time in times:
         beats.sent(replace(BEAT, sent_at=time), time)

@@ -1,4 +1,4 @@
-"""The digest tells two states apart, costs only what changed, and is the same in every release that shares a fold."""
+"""The digest differs between states, costs only what changed, and is the same in all releases that share a fold."""
 
 from itertools import pairwise
 
@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from neli_router.protocols.induction.digest import difference, hash_of
 
-LAW = settings(deadline=None, max_examples=100)  # A law holds at whatever speed this machine has to spare.
+LAW = settings(deadline=None, max_examples=100)  # A law holds at any speed that this machine can spare.
 
 
 class Sample(Struct, frozen=True, kw_only=True):
-    """A state of every shape that facts come in."""
+    """A state with facts of every shape."""
 
     at: int = 0
     one: int = 0
@@ -33,7 +33,7 @@ samples = st.builds(
 
 
 def facts(state: Sample) -> tuple[object, ...]:
-    """What the digest is of: None says nothing, so a row may end in it or not."""
+    """The facts that the digest covers. None is not a fact, so a row may or may not end in it."""
     row = {place: value for place, value in enumerate(state.row) if value is not None}
     return state.one, row, state.named
 
@@ -49,7 +49,7 @@ HASHES: dict[str, tuple[str, object, object, int]] = {
 
 @pytest.mark.parametrize(("field", "key", "value", "expected"), HASHES.values(), ids=HASHES)
 def test_the_hash_of_a_fact_never_changes(field: str, key: object, value: object, expected: int) -> None:
-    """Members of two releases compare digests, so this may change with the fold's version only."""
+    """Members of two releases compare digests, so this may change only with the fold's version."""
     assert expected == hash_of(field, key, value)
 
 
@@ -63,7 +63,7 @@ def test_a_hash_fits_sixty_four_bits_uses_them_and_takes_no_name_for_two_facts()
 
 
 def test_values_that_are_equal_are_no_difference_whether_or_not_they_are_one() -> None:
-    """A state that came from a snapshot shares nothing with the one that was folded."""
+    """A state from a snapshot shares no objects with the folded state."""
     one, other = (Sample(one=int("1000000"), row=(int("1000000"),), named={"a": int("1000000")}) for _ in range(2))
     assert one.one is not other.one
     assert 0 == difference(one, other)

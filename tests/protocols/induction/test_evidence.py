@@ -1,4 +1,4 @@
-"""What was read is compared with what is there, in as many pieces as it comes."""
+"""Records that were read are compared with the ledger's, in any number of pieces."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_what_is_not_there_any_more_is_a_loss(there: list[tuple[int, bytes]], lo
 
 
 def test_a_loss_behind_new_records_is_seen_too() -> None:
-    """Whoever read lost records may have read on, on the ledger that lost them, before it met the first sign."""
+    """A reader of lost records may have read on in the ledger that lost them, before it met the first sign."""
     evidence = remembering([*READ, *((offset, b"new") for offset in range(5, 100))])
     evidence.begin()
     assert isinstance(evidence.check([(1, b"genesis"), (5, b"new")], at_tip=True)[1], LedgerRewound)

@@ -1,4 +1,4 @@
-"""The meaning of each record, in tables of small ledgers; then laws that hold whatever is written, by drawn stories.
+"""The meaning of each record, in tables of small ledgers; then laws that hold for any ledger, tested by drawn stories.
 
 `aab.` are owners or targets of partitions 0 to 3, `a@1003` is an owner under a term; see tests/support/records.py.
 """
@@ -48,7 +48,7 @@ from tests.support.records import (
     targets,
 )
 
-LAW = settings(deadline=None, max_examples=60)  # A law holds at whatever speed this machine has to spare.
+LAW = settings(deadline=None, max_examples=60)  # A law holds at any speed that this machine can spare.
 
 
 def give(partition: int, *, by: str = "a", term: int = 1001) -> Handover:
@@ -73,9 +73,9 @@ def certify(incarnation: str, by: str = "witness of x") -> Certify:
 
 ONE = founded(join("a"))
 TWO = founded(join("a"), join("b"))
-"""a owns all and is to keep 0 and 2; the next record stands at offset 3."""
+"""a owns everything and should keep 0 and 2; the next record has offset 3."""
 PAIR = (join("a"), join("b"), give(1), give(3))
-"""Two members with two partitions each; the next record stands at offset 5."""
+"""Two members with two partitions each; the next record has offset 5."""
 SHARED = founded(*PAIR)
 
 
@@ -100,7 +100,7 @@ VOID: dict[str, tuple[State, Record | None]] = {
     "a join of one that left": (folded(Leave(by="b"), state=TWO), join("b", "new name", at=4)),
     "a join of one that was expired": (folded(expire("a", "b", 2), state=TWO), join("b", "new name", at=4)),
     "a join of one that was replaced": (folded(join("c", "b", at=3), state=TWO), join("b", "new name", at=4)),
-    # The two have different writers, so a Join may be overtaken. It does not end the member of its name, either.
+    # The two have different writers, so a Join may be overtaken. It does not end the member with its name, either.
     "a join after its writer's certificate": (founded(join("b"), certify("a")), join("a", at=3)),
     "a join after its certificate, by another name": (founded(join("b"), certify("a")), join("a", "b", at=3)),
     # Expire
@@ -157,7 +157,7 @@ TABLES: dict[str, tuple[State, str]] = {
         founded(*PAIR, join("c", "a", at=5)),
         "c@1005 b@1003 c@1005 b@1004",
     ),
-    # The older b was to get two of a's four; the newer gets the same target, and still waits for a's Handovers.
+    # The older b was going to get two of a's four; the newer gets the same target, and still waits for a's Handovers.
     "who joins again is handed nothing that another still owns": (
         founded(join("a"), join("b"), join("c", "b", at=3)),
         "a@1001 a@1001 a@1001 a@1001",
@@ -194,7 +194,8 @@ TARGETS: dict[str, tuple[State, str, str]] = {
     "without members": (founded(), "....", "...."),
     "when the last member is gone": (founded(join("a"), expire("a", "a", 1)), "....", "...."),
     "a newcomer is to get its part": (TWO, "aaaa", "abab"),
-    # The older a had all and was to give every other to b. Now b's part has no owner, so b gets it immediately.
+    # The older a had everything and was going to give every other partition to b. Now b's part has no owner, so b gets
+    # it immediately.
     "who joins again keeps what its older self was to keep": (folded(join("c", "a", at=3), state=TWO), "cbcb", "cbcb"),
     "a drained member keeps what it has until its handovers": (folded(drain("a"), state=SHARED), "abab", "bbbb"),
     "a drain is taken back": (folded(drain("a"), Undrain(by="b", name="a"), state=SHARED), "abab", "abab"),
@@ -273,7 +274,7 @@ def test_what_the_newer_self_is_not_to_have_goes_to_its_target_at_once() -> None
 
 @pytest.mark.parametrize(("at", "seated"), [(0, "a"), (1, "a"), (2, "c"), (3, "a"), (9, "a")])
 def test_a_join_counts_only_if_its_writer_had_read_the_join_that_it_replaces(at: int, seated: str) -> None:
-    """And none beyond its own place: the writer had read records that this ledger lost."""
+    """A Join beyond its own place is void, too: its writer had read records that this ledger lost."""
     assert [seated] == list(founded(join("a", "x"), join("c", "x", at=at)).seats)
 
 
@@ -285,7 +286,7 @@ def test_a_member_that_does_not_know_the_groups_fold_cannot_join(versions: tuple
 def test_the_departed_are_remembered_up_to_a_bound_and_so_are_certificates_of_strangers() -> None:
     state = ONE
     for number in range(DEPARTED_MAX + 1):
-        state = folded(join(f"x{number}", "x", at=state.at), state=state)  # Each replaces the one before.
+        state = folded(join(f"x{number}", "x", at=state.at), state=state)  # Each replaces the previous one.
     assert DEPARTED_MAX == len(state.departed)
     state = folded(Leave(by="a"), state=state)
     assert (DEPARTED_MAX, "x1", "a") == (len(state.departed), state.departed[0], state.departed[-1])
@@ -440,7 +441,7 @@ def test_a_later_owner_always_has_a_higher_term(plot: list[Plot], gaps: list[int
             if new[0] is not None and new != old:
                 assert BASE + after.at - 1 == new[1] > old[1]
             else:
-                assert old[1] == new[1]  # One whose owner departed, and that has none now, keeps its term in mind.
+                assert old[1] == new[1]  # A partition whose owner departed and that is unowned now keeps its old term.
 
 
 @LAW

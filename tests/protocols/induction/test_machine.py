@@ -47,7 +47,7 @@ def test_a_life_goes_as_written_down(path: Path, pytestconfig: pytest.Config) ->
     assert path.read_text(encoding="utf-8") == answered
 
 
-# What ends a member
+# The end of a member
 
 
 def begun(state: State, now: float = 0.0, *, life: str = "", witness: str = "", **told: object) -> Induction:
@@ -57,7 +57,7 @@ def begun(state: State, now: float = 0.0, *, life: str = "", witness: str = "", 
 
 
 def stopped(effects: Sequence[Effect]) -> Stopped:
-    """The one that says so, which comes last."""
+    """The effect that says so, which comes last."""
     assert effects, "nothing came of it"
     assert isinstance(effects[-1], Stopped)
     return effects[-1]
@@ -104,11 +104,11 @@ def test_a_standing_holds_for_the_partition_and_the_term_that_it_names() -> None
     assert [-inf] * 3 == [standing.end(0, 1000), standing.end(2, 1001), NO_STANDING.end(0, 0)]
 
 
-# What operators are told
+# Notices for operators
 
 
 def notices(round_trip: float, *, until: float) -> list[tuple[float, Notice]]:
-    """All that a lone member tells operators, and when; each of its records is read `round_trip` after its sending."""
+    """A lone member's notices for operators, and their times. Its records are read `round_trip` after sending."""
     member, told, now = begun(founded()), [], 0.0
     flying: deque[tuple[float, Record]] = deque()
     offset = member.state.at
@@ -137,11 +137,11 @@ def test_a_member_that_could_expire_no_other_says_so_once_and_then_seldom() -> N
     assert POWERLESS_TOLD_EVERY <= later[0][0] - first[0] < POWERLESS_TOLD_EVERY + 30.0
 
 
-# What a member sends
+# A member's records
 
 
 def test_all_incarnations_of_a_life_begin_with_it_and_no_two_are_alike() -> None:
-    """A witness that knows the life certifies those that are to come. More than four digits count go on."""
+    """A witness that knows the life can certify future incarnations. The count may grow beyond four digits."""
     member = begun(founded(), life="0123456789ab")
     found = [member.incarnation]
     for at in range(2, 6):
@@ -155,7 +155,7 @@ def test_all_incarnations_of_a_life_begin_with_it_and_no_two_are_alike() -> None
 
 
 def test_no_more_authors_are_remembered_than_a_bound_and_the_newest_and_the_member_itself_are() -> None:
-    """Else their records would look like another member's, where the ledger confirmed one."""
+    """Otherwise their records would look like another member's at an offset that the ledger confirmed."""
     newest = Drain(by=f"operator {2 * AUTHORS_MAX - 1}", name="x")
     for state in (founded(join("b")), State()):
         member = begun(state)
@@ -169,7 +169,7 @@ def test_no_more_authors_are_remembered_than_a_bound_and_the_newest_and_the_memb
 
 
 def test_a_member_that_finds_the_group_full_says_so_and_asks_again_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not at once: its void Join is read within a moment, and so would be the next."""
+    """Not immediately: its void Join is read back within a moment, and so would the next one be."""
     for module in ("fold", "machine"):
         monkeypatch.setattr(f"neli_router.protocols.induction.{module}.MEMBERS_MAX", 1)
     answers = replay("settings starts_from=b\n0 read\n8.9 lives b\n9 lives b\n").splitlines()
@@ -231,7 +231,7 @@ def test_no_more_handovers_are_in_flight_than_a_bound() -> None:
 
 
 def test_a_handover_is_repeated_even_if_many_others_came_before_it() -> None:
-    """It was lost; then a drain asks for so many partitions that this one lies beyond the bound."""
+    """The Handover was lost; then a drain asks for more partitions than the bound, and this one lies beyond it."""
     owner = Owner(partitions=300)
     effects = owner.read([join("b")], owner.now)
     (asked,) = [effect for effect in effects if isinstance(effect, Revoked)]
@@ -259,31 +259,31 @@ def test_a_member_repeats_no_handover_while_it_hears_nothing_of_itself_and_all_w
     assert set(asked.terms) <= set(owner.handovers(effects))
 
 
-# Laws. A small group lives in virtual time, by seeds: every member reads the one log, late and in pieces, what it sends
-# is lost now and then, and it is paused for long enough to be expired.
+# Laws. A small group lives in virtual time, by seeds: every member reads the one log, late and in pieces, some of its
+# records are lost, and it is sometimes paused for long enough to be expired.
 
 SPINS_MAX = 4
-"""Turns that a member may take at one moment in which nothing comes from others: a Genesis, a Join and a Beat come
-back, and then it has nothing more to say."""
+"""How many turns a member may take at one moment if nothing comes from others: a Genesis, a Join and a Beat come back,
+and then it has nothing left to send."""
 
 LIVES_MAX = 2000
-"""Rounds in which a group that is left alone comes to rest, or never will."""
+"""If a group that is left alone does not settle within this many rounds, it never will."""
 
 
 class Group:
-    """Three members, one log and the time."""
+    """Three members, one log and a clock."""
 
     def __init__(self, guarantee: Guarantee) -> None:
         self.guarantee: Guarantee = guarantee
         self.now = 0.0
         self.age = 0.0
-        """Of what a read tells that finds nothing."""
+        """The age that a read reports if it finds nothing."""
         self.log: list[Record] = []
         self.born = 0
         self.loses: set[int] = set()
-        """Whose next append of anything but Beats is lost."""
+        """The members that lose their next append of anything but Beats."""
         self.hung: set[int] = set()
-        """Whose programs release nothing."""
+        """The members with programs that release nothing."""
         self.places = [0, 0, 0]
         self.told: list[dict[int, int]] = [{}, {}, {}]
         self.members = [self.newcomer(name) for name in "abc"]
@@ -327,7 +327,7 @@ class Group:
             self.told[place].pop(partition, None)
 
     def step(self, place: int, event: Input) -> None:
-        """What the ledger and the program make of it."""
+        """Apply the effects to the ledger and the program."""
         told = self.told[place]
         member = self.members[place]
         for effect in member.step(event, self.now):
@@ -351,14 +351,14 @@ class Group:
         self.check(place)
 
     def check(self, place: int) -> None:
-        """What the machine takes for led, the program was told of, and may act for until its standing ends."""
+        """The machine's `leading` equals what the program was notified of, and may be acted for until its end."""
         member = self.members[place]
         leading, standing = member.leading, member.standing
         assert leading.items() <= self.told[place].items()
         assert leading.items() <= member.tenures(self.now).items()
         for partition, term in leading.items():
             assert self.now < standing.end(partition, term)
-            # Before its lease ends one may only end that is to be given away, when the time for that is over.
+            # Only a partition that is being given away may end before its lease, when its drain time is over.
             is_over = partition not in member.tenures(standing.end(partition, term))
             assert is_over or partition in member.finishing
 
@@ -374,7 +374,7 @@ class Group:
         )
 
     def live(self, seconds: float, places: Sequence[int] = (0, 1, 2)) -> None:
-        """Nothing is lost, late or disturbed: these wake at their deadlines, and their programs let go."""
+        """Nothing is lost, late or disturbed: these members wake at their deadlines, and their programs let go."""
         end = self.now + seconds
         for _ in range(LIVES_MAX):
             for place in places:
@@ -399,7 +399,7 @@ SELDOM = ["close", "close at once", "restart", "restart"]
 
 
 def played(group: Group, seed: int) -> Iterator[int]:
-    """Much happens to the group; the member to which the latest did."""
+    """Many things happen to the group; returns the member that the latest one happened to."""
     rng = Random(seed)
     group.age = [0.0, 0.5, 9.0][seed % 3]
     group.live(15.0)
@@ -408,7 +408,7 @@ def played(group: Group, seed: int) -> Iterator[int]:
         if rng.random() < 0.7:
             group.live(passed)
         else:
-            group.now += passed  # Nobody had the processor.
+            group.now += passed  # No member got the processor.
         group.play(place, what)
         yield place
 
@@ -439,7 +439,7 @@ def expired(effects: Sequence[Effect]) -> list[str]:
 
 
 def almost_accusing(group: Group) -> Induction:
-    """The first member, which has heard itself all along and the second no more, just before it would say so."""
+    """The first member, which still hears itself but no longer the second, just before it would accuse the second."""
     group.live(15.0)
     member = group.members[0]
     while True:
@@ -450,7 +450,7 @@ def almost_accusing(group: Group) -> Induction:
 
 
 def test_no_member_is_accused_by_a_ledgers_answer_from_before_the_silence_was_long_enough() -> None:
-    """A driver that asks now and then must not take the time of its question for now."""
+    """If a driver asks for the tip only now and then, the time of its question must not count as now."""
     group = Group("exclusive")
     member = almost_accusing(group)
     due, accused = member._accuse_at, group.members[1].incarnation

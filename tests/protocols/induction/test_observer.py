@@ -1,4 +1,4 @@
-"""Who only reads: it has the members' table, sends nothing of its own, and distrusts the ledger by the same signs."""
+"""The observer has the members' table, sends nothing of its own, and distrusts the ledger at the same signs."""
 
 from math import inf
 
@@ -31,7 +31,7 @@ def read(observer: Observer, *records: Record | None, now: float = 1.0) -> list[
 
 
 def watching(*records: Record | None) -> Observer:
-    """One that has read `records` after a genesis, and then nothing."""
+    """An observer that has read `records` after a genesis, and then nothing."""
     observer = Observer(State(), 0.0)
     assert [] == read(observer, genesis(), *records)
     assert [] == read(observer)
@@ -80,7 +80,7 @@ def test_after_a_restart_it_has_to_catch_up_again() -> None:
     assert (state, False, -inf) == (observer.state, observer.caught_up, observer.deadline)
     assert [] == read(observer, beat("b", state))
     odd = replace(beat("b"), at=50)
-    *_, effect = read(observer, odd, odd)  # It compares with what the snapshot says.
+    *_, effect = read(observer, odd, odd)  # It compares them with the snapshot.
     assert isinstance(effect, Stopped)
 
 

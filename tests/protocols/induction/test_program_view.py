@@ -1,4 +1,4 @@
-"""What the program believes never exceeds what its member may act for, and what it is asked for it may finish.
+"""The program's belief never exceeds what its member may act for, and the program may finish what it is asked for.
 
 Member `p` owns all four partitions under term 1001. A drain may take 2 s.
 """
@@ -23,7 +23,7 @@ TENURE = Tenure.begin("p", OWNER, 0.0, exclusive=True, lasts=6.0, wait=6.0, ling
 
 
 def leading(state: State = OWNER, *, settings: Settings = SETTINGS) -> ProgramView:
-    """p's program was told of everything; then the table became that of `state`."""
+    """p's program knows that it leads everything; then the table became that of `state`."""
     view = ProgramView(settings)
     view.look(OWNER, "p")
     assert [Acquired(ALL)] == view.settle(ALL, take=True)
@@ -45,7 +45,7 @@ def draining() -> ProgramView:
     return view
 
 
-# What it may act for
+# Partitions that it may act for
 
 
 def test_what_a_member_may_act_for_is_told_once_for_each_term() -> None:
@@ -102,7 +102,7 @@ def test_what_the_program_released_is_handed_over_and_led_no_more() -> None:
     view = draining()
     assert [1, 2] == view.release({1: 1001, 2: 1001})
     assert {0: 1001, 3: 1001} == view.leading
-    for released in ({1: 1001}, {0: 1000}, {0: 1002}, {7: 1001}):  # It does not have these.
+    for released in ({1: 1001}, {0: 1000}, {0: 1002}, {7: 1001}):  # The program does not have these.
         assert [] == view.release(released)
     view.look(folded(Handover(by="p", partition=0, term=1001), state=DRAINED), "p")
     assert [] == view.release({0: 1001}), "another owns it now"

@@ -1,4 +1,4 @@
-"""The format of the ledger: its exact bytes, and that whatever is not of this format is nothing to everybody alike."""
+"""The format of the ledger: its exact bytes, and that all readers skip anything that is not of this format."""
 
 import json
 from typing import get_args
@@ -102,7 +102,7 @@ WRITTEN: list[tuple[Record, bytes]] = [
         ),
     ),
 ]
-"""Every kind of record, and its bytes. A change here is a change that older members cannot read: see RECORD_VERSION."""
+"""Every kind of record, and its bytes. Older members cannot read a record that changes here: see RECORD_VERSION."""
 
 KINDS = [type(record).__name__ for record, _ in WRITTEN]
 
@@ -121,7 +121,7 @@ def test_every_kind_of_record_is_written_down_here() -> None:
 
 @pytest.mark.parametrize(("record", "payload"), WRITTEN, ids=KINDS)
 def test_the_bytes_of_a_record_never_change(record: Record, payload: bytes) -> None:
-    """They are one line of JSON that says first what it is."""
+    """A record is one line of JSON that starts with its kind."""
     assert payload == encode(record)
     assert record == decode(payload)
     assert b"\n" not in payload
@@ -136,7 +136,7 @@ def test_what_newer_releases_added_may_be_missing_in_the_records_of_older_ones()
     assert 0 == genesis.at
 
 
-# What is no record
+# Bytes that are not a record
 
 
 @pytest.mark.parametrize("payload", [payload for _, payload in WRITTEN], ids=KINDS)
@@ -262,7 +262,7 @@ def test_a_record_that_is_too_long_is_none() -> None:
 
 
 def test_a_snapshot_of_an_impossible_state_is_none() -> None:
-    """Whatever gets past here is hashed by those who start from it, so no number may be too large to hash."""
+    """Members that start from a snapshot hash everything in it, so no number may be too large to hash."""
     payload = WRITTEN[PLACE["Snapshot"]][1]
     state: dict[str, object] = json.loads(payload)["state"]
     odd_seat: list[object] = ["a", "a", "", 1, "", [1, 2**70], 1]
@@ -282,6 +282,6 @@ def test_the_largest_base_leaves_room_for_terms() -> None:
 
 
 def test_snapshots_are_told_apart_from_beats_by_their_first_bytes() -> None:
-    """Whoever looks for one in a long ledger decodes only what says so there."""
+    """A search for a snapshot in a long ledger decodes only records whose first bytes say that they are one."""
     snapshots = [payload for record, payload in WRITTEN if b'"snapshot"' in payload[:40]]
     assert [encode(record) for record, _ in WRITTEN if isinstance(record, Snapshot)] == snapshots

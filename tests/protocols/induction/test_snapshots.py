@@ -43,7 +43,7 @@ def written(state: State) -> Snapshot:
 
 
 def test_a_start_from_a_snapshot_has_the_state_of_a_reader_of_all_before() -> None:
-    """It goes on with the record at `upto`. A group without members can be kept, too."""
+    """The newcomer goes on with the record at `upto`. A group without members can be kept, too."""
     for state in (STATE, founded(join("a"), Leave(by="a"))):
         assert state == restore(written(state))
         assert state.at == written(state).upto
@@ -63,24 +63,24 @@ DAMAGES: dict[str, dict[str, Any]] = {
     "a beat too many": {"last_beats": [1, 2, 3]},
     "another beat": {"last_beats": [1, 3]},
     "another owner": {"owners": [1, 1, 0, 0]},
-    "nobody for somebody": {"owners": [-1, 1, 0, 0]},
-    "an owner that is no member": {"owners": [7, 1, 0, 0]},
+    "no owner in place of one": {"owners": [-1, 1, 0, 0]},
+    "an owner that is not a member": {"owners": [7, 1, 0, 0]},
     "an owner too few": {"owners": [0, 1, 0]},
-    "nobody too many": {"owners": [0, 1, 0, 0, -1]},
+    "an absent owner too many": {"owners": [0, 1, 0, 0, -1]},
     "another term": {"terms": [1001, 1003, 1001, 1002]},
     "another target": {"targets": [0, 0, 0, 0]},
     "another pin": {"pins": {"2": "x"}},
     "no drains": {"drains": {}},
     "another weight": {"weights": {"y": 3}},
     "another load": {"loads": {"0": 2.5}},
-    "nobody departed": {"departed": []},
+    "no departed member": {"departed": []},
     "another digest": {"digest": "0" * 16},
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_snapshot_that_contradicts_itself_is_refused(damage: dict[str, Any]) -> None:
-    """All parts have their damage but for the genesis and the seats, whose parts the digest covers as one."""
+    """Every part is damaged once, except in the genesis and the seats, whose parts the digest covers as one."""
     assert set(Image.__struct_fields__) - {"genesis"} == {part for each in DAMAGES.values() for part in each}
     fields = json.loads(encode(snapshot("z", STATE)))
     fields["state"].update(damage)
@@ -96,7 +96,7 @@ def test_a_snapshot_that_contradicts_itself_is_refused(damage: dict[str, Any]) -
 def test_a_snapshot_is_due_when_enough_was_read_since_the_last_and_members_take_turns() -> None:
     archive = Archive(100, at=50)  # A reader that starts from a snapshot counts from there.
     assert [False, True, False, False, True] == [archive.due(at, rank=0) for at in (149, 180, 181, 279, 280)]
-    # Members leave it to those who joined before them, for an interval each.
+    # Members leave it to those that joined before them, for one interval each.
     assert [(299, False), (300, True)] == [(at, Archive(100, at=0).due(at, rank=2)) for at in (299, 300)]
 
 
@@ -108,7 +108,7 @@ def test_a_snapshot_of_another_member_spares_ones_own_if_it_is_newer(looked: tup
     assert [False, True] == [archive.due(at, rank=0) for at in (due_from - 1, due_from)]
 
 
-# What may be dropped
+# Records that may be dropped
 
 
 def uptos(archive: Archive, *read: int) -> list[int | None]:

@@ -1,6 +1,7 @@
-"""Who is accused, by whom, and when. A lease is 10 s here, a stagger half a second.
+"""Accusations: which member accuses which, and when. A lease is 10 s here, a stagger half a second.
 
-A member has heard itself since 0 at most: it hears a Beat of its own each second, which takes a quarter to come back.
+A member has heard itself since 0 at the earliest: each second it hears a Beat of its own, which takes a quarter of a
+second to come back.
 """
 
 from math import inf
@@ -28,18 +29,18 @@ def hearing(*, since: float = 0.0, until: float) -> Suspicion:
 
 
 def accused(suspicion: Suspicion, now: float, **heard: float) -> list[str]:
-    """Whom `m` accuses at `now`. The keywords are the members in join order, and when they were last heard."""
+    """The members that `m` accuses at `now`. Keywords: the members in join order, and when they were last heard."""
     suspicion.lapse(now)
     return suspects(suspicion, heard, now)
 
 
 def suspects(suspicion: Suspicion, heard: dict[str, float], now: float) -> list[str]:
-    longest_silent_first = dict(sorted(heard.items(), key=lambda one: one[1]))  # As a tenure keeps them.
+    longest_silent_first = dict(sorted(heard.items(), key=lambda one: one[1]))  # The order that a tenure keeps.
     return suspicion.look(ME, heard, longest_silent_first, as_of=now, now=now, at_tip=True).accused
 
 
 def deadline(suspicion: Suspicion, heard: dict[str, float]) -> float:
-    """When `m` is to look, if it does not know enough to accuse now."""
+    """When `m` should look, if it does not know enough to accuse now."""
     return suspicion.look(ME, heard, heard, as_of=-inf, now=-inf, at_tip=False).again_at
 
 
@@ -68,7 +69,7 @@ def test_an_accusation_takes_a_whole_lease_of_hearing_oneself_and_of_silence(
 
 @pytest.mark.parametrize(("gap", "whom"), [(4.75, ["q"]), (5.0, [])])
 def test_half_a_lease_since_the_last_beat_came_back_starts_the_lease_anew(gap: float, whom: list[str]) -> None:
-    suspicion = hearing(until=8.0)  # The last was sent at 7.75.
+    suspicion = hearing(until=8.0)  # The last Beat was sent at 7.75.
     suspicion.lapse(8.0 + gap)
     suspicion.hear(8.0 + gap - 0.25, 8.0 + gap)
     assert whom == accused(suspicion, 15.0, m=15.0, q=0.0)
@@ -76,7 +77,7 @@ def test_half_a_lease_since_the_last_beat_came_back_starts_the_lease_anew(gap: f
 
 def test_beats_of_mine_that_come_back_out_of_order_do_not_make_me_deaf() -> None:
     suspicion = hearing(until=9.0)
-    suspicion.hear(3.0, 9.0)  # An old one that was appended twice.
+    suspicion.hear(3.0, 9.0)  # An old Beat that was appended twice.
     assert ["q"] == accused(suspicion, 13.5, m=9.0, q=-100.0)
 
 
@@ -93,7 +94,7 @@ def test_a_member_hears_itself_at_every_round_trip_that_leaves_time_for_a_beat_i
 def test_one_whose_last_beat_was_sent_a_lease_ago_does_not_hear_itself_however_late_it_came_back() -> None:
     suspicion = hearing(until=8.0)
     suspicion.hear(8.0, 12.0)
-    suspicion.lapse(16.75)  # Half a lease since it came back is over at 17.
+    suspicion.lapse(16.75)  # Half a lease after it came back ends at 17.
     assert ["q"] == accused(suspicion, 16.75, m=16.0, q=0.0)
     suspicion.hear(8.5, 16.75)
     suspicion.lapse(18.5)
@@ -104,7 +105,7 @@ def test_one_whose_last_beat_was_sent_a_lease_ago_does_not_hear_itself_however_l
 
 
 def powerless_from(round_trip: float, *, until: float = 300.0, stops_at: float = inf) -> float:
-    """When a member that beats each second and a bit is first powerless; `inf` if not by `until`."""
+    """When a member that beats slightly less than once a second is first powerless; `inf` if not by `until`."""
     suspicion, now, back = Suspicion(SETTINGS), 0.0, 0.0
     while now < until:
         now += 0.25
@@ -148,7 +149,7 @@ def test_a_member_is_powerless_no_more_once_it_has_heard_itself_for_a_lease() ->
     assert not suspicion.is_powerless(110.0)
 
 
-# Whom
+# The accused
 
 
 def test_all_that_are_silent_are_accused_at_once_but_never_oneself() -> None:
@@ -159,7 +160,7 @@ def test_all_that_are_silent_are_accused_at_once_but_never_oneself() -> None:
     assert ["q"] == accused(suspicion, 21.0, m=21.0, p=10.0, q=11.0), "the silence of one delays no other accusation"
 
 
-# When
+# The time of an accusation
 
 
 @pytest.mark.parametrize(
@@ -225,7 +226,7 @@ def test_the_deadline_is_the_repetition_of_an_accusation_or_the_next_silence_or_
     assert 30.5 == deadline(suspicion, heard)
 
 
-# Old news
+# Old data
 
 
 def test_a_look_that_is_due_and_knows_too_little_asks_for_newer_news_once() -> None:

@@ -1,7 +1,7 @@
-"""May it act? What is counted from when, for each of the three conditions.
+"""May a member act? For each of the three conditions: what counts, and from which moment.
 
 The rules are in `rules/tenure.txt`, each with what a member reads and what it may act for then: `--rewrite` writes the
-answers again. A lease is 10 s and a wait 12. `p` starts at 0, so what it owes on everything has passed at 12.
+answers again. A lease is 10 s and a wait 12 s. `p` starts at 0, so the wait that it owes on everything is over at 12.
 """
 
 import re
@@ -20,7 +20,7 @@ LEASE, WAIT, HOLD = 10.0, 12.0, 20.0
 
 
 class Reader:
-    """Member p, as far as it acts: reads one record after the other and says for what it may act."""
+    """The tenure of member p: reads one record after another, and says what p may act for."""
 
     def __init__(self, start: float = 0.0, *words: str, exclusive: bool = True) -> None:
         self.state = founded()
@@ -69,7 +69,7 @@ class Reader:
 
 
 def owner(*, exclusive: bool = True) -> Reader:
-    """p owns everything under term 1001 and heard a Beat of its own that it sent at 100."""
+    """p owns everything under term 1001 and heard its own Beat that it sent at 100."""
     return Reader(exclusive=exclusive).read(90.0, "p:join").read(100.5, "p:beat(sent_at=100)")
 
 

@@ -1,4 +1,4 @@
-"""Every sign that a ledger lost records or that two members read it differently, and what is no sign."""
+"""Every sign that a ledger lost records or that two members read it differently, and events that are not signs."""
 
 import pytest
 
@@ -13,7 +13,7 @@ ME = {"m": None}
 
 
 class Reader:
-    """Reads as a member does, and keeps the first sign."""
+    """Reads like a member, and keeps the first sign."""
 
     def __init__(self, state: State | None = None) -> None:
         self.state = founded() if state is None else state
@@ -38,13 +38,13 @@ class Reader:
 
     @property
     def sign(self) -> str:
-        """What was found, in the error's words; that there is a doubt; or nothing."""
+        """The finding: the error's words, a doubt, or nothing."""
         doubts = self.trust.doubts()
         return self.error.found if self.error is not None else "a doubt" if doubts else ""
 
 
 def told(by: str, at: int) -> Beat:
-    """A Beat of one that had read up to `at`, and has another state there."""
+    """A Beat whose writer had read up to `at`, and has another state there."""
     return Beat(by=by, sent_at=0.0, at=at, digest="0123456789abcdef")
 
 
@@ -69,7 +69,7 @@ NO_SIGN: dict[str, Reader] = {
     "a member that agrees": Reader(MB).read(beat("b", MB), beat("m", MB), beat("b", MB)),
     # The writer of a Beat had read less than its reader now.
     "a digest of an earlier place": Reader(MB).read(join("c"), beat("b", MB)),
-    # A reader that started from a snapshot cannot know what was before it, nor a Beat what stands in a gap.
+    # A reader that started from a snapshot has no digest for an earlier place, and none for a place in a gap.
     "a place before the start": Reader(MB).read(*[told("b", MB.at - 1)] * 2),
     "a place in a gap": Reader(MB).read_at(9, None).read(*[told("b", 7)] * 2),
     "a snapshot that agrees": Reader(MB).read(snapshot("b", MB)),
@@ -95,9 +95,9 @@ DOUBTS: dict[str, Reader] = {
     "half of the members": group("mbcd").read(*[told("b", 5)] * 2),
     "one who repeats itself": group("mbc").read(*[told("b", 4)] * 3),
     "a member that agrees again": Reader(MBC).read(*[told("b", 4)] * 2, beat("b", MBC), *[told("c", 4)] * 2),
-    # One line may be forged in a member's name, also in a group of two.
+    # One line may be forged in a member's name, even in a group of two.
     "an odd digest that the next takes back": Reader(MB).read(*(told("b", 3), beat("b", MB)) * 9),
-    # On a ledger that lost records, two may each have read that the other is gone, and lead side by side.
+    # On a ledger that lost records, two members may each have read that the other is gone, and both lead.
     "a stranger that beats, who may be a member by its own table": group("m").read(*[told("b", 2)] * 2),
     "one other snapshot": Reader(MB).read(OTHER),
 }
@@ -172,7 +172,7 @@ def test_members_with_other_tables_than_most_stop(reader: Reader, found: str) ->
 
 
 def test_a_beat_that_cannot_be_of_the_same_writer_takes_it_back() -> None:
-    """One line may be forged in a member's name, but the member goes on to beat."""
+    """One line may be forged in a member's name, but the real member keeps beating."""
     reader = group("mab")
     start = reader.state
     assert "" == group("a").read(beat("a", founded(join("a")))).sign
@@ -191,7 +191,7 @@ def test_a_member_that_departed_has_no_say() -> None:
 def test_own_records_are_remembered_up_to_a_bound_and_what_is_forgotten_is_no_sign() -> None:
     reader = Reader().read(join("b"), join("m"), *(beat("m") for _ in range(OWN_MAX)))
     assert "" == reader.acknowledged(2).sign
-    assert "" == reader.acknowledged(1).sign  # It stood before all that are remembered, so it cannot be told.
+    assert "" == reader.acknowledged(1).sign  # It stood before all remembered records, so it cannot be checked.
     assert OWN_MAX == len(reader.trust._own)
 
 

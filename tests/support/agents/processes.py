@@ -1,4 +1,4 @@
-"""Agents as real processes, which tests kill and drain, and which see the deaths of members on their host."""
+"""Agents as real processes, which tests kill and drain, and which notice the deaths of members on their host."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ __all__ = ["PARTITIONS", "AgentProcess", "agents", "leader_of"]
 PARTITIONS = 8
 
 LEASE = 5.0
-"""Seconds. A busy machine may give an agent no core for as long as a shorter lease lasts, and it is lost by that."""
+"""Seconds. A busy machine may leave an agent without a core for the length of a shorter lease, which is then lost."""
 
 SERVE = "from neli_router.commands.cli import main; main()"
 
@@ -30,8 +30,8 @@ SERVE = "from neli_router.commands.cli import main; main()"
 class AgentProcess(Closing):
     """`neli agent`, in a process group of its own, below a leash. `options` are its configuration.
 
-    It is a member when it was made, unless it is to be `begun` later. `prefix` stands before its command, which it must
-    become by `exec`.
+    It is a member once created, unless it is to be `begun` later. `prefix` goes before its command, which the prefix
+    must become by `exec`.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class AgentProcess(Closing):
     ) -> None:
         self.name, self.socket, self.log = name, folder / f"{name}.sock", folder / f"{name}.log"
         self.environment = {"NELI_AGENT": str(self.socket)}
-        """The variables of the members that it watches."""
+        """The environment variables of the members that it watches."""
         chosen = {
             "ledger": f"sqlite://{folder}/ledger.db",
             "lease": LEASE,
@@ -50,7 +50,7 @@ class AgentProcess(Closing):
             "socket": self.socket,
         }
         words = [word for option, value in chosen.items() for word in _words(option, value)]
-        # The prefix comes first, as it may be a program that the leash does not survive.
+        # The prefix comes first, because the leash may not survive that program.
         self._command = [*prefix, *leashed([sys.executable, "-P", "-c", SERVE, "agent", *words, *flags])]
         self._process: subprocess.Popen[bytes] | None = None
         if begun:
@@ -73,11 +73,11 @@ class AgentProcess(Closing):
         try:
             self.await_member()
         except BaseException:
-            self.close()  # Else it would live on after the test, and the tests after it would have one core less.
+            self.close()  # Otherwise it would outlive the test and cost later tests a core.
             raise
 
     def begin(self) -> None:
-        """Start it, and do not wait."""
+        """Start it, without waiting."""
         assert threading.current_thread() is threading.main_thread(), "it would end with its thread"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("NELI_")}
         with self.log.open("ab") as out:
@@ -95,17 +95,17 @@ class AgentProcess(Closing):
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended; a stopped process runs."""
+        """Whether it has not ended; a stopped process counts as running."""
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """As if the host had lost its power. One that is gone is fine."""
+        """End it as if the host had lost its power. Does nothing if it is already gone."""
         if self._process is not None and self.is_running:
             self.signal(signal.SIGKILL)
             self._process.wait()
 
     def stop(self) -> None:
-        """Let it stand still."""
+        """Stop it, so that it stands still."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -139,7 +139,7 @@ def _words(option: str, value: object) -> list[str]:
 
 @contextmanager
 def agents(folder: Path, *names: str, lease: float = LEASE, drain_timeout: float = 5.0) -> Iterator[list[AgentProcess]]:
-    """So many of them, when each partition is led by the member that is to lead it."""
+    """That many agents, once each partition is led by the member that should lead it."""
     with ExitStack() as stack:
         all_of_them = [
             stack.enter_context(AgentProcess(name, folder, lease=lease, drain_timeout=drain_timeout)) for name in names
@@ -149,7 +149,7 @@ def agents(folder: Path, *names: str, lease: float = LEASE, drain_timeout: float
 
 
 def leader_of(role: int, group: list[AgentProcess]) -> AgentProcess:
-    """The one that leads `role` now."""
+    """The agent that leads `role` now."""
 
     def leads(agent: AgentProcess) -> bool:
         with agent.client() as client:
@@ -158,7 +158,7 @@ def leader_of(role: int, group: list[AgentProcess]) -> AgentProcess:
     found: list[AgentProcess] = []
 
     def is_led() -> bool:
-        found.extend(filter(leads, group))  # Asked twice, the role may be on its way to another one.
+        found.extend(filter(leads, group))  # Between two checks, the role may move to another agent.
         return bool(found)
 
     until(is_led, f"a leader of role {role}")
@@ -166,7 +166,7 @@ def leader_of(role: int, group: list[AgentProcess]) -> AgentProcess:
 
 
 def _is_settled(group: list[AgentProcess]) -> bool:
-    """Whether by what each has read all have their share, and each partition is led."""
+    """Whether, by what each agent has read, all have their share, and each partition is led."""
     led: set[int] = set()
     for agent in group:
         with agent.client() as client:

@@ -42,12 +42,12 @@ __all__ = [
 
 LEASE = 0.4
 STEADY = 5.0
-"""A lease for tests that expect an exact course: one of 0.4 s is lost now and then while other tests take all cores."""
+"""A lease for tests that expect an exact sequence: a lease of 0.4 s is sometimes lost when tests take all cores."""
 DRAIN = 20.0
-"""Seconds that a successor waits for a program: for longer than one works that outlasts a lease of STEADY."""
+"""Seconds that a successor waits for a program: longer than the work of a program that outlasts a STEADY lease."""
 
 PARTITIONS = 8
-TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it opens nothing.
+TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it gives access to nothing.
 
 Answer = TypeVar("Answer")
 Block = TypeVar("Block", bound=BaseLeadingBlock)
@@ -60,13 +60,13 @@ def configured(folder: Path, name: str = "a", **options: Any) -> Config:
 
 
 def over_unix(path: str | None, **options: Any) -> httpx.Client:
-    """A client of the agent at `path`. Loading certificates would take longer than most requests, so it has none."""
+    """A client of the agent at `path`, without certificates: loading them would take longer than most requests."""
     transport = httpx.HTTPTransport(uds=path, verify=False)
     return httpx.Client(transport=transport, base_url="http://agent", timeout=PATIENCE, **options)
 
 
 def rest(client: socket.socket) -> bytes:
-    """All that comes until the connection ends, in either way."""
+    """Everything that arrives until the connection ends, no matter how."""
     found = b""
     with suppress(ConnectionError):
         while more := client.recv(65536):
@@ -75,7 +75,7 @@ def rest(client: socket.socket) -> bytes:
 
 
 class Events:
-    """A stream of events, read as it comes."""
+    """A stream of events, read as it arrives."""
 
     def __init__(self, answer: httpx.Response) -> None:
         assert answer.status_code == 200, answer.read()
@@ -91,7 +91,7 @@ class Events:
         return "", {}
 
     def next_called(self, *names: str) -> dict[str, Any]:
-        """The next one of these names; others are passed over."""
+        """The next event with one of these names; others are skipped."""
         while True:
             name, view = self.next()
             assert name, f"the stream ended, and none of {names} came"
@@ -115,7 +115,7 @@ class Running:
         assert self._ready.wait(PATIENCE)
 
     def stop(self) -> None:
-        """Ask it to, as SIGTERM does. It ends when it is done."""
+        """Ask it to stop, like SIGTERM. It ends when it is done."""
         with suppress(RuntimeError):  # It has ended, and its loop with it.
             self.loop.call_soon_threadsafe(self.agent.stop)
 
@@ -140,11 +140,11 @@ class Running:
         return host, int(port)
 
     def client(self, **options: Any) -> httpx.Client:
-        """One that comes over the Unix socket."""
+        """A client that connects over the Unix socket."""
         return over_unix(self.options.socket, **options)
 
     def stranger(self, **options: Any) -> httpx.Client:
-        """One that comes over TCP."""
+        """A client that connects over TCP."""
         transport = httpx.HTTPTransport(verify=False)
         return httpx.Client(transport=transport, base_url=self.address, timeout=PATIENCE, **options)
 
@@ -174,7 +174,7 @@ class Running:
             serving = asyncio.create_task(self.agent.serve())
             started = asyncio.create_task(self.agent.started.wait())
             await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
-            if not serving.done():  # Else its error comes first, or a test would begin with an agent that has ended.
+            if not serving.done():  # If it has ended, no test may begin: its error is raised.
                 self._ready.set()
             started.cancel()
             await serving
@@ -199,13 +199,13 @@ def running(config: Config, options: AgentOptions, *, reload: Reload | None = No
     finally:
         if one.error is None:
             one.stop()
-            one.stop()  # Not to wait for what a failed test has left open.
+            one.stop()  # Do not wait for anything that a failed test has left open.
         one.join()
 
 
 @contextmanager
 def paired(folder: Path, **options: Any) -> Iterator[tuple[Running, Member]]:
-    """The agent of a drained member "a", which leads nothing, and a member "b" that leads all and can give it away."""
+    """The agent of a drained member "a", which leads nothing, and a member "b" that leads all and can hand it over."""
     config, its = (configured(folder, name, **{"lease": STEADY, **options}) for name in ("a", "b"))
     with Member(its) as other:
         until(lambda: PARTITIONS == len(other.led), "the lead of all partitions")
@@ -216,7 +216,7 @@ def paired(folder: Path, **options: Any) -> Iterator[tuple[Running, Member]]:
 
 
 def over_once_told(block: Block) -> Block:
-    """The time-out of `block` is over as soon as it has heard why it waits. A short one could be over before that, on a
+    """The timeout of `block` ends as soon as it knows why it waits. A fixed short timeout could end before that on a
     busy machine, and the error would not say why."""
     hours = count(1)
     block.hold.clock = lambda: host_clock() + (3600.0 * next(hours) if block.hold.why else 0.0)

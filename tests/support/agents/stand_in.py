@@ -1,9 +1,9 @@
-"""A stand-in for the agent: the wire, spoken by a real HTTP server on a real socket, with answers that a test sets.
+"""A stand-in for the agent: a real HTTP server on a real socket speaks the wire protocol, with answers set by a test.
 
     test --says--> StandIn --HTTP--> Client
 
-The real agent answers what its group is like, so no test could make it hang, break off or contradict itself at a moment
-of its choice. How the two talk to each other when all is well is tested with the real one.
+The real agent answers from its group's state, so a test could not make it hang, break off or contradict itself at a
+chosen moment. Normal conversations between client and agent are tested with the real agent.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ RENEWED_EVERY = 0.5
 
 
 class StandIn:
-    """Two partitions: `alpha` owns number 0, no member owns number 1. All attributes are the test's to set."""
+    """Two partitions: `alpha` owns number 0, no member owns number 1. A test may set all attributes."""
 
     def __init__(self) -> None:
         self.requests: list[str] = []
@@ -62,9 +62,9 @@ class StandIn:
         self.balance = (1.5, 1.02, 0.5)
         self.lease = LeaseView(0, False, "alpha", why="beta leads it")
         self.lease_ends: float | None = None
-        """On `time.monotonic`: then the rest of the lease grows shorter, as that of a real one does."""
+        """On `time.monotonic`: with it, the rest of the lease shrinks, like that of a real lease."""
         self.late = 0.0
-        """Seconds that an answer about the lease takes."""
+        """How many seconds an answer about the lease takes."""
         self.share = ShareView("alpha", why="beta leads them")
         self.history = [FOUNDED]
         self.token = ""
@@ -72,21 +72,21 @@ class StandIn:
         self.body: bytes | None = None
         self.hangs = False
         self.age = 0.1
-        """Of what it tells of the group."""
+        """The age of its news about the group."""
         self.held = 0
-        """Streams of leadership that are open."""
+        """The number of open leadership streams."""
         self._streams: list[asyncio.Queue[tuple[str, msgspec.Struct] | None]] = []
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def leads(self, *, term: int = 7, remaining: float = 30.0, drain_timeout: float = 10.0) -> None:
-        """From now on the stand-in's member leads, and says so to all that wait."""
+        """From now on the stand-in's member leads; all that wait are notified."""
         self.lease = LeaseView(0, True, "alpha", term, remaining, drain_timeout)
-        self.lease_ends = None  # Only now: a question in between would find the last term with a new end.
+        self.lease_ends = None  # Only now: a request in between would see the last term with a new end.
         self.say("acquired", self.lease)
 
     @contextmanager
     def renewing(self) -> Iterator[None]:
-        """Inside, the lease is renewed again and again, as a real agent does it."""
+        """Inside, the lease is renewed again and again, like with a real agent."""
         done = threading.Event()
 
         def renew() -> None:
@@ -107,7 +107,7 @@ class StandIn:
         self._put(said)
 
     def hang_up(self) -> None:
-        """Break every stream off, without a word."""
+        """Break off every stream, without a message."""
         self._put(None)
 
     def _put(self, said: tuple[str, msgspec.Struct] | None) -> None:
@@ -177,7 +177,7 @@ class StandIn:
         self.held += 1
         try:
             yield b":\n\n"
-            # Only now: news that came before this stream was known to `_put` must be in its first event.
+            # Only now: news from before `_put` knew this stream must be in its first event.
             said: tuple[str, msgspec.Struct] | None = first()
             while said is not None:
                 yield b"event: %b\ndata: %b\n\n" % (said[0].encode(), msgspec.json.encode(said[1]))
@@ -202,7 +202,7 @@ def standing_in(path: Path | None = None) -> Iterator[tuple[StandIn, str]]:
             ws="none",
             lifespan="off",
             loop="asyncio",
-            timeout_graceful_shutdown=int(PATIENCE),  # One that is cut short leaves sockets open.
+            timeout_graceful_shutdown=int(PATIENCE),  # A shutdown that is cut short leaves sockets open.
             **where,
         )
     )
@@ -215,8 +215,8 @@ def standing_in(path: Path | None = None) -> Iterator[tuple[StandIn, str]]:
     thread.start()
     until(lambda: server.started)
     patience = leading.CONFIRM_MAX
-    # A real agent renews, and each renewal asks again. This one renews when the test says so, and an answer that comes
-    # late, on a busy machine, would leave the lease unconfirmed for ever.
+    # A real agent renews, and each renewal asks again. The stand-in renews when the test says so, and a late answer on
+    # a busy machine would leave the lease unconfirmed forever.
     leading.CONFIRM_MAX = PATIENCE
     try:
         if path is not None:
@@ -231,7 +231,7 @@ def standing_in(path: Path | None = None) -> Iterator[tuple[StandIn, str]]:
         while thread.is_alive() and monotonic() < give_up_at:
             agent.hangs = False
             with suppress(RuntimeError):  # Its loop has just ended.
-                agent.hang_up()  # Again and again: a client may come back before the server has stopped to listen.
+                agent.hang_up()  # Repeatedly: a client may come back before the server stops listening.
             thread.join(0.05)
 
 
@@ -253,7 +253,7 @@ def whenever(ready: Callable[[], object], then: Callable[[], object]) -> Iterato
 
 _ALPHA = MemberView("alpha", "http://alpha:1", "", 100, "i1", 1, 0.0, 2.5, 0, False, 3, witness="agent")
 FOUNDED = EventView(1, 60.0, "join", "alpha", "alpha", [MovedView(None, "alpha", 100, [*range(100)])], last=1)
-"""The oldest event of the stand-in's group, which each stream of events begins with, as if it came by both ways."""
+"""The oldest event of the stand-in's group. Each stream of events begins with it, as if it came both ways."""
 
 _MOVED = MoveView(10, 0.0, [0], "alpha", "beta", "drain", "alpha")
 _TABLE = TableView("memory://x", 16, [PartitionView(0, 4, 0), PartitionView(None, 0, None)], 9, 0.1)

@@ -1,11 +1,11 @@
-"""Strangers at an agent's port: each attack is one coroutine that goes on until it is cancelled.
+"""Strangers at an agent's port: each attack is one coroutine that runs until it is cancelled.
 
-    pipelining       a megabyte of small requests at once, on each of many connections
-    flooding         question after question, on each of many connections
+    pipelining       a megabyte of small requests in one go, on each of many connections
+    flooding         request after request, on each of many connections
     idling           as many connections as there can be, without a byte
-    reading_slowly   much is asked for, and nothing is read; streams, too
+    reading_slowly   much is requested, and nothing is read; streams, too
     writing_slowly   heads that are nearly too long, and never end
-    closing_early    a question, and the connection is reset before its answer
+    closing_early    a request, and the connection is reset before its answer
 
 None of them has the token. The tests run them for a moment, and the benchmark `attack` for a minute each.
 """
@@ -84,7 +84,7 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
     "writing_slowly": (writing_slowly, 400),
     "closing_early": (closing_early, 100),
 }
-"""Name -> what each stranger does again and again, and how many of them there are in the benchmark."""
+"""Name -> what each stranger does again and again, and how many of them the benchmark runs."""
 
 
 async def attack(name: str, host: str, port: int, *, strangers: int | None = None) -> None:
@@ -100,8 +100,8 @@ async def _again_and_again(one: Attack, host: str, port: int) -> None:
         await asyncio.sleep(PAUSE)
 
 
-class _connected:  # noqa: N801 - it is used as a function is.
-    """A connection, which is reset at the end whatever waits in it."""
+class _connected:  # noqa: N801 - it is used like a function.
+    """A connection that is reset at the end, no matter what is still queued in it."""
 
     def __init__(self, host: str, port: int) -> None:
         self._place = host, port

@@ -1,12 +1,12 @@
-"""Chaos: misfortunes of a group of processes, drawn from a seed.
+"""Chaos: faults for a group of processes, drawn from a seed.
 
-    every half second or so, to a random process that runs
+    every half second or so, to a random running process
        kill    kill -9; a while later a new process starts under its name, and must not take it for alive
-       stop    stands still, for less than a lease or for several, then goes on
-       double  stands still, while a new process starts that shall replace it; then it goes on, and there are two
+       stop    stands still, for less than a lease or for several, then continues
+       double  stands still, while a new process starts to replace it; then it continues, and there are two
 
-At most `OUT_MAX` names are out of action at a time. The seed fixes what is drawn; the outcome depends on the
-machine, too, so a seed that failed is a good place to look, and no promise.
+At most `OUT_MAX` names are out of action at a time. The seed fixes what is drawn, but the outcome also depends on the
+machine: a failing seed is a good place to look, but it may not fail again.
 """
 
 import heapq
@@ -23,35 +23,35 @@ from neli_router.status.referee import Verdict
 __all__ = ["Chaos"]
 
 OUT_MAX = 2
-"""Of five: others must be there to take over, or nothing would ever be taken over."""
+"""Out of five: others must remain, or nothing would ever be taken over."""
 
 LATE_MAX = 180.0
-"""Seconds by which chaos may last longer, until there was something to see: on a busy machine little happens."""
+"""Seconds by which chaos may be extended until there was something to see: on a busy machine, little happens."""
 
 ASK_EVERY = 2.0
-"""Seconds between two questions whether there was. Each judges all notes."""
+"""Seconds between two checks whether there was something to see. Each check judges all notes."""
 
 LOOK_EVERY = 0.01
-"""Between two looks at notes, and at what is due."""
+"""Seconds between two looks at the notes, and at what is due."""
 
 
 class Chaos:
-    """Turns a group upside down for some seconds, and then lets it come to rest."""
+    """Turns a group upside down for some seconds, and then lets it settle."""
 
     def __init__(self, group: ProcessGroup, names: list[str], *, lease: float, seed: int) -> None:
         self.kills = self.doubles = 0
         self.stops: list[float] = []
-        """How long each stop lasted."""
+        """The duration of each stop."""
         self._group, self._names, self._lease = group, names, lease
         self._rng = random.Random(seed)
         self._present: dict[str, MemberProcess] = {}
         self._out: set[str] = set()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()  # Two things due at one time are done in the order they were drawn.
+        self._order = count()  # Things due at the same time are done in the order they were drawn.
 
     def run(self, seconds: float, seen: Callable[[Verdict], object]) -> None:
-        """Start the group, let things happen for `seconds`, and on until the verdict has `seen` something; then let it
-        settle and leave, which must succeed."""
+        """Start the group, and let things happen for `seconds`, or longer until the verdict has `seen` something. Then
+        let it settle and leave, which must succeed."""
         self._present = {name: self._group.start(name) for name in self._names}
         self._group.settle()
         end = host_clock() + seconds
@@ -63,13 +63,13 @@ class Chaos:
             if end >= give_up_at or seen(self._group.verdict()):
                 break
             end = min(host_clock() + ASK_EVERY, give_up_at)
-        while self._out:  # What is stopped goes on, and what was killed comes back.
+        while self._out:  # Stopped processes continue, and killed ones come back.
             self._look(strikes=False)
         self._group.settle()
         self._group.leave()
 
     def _strike(self) -> None:
-        """One misfortune, and when the next one comes."""
+        """Cause one fault, and decide when the next one comes."""
         self._later(self._rng.expovariate(1 / (2 * self._lease)), self._strike)
         if len(self._out) >= OUT_MAX:
             return
@@ -78,7 +78,7 @@ class Chaos:
         length = self._lease * self._rng.uniform(0.2, 4)
         kind = self._rng.choices(["kill", "stop", "double"], [5, 4, 1])[0]
         if kind == "double" and not self._present[name].life.held:
-            kind = "stop"  # One that was never a member may join after the newer process, and then it is the newer.
+            kind = "stop"  # If it never was a member, it may join after the newer process, and is then the newer.
         match kind:
             case "kill":
                 self.kills += 1
@@ -104,7 +104,7 @@ class Chaos:
         self._out.discard(name)
 
     def _let_two_live(self, name: str, older: MemberProcess) -> None:
-        """The older one ends by itself: when the newer joins, or now if it has."""
+        """The older process ends on its own: when the newer one joins, or now if it has joined already."""
         older.resume()
         label = older.life.label
         self._group.wait_until(lambda: not older.is_running, f"{label} was to end, being replaced")
@@ -115,7 +115,7 @@ class Chaos:
         heapq.heappush(self._due, (host_clock() + seconds, next(self._order), act))
 
     def _look(self, *, strikes: bool = True) -> None:
-        """Do what is due, and read what was noted."""
+        """Do what is due, and read the new notes."""
         while self._due and self._due[0][0] <= host_clock():
             _, _, act = heapq.heappop(self._due)
             if strikes or act != self._strike:

@@ -1,8 +1,8 @@
-"""Python programs that are forked from one process that has imported everything: they start in milliseconds.
+"""Python programs forked from one process that has already imported everything: they start in milliseconds.
 
     test --code, folder, variables--> fork server --fork--> the program, with pipes of its own
 
-A program is a real process, as `python -c CODE ARGUMENT ...` would be. It must not rely on a fresh interpreter.
+A program is a real process, like `python -c CODE ARGUMENT ...`. It must not rely on a fresh interpreter.
 """
 
 import multiprocessing
@@ -36,24 +36,24 @@ _SERVER.set_forkserver_preload(
 
 
 def without_neli() -> dict[str, str]:
-    """The variables of this process without those that configure NELI Router."""
+    """The environment of this process, without the variables that configure NELI Router."""
     return {name: value for name, value in os.environ.items() if not name.startswith("NELI_")}
 
 
 def state_of(pid: int) -> str:
-    """The state of its first thread, as the kernel shows it: R, S, T, t, Z ..., or X for a process that has gone."""
+    """The state of its first thread, as the kernel shows it: R, S, T, t, Z ..., or X for a process that is gone."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[0]
     return "X"
 
 
 def lives(pid: int) -> bool:
-    """A zombie does not: what would reap it may be the init of a container, which does not."""
+    """Whether the process is alive. A zombie is not: its reaper may be a container's init, which never reaps it."""
     return state_of(pid) not in "ZX"
 
 
 class Program:
-    """Like `subprocess.Popen`: a process with text pipes, or with its standard error in the file `log`."""
+    """Like `subprocess.Popen`: a process with text pipes, or with its standard error written to the file `log`."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Program:
         ours = [pipes[0][1], pipes[1][0], pipes[2][0]]
         order = (theirs, str(folder), dict(environment or os.environ), str(log or ""), own_group, code, arguments)
         self._process = _SERVER.Process(target=_be, args=order, daemon=True)
-        with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):  # For what the server is to preload.
+        with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):  # For what the server preloads.
             forkserver.ensure_running()
         self._process.start()
         self.stdin, self.stdout, self.stderr = (
@@ -87,14 +87,14 @@ class Program:
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises TimeoutError if it has not ended by then."""
+        """Wait for its end. Raises TimeoutError if it has not ended by then."""
         self._process.join(timeout)
         if (code := self._process.exitcode) is None:
             raise TimeoutError(f"process {self.pid} goes on")
         return code
 
     def communicate(self, said: str = "") -> tuple[str, str]:
-        """Say this, and return all of its output and of its errors when it has ended."""
+        """Send this text, and return all of its output and errors once it has ended."""
         if not self.stdin.closed:
             self.stdin.write(said)
             self.stdin.close()

@@ -1,8 +1,8 @@
-"""A copy of a ledger, made while it is written: members trim theirs, so all of it is had only by reading along.
+"""A copy of a ledger, made while it is written: members trim theirs, so only reading along yields all of it.
 
-    ledger --a thread of this process, which is no member--> entries --history_of--> what the protocol makes of them
+    ledger --a thread of this process, not a member--> entries --history_of--> what the protocol makes of them
 
-While the ledger cannot be read, the copy waits, and reads on when it is back.
+While the ledger cannot be read, the copy waits, and continues when it is back.
 """
 
 import threading
@@ -17,16 +17,16 @@ from neli_router.errors import LedgerUnavailable
 __all__ = ["LedgerCopy"]
 
 LOOK_EVERY = 0.5
-"""The longest wait for a record, and so for the end."""
+"""The longest wait for a record, and therefore for the end."""
 
 END_MAX = 180.0
-"""Seconds that the opening and `close` wait for a ledger which cannot be read."""
+"""Seconds that opening and `close` wait for a ledger that cannot be read."""
 
 RETRY_EVERY = 0.05
 
 
 class LedgerCopy(Closing):
-    """Keeps all that is written into the ledger at `address` until `close`, which raises what reading met."""
+    """Keeps all that is written to the ledger at `address` until `close`, which raises any error met while reading."""
 
     def __init__(self, address: str) -> None:
         self._ledger = _opened(address)
@@ -39,11 +39,11 @@ class LedgerCopy(Closing):
 
     @property
     def entries(self) -> Sequence[Entry]:
-        """All that was read so far."""
+        """Everything that was read so far."""
         return tuple(self._entries)
 
     def close(self) -> Sequence[Entry]:
-        """Read to the end, and stop; returns all that was read. Twice is fine."""
+        """Read to the end, stop, and return everything that was read. May be called more than once."""
         self._give_up_at = time.monotonic() + END_MAX
         self._over = True
         self._ledger.wake()
@@ -71,7 +71,7 @@ class LedgerCopy(Closing):
             time.sleep(RETRY_EVERY)
 
     def _tip(self) -> int | None:
-        """The end of the ledger, if it can be told now."""
+        """The end of the ledger, if it can be read now."""
         try:
             return self._ledger.tip()
         except LedgerUnavailable:

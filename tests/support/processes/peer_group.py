@@ -4,7 +4,7 @@
     m2 --127.0.0.1:41002--+-- datagrams, sealed with one key      folder/m2/state    what m2 must remember
     m3 --127.0.0.1:41003--'
 
-A process that starts again under its name has the folder of the one before it, as a host has its disk.
+A process that is restarted under its name has its predecessor's folder, just as a host keeps its disk.
 """
 
 import os
@@ -20,7 +20,7 @@ __all__ = ["PeerProcesses", "loopback_places"]
 
 
 class PeerProcesses(ProcessGroup):
-    """`places` is name -> HOST:PORT, and is the list of peers. `options` are the members' configuration."""
+    """`places` maps names to HOST:PORT, and is the list of peers. `options` are the members' configuration."""
 
     def __init__(
         self, folder: Path, places: Mapping[str, str], *, partitions: int, pause: float, **options: Any
@@ -42,5 +42,5 @@ class PeerProcesses(ProcessGroup):
 
 
 def loopback_places(names: Sequence[str]) -> dict[str, str]:
-    """An address on this host for each name, which nobody else uses."""
+    """An address on this host for each name, used by no other process."""
     return {name: f"127.0.0.1:{port}" for name, port in zip(names, free_udp_ports(len(names)), strict=True)}

@@ -1,7 +1,7 @@
-"""A real installation of Airflow for tests: its own home, database, ports and secrets, on loopback, gone at the end.
+"""A real Airflow installation for tests: its own home, database, ports and secrets, on loopback, removed at the end.
 
     Airflow.started(dags) --db migrate--> airflow.db
-        api-server      the page, the public API, and the one that tasks speak to     \\
+        api-server      the page, the public API, and the API that tasks use          \\
         scheduler       with a LocalExecutor: starts tasks                             | each a process with a session
         dag-processor   reads dags/                                                    | of its own
         triggerer       what deferred tasks wait for                                  /
@@ -10,13 +10,13 @@
         run = airflow.api.trigger("nightly")
         airflow.api.await_run("nightly", run)
 
-Several that start together, as those of two hosts do, are `Airflow.all_started([environment, ...])`.
+`Airflow.all_started([environment, ...])` starts several together, like those of two hosts.
 
-The four are started by themselves, and not by `airflow standalone`, which leaves its children behind. All that they
-start is in their sessions, but for what starts a session of its own, as Spark jobs do. That has the home in its
-environment. So by the one or the other, all is found and ended.
+The four are started separately, not by `airflow standalone`, which leaves its children behind. Everything that they
+start is in their sessions, except for processes with a session of their own, such as Spark jobs; those have the home in
+their environment. So everything can be found in one of the two ways, and ended.
 
-To try things out by hand, `make airflow` starts one, with agents.
+To try things out by hand, `make airflow` starts an installation with agents.
 """
 
 import json
@@ -42,58 +42,58 @@ from tests.support.waiting import until
 __all__ = ["ENDED", "PATIENCE", "Airflow", "AirflowApi", "awaited", "begin_with", "until"]
 
 SETTINGS: Mapping[str, str] = {
-    # How soon the triggers of a triggerer that was killed are another's; 30 seconds by default.
+    # How soon another triggerer takes the triggers of a killed one; 30 seconds by default.
     "TRIGGERER__JOB_HEARTBEAT_SEC": "1",
     "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
-    # Never: the scheduler gives a deferred task whose time is over to a worker, if its trigger has not ended it before.
-    # A triggerer that gets no core for that long begins with the trigger too late.
+    # Never: the scheduler gives a deferred task whose time is over to a worker, unless its trigger has ended it first.
+    # A triggerer that gets no core for that long would begin with the trigger too late.
     "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "86400",
-    # A file is read when it comes and when it changes. To read each again and again, as Airflow does by default, takes
-    # a core for itself.
+    # A file is read when it appears and when it changes. Reading each file again and again, Airflow's default, takes a
+    # whole core.
     "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "86400",
 }
 
 ROLES = {"admin": "admin", "viewer": "viewer", "neli": "user"}
 
 START_MAX = 1200.0
-"""Seconds. One alone on the machine takes 20; where all cores are taken, that becomes ten minutes."""
+"""Seconds. An installation alone on the machine takes 20; if all cores are busy, that becomes ten minutes."""
 
 PATIENCE = 600.0
-"""Seconds for what a test waits for. A task takes two seconds at least, and a minute on a very busy machine."""
+"""Seconds that a test waits for something. A task takes at least two seconds, and a minute on a very busy machine."""
 
 ANSWER_MAX = 300.0
-"""Seconds for one answer of the API. While a server imports what its first tasks need, it answers nothing else."""
+"""Seconds for one answer of the API. A server answers nothing while it imports what its first tasks need."""
 
 CONNECTION, PATIENCE_WITH_DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", 600.0
-"""Seconds that a transaction waits for another one's end, in all but the API server. That may hold itself up: a request
-waits for another one's transaction, and with it the loop that the other one needs. It gives up after a minute, and a
-scheduler that has waited for as long must not end by it."""
+"""Seconds that a transaction waits for another to end, everywhere except in the API server. The API server may block
+itself: a request waits for another request's transaction, and blocks the loop that the other request needs. It gives up
+after a minute, and a scheduler that has waited that long must not fail because of it."""
 
 LOOK_EVERY = 0.6
-"""Seconds between two questions to the API: each answer takes the processor for as long as an agent's whole Beat."""
+"""Seconds between two requests to the API: each answer takes as much processor time as an agent's whole Beat."""
 
 DATABASE_BUSY = "Database error"
-"""What the API says if it lost a race for the database."""
+"""The API's message after it lost a race for the database."""
 
 LINES_MAX, LINE_MAX = 40, 400
-"""Of the scheduler's log and of each line, when a run did not go well: its lines are as long as a page."""
+"""Limits for the scheduler's log and for each line, shown when a run did not go well: its lines are a page long."""
 
 ENDED = ("success", "failed")
 
 Answer = TypeVar("Answer")
 
 _migrated: list[bytes] = []
-"""The database of a new installation, once it was made: that takes ten seconds, and each is the same."""
+"""The database of a new installation, once created: creating one takes ten seconds, and all are the same."""
 
 
 def begin_with(database: Path) -> None:
-    """Installations that start from now on have a copy of this database, which was just made."""
+    """Let installations that start from now on use a copy of this new database."""
     with closing(sqlite3.connect(database)) as connection:
         _migrated[:] = [connection.serialize()]
 
 
 def awaited(holds: Callable[[], Answer], what: str, *, patience: float = PATIENCE) -> Answer:
-    """As `until`, for what an installation is asked: it has more time, and is asked less often."""
+    """Like `until`, for requests to an installation: with more time, and fewer checks."""
     pause = threading.Event()
     return until(lambda: holds() or cast("Answer", pause.wait(LOOK_EVERY)), what, patience=patience)
 
@@ -113,11 +113,12 @@ class AirflowApi:
         self._client.close()
 
     def call(self, method: str, path: str, *, body: object = None, below: str = "/api/v2", **query: Any) -> Any:
-        """The answer, decoded, of a path of the public API. A refusal is a failure of the test."""
+        """The decoded answer from a path of the public API. A refusal fails the test."""
 
         def answered() -> httpx.Response | None:
             answer = self._client.request(method, f"{below}{path}", json=body, params=query or None)
-            # SQLite waits for no lock of who has read before it writes: it gives up at once, and nothing was done.
+            # SQLite does not wait for a lock if a transaction has read before it writes: it gives up immediately, and
+            # nothing was done.
             return None if answer.status_code == 500 and DATABASE_BUSY in answer.text else answer
 
         answer = awaited(answered, f"an answer to {method} {path} that is no {DATABASE_BUSY!r}")
@@ -129,7 +130,7 @@ class AirflowApi:
         return {dag["dag_id"] for dag in self.call("GET", "/dags", limit=1000)["dags"]}
 
     def await_dag(self, *dag_ids: str) -> None:
-        """Until the dag processor has read them."""
+        """Wait until the dag processor has read them."""
 
         def are_there() -> bool:
             errors = self.import_errors()
@@ -139,7 +140,7 @@ class AirflowApi:
         awaited(are_there, f"the Dags {', '.join(dag_ids)}")
 
     def import_errors(self) -> dict[str, str]:
-        """File -> the end of its stack trace."""
+        """Each file with an import error -> the end of its stack trace."""
         found = self.call("GET", "/importErrors", limit=100)["import_errors"]
         return {error["filename"]: error["stack_trace"][-2000:] for error in found}
 
@@ -153,7 +154,7 @@ class AirflowApi:
         conf: Mapping[str, Any] | None = None,
         partition_key: str | None = None,
     ) -> str:
-        """Ask for a run; its id."""
+        """Ask for a run; return its id."""
         body: dict[str, Any] = {"logical_date": None, "conf": conf or {}}
         if partition_key is not None:
             body["partition_key"] = partition_key
@@ -169,7 +170,7 @@ class AirflowApi:
     def await_run(
         self, dag_id: str, run_id: str, *, states: Collection[str] = ENDED, patience: float = PATIENCE
     ) -> str:
-        """The state of a run, once it is one of `states`."""
+        """Wait until the state of a run is one of `states`; return it."""
 
         def is_there() -> str:
             state = self.run(dag_id, run_id)["state"]
@@ -178,7 +179,7 @@ class AirflowApi:
         return self._await(is_there, f"the run {run_id} of {dag_id}", dag_id, run_id, patience)
 
     def _await(self, reached: Callable[[], str], what: str, dag_id: str, run_id: str, patience: float) -> str:
-        """The state that is reached. A wait in vain says how the run went, and a failure tells it to pytest."""
+        """Wait for the state and return it. A timeout says how the run went; for a failed run, pytest shows it."""
         try:
             state = awaited(reached, what, patience=patience)
         except AssertionError as error:
@@ -188,7 +189,7 @@ class AirflowApi:
         return state
 
     def story(self, dag_id: str, run_id: str) -> str:
-        """How a run went: its tasks, what happened to them by Airflow's record, and what the scheduler said of it."""
+        """How a run went: its tasks, Airflow's record of what happened to them, and the scheduler's log about it."""
         lines = [f"{dag_id}, {run_id}: {self.run(dag_id, run_id)['state']}"]
         for task in self.task_instances(dag_id, run_id):
             name = f"{task['task_id']}[{task['map_index']}]" if task["map_index"] >= 0 else task["task_id"]
@@ -203,7 +204,7 @@ class AirflowApi:
         ]
         lines.append(f"{self._scheduler_log.name}:")
         said = self._scheduler_log.read_text(encoding="utf-8", errors="replace").splitlines()
-        # What tasks say is there, too, and they have logs of their own.
+        # Leave out the tasks' own output: tasks have logs of their own.
         of_run = [line for line in said if run_id in line and f"run_id={run_id} task_id=" not in line]
         lines += [f"  {line.strip()}"[:LINE_MAX] for line in of_run[-LINES_MAX:]]
         return "\n".join(lines) + "\n"
@@ -213,14 +214,14 @@ class AirflowApi:
         return list(self.call("GET", path, limit=1000)["task_instances"])
 
     def states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
-        """Task -> its state; a mapped one as `task[2]`."""
+        """Task -> its state; mapped tasks appear as `task[2]`."""
         return {
             task["task_id"] + (f"[{task['map_index']}]" if task["map_index"] >= 0 else ""): task["state"]
             for task in self.task_instances(dag_id, run_id)
         }
 
     def await_state(self, dag_id: str, run_id: str, task: str, *states: str, patience: float = PATIENCE) -> str:
-        """The state of a task, once it is one of `states`."""
+        """Wait until the state of a task is one of `states`; return it."""
 
         def is_there() -> str:
             state = self.states(dag_id, run_id).get(task)
@@ -234,7 +235,7 @@ class AirflowApi:
         return self.call("GET", path, map_index=map_index, deserialize="false")["value"]
 
     def log(self, dag_id: str, run_id: str, task_id: str, *, try_number: int = 1, map_index: int = -1) -> str:
-        """All that one try of a task has said."""
+        """The whole log of one try of a task."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
         said = self.call("GET", path, map_index=map_index, full_content="true")["content"]
         return "\n".join(json.dumps(line) for line in said) if isinstance(said, list) else str(said)
@@ -245,12 +246,12 @@ class AirflowApi:
         return self._events("/assets/events", asset_id=int(found["id"]), limit=1000, order_by="timestamp")
 
     def events_of_run(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
-        """Those that started a run."""
+        """The events that started a run."""
         return self._events(f"/dags/{dag_id}/dagRuns/{run_id}/upstreamAssetEvents")
 
     def _events(self, path: str, **query: Any) -> list[dict[str, Any]]:
         def answer() -> httpx.Response | None:
-            # While a run that one of them started is queued, it has no start, and Airflow's answer stumbles over that.
+            # A queued run has no start yet. If one of the events started such a run, Airflow's answer fails.
             found = self._client.get(f"/api/v2{path}", params=query or None)
             return None if found.status_code == httpx.codes.INTERNAL_SERVER_ERROR else found
 
@@ -261,7 +262,7 @@ class AirflowApi:
 
 
 class Airflow(LocalAirflow):
-    """One installation. Its components may be killed and started again, each by itself."""
+    """One installation. Its components may be killed and restarted separately."""
 
     api: AirflowApi
 
@@ -292,7 +293,7 @@ class Airflow(LocalAirflow):
         dags: Path | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> Iterator[Self]:
-        """An installation whose components are all healthy, with a copy of the Dags in `dags`.
+        """A context with an installation whose components are all healthy, and a copy of the Dags in `dags`.
 
         `environment` is for all of its processes; `settings` are options of Airflow, as `SECTION__OPTION`.
         """
@@ -309,7 +310,7 @@ class Airflow(LocalAirflow):
         settings: Mapping[str, str] | None = None,
         parts: Collection[str] = tuple(PARTS),
     ) -> Iterator[list[Self]]:
-        """An installation of these parts for each of `environments`, which start side by side."""
+        """An installation with these parts for each of `environments`; they start in parallel."""
         with ExitStack() as life:
             all_of_them = [life.enter_context(cls._laid_out(one, dags, settings or {}, parts)) for one in environments]
             for airflow in all_of_them:
@@ -323,7 +324,7 @@ class Airflow(LocalAirflow):
     def _laid_out(
         cls, environment: Mapping[str, str], dags: Path | None, settings: Mapping[str, str], parts: Collection[str]
     ) -> Iterator[Self]:
-        """Its folder, until all of it has ended."""
+        """Its folder, until everything in it has ended."""
         with tempfile.TemporaryDirectory(prefix="neli-airflow-", ignore_cleanup_errors=True) as folder:
             airflow = cls(Path(folder), environment, settings, parts)
             shutil.copytree(dags, airflow.dags) if dags is not None else airflow.dags.mkdir()
@@ -350,7 +351,7 @@ class Airflow(LocalAirflow):
         self.api = self.as_user("admin")
 
     def as_user(self, name: str) -> AirflowApi:
-        """The API as `admin`, as `viewer`, who may change nothing, or as `neli`, who may pause Dags."""
+        """The API as `admin`, as `viewer`, which may change nothing, or as `neli`, which may pause Dags."""
         return AirflowApi(self.url, name, self.passwords[name], scheduler_log=self.home / "scheduler.log")
 
     def begin(self, component: str) -> None:
@@ -365,7 +366,7 @@ class Airflow(LocalAirflow):
         return self._processes[component].pid
 
     def kill(self, component: str, *, alone: bool = False) -> None:
-        """End a part by SIGKILL, with all tasks that it started, or its main process `alone`."""
+        """End a part by SIGKILL, with all tasks that it started, or just its main process if `alone`."""
         main = self.pid(component)
         _kill([main] if alone else [pid for pid in _pids() if _session(pid) == main])
         self._processes[component].reap()
@@ -377,13 +378,13 @@ class Airflow(LocalAirflow):
         self._processes[component].thaw()
 
     def is_healthy(self) -> bool:
-        """Whether all parts are there. A part that has ended is a failure of the test."""
+        """Whether all parts are up. A part that has ended fails the test."""
         ended = [name for name, process in self._processes.items() if not process.running]
         assert not ended, f"{', '.join(ended)} of {self.url} ended"
         return self.are_healthy(*self._processes)
 
     def command(self, *arguments: str) -> str:
-        """What `airflow ARGUMENTS` says, within this installation. It takes seconds: the API is quicker."""
+        """The output of `airflow ARGUMENTS` in this installation. This takes seconds; the API is quicker."""
         ended = subprocess.run(
             self.command_line(*arguments),
             env=self.environment,
@@ -397,17 +398,17 @@ class Airflow(LocalAirflow):
         return ended.stdout
 
     def log(self) -> str:
-        """The end of what each part said."""
+        """The end of each part's log."""
         said = (f"--- {name} of {self.url}\n{process.log()}" for name, process in self._processes.items())
         return "\n".join(said)
 
     def processes(self) -> list[int]:
-        """The parts, tasks, and what tasks started."""
+        """The parts, the tasks, and everything that tasks started."""
         mark = f"AIRFLOW_HOME={self.home}".encode()
         return [pid for pid in _pids() if _session(pid) in self._sessions or mark in _environment(pid)]
 
     def end(self) -> None:
-        """Kill all of it. Its database is thrown away, so there is nothing to say good-bye to."""
+        """Kill everything. The database is thrown away, so no clean shutdown is needed."""
         if hasattr(self, "api"):
             self.api.close()
         awaited(self._is_gone, f"the end of the processes of {self.url}")

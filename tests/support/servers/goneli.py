@@ -1,4 +1,4 @@
-"""Processes of goNELI, in the program of `goneli_build`, which tests start, stop and kill.
+"""goNELI processes, running the program of `goneli_build`, which tests start, stop and kill.
 
 GoneliMember(...) --starts--> a process --acquired, revoked, fenced, closed--> events
 """
@@ -21,14 +21,14 @@ END_MAX = 60.0
 
 
 class GoneliEvent(NamedTuple):
-    """What a member said of itself, or "killed". `at` is by the host's clock."""
+    """A report that a member made about itself, or "killed". `at` is on the host's clock."""
 
     event: str
     at: float
 
 
 class GoneliMember:
-    """One process, which leaves its group when `leave` is called or the test ends. `settings` are of Kafka's client."""
+    """One process, which leaves its group when `leave` is called or the test ends. `settings` go to Kafka's client."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class GoneliMember:
 
     @property
     def leads(self) -> bool:
-        """By what it said last."""
+        """Whether it leads, by its latest report."""
         said = [event for event, _ in self.events if event != "started"]
         return bool(said) and said[-1] == "acquired"
 
     @property
     def life(self) -> Life:
-        """When it led, for the referee. goNELI has no terms, so all are under 0, and their order says nothing."""
+        """When it led, for the referee. goNELI has no terms, so all are under term 0, and their order means nothing."""
         label = f"{self.name}.1"
         return Life(label, spans=[Span(label, 0, 0, since, until) for since, until in self._tenures()])
 
@@ -79,18 +79,18 @@ class GoneliMember:
         return any(it.event == event for it in self.events)
 
     def leave(self) -> None:
-        """In good order. It says `closed` when it has."""
+        """Leave in good order. It reports `closed` once it has left."""
         self.ask_to_leave()
         self._process.wait(END_MAX)
         self._listener.join(END_MAX)
 
     def ask_to_leave(self) -> None:
-        """Begin to, and do not wait for the end: now and then its library hangs in it, and goNELI waits ten seconds."""
+        """Begin to leave, without waiting: sometimes its library hangs while leaving, and goNELI waits ten seconds."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
     def kill(self) -> None:
-        """With kill -9. If it led, it did so until the kernel says that it is no more."""
+        """Kill it with kill -9. If it led, it did so until the kernel reports its end."""
         was_running = self._process.poll() is None
         self._process.kill()
         self._process.wait(END_MAX)

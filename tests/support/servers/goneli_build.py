@@ -1,10 +1,9 @@
-"""goNELI in a program of ours, built once.
+"""goNELI in a program of our own, built once.
 
     goneli_program/ --make fetch: go mod download--> Go's module cache --go build, offline--> .make/goneli/goneli
 
-Only `make fetch` and `make test` download modules. The C library in them is compiled already. A later build takes
-seconds, or nothing if no source has changed. This module needs no package, so `make test` builds while it installs
-packages.
+Only `make fetch` and `make test` download modules, which contain a precompiled C library. A later build takes seconds,
+or no time if no source has changed. This module needs no package, so `make test` builds while it installs packages.
 
 `python -m tests.support.servers.goneli_build` is that step of `make fetch`.
 """
@@ -22,16 +21,16 @@ SOURCE = Path(__file__).with_name("goneli_program")
 PROGRAM = Path(__file__).parents[3] / ".make" / "goneli" / "goneli"
 
 BUILD_MAX = 600.0
-"""Seconds. On two idle cores it takes about twenty, the first time; the gate's machine may be busy."""
+"""Seconds. The first build takes about twenty on two idle cores; the gate's machine may be busy."""
 
 
 def is_built() -> bool:
-    """A program that is newer than its sources is left alone: even to find that out takes Go longer than most tests."""
+    """Whether the program is newer than its sources. Go would take longer than most tests just to find that out."""
     return PROGRAM.exists() and PROGRAM.stat().st_mtime > max(path.stat().st_mtime for path in SOURCE.iterdir())
 
 
 def build() -> str:
-    """Build the program from what is on this machine, unless it is built. Returns why it cannot be, or nothing."""
+    """Build the program from what this machine has, unless it is built. Returns why that fails, or an empty text."""
     if is_built():
         return ""
     for needed in ("go", "cc"):
@@ -45,7 +44,7 @@ def build() -> str:
 
 
 def fetch() -> str:
-    """Bring the modules, and build, unless it is built. Returns why it could not be done, or nothing."""
+    """Download the modules and build, unless it is built. Returns why that failed, or an empty text."""
     if is_built():
         return ""
     if shutil.which("go") is None:
@@ -56,14 +55,14 @@ def fetch() -> str:
 
 
 def _go(*arguments: str, offline: bool) -> str:
-    """Run Go in the folder of the program. Returns the end of its complaint, or nothing."""
-    # A user's flags may forbid what is needed here, or let go.mod be written to. Each run of the compiler ends before
-    # it would need its memory again.
+    """Run Go in the folder of the program. Returns the end of its error output, or an empty text."""
+    # A user's flags may forbid what is needed here, or allow writes to go.mod. Each run of the compiler ends before it
+    # would need to collect garbage.
     environment = {**os.environ, "CGO_ENABLED": "1", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOGC": "off"}
     if not os.access(Path.home(), os.W_OK):
         environment |= {"GOPATH": str(PROGRAM.parent / "path"), "GOCACHE": str(PROGRAM.parent / "cache")}
     done = subprocess.run(
-        ["go", *arguments],  # noqa: S607 - the one that people have.
+        ["go", *arguments],  # noqa: S607 - the one installed by the user.
         cwd=SOURCE,
         env={**environment, **({"GOPROXY": "off"} if offline else {})},
         stdin=subprocess.DEVNULL,

@@ -1,12 +1,12 @@
-"""Servers that are Java: their jars by Maven, once for each version, and the way to start them.
+"""Java servers: their jars, downloaded by Maven once for each version, and how to start them.
 
     pom.xml --make fetch: mvn dependency:copy-dependencies--> .make/kafka-4.3.1/*.jar + ready --> java -cp ...
 
-Only `make fetch` brings them, before the first test. A test must not: it may run in a network namespace, where no host
-can be reached, and a download would count against its time.
+Only `make fetch` downloads them, before the first test. A test must not: it may run in a network namespace, from which
+no host can be reached, and a download would count against its time.
 
-`python -m tests.support.servers.jars` is that step. It prints what it brings and how far it is. Without Java, Maven or
-a network it prints why the tests that need these servers will be skipped; with CI=true that is a failure.
+`python -m tests.support.servers.jars` is that step. It prints what it downloads and its progress. Without Java, Maven
+or a network, it prints why the tests that need these servers will be skipped; with CI=true that is a failure.
 """
 
 import fcntl
@@ -24,25 +24,25 @@ __all__ = ["KAFKA", "LIGHT", "SPARK_CLASSES", "ZOOKEEPER", "Jars", "for_spark"]
 ROOT = Path(__file__).parents[3]
 
 LIGHT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""The C1 compiler alone starts sooner, and nothing here runs long enough for what the other one makes of it."""
+"""The C1 compiler alone starts faster, and nothing here runs long enough to benefit from the other compiler."""
 
 SPARK_CLASSES = Path(sys.prefix, "spark.jsa")
-"""See `spark.py`. It lies in the environment and is made again with it, because Java ignores it with other jars."""
+"""See `spark.py`. It is part of the environment and is rebuilt with it, because Java ignores it with other jars."""
 
 TRANSFER_MAX = 60_000
-"""Milliseconds that Maven waits for the next byte. Without a bound, a connection that died would hang the step."""
+"""Milliseconds that Maven waits for the next byte. Without a limit, a dead connection would hang the step."""
 
 TRIES = 3
-"""A download that breaks off is tried again: Maven keeps what it has."""
+"""How often a broken download is tried again: Maven keeps what it already has."""
 
 DOWNLOADED = re.compile(r"Downloaded from \S+ \S+\.jar \((?P<size>[^)]*)\)")
 SHOWN_EVERY = 25
-"""Jars between two lines of progress."""
+"""How many jars come between two progress lines."""
 
 
 @dataclass(frozen=True)
 class Jars:
-    """Of one server. `pom` is a file beside this one."""
+    """The jars of one server. `pom` is a file next to this one."""
 
     name: str
     version: str
@@ -57,7 +57,7 @@ class Jars:
         return (self.folder / "ready").exists()
 
     def missing(self) -> str:
-        """Why they cannot be run here, or nothing."""
+        """Why they cannot run here; empty if they can."""
         if shutil.which("java") is None:
             return "java is not installed"
         return "" if self.ready else f"{self.folder} has no jars: run `make fetch`, which takes Maven and a network"
@@ -68,7 +68,7 @@ class Jars:
         return ["java", f"-Xmx{heap}", f"-Xms{heap}", *LIGHT, "-cp", f"{self.folder}/*", *arguments]
 
     def fetch(self) -> str:
-        """Bring them, unless they are there. Returns why they could not be brought, or nothing."""
+        """Download them, unless they are there. Returns why that failed, or an empty text."""
         for program in ("java", "mvn"):
             if not self.ready and shutil.which(program) is None:
                 return f"{program} is not installed"
@@ -88,11 +88,11 @@ class Jars:
             return why
 
     def _maven(self) -> str:
-        """Run Maven once. Returns its first error, or nothing."""
+        """Run Maven once. Returns its first error, or an empty text."""
         options = [f"-Dmaven.wagon.rto={TRANSFER_MAX}", f"-Daether.connector.requestTimeout={TRANSFER_MAX}"]
         if not os.access(Path.home(), os.W_OK):
             options.append(f"-Dmaven.repo.local={ROOT / '.make' / 'maven'}")
-        # -U: without it, Maven remembers that a download failed and does not try it again for a day.
+        # -U: without it, Maven remembers a failed download and does not repeat it for a day.
         command = ["mvn", "-B", "-U", *options, "-f", str(Path(__file__).with_name(self.pom))]
         errors: list[str] = []
         count = 0
@@ -124,9 +124,9 @@ ZOOKEEPER = Jars("ZooKeeper", "3.9.4", "zookeeper.xml")
 
 
 def for_spark() -> str:
-    """The options of each Java that runs Spark, as its scripts take them apart: the path may have a space in it.
+    """The options for each Java that runs Spark, quoted for its scripts: the path may contain a space.
 
-    A Java of another version would print that it cannot use the archive.
+    Another version of Java would print that it cannot use the archive.
     """
     archive = [f'"-XX:SharedArchiveFile={SPARK_CLASSES}"', "-Xlog:disable"] if SPARK_CLASSES.exists() else []
     return " ".join([*LIGHT, *archive])

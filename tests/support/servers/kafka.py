@@ -6,11 +6,11 @@
         kafka.bootstrap                  "127.0.0.1:4711,127.0.0.1:4712,127.0.0.1:4713"
         kafka.nodes[0].kill()            SIGKILL; .stop() SIGTERM, .freeze() SIGSTOP, .thaw() SIGCONT, .start() again
 
-Every node is broker and controller. The settings are Kafka's own but for what three brokers on one small machine need:
-ports, folders, and with more than one node a short broker session, so that a broker's death is noticed within a test.
-A test run makes each kind once; a topic for each test keeps them apart.
+Every node is broker and controller. The settings are Kafka's defaults except for what three brokers on one small
+machine need: ports, folders, and with more than one node a short broker session, so that a test can notice a broker's
+death. A test run starts each kind once; a topic for each test keeps tests apart.
 
-`python -m tests.support.servers.kafka [NODES]` starts one for trying things out, until Ctrl-C.
+`python -m tests.support.servers.kafka [NODES]` starts one to experiment with, until Ctrl-C.
 """
 
 import contextlib
@@ -37,12 +37,12 @@ HEAP = "256m"
 
 
 def missing() -> str:
-    """Why there can be no Kafka here, or nothing."""
+    """Why Kafka cannot run here; empty if it can."""
     return JARS.missing()
 
 
 class Node(ServerProcess):
-    """One broker and controller. Started again, it keeps its data and its ports."""
+    """One broker and controller. It keeps its data and its ports when it is restarted."""
 
     def __init__(self, number: int, folder: Path, settings: dict[str, object], *, prefix: tuple[str, ...] = ()) -> None:
         self.number, self.folder, self._prefix = number, folder, prefix
@@ -71,8 +71,8 @@ class Node(ServerProcess):
 class Kafka:
     """One to three nodes; `settings` are added to each node's.
 
-    With `users`, name to password, clients come by SASL PLAIN and have only the rights that they were given, but for
-    `admin`, who has all.
+    With `users`, name to password, clients log in with SASL PLAIN and have only the rights that they were granted,
+    except for `admin`, which has all.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Kafka:
 
     @property
     def as_admin(self) -> dict[str, str]:
-        """Settings of a client that may do everything."""
+        """The settings of a client that may do everything."""
         if not self._users:
             return {}
         return {
@@ -142,7 +142,7 @@ class Kafka:
     @classmethod
     @contextmanager
     def started(cls, nodes: int = 1, **options: object) -> Iterator["Kafka"]:
-        """Brokers that answer, gone at the end."""
+        """A context with brokers that answer; they are removed at the end."""
         with tempfile.TemporaryDirectory(prefix="neli-kafka-") as folder:
             kafka = cls(Path(folder), nodes=nodes, **options)  # type: ignore[arg-type]
             try:
@@ -154,7 +154,7 @@ class Kafka:
 
     def start(self) -> None:
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        while cluster.startswith("-"):  # An identifier that looks like an option is taken for one.
+        while cluster.startswith("-"):  # An identifier that looks like an option would be treated as one.
             cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         for node in self.nodes:
             node.format(cluster)
@@ -162,7 +162,7 @@ class Kafka:
         self.wait()
 
     def wait(self) -> None:
-        """Until all of them are known to one that answers."""
+        """Wait until one node answers and knows all the others."""
         from confluent_kafka import KafkaException  # noqa: PLC0415 - a machine without it has no tests of Kafka.
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415
 
@@ -178,7 +178,7 @@ class Kafka:
             time.sleep(0.1)
 
     def log(self) -> str:
-        """The end of what each node said."""
+        """The end of each node's log."""
         return "\n".join(f"node {node.number}:\n{node.log()}" for node in self.nodes)
 
 
@@ -192,7 +192,7 @@ SHORT_SESSIONS: dict[str, object] = {
     "min.insync.replicas": 2,
     "offsets.topic.num.partitions": 1,
 }
-"""By default a dead broker is noticed after nine seconds."""
+"""By default, a dead broker is noticed only after nine seconds."""
 
 
 SHORT_GROUPS: dict[str, object] = {
@@ -202,7 +202,7 @@ SHORT_GROUPS: dict[str, object] = {
     "group.consumer.min.heartbeat.interval.ms": 100,
     "group.consumer.heartbeat.interval.ms": 100,
 }
-"""For consumer groups: by default a member of the newer protocol learns of a change after five seconds."""
+"""For consumer groups: by default, a member with the newer protocol learns of a change only after five seconds."""
 
 
 def _guarded(users: dict[str, str]) -> dict[str, object]:

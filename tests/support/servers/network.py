@@ -1,18 +1,18 @@
-"""A network of hosts that tests may cut, one way or both: namespaces joined by one bridge.
+"""A network of hosts that tests may cut, in one direction or both: namespaces joined by one bridge.
 
     namespaces m1, k1, ... each with eth0 198.18.71.N -- a bridge, in a namespace of its own
 
     with Network.started(["m1", "k1"]) as network:
         subprocess.Popen([*network.prefix("m1"), ...])     a process on m1
-        with network.entered("m1"): ...                    this thread, and whatever threads it starts meanwhile
-        network.cut("m1", "k1")       network.lose("m1", "k1")      both ways; what m1 sends to k1
+        with network.entered("m1"): ...                    this thread, and all threads that it starts inside
+        network.cut("m1", "k1")       network.lose("m1", "k1")      both ways; only from m1 to k1
         network.mend("m1", "k1")      network.carry("m1", "k1")     undone; `heal` undoes everything
 
 MAC addresses are fixed, and there is no ARP. A lost frame goes to an address without a host, so the sender sees no
-error, as with a pulled cable. Nothing outside of the namespaces is touched. Names carry the number of the
-process that made them, so that what a killed one left behind is removed by the next.
+error, as with a pulled cable. Nothing outside the namespaces is touched. Names contain the number of the process that
+created them, so that the next process can remove what a killed one left behind.
 
-A slow link has netem's delay where the kernel can do that, and elsewhere a queue before a narrow link (tbf).
+A slow link uses netem's delay if the kernel has netem, otherwise a queue in front of a narrow link (tbf).
 """
 
 import ctypes
@@ -32,7 +32,7 @@ from typing import Self
 __all__ = ["Network", "missing"]
 
 NET = "198.18.71"
-"""Of the range that RFC 2544 keeps for tests; nobody routes it."""
+"""Part of the range that RFC 2544 reserves for tests, which is not routed."""
 
 NOBODY = "02:00:00:00:00:ff"
 NAMESPACES = Path("/run/netns")
@@ -43,11 +43,11 @@ ETH_P_ALL = 3
 
 DELAYED = "netem delay 40ms 20ms"
 NARROW = "tbf rate 160kbit burst 2kb latency 800ms"
-"""About three times what a member of a small group needs: small records wait little, and a snapshot a while."""
+"""About three times what a member of a small group needs: small records wait briefly, a snapshot for a while."""
 
 
 def missing() -> str:
-    """Why there can be no such network here, or nothing."""
+    """Why this network cannot exist here; empty if it can."""
     if sys.platform != "linux":
         return f"network namespaces are Linux's, and this is {sys.platform}"
     if os.geteuid() != 0:
@@ -75,7 +75,7 @@ def missing() -> str:
 
 
 class Network:
-    """Some hosts by name, at most 200, each of which reaches all others at first."""
+    """Some hosts by name, at most 200. At first, each reaches all others."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         assert 0 < len(set(hosts)) == len(hosts) <= 200
@@ -84,7 +84,7 @@ class Network:
         self._family = f"neli-{os.getpid()}-{secrets.token_hex(2)}"
         self._switch = f"{self._family}-switch"
         self._lost: Counter[tuple[str, str]] = Counter()
-        """(source, target) -> how many faults ask for that: two may, and then both must end."""
+        """(source, target) -> how many faults block this way: if two do, both must end."""
         self._slow: dict[str, str] = {}
 
     @classmethod
@@ -116,7 +116,7 @@ class Network:
             _batch(self._switch, [f"link set {host} master switch", f"link set {host} up"])
 
     def close(self) -> None:
-        """Remove all of it. Processes that still run there keep their namespace, and nobody can name it any more."""
+        """Remove everything. Processes that still run there keep their namespace, but it no longer has a name."""
         for name in (self._switch, *map(self._space, self.hosts)):
             if (NAMESPACES / name).exists():
                 _run("ip", "netns", "del", name)
@@ -125,38 +125,38 @@ class Network:
         return f"{NET}.{self.hosts.index(host) + 1}"
 
     def prefix(self, host: str) -> tuple[str, ...]:
-        """What to write before a command that shall run on `host`; the process is the command's own."""
+        """The prefix of a command that should run on `host`; the prefix becomes the command, in the same process."""
         return ("ip", "netns", "exec", self._space(host))
 
     @contextmanager
     def entered(self, host: str) -> Iterator[None]:
-        """This thread is on `host`, and so are for ever the threads and processes that it starts meanwhile."""
+        """Put this thread on `host`. Threads and processes that it starts inside stay there forever."""
         with _entered(self._space(host)):
             yield
 
     def lose(self, source: str, target: str) -> None:
-        """What `source` sends to `target` vanishes from now on."""
+        """From now on, everything that `source` sends to `target` vanishes."""
         self._lost[source, target] += 1
         self._direct(source, target)
 
     def carry(self, source: str, target: str) -> None:
-        """Take one `lose` back."""
+        """Undo one `lose`."""
         assert self._lost[source, target] > 0, f"nothing is lost from {source} to {target}"
         self._lost[source, target] -= 1
         self._direct(source, target)
 
     def cut(self, host: str, other: str) -> None:
-        """Neither hears the other from now on."""
+        """From now on, neither hears the other."""
         self.lose(host, other)
         self.lose(other, host)
 
     def mend(self, host: str, other: str) -> None:
-        """Take one `cut` back."""
+        """Undo one `cut`."""
         self.carry(host, other)
         self.carry(other, host)
 
     def slow(self, host: str) -> str:
-        """Whatever `host` sends and hears takes longer from now on; returns how that is done."""
+        """From now on, everything that `host` sends and receives takes longer; returns how that is done."""
         for how in (DELAYED, NARROW):
             if all(
                 _try("tc", "-n", space, *f"qdisc replace dev {link} root {how}".split())
@@ -167,13 +167,13 @@ class Network:
         raise AssertionError("neither netem nor tbf is in this kernel")
 
     def hurry(self, host: str) -> None:
-        """Take a `slow` back."""
+        """Undo a `slow`."""
         if self._slow.pop(host, None):
             for space, link in self._ends(host):
                 _run("tc", "-n", space, *f"qdisc del dev {link} root".split())
 
     def heal(self) -> None:
-        """All reach all again."""
+        """Let every host reach all others again."""
         for (source, target), faults in self._lost.items():
             if faults:
                 self._lost[source, target] = 0
@@ -183,7 +183,7 @@ class Network:
 
     @contextmanager
     def unplugged(self) -> Iterator[dict[str, socket.socket]]:
-        """Meanwhile no cable is in the switch. Raw sockets at their ends, by host: whoever has them is the switch."""
+        """Inside, no cable is in the switch: the caller is the switch, with raw sockets at the cable ends, by host."""
         with ExitStack() as stack:
             for host in self.hosts:
                 _run("ip", "-n", self._switch, *f"link set {host} nomaster".split())
@@ -198,14 +198,14 @@ class Network:
             yield ends
 
     def mac(self, host: str) -> bytes:
-        """The address that frames for `host` begin with."""
+        """The address at the start of frames for `host`."""
         return bytes.fromhex(self._mac(host).replace(":", ""))
 
     def _space(self, host: str) -> str:
         return f"{self._family}-{host}"
 
     def _ends(self, host: str) -> Iterable[tuple[str, str]]:
-        """Both ends of its cable: each is a link that only what goes away from there waits before."""
+        """Both ends of its cable. Each end delays only what leaves from there."""
         return ((self._space(host), "eth0"), (self._switch, host))
 
     def _mac(self, host: str) -> str:
@@ -220,7 +220,7 @@ class Network:
 
 
 def _sweep() -> None:
-    """Remove what was left by makers that are no more."""
+    """Remove what dead processes left behind."""
     for path in NAMESPACES.glob("neli-*"):
         made = OURS.fullmatch(path.name)
         if made is not None and not Path(f"/proc/{made['maker']}").exists():
@@ -238,7 +238,7 @@ def _entered(space: str) -> Iterator[None]:
 
 
 def _enter(namespace: int) -> None:
-    # Python has `os.setns` since 3.12.
+    # `os.setns` is new in Python 3.12.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(namespace, CLONE_NEWNET) != 0:
         number = ctypes.get_errno()

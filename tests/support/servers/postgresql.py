@@ -1,10 +1,10 @@
-"""A PostgreSQL of one's own: made in a temporary folder, reached by its Unix socket, ended by its process number.
+"""A private PostgreSQL: created in a temporary folder, reached through its Unix socket, ended by its process number.
 
     initdb --> folder/data       postgres -k folder --> folder/.s.PGSQL.5432       SIGINT --> gone, with the folder
                                                                                    we are killed --> gone, too
 
-PostgreSQL refuses to run as root, so root becomes the user that Debian made for it, or the user `nobody`. A
-machine without it skips the tests that need it; where CI=true, that is a failure.
+PostgreSQL refuses to run as root, so root becomes the user that Debian created for it, or the user `nobody`. On a
+machine without PostgreSQL, the tests that need it are skipped; with CI=true, that is a failure.
 """
 
 import os
@@ -31,7 +31,7 @@ def postgresql() -> Iterator[str]:
     """How to connect to it, in libpq's words."""
     programs = _programs()
     user = _user()
-    # Not pytest's folder: other users cannot enter it, and a socket's path may have 107 bytes only.
+    # Not pytest's folder: other users cannot enter it, and a socket's path may have at most 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="pg"))
     try:
         if user is not None:
@@ -90,13 +90,13 @@ def _user() -> int | None:
 
 
 def _prefix(user: int | None) -> list[str]:
-    """The words before a command that run it as that user and end it with this process.
+    """The prefix of a command that runs it as that user and ends it with this process.
 
     SIGQUIT stops PostgreSQL immediately.
     """
     if user is None:
         return leashed([], by=signal.SIGQUIT)
-    # The kernel forgets a leash when the user changes, and another user may have no way to our Python.
+    # The kernel forgets a leash when the user changes, and another user may not be able to reach our Python.
     return ["setpriv", f"--reuid={user}", "--clear-groups", "--pdeathsig=QUIT"]
 
 

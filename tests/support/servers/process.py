@@ -1,4 +1,4 @@
-"""One process of a server, which tests kill, freeze and start again.
+"""One server process, which tests kill, freeze and restart.
 
 begin(command) --> running --kill, stop--> ended --begin--> running ...
                       '--freeze (SIGSTOP)--> still there, says nothing --thaw (SIGCONT)--> running
@@ -23,22 +23,22 @@ __all__ = ["ServerProcess", "free_port", "free_udp_ports", "until_asked_to_end"]
 STOP_MAX = 20.0
 
 PORTS_FROM = 10_000
-"""Below, services of the machine have their places."""
+"""Lower ports belong to services of the machine."""
 
 _claims: list[socket.socket] = []
-"""Kept for as long as this process lives."""
+"""Held for as long as this process lives."""
 
 _udp_claims: deque[socket.socket] = deque()
 
 UDP_CLAIMS_MAX = 256
-"""Kept are the latest: peers end with their test, and each test has some more. Longer lists take more descriptors."""
+"""Only the latest are held: peers end with their test, and each test adds some. Longer lists use more descriptors."""
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that is free, and stays so until it is listened at: a server takes a while to start.
+    """A free port, which stays free until something listens on it: a server takes a while to start.
 
-    The kernel gives ports above its lowest to all that ask for any, and to every connection that is made. So it is one
-    from below; and no other process of the tests is given it while this one lives.
+    The kernel hands out ports above its lowest one to programs that ask for any port, and to every connection. So this
+    port is below that range, and no other test process gets it while this process lives.
     """
     port, claim = _claimed(socket.SOCK_STREAM, host)
     _claims.append(claim)
@@ -46,7 +46,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def free_udp_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """The same for datagrams: so many ports, in order."""
+    """The same for datagrams: that many ports, in order."""
     assert count <= UDP_CLAIMS_MAX
     ports = []
     for _ in range(count):
@@ -59,13 +59,13 @@ def free_udp_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 
 
 def _claimed(kind: socket.SocketKind, host: str) -> tuple[int, socket.socket]:
-    """A port, and what keeps it from all other processes of the tests."""
+    """A port, and the claim that keeps all other test processes away from it."""
     while True:
         port = random.SystemRandom().randrange(PORTS_FROM, _ports_below())
         claim = socket.socket(socket.AF_UNIX)
         try:
             if sys.platform == "linux":
-                claim.bind(f"\0neli-test-port-{port}")  # A name without a file, which ends with the process.
+                claim.bind(f"\0neli-test-port-{port}")  # A name without a file, which vanishes with the process.
             with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind) as trial:
                 trial.bind((host, port))
         except OSError:
@@ -75,7 +75,7 @@ def _claimed(kind: socket.SocketKind, host: str) -> tuple[int, socket.socket]:
 
 
 def _ports_below() -> int:
-    """The lowest port that the kernel gives out; where it gives out all of them, there is none better than others."""
+    """The lowest port that the kernel hands out; if it hands out all ports, none is better than another."""
     try:
         lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     except OSError:
@@ -85,9 +85,9 @@ def _ports_below() -> int:
 
 @contextlib.contextmanager
 def until_asked_to_end() -> Iterator[None]:
-    """What is inside ends, and cleans up, when this program is asked to end: it alone would leave its servers behind.
+    """Let the block end, and clean up, when this program is asked to end: otherwise it would leave its servers behind.
 
-    SIGINT counts also where a shell has it ignored, as it does for what it starts in the background.
+    SIGINT counts even if a shell has set it to be ignored, which shells do for background programs.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -96,14 +96,14 @@ def until_asked_to_end() -> Iterator[None]:
 
 
 class ServerProcess:
-    """What it says goes into `log_file`, each life after the other."""
+    """Its output goes to `log_file`, one life after another."""
 
     def __init__(self, log_file: Path) -> None:
         self._log = log_file
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
-        """Start it, with the environment of this process unless another is given."""
+        """Start it, in the environment of this process unless another is given."""
         assert self._process is None, "it runs already"
         assert threading.current_thread() is threading.main_thread(), "it would end with its thread"
         with self._log.open("ab") as log:
@@ -126,7 +126,7 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def log(self) -> str:
-        """The end of what it said."""
+        """The end of its output."""
         return self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
 
     def kill(self) -> None:
@@ -136,7 +136,7 @@ class ServerProcess:
         self._end(signal.SIGTERM)
 
     def reap(self) -> None:
-        """Another has killed it: wait for its end."""
+        """Wait for its end, after another process has killed it."""
         process, self._process = self._process, None
         if process is not None:
             process.wait(STOP_MAX)
@@ -151,7 +151,7 @@ class ServerProcess:
         process, self._process = self._process, None
         if process is None:
             return
-        # The group, because a prefix such as `ip netns exec` may stand before it.
+        # The group, because a prefix such as `ip netns exec` may come before it.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGCONT)
             os.killpg(process.pid, how)

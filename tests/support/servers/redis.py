@@ -1,4 +1,4 @@
-"""A real Redis for tests: Debian's redis-server, started as a test pleases, and killed, frozen and started again.
+"""A real Redis for tests: Debian's redis-server, configured by each test, and killed, frozen and restarted.
 
     with Redis.started() as redis:                           on a free port of loopback and on a Unix socket
         redis.url("jobs")                                    "redis://127.0.0.1:4711/jobs"
@@ -9,9 +9,9 @@
     with Sentinel.started() as group:                        a master, its replica and one sentinel
         group.url("jobs")                                    "redis+sentinel://127.0.0.1:4712/jobs?service=mymaster"
 
-A server that is started again keeps its port and its folder, and so its data, if its settings have it keep any.
+A restarted server keeps its port and its folder, and therefore its data, if its settings make it store any.
 
-`python -m tests.support.servers.redis` starts one for trying things out, until Ctrl-C.
+`python -m tests.support.servers.redis` starts one to experiment with, until Ctrl-C.
 """
 
 import shutil
@@ -31,22 +31,22 @@ from tests.support.waiting import until
 __all__ = ["DURABLE", "Redis", "Sentinel", "missing"]
 
 DURABLE: Mapping[str, str] = {"appendonly": "yes", "appendfsync": "always"}
-"""Settings with which a server that is killed has lost nothing that it acknowledged."""
+"""With these settings, a killed server loses nothing that it acknowledged."""
 
 START_MAX = 180.0
 PAUSE = 0.005
 
 
 def missing() -> str:
-    """Why there can be no Redis here, or nothing."""
+    """Why Redis cannot run here; empty if it can."""
     absent = [program for program in ("redis-server", "redis-cli") if shutil.which(program) is None]
     return f"{' and '.join(absent)} cannot be found: apt-get install redis-server redis-tools" if absent else ""
 
 
 class Redis(ServerProcess):
-    """One server. Started again, it keeps its port, its socket and its folder.
+    """One server. It keeps its port, its socket and its folder when it is restarted.
 
-    `prefix` stands before its command, such as `ip netns exec NAME`, where it then listens on `host`.
+    `prefix` goes before its command, such as `ip netns exec NAME`; the server then listens on `host` there.
     """
 
     def __init__(
@@ -95,8 +95,8 @@ class Redis(ServerProcess):
         host: str = "127.0.0.1",
         prefix: tuple[str, ...] = (),
     ) -> Iterator[Self]:
-        """A server that answers, gone at the end."""
-        # Not pytest's folder: a socket's path may have 107 bytes only.
+        """A context with a server that answers; it is removed at the end."""
+        # Not pytest's folder: a socket's path may have at most 107 bytes.
         with tempfile.TemporaryDirectory(prefix="neli-redis-") as folder:
             redis = cls(Path(folder), tls=tls, settings=settings, host=host, prefix=prefix)
             try:
@@ -116,7 +116,7 @@ class Redis(ServerProcess):
     def start(self) -> None:
         lines = "".join(f"{name} {value}\n" for name, value in self.settings.items())
         configuration = self.folder / f"{self._program}.conf"
-        if self._program == "redis-server" or not configuration.exists():  # A sentinel writes into its own.
+        if self._program == "redis-server" or not configuration.exists():  # A sentinel writes to its own configuration.
             configuration.write_text(lines)
         self.begin([*self._prefix, self._program, str(configuration)])
         self.wait()
@@ -129,7 +129,7 @@ class Redis(ServerProcess):
             time.sleep(PAUSE)
 
     def cli(self, *words: str, check: bool = True, who: tuple[str, str] | None = None) -> str:
-        """What redis-cli prints, over the Unix socket."""
+        """The output of redis-cli, over the Unix socket."""
         login = ["--user", who[0], "--pass", who[1], "--no-auth-warning"] if who else []
         said = subprocess.run(
             ["redis-cli", *self._where(), *login, *words],  # noqa: S607
@@ -139,7 +139,7 @@ class Redis(ServerProcess):
             timeout=START_MAX,
             check=check,
         )
-        # It ends with 0 whatever the server answers.
+        # It exits with 0 no matter what the server answers.
         assert not (check and said.stdout.startswith(("ERR", "NO", "WRONG"))), said.stdout
         return said.stdout.removesuffix("\n")
 
@@ -147,7 +147,7 @@ class Redis(ServerProcess):
         return ["-s", self.socket]
 
     def restart(self) -> None:
-        """Killed, and there again."""
+        """Kill the server and start it again."""
         self.kill()
         self.start()
 
@@ -158,7 +158,7 @@ class _Watcher(Redis):
     def __init__(self, folder: Path, master: Redis) -> None:
         super().__init__(folder)
         self._program = "redis-sentinel"
-        for name in ("save", "appendonly", "unixsocket"):  # It knows none of them.
+        for name in ("save", "appendonly", "unixsocket"):  # A sentinel knows none of these.
             del self.settings[name]
         name = "mymaster"
         self.settings |= {
@@ -172,10 +172,10 @@ class _Watcher(Redis):
 
 
 class Sentinel:
-    """A master, a replica that follows it, and a sentinel that makes the replica the master when that is away."""
+    """A master, a replica that follows it, and a sentinel that promotes the replica when the master is away."""
 
     def __init__(self, folder: Path) -> None:
-        # Synchronised without waiting for more replicas, or a test would wait for it.
+        # Synchronise without waiting for more replicas, or a test would have to wait.
         common = {"repl-diskless-sync-delay": "0"}
         self.master = Redis(folder / "master", settings=common)
         following = {**common, "replicaof": f"127.0.0.1 {self.master.port}"}
@@ -200,18 +200,18 @@ class Sentinel:
         return f"redis+sentinel://127.0.0.1:{self.watcher.port}/{group}?service=mymaster"
 
     def await_copies(self, *words: str) -> None:
-        """Until this command has the same answer on both. WAIT is no help: it waits for its own client only."""
+        """Wait until this command has the same answer on both. WAIT does not help: it waits for its own client only."""
         until(lambda: self.replica.cli(*words) == self.master.cli(*words))
 
     def await_failover(self) -> None:
-        """Until the replica is the master, and the sentinel says so."""
+        """Wait until the replica is the master, and the sentinel reports it."""
         port = str(self.replica.port)
         until(lambda: port in self.watcher.cli("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster"))
         until(lambda: "role:master" in self.replica.cli("INFO", "replication"))
 
 
 def make_certificates(folder: Path) -> None:
-    """An authority (ca.crt), and a certificate of it for 127.0.0.1 (server.crt, server.key)."""
+    """A certificate authority (ca.crt), and its certificate for 127.0.0.1 (server.crt, server.key)."""
     names = "subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth,clientAuth\n"
     (folder / "names").write_text(f"{names}authorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n")
     key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"

@@ -1,15 +1,15 @@
-"""A standalone Spark cluster for tests: a master and its workers, from the jars within PySpark, on loopback.
+"""A standalone Spark cluster for tests: a master and its workers, from the jars inside PySpark, on loopback.
 
     bin/spark-class Master                spark://127.0.0.1:4711
                     Worker, Worker        a core and 512 MB each, which start the executors of a job
 
     with Spark.started(workers=2) as spark:
-        session(master=spark.master)          a driver of one's own; tests start it as a process
+        session(master=spark.master)          a separate driver; tests start it as a process
 
-The workers have different names of one host: Spark runs a task a second time on another host only.
+The workers use different names for the same host, because Spark retries a task only on another host.
 
 `python -m tests.support.servers.spark`, a part of `make fetch`, runs a small job and archives the classes that it
-loaded. With that archive, a Spark starts with about half of the processor time.
+loaded. With that archive, Spark needs about half of the processor time to start.
 """
 
 import http.client
@@ -50,11 +50,11 @@ gateway.shutdown()
 gateway.proc.stdin.close()
 gateway.proc.wait()
 """
-"""The job uses each part of Spark that tests use. Java writes the archive when it ends, and the job waits for that."""
+"""The job uses each part of Spark that tests use. Java writes the archive when it exits, and the job waits for that."""
 
 HOSTS = ("127.0.0.1", "localhost")
 MEMORY = "512m"
-"""Of a worker, and so of its executor. Spark refuses less than 450 MB."""
+"""The memory of a worker, and so of its executor. Spark refuses less than 450 MB."""
 
 START_MAX = 600.0
 
@@ -73,14 +73,14 @@ class Spark:
         return f"spark://127.0.0.1:{self._port}"
 
     def driver_state(self, driver: str) -> str:
-        """Of a driver that runs on the cluster, as its API for submissions says."""
+        """The state of a driver that runs on the cluster, according to the API for submissions."""
         return str(_told(self.rest_port, f"/v1/submissions/status/{driver}")["driverState"])
 
     def executors(self) -> list[int]:
-        """The processes of the executors: each has its folder below that of its worker."""
+        """The processes of the executors: each has a folder below its worker's folder."""
         found = []
         for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # It has ended meanwhile, or is another user's.
+            with suppress(OSError):  # It has ended in the meantime, or belongs to another user.
                 is_ours = (process / "cwd").readlink().is_relative_to(self._folder)
                 if is_ours and b"CoarseGrainedExecutorBackend" in (process / "cmdline").read_bytes():
                     found.append(int(process.name))
@@ -89,14 +89,14 @@ class Spark:
     @classmethod
     @contextmanager
     def started(cls, *, workers: int = 2) -> Iterator[Self]:
-        """A cluster whose workers are ready, gone at the end."""
+        """A context with a cluster whose workers are ready; it is removed at the end."""
         with tempfile.TemporaryDirectory(prefix="neli-spark-") as folder:
             spark = cls(Path(folder), workers=workers)
             try:
                 spark.start()
                 yield spark
             finally:
-                # A worker's executors are in its group of processes, and end with it.
+                # A worker's executors are in its process group, and end with it.
                 for process in (*spark._workers, spark._master):
                     process.kill()
 
@@ -118,7 +118,7 @@ class Spark:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": f"{for_spark()} -Djava.io.tmpdir={self._folder}",
-            # Of the executors, too: one that is killed leaves its blocks behind.
+            # Also for the executors: a killed one leaves its blocks behind.
             "SPARK_LOCAL_DIRS": str(self._folder),
             "SPARK_MASTER_OPTS": f"-Dspark.master.rest.enabled=true -Dspark.master.rest.port={self.rest_port}",
             **({"JAVA_HOME": home} if (home := java_home()) else {}),
@@ -128,7 +128,7 @@ class Spark:
         return ["env", *assigned, str(program), f"org.apache.spark.deploy.{role}", *arguments]
 
     def _has_all_workers(self) -> bool:
-        """Whether the master knows them."""
+        """Whether the master knows the workers."""
         for process in (self._master, *self._workers):
             assert process.running, process.log()
         with suppress(OSError, http.client.HTTPException, ValueError):

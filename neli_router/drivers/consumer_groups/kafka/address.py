@@ -1,21 +1,21 @@
-"""The address of a consumer group in Kafka, taken apart.
+"""Parse the address of a consumer group in Kafka.
 
     kafka://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/GROUP[?setting=value&...]
                                                      |
                                                      '--> the consumer group GROUP, and the topic GROUP.neli
 
     ?topic=jobs                                          another topic: several groups may share one
-    ?partitions=12&replication=3                         of the topic, if this process makes it
+    ?partitions=12&replication=3                         for the topic, if this process creates it
     ?group.protocol=consumer                             the broker's own assignment, of Kafka 4 (KIP-848)
-    ?partition.assignment.strategy=range,roundrobin      the classic protocol's; cooperative-sticky if it is not said
+    ?partition.assignment.strategy=range,roundrobin      for the classic protocol; the default is cooperative-sticky
 
-It reads as the address of a ledger does, with any setting of librdkafka by its name. The two protocols treat members
-that are not involved in a change in two ways:
+The address reads like a ledger's, and takes any setting of librdkafka by its name. The ways to share partitions differ
+in how they treat members that a change does not involve:
 
-    consumer, cooperative-sticky    they keep what they have
+    consumer, cooperative-sticky    these members keep what they have
     range, roundrobin               *eager*: all members give everything back, at every change
 
-The members of a group must agree on one of these ways. goNELI's, with unchanged settings, are `range,roundrobin`.
+The members of a group must agree on one of these ways. goNELI with unchanged settings uses `range,roundrobin`.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ OURS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class GroupAddress:
-    """`at` has the settings of every client, perhaps secrets, which are never shown; `sharing` those of consumers."""
+    """`at` has the settings of every client, perhaps secrets, and is never shown; `sharing` has those of consumers."""
 
     at: KafkaAddress
     partitions: int | None
@@ -66,7 +66,7 @@ class GroupAddress:
 
 
 def parse(rest: str) -> tuple[GroupAddress | None, list[str]]:
-    """The address that stands as `rest` behind `kafka:`, or a sentence for each thing that is wrong with it."""
+    """The address in `rest`, the text after `kafka:`, or a sentence for each thing that is wrong with it."""
     at, problems = kafka_address.parse(rest, ours=OURS)
     if at is None:
         return None, problems
@@ -92,7 +92,7 @@ def parse(rest: str) -> tuple[GroupAddress | None, list[str]]:
         problems.append(f"partition.assignment.strategy must be of {', '.join((*EAGER, COOPERATIVE))}")
     elif COOPERATIVE in strategies and len(strategies) > 1:
         problems.append(
-            f"partition.assignment.strategy has {COOPERATIVE} beside another: they give partitions back in two ways, "
+            f"partition.assignment.strategy has {COOPERATIVE} next to another: they give partitions back in two ways, "
             "and the members of a group must agree on one"
         )
     if problems:

@@ -4,29 +4,29 @@
     broker <-------------------------- producer <-------- publish, give_back ----------------------------'
     broker <--which topic, how many partitions?-- the watching thread --Away, Back, Broken--> [ events ]
 
-The callback of a revocation runs inside a poll, and the partitions are given back when it returns. So it waits for
-`give_back`, and therefore has a thread of its own: the program finishes its work meanwhile, and the pump goes on.
+The callback of a revocation runs inside a poll, and the partitions are given back when it returns. So the callback
+waits for `give_back`, on a thread of its own: meanwhile the program finishes its work, and the pump goes on.
 
     AskedBack --give_back, all of them--> the callback returns, and others may have them
         '-----patience--> the callback returns, Lost
 
-    the pump hangs --events wait for a session, or TAKE_MAX--> no more polls --patience--> librdkafka leaves the group
+    the pump hangs --events wait for a session, or TAKE_MAX--> polling stops --patience--> librdkafka leaves the group
 
-`patience` is `max.poll.interval.ms`: how long the brokers, too, wait for an answer. While the callback waits, nothing
-is received. So a protocol that leads by what it hears must have its program done within the time of that proof.
+`patience` is `max.poll.interval.ms`: it is also how long the brokers wait for an answer. Nothing is received while the
+callback waits. So under a protocol that leads by what it hears, the program must finish within the time of that proof.
 
-**Reading** begins at the end at each assignment, whatever was committed.
+**Reading** starts at the end of the log at each assignment, whatever was committed.
 
-**Confirming** is a commit. A fetch takes no membership, so a consumer that the coordinator took for dead goes on
-reading until it hears of it; a commit is refused to it, by its generation or epoch. The offset in question is committed
-above BEYOND: no consumer can begin there, so one of the group that looks at it, as goNELI does, goes to the end.
+**Confirming** is a commit. A fetch needs no membership, so a consumer that the coordinator took for dead goes on
+reading until it learns of that; but its commits are refused, because of its generation or epoch. The offset in question
+is committed above BEYOND. No consumer can start there, so one that looks at it, as goNELI does, goes to the end.
 
-**Heartbeats** to the coordinator are sent only when librdkafka's main thread wakes, which by itself it does once a
-second: with a session of less than two seconds, members flap. A timer keeps it awake, that of the automatic commit.
-It commits nothing, because nothing is stored to be committed; the timer of statistics would do as well, but leaves a
-text of kilobytes behind each time.
+**Heartbeats** to the coordinator are sent only when librdkafka's main thread wakes, and it wakes only once a second if
+left alone: with a session of less than two seconds, members flap. A timer keeps the thread awake, the one for automatic
+commits. It commits nothing, because nothing is stored to be committed. The statistics timer would work as well, but
+leaves behind a text of kilobytes each time.
 
-**What a consumer says of itself** is not believed. It may be cut off, and know nothing of it; then it goes on as ever.
+**A consumer's view of itself** is not trusted. It may be cut off without knowing it, and then it goes on as before.
 """
 
 import os
@@ -70,23 +70,23 @@ from neli_router.protocols.consumer_group.events import (
 __all__ = ["KafkaSubscription", "look_at_group"]
 
 SLICE = 0.05
-"""Seconds of one poll: so long may `close` wait until the thread notices."""
+"""Seconds of one poll. `close` may wait this long until the thread notices."""
 
 WAKES_PER_SESSION = 20
 HEARTBEATS_PER_SESSION = 10
-"""More heartbeats cost requests. Fewer make handovers slow, because a member learns of one by the answer to its next
-heartbeat; with fewer than three, one late heartbeat would end a session."""
+"""More heartbeats cost requests. Fewer make handovers slow, because a member learns of a handover from the answer to
+its next heartbeat; with fewer than three, one late heartbeat would end a session."""
 
 WATCH_EVERY = 1.0
 GONE_LOOKS = 3
-"""How many looks in a row must find no topic, or another: a broker may learn late of a new one."""
+"""How many looks in a row must find no topic, or a different one: a broker may learn late of a new topic."""
 
 BEYOND = 2**62
 """Above every offset of any log."""
 
 CLOSE_MAX = 3.0
-"""Seconds that `close` waits for the consumer to leave its group, which takes a broker that answers. Without one, its
-thread ends by itself later, and the session ends at the broker."""
+"""Seconds that `close` waits for the consumer to leave its group, for which a broker must answer. If none does, the
+consumer's thread ends later on its own, and the session ends at the broker."""
 
 EAGER_DOUBT = (
     "{strategy} takes all partitions from all members at every change of the group: say "
@@ -95,8 +95,8 @@ EAGER_DOUBT = (
 
 
 class KafkaSubscription:
-    """One consumer. `session` and `patience` are in seconds; `patience` bounds what a program may take to finish work
-    that was revoked. Raises LedgerError, ConfigError or GroupMismatch if there can be no such consumer."""
+    """One consumer. `session` and `patience` are in seconds; `patience` bounds how long a program may take to finish
+    work that was revoked. Raises LedgerError, ConfigError or GroupMismatch if the consumer cannot be set up."""
 
     def __init__(self, address: GroupAddress, *, session: float, patience: float, create: bool = True) -> None:
         if patience < session:
@@ -114,12 +114,12 @@ class KafkaSubscription:
         self._changed = threading.Condition()  # Reentrant, so a signal handler may call `wake` at any moment.
         self._events: deque[BrokerNews | Message] = deque()
         self._waiting_since = time.monotonic()
-        """When the first of the events came, if there are any."""
+        """When the oldest waiting event arrived, if any event waits."""
         self._asked_back: set[int] = set()
         self._to_confirm: dict[int, int] = {}
         self._woken = self._leaving = self._closed = self._broken = False
         self._consumer_is_dead = False
-        """Broken for good, by its own word. The closing of such a one never ends, and keeps a core busy."""
+        """Broken for good, by its own account. Closing such a consumer never ends, and keeps a core busy."""
         self._producer = Producer(self._producer_settings())
         self._consumer = Consumer(self._consumer_settings())
         self._consumer.subscribe([self._at.topic], on_assign=self._given, on_revoke=self._revoked, on_lost=self._lost)
@@ -167,7 +167,7 @@ class KafkaSubscription:
     def publish(self, bodies: Mapping[int, bytes | None]) -> None:
         self._require_open()
         for partition, body in bodies.items():
-            # A queue that is full, or a topic that is gone: they may be lost, and silence tells.
+            # The queue may be full, or the topic gone: messages may be lost, and others notice the silence.
             with suppress(BufferError, KafkaException):
                 self._producer.produce(self._at.topic, body, partition=partition, on_delivery=self._delivered)
         with suppress(KafkaException):
@@ -189,7 +189,7 @@ class KafkaSubscription:
         self._leave()
 
     def wake(self) -> None:
-        if os.getpid() == self._process:  # In a child, a thread that is not there may hold the lock.
+        if os.getpid() == self._process:  # In a child, a thread that no longer exists may hold the lock.
             with self._changed:
                 self._woken = True
                 self._changed.notify_all()
@@ -215,7 +215,7 @@ class KafkaSubscription:
         require_own_process(self.address, self._process)
         require_not_closed(self.address, closed=self._closed)
 
-    # The polling thread, and the callbacks that it is called back by
+    # The polling thread, and the callbacks that run on it
 
     def _poll(self) -> None:
         while True:
@@ -235,8 +235,8 @@ class KafkaSubscription:
             self._consumer.close()
 
     def _commit(self) -> None:
-        """Carry out `confirm`. Here, because the client lets no other thread call it while a poll is under way, and one
-        is nearly always: a thread that asks then may wait for ever."""
+        """Carry out `confirm`. This is done here because the client lets no other thread call it during a poll, and a
+        poll is nearly always running: a thread that asks then may wait forever."""
         with self._changed:
             offsets, self._to_confirm = self._to_confirm, {}
         if offsets:
@@ -245,7 +245,7 @@ class KafkaSubscription:
                 self._consumer.commit(offsets=asked, asynchronous=True)
 
     def _may_poll(self) -> bool:
-        """Not while the pump hangs: the brokers must find that out."""
+        """Not while the pump hangs: the brokers must notice that."""
         late = bool(self._events) and time.monotonic() - self._waiting_since >= self._session
         return not self._broken and not late and len(self._events) < TAKE_MAX
 
@@ -301,7 +301,7 @@ class KafkaSubscription:
             self._break(why)
 
     def _reason_to_stop(self, error: KafkaError) -> NeliError | None:
-        """Why this consumer is of no use any more, or nothing: librdkafka tries again for ever, and tells of each."""
+        """Why this consumer is of no further use, or None. librdkafka retries forever, and reports each failure."""
         group = f"the group {self._at.group} of {self._at.public}"
         match error.code():
             case KafkaError.INVALID_SESSION_TIMEOUT:
@@ -378,7 +378,7 @@ class KafkaSubscription:
             self._changed.notify_all()
 
     def _delivered(self, error: KafkaError | None, _message: KafkaMessage) -> None:
-        """Of those that are lost, only the missing right to write will not heal by itself."""
+        """Note a lost message only if the right to write is missing: every other cause heals on its own."""
         if error is not None and error.code() in DENIED:
             self._break(explain(error, self._at, "a write"))
 
@@ -414,8 +414,8 @@ class KafkaSubscription:
 
 
 def look_at_group(address: GroupAddress, session: float) -> GroupLook:
-    """What a consumer would find. Joins and makes nothing. Raises LedgerMissing where there is no topic yet, and as
-    KafkaSubscription does."""
+    """The topic and the group as a consumer would find them. Does not join, and creates nothing. Raises LedgerMissing
+    if the topic does not exist yet, and otherwise whatever KafkaSubscription raises."""
     with asking(address.at, "the look at it") as admin:
         topic = require_group_topic(admin, address, create=False)
         doubts = require_session(admin, address, session)
@@ -438,7 +438,7 @@ def _message(message: KafkaMessage) -> Message:
 
 
 def _gathered(taken: list[BrokerNews | Message], wall: float) -> list[BrokerNews]:
-    """With neighbouring messages in one event."""
+    """Merge neighbouring messages into one event."""
     gathered: list[BrokerNews] = []
     messages: list[Message] = []
     for one in [*taken, None]:

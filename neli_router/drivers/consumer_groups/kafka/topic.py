@@ -1,13 +1,13 @@
-"""The topic of a consumer group: made if it is not there, and looked at while it is in use.
+"""The topic of a consumer group: created if it does not exist, and watched while it is in use.
 
     not there --made: M partitions, LogAppendTime, short retention--> looked at
     there, goNELI's, say ---------------------------------------------'  |
                                                                          |
-    look: other M ------------> GroupMismatch    the members count on M, and an older one knows nothing of the new ones
-          made anew, gone ----> LedgerUnusable   its offsets begin anew, and with them the terms
+    look: other M ------------> GroupMismatch    the members count on M, and an older one does not know the new ones
+          recreated, gone ----> LedgerUnusable   its offsets start over, and the terms with them
           no answer ----------> LedgerUnavailable, to be asked again
 
-Messages are worth nothing after a few seconds, so a topic that is made here keeps them for minutes only.
+Messages are worth nothing after a few seconds, so a topic that is created here keeps them for minutes only.
 """
 
 from collections.abc import Mapping
@@ -25,23 +25,24 @@ from neli_router.errors import ConfigError, GroupMismatch, LedgerUnusable, NeliE
 __all__ = ["GroupTopic", "LookedAt", "grown", "look_at_topic", "require_group_topic", "require_session"]
 
 PARTITIONS = 12
-"""Of a topic that is made, if the address does not say. The paper advises about as many as there are members; more
-share the roles out more evenly, and each costs a message a beat from each member."""
+"""The number of partitions of a topic that is created, if the address does not say. The paper advises about as many as
+there are members. More share the roles out more evenly, and each costs one message per beat from each member."""
 
 MADE_WITH: Mapping[str, str] = {
     "cleanup.policy": "delete",
     "retention.ms": "600000",
-    "segment.ms": "600000",  # A segment that is written to is kept whole, for a week by default.
-    "message.timestamp.type": "LogAppendTime",  # An exclusive group counts by the broker's clock, not by writers'.
+    "segment.ms": "600000",  # The active segment is kept whole, for a week by default.
+    "message.timestamp.type": "LogAppendTime",  # An exclusive group goes by the broker's clock, not by writers'.
     "unclean.leader.election.enable": "false",  # Offsets that went back would lower the terms.
 }
 
 CLASSIC_SESSION_MIN = 1.5
 """Seconds. librdkafka asks to join at most once a second, and sends no heartbeat until then. A shorter session expels a
-member that must join twice within a second, as members that start a little apart make each other do; when it asks
-again, the others must join, and so on. With 0.5 s, two members settled in 2 of 5 trials, and eight in 1. Eight members
-with 0.9 s did after ten had been expelled, with 1 s after one or two; with 1.2 s and 1.5 s none was, in 12 trials each
-on a busy machine. It was measured with Kafka 4.3 and librdkafka 2.16, by `python -m benchmarks sessions`."""
+member that must join twice within a second, which members that start a little apart force on each other. When the
+expelled member asks again, the others must join again, and so on. With 0.5 s, two members settled in 2 of 5 trials, and
+eight members in 1 of 5. With 0.9 s, eight members settled after ten had been expelled; with 1 s, after one or two. With
+1.2 s and 1.5 s no member was expelled in 12 trials each on a busy machine. Measured with Kafka 4.3 and librdkafka 2.16,
+by `python -m benchmarks sessions`."""
 
 LOOK_MAX = 2.0
 
@@ -54,7 +55,7 @@ class LookedAt(NamedTuple):
 
 
 class GroupTopic(NamedTuple):
-    """The topic as it was found at the start. `doubts` are sentences for people."""
+    """The topic as found at the start. `doubts` are sentences for people."""
 
     seen: LookedAt
     broker_times: bool
@@ -62,8 +63,8 @@ class GroupTopic(NamedTuple):
 
 
 def require_group_topic(admin: AdminClient, address: GroupAddress, *, create: bool) -> GroupTopic:
-    """The topic, which is made first if need be and allowed. Raises LedgerError, or GroupMismatch if it has another
-    number of partitions than the address says."""
+    """Find the topic, or create it if that is needed and allowed. Raises LedgerError, or GroupMismatch if the topic has
+    another number of partitions than the address says."""
     at, wanted = address.at, address.partitions
     try:
         replicas = found_or_made(admin, at, create=create, partitions=wanted or PARTITIONS, settings=MADE_WITH)
@@ -82,7 +83,7 @@ def require_group_topic(admin: AdminClient, address: GroupAddress, *, create: bo
 
 def _judge(admin: AdminClient, at: KafkaAddress, replicas: int) -> tuple[bool, tuple[str, ...]]:
     said = settings_of(admin, at)
-    if said is None:  # The messages will tell whose times they carry.
+    if said is None:  # The messages will show whose timestamps they carry.
         return True, (f"the settings of {at.topic} cannot be seen: grant DescribeConfigs on it",)
     if "compact" in str(said.get("cleanup.policy")):
         raise LedgerUnusable(
@@ -92,7 +93,7 @@ def _judge(admin: AdminClient, at: KafkaAddress, replicas: int) -> tuple[bool, t
         )
     doubts = []
     if replicas < IN_SYNC:
-        doubts.append(f"{at.topic} has 1 replica: while its broker is away, there are no leaders")
+        doubts.append(f"{at.topic} has 1 replica: while its broker is away, nothing can lead")
     if said.get("unclean.leader.election.enable") == "true":
         doubts.append(f"{at.topic} has unclean.leader.election.enable=true: its offsets, and so terms, may go back")
     broker_times = said.get("message.timestamp.type") == "LogAppendTime"
@@ -104,9 +105,9 @@ def _judge(admin: AdminClient, at: KafkaAddress, replicas: int) -> tuple[bool, t
 
 
 def require_session(admin: AdminClient, address: GroupAddress, session: float) -> tuple[str, ...]:
-    """Raise ConfigError if the group cannot have, or would not bear, such a session. Returns doubts, for people.
+    """Raise ConfigError if the group cannot have, or would not survive, this session. Returns doubts, for people.
 
-    The broker has bounds of its own for the classic protocol, and refuses what is beyond them when the consumer joins.
+    For the classic protocol the broker has its own bounds, and refuses a session outside them when the consumer joins.
     """
     if address.classic:
         if session < CLASSIC_SESSION_MIN:
@@ -139,20 +140,20 @@ def require_session(admin: AdminClient, address: GroupAddress, session: float) -
 
 
 def look_at_topic(admin: AdminClient, at: KafkaAddress, was: LookedAt) -> NeliError | None:
-    """Why the topic cannot be used any more, or nothing. Raises KafkaException if no broker says."""
+    """Why the topic cannot be used any longer, or None. Raises KafkaException if no broker answers."""
     try:
         seen = _look(admin, at.topic, LOOK_MAX)
     except KafkaException as error:
         if error.args[0].code() not in UNKNOWN:
             raise
-        return _gone(at, "it is there no more")
+        return _gone(at, "it no longer exists")
     if seen.identity != was.identity:
-        return _gone(at, f"it was deleted and made anew ({was.identity} became {seen.identity})")
+        return _gone(at, f"it was deleted and recreated ({was.identity} became {seen.identity})")
     return None if seen.partitions == was.partitions else grown(at, was.partitions, seen.partitions)
 
 
 def grown(at: KafkaAddress, was: int, now: int) -> GroupMismatch:
-    """The error for a topic that has another number of partitions than at the start."""
+    """The error for a topic whose number of partitions has changed since the start."""
     return GroupMismatch(
         f"the topic {at.topic} of {at.public} with {was} partitions was wanted, as at the start",
         f"it has {now} now, and members that count on {was} and on {now} would find two owners for one role",
@@ -162,8 +163,8 @@ def grown(at: KafkaAddress, was: int, now: int) -> GroupMismatch:
 
 def _gone(at: KafkaAddress, found: str) -> LedgerUnusable:
     return LedgerUnusable(
-        f"the topic {at.topic} of {at.public} was wanted as it was at the start",
-        f"{found}, and offsets that begin anew would lower the terms",
+        f"the topic {at.topic} of {at.public} was wanted, unchanged since the start",
+        f"{found}, and offsets that start over would lower the terms",
         "stop all members of the group, raise term_base to the highest term that was given, then start them again",
     )
 

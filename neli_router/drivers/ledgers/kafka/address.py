@@ -1,16 +1,16 @@
-"""The address of a group in Kafka, taken apart.
+"""Parse the address of a group in Kafka.
 
     kafka://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/GROUP[?setting=value&...]
                                                      |
                                                      '--> topic GROUP.ledger, and nothing else on the brokers
 
     ?security.protocol=SASL_SSL&sasl.mechanism=SCRAM-SHA-512     any setting of librdkafka, by its name
-    ?config=/etc/neli/kafka.properties                           the same in a file, name=value a line
-    ?replication=3                                               of the topic, if this process makes it
+    ?config=/etc/neli/kafka.properties                           the same in a file, one name=value per line
+    ?replication=3                                               for the topic, if this process creates it
 
-USER and PASSWORD are `sasl.username` and `sasl.password`. An address goes before its file. Settings that the protocol
-relies on are refused, because a group that reads committed records only, say, would look healthy until the first
-transaction of another program hangs.
+USER and PASSWORD are `sasl.username` and `sasl.password`. The address takes precedence over its file. Settings that the
+protocol relies on are refused: for example, a group that reads only committed records would look healthy until the
+first transaction of another program hangs.
 """
 
 import os
@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, unquote
 __all__ = ["KafkaAddress", "parse"]
 
 GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
-"""As Kafka allows it in a topic's name, with room for our suffix."""
+"""The characters that Kafka allows in a topic's name, with room for our suffix."""
 
 SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 
@@ -34,26 +34,26 @@ OURS: Mapping[str, str] = {
     "bootstrap.servers": "they stand at the front of the address",
     "enable.auto.commit": "no consumer group takes part",
     "enable.idempotence": "retries must not change the order",
-    "enable.partition.eof": "it tells that all was read",
+    "enable.partition.eof": "it reports that everything was read",
     "isolation.level": "one hanging transaction would stop every reader",
     "message.timeout.ms": "it follows from the lease",
     "transactional.id": "records are appended outside of transactions",
 }
 
 HARMLESS = frozenset({"config", "replication", "sasl.mechanism", "sasl.mechanisms", "security.protocol"})
-"""Options that may be shown. There are too many others to know of each whether it is a secret."""
+"""Options that may be shown. There are too many others to know for each whether it is a secret."""
 
 NAME = re.compile(r"[a-z0-9.]+")
 
 FILE_MAX = 64 * 1024
 
 _FILE = "the file of settings that ?config= names"
-"""Its path is not shown: of an address that cannot be read, it may be the rest of a password."""
+"""Its path is not shown: if the address cannot be parsed, the path may be the rest of a password."""
 
 
 @dataclass(frozen=True)
 class KafkaAddress:
-    """`client` holds the settings of every client, and perhaps secrets: it is never shown."""
+    """`client` holds the settings of every client, which may include secrets: it is never shown."""
 
     servers: str
     group: str
@@ -67,7 +67,7 @@ class KafkaAddress:
 
 
 def parse(rest: str, *, ours: Mapping[str, str] = OURS) -> tuple[KafkaAddress | None, list[str]]:
-    """The address that stands as `rest` behind `kafka:`, or a sentence for each thing that is wrong with it.
+    """The address in `rest`, the text after `kafka:`, or a sentence for each thing that is wrong with it.
 
     `ours`: the settings that may not be chosen, with the reasons.
     """
@@ -97,16 +97,16 @@ def parse(rest: str, *, ours: Mapping[str, str] = OURS) -> tuple[KafkaAddress | 
     settings.update(said)
     for setting in settings:
         if setting in ours:
-            problems.append(f"the setting {setting} is not to be chosen: {ours[setting]}")
+            problems.append(f"the setting {setting} cannot be chosen: {ours[setting]}")
         elif setting not in said and not NAME.fullmatch(setting):
-            problems.append(f"{setting!r:.60} is no setting of librdkafka: its names are lower-case words with dots")
+            problems.append(f"{setting!r:.60} is not a setting of librdkafka: its names are lower-case words with dots")
     for number, part in enumerate(query.split("&") if query else (), start=1):
         name, equals, _ = part.partition("=")
         if not equals or not NAME.fullmatch(unquote(name)):
-            # Its name is not shown: it may be the rest of a password with an &.
+            # The name is not shown: it may be the rest of a password that contains an &.
             problems.append(
-                f"option {number} is no setting of librdkafka: those are lower-case words with dots, and have a value; "
-                "write & as %26 in one"
+                f"option {number} is not a setting of librdkafka: write name=value, with a name of lower-case words "
+                "and dots; write & as %26 in one"
             )
     if problems:
         return None, problems
@@ -116,7 +116,7 @@ def parse(rest: str, *, ours: Mapping[str, str] = OURS) -> tuple[KafkaAddress | 
 
 
 def _regular(path: str, flags: int) -> int:
-    """Open a regular file. To open a named pipe would hang until another process writes into it."""
+    """Open a regular file. Opening a named pipe would hang until another process writes into it."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -137,7 +137,7 @@ def _read(path: str, problems: list[str]) -> dict[str, str]:
         return {}
     settings: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        line = line.strip()  # noqa: PLW2901 - from here on, the line is without its margin.
+        line = line.strip()  # noqa: PLW2901 - from here on, the line has no margin.
         if not line or line.startswith(("#", "!")):
             continue
         name, equals, value = line.partition("=")

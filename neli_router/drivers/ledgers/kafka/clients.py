@@ -1,12 +1,12 @@
-"""Clients of the brokers: the settings that all of them share, and one that only asks.
+"""Clients of the brokers: the settings that all of them share, and a client that only asks questions.
 
     asking(address, "the opening") --finds a broker--> AdminClient, for topics and groups
                                    '--none, refused--> LedgerUnavailable, with the reason
 
-librdkafka tries again for ever, and its own errors name no reason, such as a wrong password or a connection that was
-refused: those come by a callback. So the callback is heard while a broker is looked for.
+librdkafka retries forever, and its own errors do not give the reason, such as a wrong password or a refused connection.
+Those reasons arrive through a callback, so the callback is served while a broker is looked for.
 
-In a child of a fork, a client must never be freed: librdkafka then waits for threads that are not there, or crashes. So
+In a forked child, a client must never be freed: librdkafka would then wait for threads that do not exist, or crash. So
 a child keeps the owners of all clients that its parent had, and never collects what was garbage in its parent.
 """
 
@@ -32,21 +32,21 @@ COMMON: Mapping[str, Any] = {
     "allow.auto.create.topics": False,  # A topic that was deleted must not come back with a broker's defaults.
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 500,
-    "topic.metadata.refresh.fast.interval.ms": 50,  # A partition's new leader is asked for this often,
-    "topic.metadata.refresh.interval.ms": 10_000,  # and even if the old one said nothing.
-    "socket.timeout.ms": 3000,  # A broker that is frozen, not dead, is given up after this. By default it is a minute.
+    "topic.metadata.refresh.fast.interval.ms": 50,  # How often to ask for a partition's new leader,
+    "topic.metadata.refresh.interval.ms": 10_000,  # and how often even if the old one said nothing.
+    "socket.timeout.ms": 3000,  # A broker that is frozen, not dead, is given up after this. The default is a minute.
     "log_level": 0,
     **SILENT,
 }
 
 LOOK_FIRST = 0.25
-"""Seconds of the first look for a broker. Between looks the client's complaints are heard; each takes twice as long as
-the one before, because a broker may be so busy that it answers none of the short ones."""
+"""Seconds of the first look for a broker. Each look takes twice as long as the one before, because a broker may be so
+busy that it answers none of the short ones. Between looks, the client's complaints are heard."""
 
 
 @contextmanager
 def asking(address: KafkaAddress, purpose: str) -> Iterator[AdminClient]:
-    """A client that asks about topics. Its errors come out as LedgerError."""
+    """A client for questions about topics. Its errors are raised as LedgerError."""
     refused: KafkaError | None = None
     away: KafkaError | None = None
     all_away = False
@@ -61,7 +61,7 @@ def asking(address: KafkaAddress, purpose: str) -> Iterator[AdminClient]:
             away = error
 
     def find() -> None:
-        """Wait until a broker answers. Raises KafkaException, with the reason, as soon as none can be reached."""
+        """Wait until a broker answers. Raises KafkaException, with the reason, as soon as no broker can be reached."""
         give_up_at, look = time.monotonic() + ASK_MAX, LOOK_FIRST
         while True:
             try:
@@ -69,7 +69,7 @@ def asking(address: KafkaAddress, purpose: str) -> Iterator[AdminClient]:
             except KafkaException as error:
                 admin.poll(0)
                 if all_away or refused is not None or time.monotonic() >= give_up_at:
-                    # Its own error names no reason, such as a connection that was refused.
+                    # The client's own error does not give the reason, such as a refused connection.
                     raise KafkaException(refused or away or error.args[0]) from error
                 look *= 2
             else:
@@ -84,7 +84,7 @@ def asking(address: KafkaAddress, purpose: str) -> Iterator[AdminClient]:
             admin.poll(0)
             if refused is None:
                 raise
-            # Without this, a client with a wrong password would see only a time-out.
+            # Without this, a client with a wrong password would only see a timeout.
             raise explain(refused, address, purpose) from error
     except KafkaException as error:
         raise explain(error.args[0], address, purpose) from error
@@ -106,9 +106,9 @@ def _keep() -> None:
 
 
 def serve(call: Callable[[float], object], timeout: float) -> None:
-    """Let the producer tell of deliveries. Raises KafkaException if it is broken for good.
+    """Let the producer report deliveries. Raises KafkaException if the producer is broken for good.
 
-    It then has that error set already while it still tells of deliveries, and Python calls that a fault of the callee.
+    A broken producer has that error set already while it still reports deliveries, and Python then raises SystemError.
     """
     try:
         call(timeout)

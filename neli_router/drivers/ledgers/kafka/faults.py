@@ -1,11 +1,11 @@
-"""The complaints of librdkafka, in our words: may it heal by itself, and what should be done?
+"""Translate the errors of librdkafka: can the fault heal on its own, and what should be done?
 
-    brokers away, timed out, no leader, too few replicas  --> LedgerUnavailable     it is tried again for ever
+    brokers away, timed out, no leader, too few replicas  --> LedgerUnavailable     retried forever
     no right to read or write, wrong password             --> LedgerUnavailable     the right may be given back
     message too large                                     --> RecordTooLong         all others are taken
     unknown setting, no such topic                        --> LedgerUnusable        trying again will not help
 
-librdkafka logs to standard error by default; SILENT hands its lines to Python's logging, at
+librdkafka logs to standard error by default. SILENT hands its lines to Python's logging, under the name
 `neli_router.drivers.ledgers.kafka`, where they show only if asked for.
 """
 
@@ -49,17 +49,17 @@ UNKNOWN = (
     KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
 )
-"""There is no such topic, or another one of that name."""
+"""The topic does not exist, or a different one has its name."""
 
 DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
-"""The broker lets us in, and this user lacks a right."""
+"""The broker lets us in, but this user lacks a right."""
 
 REFUSED = (
     KafkaError._AUTHENTICATION,  # noqa: SLF001
     KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError._SSL,  # noqa: SLF001
 )
-"""A broker does not let us in."""
+"""The broker does not let us in."""
 
 SILENT: Mapping[str, object] = {"logger": _logger}
 
@@ -77,7 +77,7 @@ _REMEDIES: Mapping[int, str] = {
 }
 
 TOO_LONG = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
-"""The broker, or this client, does not take a record of that length."""
+"""The broker, or this client, does not accept a record of that length."""
 
 _FINAL = {
     KafkaError._INVALID_ARG,  # noqa: SLF001
@@ -88,7 +88,7 @@ _FINAL = {
 
 
 def answer(asked: Future[Answer], timeout: float) -> Answer:
-    """The answer; raises KafkaException instead of it, or if none comes in time."""
+    """The answer. Raises KafkaException if the answer is an error, or if none comes in time."""
     try:
         return asked.result(timeout)
     except TimeoutError as error:
@@ -115,7 +115,7 @@ def sorted_out(
 
 
 def is_fatal(error: KafkaError) -> bool:
-    """Whether the client that reports it must be replaced. It says so in one of two ways, never in both."""
+    """Whether the client that reports this error must be replaced. It says so in one of two ways, never in both."""
     return error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001
 
 
@@ -125,7 +125,7 @@ def told(error: KafkaError) -> str:
 
 
 def explain(error: KafkaError, at: KafkaAddress, purpose: str) -> LedgerError:
-    """The exception to raise for `error`, which came of `purpose`."""
+    """The exception to raise for `error`, which occurred during `purpose`."""
     if error.code() in _FINAL:
         return LedgerUnusable(f"{purpose} of {at.public} was wanted", told(error), "correct the address or the topic")
     if error.code() in TOO_LONG:
@@ -134,5 +134,5 @@ def explain(error: KafkaError, at: KafkaAddress, purpose: str) -> LedgerError:
             told(error),
             f"set max.message.bytes={RECORD_MAX} on the topic {at.topic}, and no lower limit on the brokers",
         )
-    remedy = _REMEDIES.get(error.code(), "look after the brokers and the way to them; it will be tried again")
+    remedy = _REMEDIES.get(error.code(), "check the brokers and the network to them; it will be tried again")
     return LedgerUnavailable(f"{purpose} of {at.public} was wanted", told(error), remedy)

@@ -3,25 +3,26 @@
     append --a producer, acks=all--> [ topic GROUP.ledger, partition 0 ] --Consumer--> KafkaReader (a thread) --> read
                                        ^ start = low watermark    ^ tip = high watermark, asked by a second thread
 
-No consumer group takes part: members read by offset, all of them everything. This driver takes care that
+No consumer group takes part: members read by offset, and each member reads everything. This driver makes sure that
 
-- *silence is not taken for peace*. A fetch that fails inside librdkafka shows nothing. So the broker is asked for its
-  high watermark all the time (`reader.py`), and a read that knows of no answer raises instead of returning nothing.
-- *nothing is skipped*. `auto.offset.reset` is `error`: a position below the log's start is LedgerTrimmed, one above
-  its end, a truncated log, or a topic that was made anew is LedgerRewound.
-- *transactions of others stop no reader*: `read_uncommitted`.
-- a client that librdkafka calls broken for good is replaced by a new one; the position stays.
+- *silence is not taken for peace*. A fetch that fails inside librdkafka shows nothing. So the broker is continuously
+  asked for its high watermark (`reader.py`), and a read that knows of no answer raises instead of returning nothing.
+- *nothing is skipped*. `auto.offset.reset` is `error`: a position below the log's start is LedgerTrimmed. A position
+  above its end, a truncated log and a recreated topic are LedgerRewound.
+- *other programs' transactions stop no reader*: `read_uncommitted`.
+- *a broken client is replaced*. When librdkafka reports that a client is broken for good, a new one takes its place,
+  and the position stays.
 
-Its promises follow from how the topic is set up: see `topic.py`.
+Its promises depend on how the topic is set up: see `topic.py`.
 
-**The writer** is a producer that keeps order, and tells the offsets of acknowledged records.
+**The writer** is a producer that keeps the order, and reports the offsets of acknowledged records.
 
     append --produce--> queue --acks=all, idempotent--> broker
                           '--a record that waits for longer than `patience` is dropped      _delivered --> offsets
                                                                                             '--> or why not
 
-A delivery that fails is told by the *next* append: by then it may have been tried for long, and the caller must do the
-same in both cases. Whether the record stands in the log after all is not known; the protocol lives with that.
+The *next* append raises the error of a failed delivery: by then the record may have been tried for long, and the caller
+must do the same in both cases. The record may stand in the log after all; the protocol allows for that.
 """
 
 import os
@@ -44,18 +45,18 @@ from neli_router.protocols.protocol import RECORD_MAX
 __all__ = ["KafkaLedger", "delete_topic"]
 
 QUEUE_MAX = 100_000
-"""Records that may wait for a broker. They are dropped after `patience`, so it only bounds the memory."""
+"""Records that may wait for a broker. They are dropped after `patience`, so this only bounds the memory."""
 
 LINGER = 0.00005
-"""Seconds. With none, librdkafka sends the first few of a hundred Handovers before the others are queued, and all
-members read them in as many pieces: a drain takes half as long again at the worst. An append alone takes 0.3 ms
-more."""
+"""Seconds. Without lingering, librdkafka sends the first few of a hundred Handovers before the others are queued, and
+all members read them in as many pieces: in the worst case a drain takes half as long again. Alone, an append takes
+0.3 ms longer."""
 
 PATIENCE_MIN = 5.0
-"""Seconds. A record that comes late does no harm; a broker that is busy for a while should not cost records, too."""
+"""Seconds. A record that comes late does no harm, and a broker that is busy for a while should not cost records too."""
 
 FLUSH_MAX = 1.0
-"""Seconds that `close` waits for what was appended last, such as a Leave."""
+"""Seconds that `close` waits for the last appends, such as a Leave."""
 
 
 class KafkaLedger:
@@ -117,13 +118,13 @@ class KafkaLedger:
         self._require_open()
         if (refused := self._trim_refused) is not None:
             raise explain(refused, self._at, "dropping old records")
-        before = min(before, max(self._high, self._reader.next))  # The broker refuses more than there is.
+        before = min(before, max(self._high, self._reader.next))  # The broker refuses an offset above the tip.
         if before <= 0:
             return
         self._questions.drop(before, self._trimmed)
 
     def wake(self) -> None:
-        if os.getpid() == self._process:  # In a child, a thread that is not there may hold the lock.
+        if os.getpid() == self._process:  # In a child, a thread that no longer exists may hold the lock.
             self._reader.wake()
 
     def close(self) -> None:
@@ -136,7 +137,7 @@ class KafkaLedger:
     def _trimmed(self, done: Future[object]) -> None:
         error = done.exception()
         if isinstance(error, KafkaException) and error.args[0].code() in DENIED:
-            self._trim_refused = error.args[0]  # Anything else may go better with the next snapshot.
+            self._trim_refused = error.args[0]  # Any other fault may be gone by the next snapshot.
 
     def _require_open(self) -> None:
         require_own_process(self.address, self._process)
@@ -163,15 +164,15 @@ class _KafkaWriter:
         }
         self._offsets: list[int] = []
         self._failing: KafkaError | None = None
-        """Why the last record to be delivered was not."""
+        """Why the most recent delivery failed; None if it succeeded."""
         self._too_long: KafkaError | None = None
-        """Why a record was refused that `append` has not raised yet. It says nothing about later records."""
+        """Why a record was refused, until `append` raises it. It says nothing about later records."""
         self._count = self._stood = 0
-        """Of deliveries, failed ones too; and at the last look for a leader."""
+        """The number of deliveries, failed ones included; and that number at the last look for a leader."""
         self._producer = Producer(self._settings)
 
     def append(self, payloads: Sequence[bytes]) -> None:
-        """Queue them. Raises LedgerError if they cannot be, or if earlier ones could not be delivered."""
+        """Queue the payloads. Raises LedgerError if that fails, or if earlier ones could not be delivered."""
         batch: list[dict[str, Any]] = [{"value": payload} for payload in payloads]
         try:
             self._producer.produce_batch(self._at.topic, batch, 0, on_delivery=self._delivered)
@@ -185,7 +186,7 @@ class _KafkaWriter:
             raise explain(failing, self._at, "an append")
 
     def acknowledged(self) -> list[int]:
-        """Of records appended since the last call, oldest first."""
+        """The offsets of records acknowledged since the last call, oldest first."""
         try:
             serve(self._producer.poll, 0)
         except KafkaException as error:
@@ -199,7 +200,7 @@ class _KafkaWriter:
         waiting = len(producer) > 0
         if anew or (waiting and stood == self._stood):
             with suppress(KafkaException):
-                producer.list_topics(self._at.topic, LOOK_MAX)  # By this, it learns who leads.
+                producer.list_topics(self._at.topic, LOOK_MAX)  # The producer learns from this who leads.
         return waiting
 
     def close(self) -> None:
@@ -208,7 +209,7 @@ class _KafkaWriter:
             self._producer.purge()
             serve(self._producer.flush, 0)
         except KafkaException:
-            return  # Broken for good: no record that waits in it will be sent.
+            return  # Broken for good: no record that waits in the producer will be sent.
 
     def _heed(self, error: KafkaError) -> KafkaError:
         if is_fatal(error):

@@ -2,37 +2,37 @@
 
     Position   the next offset; the state of the consumer; the last trouble, and the last sign of life
       |
-      |--- Seam   behind it: is the log that we read the one that is still there?
+      |--- Seam   behind it: is the log that we read still the log that is there?
       '--- Tip    ahead of it: how much more is there, and as of when do we know?
 
     SOUND --another broker leads, or nothing moves--> ASTRAY --looked for the leader--> SOUND
-    either --librdkafka gives it up-----------------> BROKEN --made anew--------------> SOUND, and fetches from `next`
+    either --librdkafka gives it up-----------------> BROKEN --replaced----------------> SOUND, and fetches from `next`
 
 Three threads share one position, under the lock of the reader: the pump's thread seeks, the reading thread takes
 records, and the prober's thread brings answers about the tip.
 
-**The seam.** Where records of one leader's time end and those of the next one's begin, the log may have been cut.
+**The seam.** The log may have been cut where records of one leader's time end and those of the next leader's begin.
 
     [ ... last, epoch 4 ] | [ first, epoch 6 ...       read `last` again: the same --> go on
                           '-- another epoch                               another  --> the log was rewound
 
-A replica that was not in sync and becomes leader drops the records that it never had, and the log grows again from
-there, under a higher epoch. If it is longer than before when we look, no offset goes back. But then our last record is
-gone: the record at its offset was written under the new epoch, or is another one. With equal epochs nothing has to be
-read: one leader wrote both, one after the other.
+If a replica that was not in sync becomes leader, it drops the records that it never had, and the log grows again from
+there, under a higher epoch. If the log is longer than before when we look, no offset goes back. But then our last
+record is gone: the record at its offset was written under the new epoch, or is a different one. If the epochs are
+equal, nothing has to be read again: one leader wrote both records, one after the other.
 
 **The tip.**
 
-    asked_at ----- high -----> answered          all there was at `asked_at` stood below `high`
+    asked_at ----- high -----> answered          everything that existed at `asked_at` stood below `high`
                                   |
-    next >= high ----------------'--> known_at = asked_at: so old is our knowledge, at the most
+    next >= high ----------------'--> known_at = asked_at: our knowledge is at most this old
 
     no answer for QUIET_MAX, or "no such topic" --> doubtful --the topic's identity was asked for--> assured
 
-An answer tells of the moment in which it was asked for, never of the one in which it came: in between, this process
-may have been stopped. An answer below the position *before it was asked for* comes from a broker that was the leader
-and does not know yet that it is no more; it counts as none. The fetches tell whether the log lost records: they carry
-the leader's epoch, and a leader of the past refuses them.
+An answer describes the moment at which it was asked for, never the moment at which it arrived: this process may have
+been stopped in between. An answer below the position *before it was asked for* comes from a broker that was the leader
+and does not know yet that it no longer is. It does not count as an answer. The fetches show whether the log lost
+records: they carry the leader's epoch, and a former leader refuses them.
 """
 
 from enum import Enum
@@ -46,11 +46,11 @@ from neli_router.drivers.ledgers.kafka.faults import DENIED, UNKNOWN, is_fatal
 __all__ = ["QUIET_MAX", "ConsumerState", "Position", "Seam", "Tip"]
 
 QUIET_MAX = 1.0
-"""Seconds without an answer after which silence is not taken for peace, and the topic may have been made anew."""
+"""Seconds without an answer after which silence no longer counts as peace, and the topic may have been recreated."""
 
 
 class ConsumerState(Enum):
-    """The consumer's condition. The value says what the reading thread does before it fetches on."""
+    """The consumer's condition. The value says what the reading thread does before it goes on fetching."""
 
     SOUND = "nothing"
     ASTRAY = "look for the leader"
@@ -58,20 +58,20 @@ class ConsumerState(Enum):
 
 
 class Position:
-    """Of one reader in one topic. Not thread-safe. `now` is monotonic seconds."""
+    """One reader's position in one topic. Not thread-safe. `now` is monotonic seconds."""
 
     def __init__(self, offset: int, now: float) -> None:
         self.next = offset
         """The offset that follows the last record read."""
         self.fetch_from: int | None = offset
-        """Where the consumer must be told to fetch from; None if it is there."""
+        """Where the consumer must start to fetch; None if it is there already."""
         self.consumer = ConsumerState.SOUND
         self.alive_at = now
         self.trouble: KafkaError | None = None
         self.tip = Tip(now)
         self._seam = Seam()
         self._stood = 0
-        """Where we were at the last look for a leader."""
+        """The position at the last look for a leader."""
 
     def seek(self, offset: int, now: float) -> None:
         self.next = self.fetch_from = offset
@@ -81,7 +81,7 @@ class Position:
 
     @property
     def known_at(self) -> float:
-        """When all below `next` was all there was; -inf if there is more, or if it may be another topic."""
+        """When everything below `next` was all there was; -inf if there is more, or if the topic may have changed."""
         return self.tip.known_at if self.tip.is_all(self.next) else -inf
 
     @property
@@ -90,9 +90,9 @@ class Position:
         return self._seam.found
 
     def begin(self) -> tuple[int | None, bool]:
-        """Before a fetch: where to fetch from, if not from where the consumer is; and whether to look for the leader.
+        """Begin a fetch: where to fetch from, unless the consumer is there, and whether to look for the leader.
 
-        Both count as done then. A broken consumer must be made anew before, and `renewed` be called.
+        Both then count as done. A broken consumer must be replaced first, and `renewed` be called.
         """
         fetch_from, self.fetch_from = self.fetch_from, None
         astray = self.consumer is ConsumerState.ASTRAY
@@ -117,13 +117,13 @@ class Position:
         self.fetch_from = self.next if self.fetch_from is None else self.fetch_from
 
     def complained(self, error: KafkaError) -> None:
-        """The consumer says that something is wrong."""
+        """The consumer reports that something is wrong."""
         self._heed(error)
         if is_fatal(error):
             self.consumer = ConsumerState.BROKEN
 
     def renewed(self) -> None:
-        """There is a new consumer in the place of the broken one."""
+        """A new consumer has replaced the broken one."""
         self.consumer = ConsumerState.SOUND
         self.fetch_from = self.next if self.fetch_from is None else self.fetch_from
 
@@ -138,17 +138,17 @@ class Position:
         return True
 
     def unanswered(self, error: KafkaError, asked_at: float) -> None:
-        """A question of `asked_at` came to `error`."""
+        """A question asked at `asked_at` ended in `error`."""
         self._heed(error)
         self.tip.missed(asked_at, unknown=error.code() in UNKNOWN)
 
     @property
     def _is_denied(self) -> bool:
-        """Whether the right to read is missing. librdkafka tells that only once, so it stands until a record comes."""
+        """Whether the right to read is missing. librdkafka reports that only once, so it holds until a record comes."""
         return self.trouble is not None and self.trouble.code() in DENIED
 
     def _heed(self, error: KafkaError) -> None:
-        # A question that a busy broker answers too late must not hide for good that the right to read is missing.
+        # If a busy broker answers a question too late, that must not hide for good that the right to read is missing.
         if not self._is_denied:
             self.trouble = error
 
@@ -162,7 +162,7 @@ class Position:
 
 
 class Seam:
-    """Watches one reader's records go by, in order, from a seek on."""
+    """Watches one reader's records in order, from a seek on."""
 
     def __init__(self) -> None:
         self._last: Message | None = None
@@ -173,14 +173,14 @@ class Seam:
         """How the log was cut, once that is certain."""
 
     def take(self, records: list[Message]) -> list[Message]:
-        """Those of `records` that follow what was read; none as long as something is `asked` for."""
+        """The records that follow what was read; none as long as a record is `asked` for."""
         if not records:
             return []
         first, last = records[0], self._last
         if last is not None and self.asked is not None:
             self.asked = None
             if _marks(first) != _marks(last):
-                self.found = f"the record at {last.offset()} is another one now than the one that was read there"
+                self.found = f"the record at {last.offset()} is no longer the one that was read there"
                 return []
             self._sure, records = True, records[1:]
         elif last is not None and first.leader_epoch() != last.leader_epoch() and not self._sure:
@@ -191,7 +191,7 @@ class Seam:
         return records
 
     def give_up(self, start: int) -> None:
-        """The offset asked for cannot be read: the log starts at `start`, or the reader begins anew."""
+        """The offset asked for cannot be read: the log starts at `start`, or the reader starts over."""
         self._sure = self._last is not None and (self._last.offset() or 0) < start
         self.asked = None
 
@@ -206,30 +206,30 @@ def _marks(record: Message) -> tuple[object, ...]:
 
 
 class Tip:
-    """Of one log, for one reader. `next` is the offset that follows what was read."""
+    """The tip of one log, for one reader. `next` is the offset that follows what was read."""
 
     def __init__(self, now: float) -> None:
         self.high = 0
         self.asked_at = now
         self.known_at = -inf
         self.doubtful = False
-        """Whether it may be another topic now."""
+        """Whether the topic may be a different one now."""
         self._since = self._assured_at = now
 
     def missed(self, asked_at: float, *, unknown: bool) -> None:
-        """A question of `asked_at` had no answer, or the one that there is no such topic."""
+        """A question asked at `asked_at` had no answer, or the answer that the topic does not exist."""
         self.doubtful |= unknown or asked_at - max(self.asked_at, self._assured_at) > QUIET_MAX
 
     def assured(self, now: float) -> None:
-        """It is the topic that it was."""
+        """The topic is still the same."""
         self.doubtful, self._assured_at = False, now
 
     def forget(self, now: float) -> None:
-        """The reader begins anew elsewhere."""
+        """The reader starts over elsewhere."""
         self.known_at, self._since = -inf, now
 
     def answered(self, high: int, asked_at: float, *, before: int, next: int) -> bool:  # noqa: A002 - see above.
-        """Take an answer; `before` is what `next` was when it was asked for. False if it cannot be believed."""
+        """Take an answer; `before` is what `next` was when the tip was asked for. False if it cannot be believed."""
         if high < before:
             self.missed(asked_at, unknown=False)
             return False
@@ -243,5 +243,5 @@ class Tip:
             self.known_at = max(self.known_at, self.asked_at)
 
     def is_all(self, next: int) -> bool:  # noqa: A002
-        """Whether nothing above `next` is known to be there, by an answer that is younger than the beginning."""
+        """Whether nothing above `next` is known to exist, by an answer that is newer than the start of this reading."""
         return next >= self.high and self.known_at > -inf and not self.doubtful

@@ -2,13 +2,13 @@
 
     calm    --every PROBE_EVERY--> "what is your high watermark?" --answered--> calm
                                         '--not--> failing
-    failing --every LOOK_EVERY--> "who leads?" --another than before, or it is time again--> the question once more
-    stuck     a broker leads, and yet the reader or the writer gets nowhere: they are told to look for the leader
+    failing --every LOOK_EVERY--> "who leads?" --a new leader, or it is time again--> the question once more
+    stuck     a broker leads, but the reader or the writer makes no progress: they are asked to look for the leader
 
-librdkafka looks for the new leader of a partition once a second; after the death of a broker it may need two such
-looks. Of several members, one would then come back seconds before the next, and expire it. And while no broker leads,
-it repeats a question for an offset without any pause, which takes the brokers' processor time: so that question is
-asked seldom then, and briefly.
+librdkafka looks for the new leader of a partition once a second, and after the death of a broker it may need two such
+looks. One member would then come back seconds before another, and expire it. While no broker leads, librdkafka also
+repeats a question for an offset without any pause, which takes the brokers' processor time: so that question is then
+asked seldom, and briefly.
 """
 
 import threading
@@ -28,7 +28,7 @@ PROBE_MAX = 0.5
 LOOK_EVERY = 0.1
 LOOK_MAX = 0.2
 PAUSE = 0.5
-"""Seconds between two questions for an offset while none is answered."""
+"""Seconds between two questions for an offset while the brokers answer none."""
 
 IDENTITY_MAX = 0.5
 CLOSE_MAX = 2.0
@@ -38,27 +38,27 @@ class Listener(Protocol):
     """The reader, which needs the answers. The prober's thread makes these calls."""
 
     def position(self) -> tuple[int, bool]:
-        """The offset that follows what was read, and whether it may be another topic now."""
+        """The offset that follows what was read, and whether the topic may be a different one now."""
 
     def identified(self, why: str) -> None:
-        """It was asked which topic it is: `why` says how it is another than it was; empty if it is the same."""
+        """The topic's identity was asked for: `why` says how it differs from before; empty if it is the same."""
 
     def answered(self, before: int, high: int, asked_at: float) -> bool:
         """The tip, asked for at `asked_at` when `before` was the position. False if it cannot be believed."""
 
     def unanswered(self, error: KafkaError, asked_at: float) -> None:
-        """Instead of a tip."""
+        """Called if no tip came."""
 
 
 class LeaderSeeker(Protocol):
-    """A client that has to find the partition's leader: the reader, and the writer."""
+    """A client that has to find the partition's leader: the reader or the writer."""
 
     def follow(self, *, anew: bool) -> bool:
-        """A broker leads: look for it if it is `anew`, or if nothing moves. Returns whether something is to move."""
+        """A broker leads. Look for it if its leadership is new, or if nothing moves. Returns whether anything waits."""
 
 
 class Prober:
-    """Asks until `close`, or until the topic is another one."""
+    """Asks until `close`, or until the topic is a different one."""
 
     def __init__(self, name: str, questions: Questions, listener: Listener, seekers: Sequence[LeaderSeeker]) -> None:
         self._questions, self._listener, self._seekers = questions, listener, seekers
@@ -72,18 +72,18 @@ class Prober:
         self._thread.start()
 
     def ask(self) -> None:
-        """Now, not when it is time."""
+        """Ask now, without waiting for the next turn."""
         self._wanted.set()
 
     def ask_again(self) -> None:
-        """Now, if the last question had no answer: a broker was heard."""
+        """Ask now, if the last question had no answer: a broker was heard."""
         if self._failing:
             self._wanted.set()
 
     def close(self) -> None:
         self._closing = True
         self._wanted.set()
-        self._thread.join(CLOSE_MAX)  # It leaves by itself when its call into librdkafka returns.
+        self._thread.join(CLOSE_MAX)  # It ends on its own when its call into librdkafka returns.
 
     def _run(self) -> None:
         pause: float | None = 0.0
@@ -95,13 +95,13 @@ class Prober:
             pause = self._turn(urgent=urgent)
 
     def _turn(self, *, urgent: bool) -> float | None:
-        """One question, or none; how long to wait until the next, None for ever."""
+        """Ask one question, or none. Returns how long to wait until the next, or None to stop."""
         before, doubtful = self._listener.position()
         asked_at = time.monotonic()
         try:
             if self._failing and not self._may_answer(asked_at) and not urgent:
                 return LOOK_EVERY
-            # Any broker knows it, also while the partition has no leader; so it is asked first.
+            # Any broker knows the identity, even while the partition has no leader, so it is asked for first.
             if doubtful:
                 why = self._questions.changed_identity(IDENTITY_MAX)
                 self._listener.identified(why)
@@ -118,7 +118,6 @@ class Prober:
         return LOOK_EVERY if self._failing or any(waiting) else PROBE_EVERY
 
     def _may_answer(self, now: float) -> bool:
-        """Whether the question for the tip is worth asking. Asking who leads also updates the client's own
-        knowledge."""
+        """Whether it is worth asking for the tip. Asking who leads also updates the client's own knowledge."""
         was, self._leader = self._leader, self._questions.leader(LOOK_MAX)
         return now >= self._again_at or self._leader not in {was, -1}

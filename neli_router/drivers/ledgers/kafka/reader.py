@@ -2,16 +2,17 @@
 
     Consumer --poll--> the reading thread --entries--> [ queue, bounded ] --read--> the pump
     broker <--"what is your high watermark?"-- Prober (thread, its own connection)
-                '--> all that there was at `asked` stood below `high`: age = now - asked, once that was read
+                '--> everything that existed at `asked` stood below `high`: age = now - asked, once that was read
 
-librdkafka says nothing while its fetches fail, and its records may have lain in its queue while this process was
-stopped. So neither silence nor records say how new our knowledge is; only an answer to a question does, counted from
-*before* it was asked. A read returns nothing only if everything below the last high watermark was read and an answer
-came within QUIET_MAX; else it raises LedgerUnavailable with the last complaint.
+librdkafka says nothing while its fetches fail, and its records may have waited in its queue while this process was
+stopped. So neither silence nor records show how recent our knowledge is. Only an answer to a question does, counted
+from *before* it was asked. A read returns nothing only if everything below the last high watermark was read and an
+answer came within QUIET_MAX. Otherwise it raises LedgerUnavailable with the last complaint.
 
-An offset that is out of range, and a log that librdkafka finds truncated, are signs of a rewound ledger. It does not
-find the latter if the log has grown again meanwhile: see `position.py`. A topic of another identity is a sign, too:
-after an outage, and after a broker said that there is no such topic, nothing is handed over before that was asked.
+Signs of a rewound ledger are an offset that is out of range, and a log that librdkafka finds truncated. librdkafka
+misses a truncation if the log has grown again meanwhile: see `position.py`. A topic with a different identity is a
+sign, too. So after an outage, or after a broker said that the topic does not exist, no record is handed over until the
+identity was asked for.
 """
 
 import threading
@@ -33,7 +34,7 @@ from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable
 __all__ = ["KafkaReader"]
 
 SLICE = 0.05
-"""Seconds of one poll: so long may a seek wait until the thread notices."""
+"""Seconds of one poll. A seek may wait this long until the thread notices."""
 
 FETCH_WAIT = 0.1
 """Seconds that a broker may hold an empty fetch."""
@@ -51,7 +52,7 @@ class KafkaReader(ReadAhead):
         super().__init__()
         self._at, self._questions = at, questions
         self._settings = {
-            "group.id": at.topic,  # The client insists on one. No member joins it.
+            "group.id": at.topic,  # The client requires one. No member joins this group.
             **settings,
             "auto.offset.reset": "error",
             "enable.auto.commit": False,
@@ -84,7 +85,7 @@ class KafkaReader(ReadAhead):
         self._prober.ask()
 
     def watermarks(self) -> tuple[int, int]:
-        """The lowest offset retained and the one that the next record will have. Raises LedgerError."""
+        """The lowest offset retained, and the offset that the next record will have. Raises LedgerError."""
         before, asked_at = self.next, time.monotonic()
         try:
             low, high = self._questions.watermarks(ASK_MAX)
@@ -96,16 +97,16 @@ class KafkaReader(ReadAhead):
     def close(self) -> None:
         self._stop()
         self._prober.close()
-        self._thread.join(CLOSE_MAX)  # It leaves by itself when its call into librdkafka returns.
+        self._thread.join(CLOSE_MAX)  # It ends on its own when its call into librdkafka returns.
 
     def _require_life(self, now: float, *, ends: bool) -> None:
         quiet, trouble = now - self._position.alive_at, self._position.trouble
         if not ends or (quiet < QUIET_MAX and (self._settled or trouble is None)):
-            return  # librdkafka complains of much that heals by itself a moment later.
+            return  # librdkafka reports many faults that heal on their own a moment later.
         if trouble is not None:
             raise explain(trouble, self._at, "a read")
-        found = f"no broker has told of the topic for {quiet:.1f} s"
-        raise LedgerUnavailable(f"a read of {self._at.public} was wanted", found, "look after the brokers")
+        found = f"no broker has answered about the topic for {quiet:.1f} s"
+        raise LedgerUnavailable(f"a read of {self._at.public} was wanted", found, "check the brokers")
 
     # The reading thread
 
@@ -119,7 +120,7 @@ class KafkaReader(ReadAhead):
                     break
             try:
                 if position.consumer is ConsumerState.BROKEN:
-                    # Dropped, not closed: the closing of a broken consumer never ends, and keeps a core busy.
+                    # Dropped, not closed: closing a broken consumer never ends, and keeps a core busy.
                     self._consumer = Consumer(self._settings)
                     with self._changed:
                         position.renewed()
@@ -129,7 +130,7 @@ class KafkaReader(ReadAhead):
                     self._consumer.assign([TopicPartition(self._at.topic, 0, fetch_from)])
                 if astray:
                     with suppress(KafkaException):
-                        self._consumer.list_topics(self._at.topic, LOOK_MAX)  # By this, it learns who leads.
+                        self._consumer.list_topics(self._at.topic, LOOK_MAX)  # The consumer learns from this who leads.
                 first = self._consumer.poll(SLICE)
                 if first is not None:
                     self._take(turn, [first, *self._consumer.consume(READ_MAX - 1, 0)])
@@ -156,7 +157,7 @@ class KafkaReader(ReadAhead):
             self._examine(nothing_there)
 
     def _examine(self, error: KafkaError) -> None:
-        """There is nothing at our position. Is it below the log, above it, or was the log cut in between?"""
+        """There is nothing at our position. Is it below the log, or above it, or was the log cut in between?"""
         low, high = self._questions.watermarks(ASK_MAX)
         with self._moving() as position:
             if position.next < low:
@@ -185,14 +186,14 @@ class KafkaReader(ReadAhead):
 
     @contextmanager
     def _moving(self) -> Iterator[Position]:
-        """The position, to be changed: `read` and `age` know of it afterwards."""
+        """The position, to be changed: afterwards `read` and `age` take the change into account."""
         with self._changed:
             yield self._position
             self._known_at = self._position.known_at
             self._held_back = self._position.tip.doubtful
             self._changed.notify_all()
 
-    # The answers that the prober brings
+    # Answers from the prober
 
     def position(self) -> tuple[int, bool]:
         with self._changed:

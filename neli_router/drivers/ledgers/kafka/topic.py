@@ -1,25 +1,26 @@
-"""The topic of a group: made if it is not there, and looked at for what it can promise.
+"""The topic of a group: created if it does not exist, and checked for what it can promise.
 
     replication 1 ------------------------------.
     min.insync.replicas 1 ----------------------+--> acknowledged records may be lost: no NEVER_REWINDS, and why
     unclean.leader.election.enable=true --------+
     settings that cannot be seen ---------------'
     more partitions than one, compaction -----------> LedgerUnusable: no order, or records vanish from the middle
-    retention that may end before a snapshot comes -> told; a newcomer may then find nothing to start from
-    records shorter than a snapshot may be ---------> told; newcomers may then have to read much more
+    retention that may end before a snapshot comes -> reported; a newcomer may then find nothing to start from
+    records shorter than a snapshot may be ---------> reported; newcomers may then have to read much more
 
-A replica that is in sync has all acknowledged records, and only such a one becomes leader. With at least two of them at
-every append, one may lose power without losing a record. With one, its loss of power is the loss of records.
+An in-sync replica has all acknowledged records, and only an in-sync replica becomes leader. If at least two replicas
+are in sync at every append, one may lose power without losing a record. If only one is, its power failure loses
+records.
 
-**Questions** about the topic while it is in use go over a connection of their own:
+**Questions** about the topic while it is in use go over a separate connection:
 
     tip, watermarks --ListOffsets-->   the offsets, as of when they were asked for
     leader --Metadata-->               the broker that would know
     changed_identity --Describe-->     is it still the topic that was opened?
-    drop --DeleteRecords-->            the records that no newcomer needs any more
+    drop --DeleteRecords-->            the records that newcomers no longer need
 
-The client that fetches cannot be asked: its broker answers one question after another, so this one would stand behind
-a fetch that waits for records; and confluent-kafka lets one thread at a time into a client, for as long as it polls.
+The client that fetches cannot be asked. Its broker answers one question after another, so a question would wait behind
+a fetch that waits for records. And confluent-kafka lets one thread at a time into a client: during a poll, others wait.
 """
 
 import time
@@ -68,10 +69,10 @@ RETENTION_MIN = 24 * 3600 * 1000
 
 MADE_WITH: Mapping[str, str] = {
     "cleanup.policy": "delete",
-    "retention.ms": "-1",  # Members drop what no newcomer needs; time says nothing about that.
+    "retention.ms": "-1",  # Members drop the records that newcomers do not need; age says nothing about that.
     "retention.bytes": "-1",
     "max.message.bytes": str(RECORD_MAX),
-    "message.timestamp.type": "LogAppendTime",  # For people: when a record came, by one clock.
+    "message.timestamp.type": "LogAppendTime",  # For people: when a record arrived, by one clock.
     "unclean.leader.election.enable": "false",
 }
 
@@ -80,7 +81,7 @@ _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class TopicSetup(NamedTuple):
-    """Which topic it is, and how it is set up. `doubts` says in sentences what endangers which promise."""
+    """The topic's identity, and how it is set up. `doubts` says in sentences what endangers which promise."""
 
     identity: str
     promises: frozenset[Promise]
@@ -88,7 +89,7 @@ class TopicSetup(NamedTuple):
 
 
 def require_topic(admin: AdminClient, at: KafkaAddress, *, create: bool) -> TopicSetup:
-    """The set-up of the topic, which is made first if need be and allowed. Raises LedgerUnavailable or
+    """The set-up of the topic, which is created first if that is needed and allowed. Raises LedgerUnavailable or
     LedgerUnusable."""
     try:
         replicas = found_or_made(admin, at, create=create)
@@ -96,7 +97,7 @@ def require_topic(admin: AdminClient, at: KafkaAddress, *, create: bool) -> Topi
             raise LedgerUnusable(
                 f"the topic {at.topic} with one partition was wanted",
                 f"{at.public} has it with {len(replicas)}, and there is no order among them",
-                "choose another group name, or make the topic anew with one partition",
+                "choose another group name, or recreate the topic with one partition",
             )
         identity = once_known(lambda: topic_id(admin, at.topic))
     except KafkaException as error:
@@ -108,7 +109,7 @@ def require_topic(admin: AdminClient, at: KafkaAddress, *, create: bool) -> Topi
 
 
 def topic_id(admin: AdminClient, topic: str, timeout: float = ASK_MAX) -> str:
-    """Which topic of that name it is: one made anew has another. Raises KafkaException."""
+    """The topic's identity: a recreated topic has a different one. Raises KafkaException."""
     (asked,) = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout).values()
     return str(answer(asked, timeout).topic_id)
 
@@ -129,7 +130,7 @@ def drop_topic(admin: AdminClient, at: KafkaAddress) -> None:
 
 
 def once_known(ask: Callable[[], Answer]) -> Answer:
-    """The answer to a question about a topic that is there: of a new one, brokers learn one after another."""
+    """The answer to a question about a topic that exists: brokers learn of a new topic one after another."""
     give_up_at = time.monotonic() + KNOWN_MAX
     while True:
         try:
@@ -148,7 +149,7 @@ def found_or_made(
     partitions: int = 1,
     settings: Mapping[str, str] = MADE_WITH,
 ) -> list[int]:
-    """How many replicas each partition of the topic has, which is made with these settings if need be and allowed.
+    """The number of replicas of each partition. Creates the topic, with these settings, if that is needed and allowed.
 
     Raises LedgerError or KafkaException.
     """
@@ -221,7 +222,7 @@ def settings_of(admin: AdminClient, at: KafkaAddress) -> dict[str, Any] | None:
 
 
 class Questions:
-    """About the one partition of `topic`. Each call may come from any thread, and raises KafkaException."""
+    """Questions about the one partition of `topic`. Any thread may ask them. All raise KafkaException."""
 
     def __init__(self, admin: AdminClient, topic: str, identity: str) -> None:
         self._admin, self._topic, self._identity = admin, topic, identity
@@ -239,19 +240,19 @@ class Questions:
         return -1 if partition is None else partition.leader
 
     def changed_identity(self, timeout: float) -> str:
-        """How the topic is another one than the one that was opened, or nothing."""
+        """How the topic differs from the one that was opened, or nothing."""
         now = topic_id(self._admin, self._topic, timeout)
-        return "" if now == self._identity else f"the topic was deleted and made anew ({self._identity} became {now})"
+        return "" if now == self._identity else f"the topic was deleted and recreated ({self._identity} became {now})"
 
     def drop(self, before: int, done: Callable[[Future[object]], None]) -> None:
-        """Let go of the records below `before`, which must not be above the tip; returns at once."""
+        """Drop the records below `before`, which must not be above the tip. Returns immediately."""
         for future in self._admin.delete_records([TopicPartition(self._topic, 0, before)]).values():
             future.add_done_callback(done)
 
     def _offset(self, spec: OffsetSpec, timeout: float) -> int:
         (asked,) = self._admin.list_offsets({TopicPartition(self._topic, 0): spec}, request_timeout=timeout).values()
         offset = int(answer(asked, timeout).offset)
-        if offset < 0:  # So librdkafka answers, without an error, for a partition whose broker said nothing.
+        if offset < 0:  # librdkafka answers like this, without an error, if the partition's broker said nothing.
             raise KafkaException(KafkaError(KafkaError._NO_OFFSET, "no broker knows the offset"))  # noqa: SLF001
         return offset
 

@@ -1,4 +1,4 @@
-"""The address of a group in Redis, taken apart.
+"""Parse the address of a group in Redis.
 
     redis://[USER:PASSWORD@]HOST:PORT/GROUP[?db=0]        one server; `rediss://` speaks TLS
     redis+unix://[USER:PASSWORD@]/run/redis.sock?group=GROUP
@@ -8,11 +8,11 @@
 
     ?db=3                                         the database's number
     ?ca=FILE  ?cert=FILE&key=FILE                 TLS: the authority to trust, and our certificate
-    ?sentinel_user=NAME&sentinel_password=WORD    to the sentinels, where they ask; USER and PASSWORD are for the server
+    ?sentinel_user=NAME&sentinel_password=WORD    for the sentinels, if they ask; USER and PASSWORD are for the server
 
-`PASSWORD@` alone is the default user's. In USER and PASSWORD, all but letters and digits is written as %XX.
+`PASSWORD@` alone is the default user's password. In USER and PASSWORD, write everything but letters and digits as %XX.
 
-A ledger and an ownership cache have addresses of the same form. Nothing here connects to anything, and no message about
+A ledger and an ownership cache have addresses of the same form. This module connects to nothing, and no message about
 an address ever shows the part before its @.
 """
 
@@ -30,7 +30,7 @@ PORT = 6379
 SENTINEL_PORT = 26379
 
 GROUP = re.compile(r"[A-Za-z0-9._{}-]{1,200}")
-"""Nothing that a shell or a pattern of keys would need quoted. Braces let a group choose its slot of a cluster."""
+"""No character that a shell or a key pattern would need quoted. Braces let a group choose its slot of a cluster."""
 
 SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 
@@ -45,13 +45,13 @@ SENTINEL_ONLY = ("sentinel_password", "sentinel_user", "service")
 
 @dataclass(frozen=True)
 class RedisAddress:
-    """Where a group is. `user`, `password` and `options` are perhaps secrets: they are never shown."""
+    """Where a group is. `user`, `password` and `options` may be secrets: they are never shown."""
 
     scheme: str
     group: str
     servers: tuple[tuple[str, int], ...] = ()
     path: str = ""
-    """Of the Unix socket, if it is one."""
+    """The path of the Unix socket, if there is one."""
     database: int = 0
     service: str = ""
     """The sentinels' name for the master, if they are asked for it."""
@@ -65,7 +65,7 @@ class RedisAddress:
 
     @property
     def public(self) -> str:
-        """For people: no secrets in it."""
+        """For people: contains no secrets."""
         said = {"db": str(self.database)} if self.database else {}
         if self.path:
             said, place = {"group": self.group, **said}, self.path
@@ -79,7 +79,7 @@ class RedisAddress:
 
 
 def parse(scheme: str, rest: str) -> tuple[RedisAddress | None, list[str]]:
-    """The address that stands as `rest` behind `scheme:`, or a sentence for each thing that is wrong with it."""
+    """The address in `rest`, the text after `scheme:`, or a sentence for each thing that is wrong with it."""
     problems: list[str] = []
     place, _, query = rest.removeprefix("//").partition("?")
     said = dict(parse_qsl(query, keep_blank_values=True))
@@ -87,7 +87,7 @@ def parse(scheme: str, rest: str) -> tuple[RedisAddress | None, list[str]]:
     authority, slash, behind = place.partition("/")
     who, at, servers = authority.rpartition("@")
     if "@" in behind:  # A slash in a password would end up in a message as the name of a group.
-        return None, ["an @ stands behind the first slash: in USER and PASSWORD, write / as %2F and @ as %40"]
+        return None, ["there is an @ after the first slash: in USER and PASSWORD, write / as %2F and @ as %40"]
     group, path, places = behind, "", []
     if unix:
         group, path = said.pop("group", ""), slash + behind
@@ -115,7 +115,7 @@ def parse(scheme: str, rest: str) -> tuple[RedisAddress | None, list[str]]:
         if name in said and name not in known:  # Its name is not shown: it may be the rest of a password with an &.
             nearest = difflib.get_close_matches(name, known, 1)
             guess = f"did you mean {nearest[0]}? " if nearest else ""
-            problems.append(f"option {number} is none of {scheme}: {guess}There is {offered}; in a value, & is %26")
+            problems.append(f"option {number} is unknown in {scheme}: {guess}There is {offered}; in a value, & is %26")
     if ("cert" in said) != ("key" in said):
         problems.append("cert and key belong together: give both files, or neither")
     if problems:
@@ -139,7 +139,7 @@ def parse(scheme: str, rest: str) -> tuple[RedisAddress | None, list[str]]:
 
 
 def _servers(text: str, port: int) -> list[tuple[str, int]]:
-    """Hosts and ports, or nothing if one of them is none."""
+    """Hosts and ports, or nothing if one of them is malformed."""
     places = []
     for server in text.split(","):
         match = SERVER.fullmatch(server)

@@ -1,12 +1,12 @@
-"""The complaints of Redis, in our words: may it heal by itself, and what should be done?
+"""Translate the errors of Redis: can the fault heal on its own, and what should be done?
 
-    away, loading, a replica, no memory, no disk  --> LedgerUnavailable     it is tried again for ever
+    away, loading, a replica, no memory, no disk  --> LedgerUnavailable     retried forever
     wrong password, no right, while it is used    --> LedgerUnavailable     the right may be given back
     the same when it is opened                    --> LedgerUnusable        the address is wrong, or the user's rules
     another type of key, too old, a cluster       --> LedgerUnusable        trying again will not help
 
-Redis begins an error with a word in capitals. redis-py keeps some of these words in the class of its exception only,
-so both are looked at.
+Redis begins an error with a word in capitals. redis-py keeps some of these words only in the class of its exception, so
+this module looks at both.
 """
 
 import re
@@ -20,7 +20,7 @@ from neli_router.errors import LedgerError, LedgerUnavailable, LedgerUnusable
 __all__ = ["AWAY", "code_of", "explain"]
 
 AWAY = (OSError, exceptions.ConnectionError, exceptions.TimeoutError)
-"""The errors of a connection that is of no use any more. It must be closed: an answer may still be under way."""
+"""Errors after which a connection is of no further use. It must be closed: an answer may still be on its way."""
 
 _CODES: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.AuthenticationError, "WRONGPASS"),
@@ -47,25 +47,25 @@ _REMEDIES: Mapping[str, str] = {
     "UNBLOCKED": _REPLICA,
     "OOM": "raise maxmemory or make room; a ledger takes a few MiB",
     "LOADING": "wait: it reads its data from disk",
-    "MISCONF": "mend the fault that keeps it from saving to disk; its log names it",
+    "MISCONF": "fix the fault that keeps it from saving to disk; its log names it",
     "MASTERDOWN": "bring its master back, or give the master's own address",
     "NOREPLICAS": "bring replicas back: fewer are in touch than min-replicas-to-write asks for",
     "CLUSTERDOWN": "bring the cluster's missing nodes back",
     "WRONGTYPE": "choose another group, or move away the key that another program has put there",
     "CROSSSLOT": "write the group in braces, as in {jobs}, so that a cluster keeps its keys together",
-    "MOVED": "give the address of a server that is no cluster: its nodes are not followed",
+    "MOVED": "give the address of a server that is not a cluster: its nodes are not followed",
     "NOPROTO": "use Redis 7.0 or newer",
 }
 
 _FINAL = frozenset({"WRONGTYPE", "CROSSSLOT", "MOVED", "NOPROTO"})
 _FINAL_AT_FIRST = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
 
-_OTHER = "look after the server and the way to it; it will be tried again"
+_OTHER = "check the server and the network to it; it will be tried again"
 
 
 def code_of(error: Exception) -> str:
-    """The word in capitals that Redis began with; empty if it did not answer at all."""
-    word = getattr(error, "status_code", None)  # Only the newer releases have it.
+    """The word in capitals that Redis began with; empty if Redis did not answer at all."""
+    word = getattr(error, "status_code", None)  # Only newer releases of redis-py have it.
     if isinstance(word, str) and word in _REMEDIES:
         return word
     if isinstance(error, exceptions.AuthenticationError) and re.match("HELLO must|Authentication required", str(error)):
@@ -78,7 +78,7 @@ def code_of(error: Exception) -> str:
 
 
 def explain(error: Exception, at: RedisAddress, purpose: str, *, opening: bool = False) -> LedgerError:
-    """The exception to raise for `error`, which came of `purpose`."""
+    """The exception to raise for `error`, which occurred during `purpose`."""
     if isinstance(error, LedgerError):
         return error
     code = code_of(error)

@@ -3,25 +3,26 @@
     append --RedisWriter (a thread), XADD 0-*--> stream GROUP:ledger --XREAD BLOCK--> RedisReader (a thread) --> read
                                                  0-1 0-2 0-3 ...  an offset is the second part
 
-The pump must fence a member in time, so it never waits for Redis, but to open it and to ask where it starts and ends:
-it hands records over and takes them. This driver takes care that
+The pump must fence a member in time, so it never waits for Redis, except to open the ledger and to ask where it starts
+and ends: it hands records over and takes them. This driver makes sure that
 
-- *silence is not taken for peace*: a read knows when the server last answered, and raises when that is too long ago;
-- *lost records are found*, also if new ones stand in their places already: `stream.py`;
-- *a failover is followed*: the sentinels are asked anew for every connection, and a replica is refused;
+- *silence is not taken for peace*: a read knows when the server last answered, and raises if that was too long ago;
+- *lost records are noticed*, even if new ones already stand in their places: `stream.py`;
+- *a failover is followed*: the sentinels are asked again for every connection, and a replica is refused;
 - *nothing is sent twice*, so nothing is appended twice.
 
-**Promises** follow from how the server is set up:
+**Promises** depend on how the server is set up:
 
     INFO, CONFIG GET --> promises: MULTI_HOST, perhaps DURABLE; never NEVER_REWINDS
                      '-> doubts: a sentence for each thing that endangers something
 
-Never, because a master acknowledges before its replicas have a record, so a failover takes the newest with it; and a
-master that is cut off from its sentinels goes on acknowledging to the members on its side, while they make another one.
-Without replicas, a lost disk is a lost ledger. No setting changes that, so an `exclusive` group on Redis needs its
-user's word that it accepts rewinds (`accept_rewinds`). Lost records are found all the same.
+Redis never promises NEVER_REWINDS, because a master acknowledges a record before its replicas have it. So a failover
+takes the newest records with it. And a master that is cut off from its sentinels goes on acknowledging to the members
+on its side, while the sentinels promote another one. Without replicas, a lost disk is a lost ledger. No setting changes
+that, so an `exclusive` group on Redis needs its user to accept rewinds explicitly (`accept_rewinds`). Lost records are
+noticed in any case.
 
-An operator may deny INFO and CONFIG to programs. Then we do not know, promise nothing, and say so.
+An operator may deny INFO and CONFIG to programs. In that case the driver knows nothing, promises nothing, and says so.
 """
 
 import os
@@ -51,7 +52,7 @@ _FAILOVER = (
 class RedisLedger:
     """One handle of a group's stream. Used by one thread at a time, except for `wake`.
 
-    `create=False` refuses a stream that is not there. Redis makes one with its first record.
+    `create=False` refuses a stream that does not exist. Redis creates a stream with its first record.
     """
 
     def __init__(self, address: RedisAddress, *, create: bool = True) -> None:
@@ -113,7 +114,7 @@ class RedisLedger:
         self._writer.trim(before)
 
     def wake(self) -> None:
-        if os.getpid() == self._process:  # In a child, a thread that is not there may hold the lock.
+        if os.getpid() == self._process:  # In a child, a thread that no longer exists may hold the lock.
             self._reader.wake()
 
     def close(self) -> None:
@@ -129,7 +130,7 @@ class RedisLedger:
         """Where the stream begins and ends, as of now."""
         self._require_open()
         self._reader.require_sound()
-        self._writer.settle(ANSWER_MAX)  # After that, the trims asked for are done.
+        self._writer.settle(ANSWER_MAX)  # After that, the requested trims are done.
         highest = self._reader.highest
         try:
             self._link = self._link or Link(self._at, "the start and the tip")
@@ -153,7 +154,7 @@ class RedisLedger:
 def delete_stream(address: RedisAddress) -> str:
     """Delete the group's stream with all its records, and return its key. Raises LedgerError.
 
-    The table of owners that members tell Redis, and fences, are not touched.
+    This does not touch the table of owners that members keep in Redis, nor the fences.
     """
     stream = RecordStream(address)
     link = Link(address, "the deletion", opening=True)

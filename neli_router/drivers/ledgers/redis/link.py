@@ -1,14 +1,14 @@
-"""A connection to the master of a group's Redis, found through sentinels where an address names them.
+"""A connection to the master of a group's Redis, found through sentinels if the address names them.
 
     address --TCP, TLS or a socket--> server --HELLO--> master, 7.0 or newer --> Link
        '--sentinels, one after another--> "the master is at ..." --'      '--a replica--> LedgerUnavailable
 
 A link is plain: commands go out in one write, answers come back in order, and nothing is sent twice. A client that
-sends again by itself a command that may have been carried out already would write a record twice; a link that failed is
-closed, and its user decides. Every wait for an answer is bounded.
+automatically sends a command again would write a record twice if the first one was carried out already. So a link that
+failed is closed, and its user decides. Every wait for an answer is bounded.
 
-Sentinels are asked anew for every connection, and the server that they name must call itself a master: right after a
-failover, some of them still name the old one.
+Sentinels are asked again for every connection, and the server that they name must report itself as a master: right
+after a failover, some sentinels still name the old one.
 """
 
 import socket
@@ -32,7 +32,7 @@ ANSWER_MAX = 0.5
 clients; lowering it notices a frozen server sooner."""
 
 VERSION_MIN = (7, 0)
-"""The first that counts the second part of an entry's place by itself (`XADD key 0-*`)."""
+"""The first version that counts the second part of an entry's place automatically (`XADD key 0-*`)."""
 
 Command = tuple[str | bytes | int, ...]
 
@@ -42,7 +42,7 @@ class Link:
 
     def __init__(self, at: RedisAddress, purpose: str, *, blocked: float = 0.0, opening: bool = False) -> None:
         """Connect, for `purpose`. A command may block for `blocked` seconds before its answer is due. Raises
-        LedgerUnavailable, LedgerUnusable."""
+        LedgerUnavailable or LedgerUnusable."""
         self.at, self._purpose, self._opening = at, purpose, opening
         try:
             self._connection = _connected(at, ANSWER_MAX + blocked)
@@ -55,25 +55,25 @@ class Link:
             raise
 
     def ask(self, *commands: Command) -> list[Any]:
-        """The answers to `commands`, in order. Raises the error of the first of them that failed."""
+        """The answers to `commands`, in order. Raises the error of the first command that failed."""
         answers = self.try_each(commands)
         for answer in answers:
             self.require(answer)
         return answers
 
     def require(self, answer: Any) -> None:
-        """Raise the error that `answer` is, if it is the error of a single command."""
+        """Raise `answer` if it is the error of a single command."""
         if isinstance(answer, ResponseError):
             raise explain(answer, self.at, self._purpose, opening=self._opening) from answer
 
     def try_each(self, commands: Sequence[Command]) -> list[Any]:
-        """As `ask`, with the errors of single commands in the place of their answers. Raises LedgerUnavailable."""
+        """Like `ask`, but with the errors of single commands in place of their answers. Raises LedgerUnavailable."""
         with self._guarded():
             self._connection.send_packed_command(self._connection.pack_commands(commands))
             return [self._answer() for _ in commands]
 
     def require_master(self) -> None:
-        """Raise LedgerUnavailable if it is, or has become, a replica."""
+        """Raise LedgerUnavailable if the server is a replica, or has become one."""
         (said,) = self.ask(("HELLO", 2))
         facts = {key: value for key, value in zip(said[::2], said[1::2], strict=True) if isinstance(value, bytes)}
         version = facts.get(b"version", b"0").decode(errors="replace")
@@ -92,17 +92,17 @@ class Link:
 
     @property
     def descriptor(self) -> int:
-        """For `select`: readable when something came, or when the server is gone."""
-        return int(self._connection._sock.fileno())  # noqa: SLF001 - there is no public way to wait for two at once.
+        """For `select`: readable when something has arrived, or when the server is gone."""
+        return int(self._connection._sock.fileno())  # noqa: SLF001 - the public API cannot wait for two connections.
 
     @property
     def pending(self) -> bool:
-        """Whether something has come that was not taken. Raises LedgerUnavailable if the server is gone."""
+        """Whether something has arrived that was not taken yet. Raises LedgerUnavailable if the server is gone."""
         with self._guarded():
             return bool(self._connection.can_read(0))
 
     def send(self, *command: str | bytes | int) -> None:
-        """Send a command whose answers `take` brings."""
+        """Send a command whose answers `take` returns."""
         with self._guarded():
             self._connection.send_packed_command(self._connection.pack_commands([command]))
 
@@ -112,19 +112,19 @@ class Link:
             return self._connection.read_response(disable_decoding=True)
 
     def interrupt(self) -> None:
-        """Let a thread that waits for an answer find the connection broken."""
-        # Of the plain socket also beneath TLS, whose own method would take the layer away that the other thread is in.
+        """Make a thread that waits for an answer find the connection broken."""
+        # Shut down the plain socket even beneath TLS: TLS's own method would remove the layer that the thread is in.
         with suppress(OSError, TypeError):
             socket.socket.shutdown(self._connection._sock, socket.SHUT_RDWR)  # noqa: SLF001 - as above.
 
     def close(self) -> None:
-        """Twice is fine."""
+        """May be called twice."""
         with suppress(*AWAY, RedisError):
             self._connection.disconnect()
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Close the link if anything goes wrong: an answer that was not taken would be taken for the next one."""
+        """Close the link if anything goes wrong: an answer left behind would be mistaken for the next one."""
         try:
             yield
         except (*AWAY, RedisError) as error:
@@ -168,8 +168,8 @@ def _opened(at: RedisAddress, host: str, port: int, patience: float, *, user: st
         kind, files = SSLConnection, {"ssl_ca_certs": "ca", "ssl_certfile": "cert", "ssl_keyfile": "key"}
         said |= {setting: at.options.get(option) for setting, option in files.items()}
     connection = kind(**where, **said)
-    # Not to tell the server which library this is: two round trips more, and two lines in the ACL LOG for a user that
-    # may not.
+    # Do not report to the server which library this is: it costs two more round trips, and two lines in the ACL LOG for
+    # a user that may not do so.
     connection.driver_info = connection.lib_name = connection.lib_version = None
     try:
         connection.connect()
@@ -180,7 +180,7 @@ def _opened(at: RedisAddress, host: str, port: int, patience: float, *, user: st
 
 
 def _master(at: RedisAddress) -> tuple[str, int]:
-    """Where the first sentinel that knows says the master is."""
+    """The address of the master, from the first sentinel that knows it."""
     troubles = []
     user, password = at.options.get("sentinel_user", ""), at.options.get("sentinel_password", "")
     for host, port in at.servers:
@@ -203,5 +203,5 @@ def _master(at: RedisAddress) -> tuple[str, int]:
     raise LedgerUnavailable(
         f"the master {at.service!r} was wanted from the sentinels of {at.public}",
         "; ".join(troubles)[:400],
-        "look after the sentinels, and check ?service= in the address",
+        "check the sentinels, and ?service= in the address",
     )

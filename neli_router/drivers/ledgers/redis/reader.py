@@ -2,12 +2,12 @@
 
     Redis --XREAD BLOCK, and the anchor--> the reading thread --entries--> [ queue, bounded ] --read--> the pump
 
-The thread waits in Redis, so a record is here within a fraction of a millisecond of its append. The pump's thread waits
-for the queue, so `wake` and `seek` need not disturb the question that is outstanding.
+The thread waits in Redis, so a record arrives within a fraction of a millisecond of its append. The pump's thread waits
+for the queue, so `wake` and `seek` need not disturb the outstanding question.
 
-An error that the thread cannot mend by asking again ends it: records were lost, or it is no ledger. Any other error is
-trouble, which every read raises until an answer comes. A new connection begins with the same check for lost records as
-every answer (`stream.py`), before anything is handed over.
+An error ends the thread if asking again cannot fix it: records were lost, or the key does not hold a ledger. Any other
+error is trouble, which every read raises until an answer comes. A new connection begins with the check for lost records
+that every answer gets (`stream.py`), before anything is handed over.
 """
 
 import threading
@@ -23,14 +23,14 @@ from neli_router.errors import LedgerError, LedgerRewound, LedgerTrimmed, Ledger
 __all__ = ["BLOCK_MAX", "CLOSE_MAX", "RedisReader", "defect"]
 
 BLOCK_MAX = 0.2
-"""Seconds that one question may wait in Redis. Raising it saves an idle member some of five questions a second, and
-notices a frozen server, and a seek, later by as much."""
+"""Seconds that one question may wait in Redis. Raising it saves an idle member some of its five questions a second, but
+delays noticing a frozen server, or a seek, by as much."""
 
 BLOCK_MIN = 0.005
-"""The first wait after a seek, because another one often follows; each further one is twice as long."""
+"""The first wait after a seek, because another seek often follows. Each further wait is twice as long."""
 
 MASTER_EVERY = 1.0
-"""How often to ask whether the server is still a master: one that became a replica answers as if nothing had been."""
+"""How often to ask whether the server is still a master: a new replica answers as if nothing had happened."""
 
 QUIET_MAX = 2.0
 """Seconds without an answer after which a read does not take silence for peace, whatever the thread is doing."""
@@ -62,12 +62,12 @@ class RedisReader(ReadAhead):
             self._next, self._block = offset, 0.0
 
     def saw(self, offset: int) -> None:
-        """There is, or was, a record at `offset`."""
+        """Note that there is, or was, a record at `offset`."""
         with self._changed:
             self.highest = max(self.highest, offset)
 
     def require_same(self, link: Link) -> None:
-        """Raise LedgerRewound if the server at `link` has lost records. Call it before an append to a new link."""
+        """Raise LedgerRewound if the server at `link` has lost records. Call it before appending over a new link."""
         anchor, highest = self._anchor, self.highest
         answer = link.ask(self._stream.anchor(anchor))[0] if anchor is not None else None
         self._stream.require_anchor(link, anchor, answer, highest)
@@ -76,7 +76,7 @@ class RedisReader(ReadAhead):
         self._stop()
         with self._changed:
             if self._link is not None:
-                self._link.interrupt()  # Or it would leave only when its question is answered.
+                self._link.interrupt()  # Otherwise the thread would end only when its question is answered.
         self._thread.join(CLOSE_MAX)
 
     def _require_life(self, now: float, *, ends: bool) -> None:
@@ -86,7 +86,7 @@ class RedisReader(ReadAhead):
             raise LedgerUnavailable(
                 f"a read of {self._stream.at.public} was wanted",
                 f"the server has not answered for {quiet:.1f} s",
-                "look after it and the way to it; it will be tried again",
+                "check the server and the network to it; it will be tried again",
             )
 
     def _run(self) -> None:
@@ -165,9 +165,9 @@ class RedisReader(ReadAhead):
 
 
 def defect(error: BaseException) -> LedgerUnusable:
-    """The fault for the rest, after a thread of this driver ended by `error`."""
+    """The fault to raise from now on, after a thread of this driver ended with `error`."""
     return LedgerUnusable(
         "a thread of the ledger in Redis was to run until it was closed",
-        f"it ended by {type(error).__name__}, which is a defect",
-        "report it with the traceback that this process wrote, and open the ledger anew",
+        f"it ended with {type(error).__name__}, which is a defect",
+        "report it with the traceback that this process wrote, and open the ledger again",
     )

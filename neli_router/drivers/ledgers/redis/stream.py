@@ -1,24 +1,24 @@
-"""One stream as a ledger: the questions to it, and the sense of their answers.
+"""One stream as a ledger: the questions to ask it, and how to interpret the answers.
 
     0-1  0-2  0-3 ... 0-17  0-18 ...      XADD GROUP:ledger 0-*   the server counts the second part, without holes
                        ^anchor  ^next     an offset is that part
 
-**The anchor.** A server may come back without its newest records (a restart without AOF, a failover), and may have been
-given so many new ones since that its tip is above everything that was read: no offset goes back, and a fold would go on
-from records that no other member has. So the entry with the highest offset that was read is kept, with its bytes. It is
-asked for again *after* each question for new ones, in the same write; new entries count only if the anchor is there and
-is the same. No two records of members have the same bytes. An anchor that is gone was trimmed, or all is lost: the
-first offset that is left and the last one ever given tell which.
+**The anchor.** A server may come back without its newest records (a restart without AOF, a failover), and may since
+have got enough new ones that its tip is above everything that was read. Then no offset goes back, and a fold would
+continue from records that no other member has. So the reader keeps the entry with the highest offset that it read, with
+its bytes. It asks for that entry again *after* each question for new entries, in the same write. New entries count only
+if the anchor is there and unchanged. No two records of members have the same bytes. An anchor that is gone was trimmed,
+or everything was lost: the first offset that is left and the last one ever given show which.
 
     XREAD  ... 0-17      new entries
     XRANGE 0-17 0-17     the anchor  --same-----------------------> all is well
-                                     --another--------------------> LedgerRewound
+                                     --different------------------> LedgerRewound
                                      --none-- XINFO: last < 0-17 --> LedgerRewound
                                                      first > 0-17 --> trimmed, and harmless
                                                      neither ------> it was deleted: LedgerUnusable
 
-A program that adds with `*` instead of `0-*` puts the clock's time where our zero is, and from then on no member can
-append here: that, too, is LedgerUnusable.
+A program that adds with `*` instead of `0-*` puts the clock's time where our zero is. From then on no member can append
+to the stream. That is LedgerUnusable, too.
 """
 
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ FIELD = b"record"
 
 
 class Extent(NamedTuple):
-    """The records that a stream holds: `first` to `tip` - 1; nothing if they are equal. `exists` is false if there is
+    """The records that a stream holds: `first` to `tip` - 1; none if the two are equal. `exists` is false if there is
     no key."""
 
     first: int
@@ -48,21 +48,21 @@ class Extent(NamedTuple):
 
 
 class RecordStream:
-    """The questions to one group's stream, and the sense of their answers. Holds no state."""
+    """The questions to one group's stream, and the interpretation of the answers. Holds no state."""
 
     def __init__(self, at: RedisAddress) -> None:
         self.at = at
         self.key = f"{at.group}:ledger".encode()
 
     def append(self, payload: bytes, *, must_exist: bool) -> Command:
-        """Adds a record. A stream that was there and is gone must not come back with our record as its first."""
+        """Add a record. A stream that existed and is gone must not come back with our record as its first."""
         return ("XADD", self.key, *(("NOMKSTREAM",) if must_exist else ()), "0-*", FIELD, payload)
 
     def trim(self, before: int) -> Command:
         return ("XTRIM", self.key, "MINID", f"0-{before}")
 
     def news(self, position: int, *, block_ms: int) -> Command:
-        """The entries at `position` and above; waits for the first of them."""
+        """Ask for the entries at `position` and above; wait for the first of them."""
         waiting = ("BLOCK", block_ms) if block_ms else ()
         return ("XREAD", "COUNT", READ_MAX, *waiting, "STREAMS", self.key, f"0-{position - 1}")
 
@@ -70,7 +70,7 @@ class RecordStream:
         return ("XRANGE", self.key, f"0-{anchor.offset}", f"0-{anchor.offset}")
 
     def entries(self, answer: Any) -> list[Entry]:
-        """Those in the answer to `news`."""
+        """The entries in the answer to `news`."""
         return [] if answer is None else [self._entry(*said) for said in answer[0][1]]
 
     def offset(self, place: bytes) -> int:
@@ -84,7 +84,7 @@ class RecordStream:
         return int(offset)
 
     def extent(self, link: Link) -> Extent:
-        """The extent as of now. Raises LedgerUnavailable, LedgerUnusable."""
+        """The extent as of now. Raises LedgerUnavailable or LedgerUnusable."""
         (answer,) = link.try_each([("XINFO", "STREAM", self.key)])
         if isinstance(answer, ResponseError) and "no such key" in str(answer):
             return Extent(FIRST, FIRST, exists=False)
@@ -96,12 +96,12 @@ class RecordStream:
 
     def require_anchor(self, link: Link, anchor: Entry | None, answer: Any, highest: int) -> Extent | None:
         """Raise LedgerRewound unless the stream is still the one that `anchor` was read from, or that reached
-        `highest`. `answer` is that to the question for the anchor. Returns the extent, if it was asked for."""
+        `highest`. `answer` is the answer to the question for the anchor. Returns the extent, if it was asked for."""
         if anchor is not None and answer:
             there = self._entry(*answer[0])
             if there.payload == anchor.payload:
                 return None
-            raise self.rewound(f"the record at offset {anchor.offset} is another one than was read there")
+            raise self.rewound(f"the record at offset {anchor.offset} is not the one that was read there")
         extent = self.extent(link)
         if extent.tip <= highest:
             lost = f"it ends at {extent.tip}" if extent.exists else "it is gone"
@@ -111,9 +111,9 @@ class RecordStream:
         return extent
 
     def require_whole(self, link: Link, position: int, entries: list[Entry], extent: Extent | None) -> None:
-        """Raise LedgerTrimmed or LedgerUnusable unless `entries` are the ones that begin at `position`."""
+        """Raise LedgerTrimmed or LedgerUnusable unless `entries` are the entries that begin at `position`."""
         if not entries and extent is None:
-            return  # The anchor is there, and nothing is above it: see the essay.
+            return  # The anchor is there, and nothing is above it: see the module's docstring.
         for expected, entry in enumerate(entries, start=position):
             if entry.offset != expected:
                 extent = extent or self.extent(link)

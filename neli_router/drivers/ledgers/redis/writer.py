@@ -1,13 +1,13 @@
 """The writer: a thread that appends what the pump hands it, so that a slow server never holds the pump up.
 
-    append --> [ payload | payload | trim ] --all that is there, in one write--> Redis --offsets--> acknowledged
+    append --> [ payload | payload | trim ] --all that is queued, in one write--> Redis --offsets--> acknowledged
 
-Nothing is sent twice. Records that were on their way when a connection failed may have been appended or not; they and
-the records that wait behind them are dropped, and their member finds out by not reading them. To keep them for later
-would flood a server that comes back with the heartbeats of an hour.
+Nothing is sent twice. Records that were on their way when a connection failed may or may not have been appended. They
+and the records that wait behind them are dropped, and the member that wrote them notices when it does not read them.
+Keeping them for later would flood a server that comes back with an hour's heartbeats.
 
-A new connection is asked for the anchor before anything is appended (`stream.py`), and an offset that is not
-above all that were known before tells at once that records were lost.
+A new connection is asked for the anchor before anything is appended (`stream.py`). An offset that is not above all
+known ones shows immediately that records were lost.
 """
 
 import threading
@@ -26,17 +26,17 @@ from neli_router.errors import LedgerError, LedgerRewound, LedgerUnavailable, Le
 __all__ = ["QUEUE_MAX", "RedisWriter"]
 
 QUEUE_MAX = 10_000
-"""Records that may wait for the server. More would only come later."""
+"""Records that may wait for the server. More would only arrive later."""
 
 BATCH_MAX = 256
-"""Records in one write: the answers to more would wait for each other."""
+"""Records in one write. If there were more, their answers would wait for each other."""
 
 _MOVED_ON = frozenset({"READONLY", "LOADING", "MASTERDOWN", "UNBLOCKED"})
-"""Another server may be the master now: connect anew."""
+"""Another server may be the master now: make a new connection."""
 
 
 class RedisWriter:
-    """Appends to one stream, in order. All may be called from any thread."""
+    """Appends to one stream, in order. Any thread may call any method."""
 
     def __init__(self, stream: RecordStream, reader: RedisReader, name: str) -> None:
         self._stream, self._reader = stream, reader
@@ -51,13 +51,13 @@ class RedisWriter:
         self._thread.start()
 
     def append(self, payloads: Sequence[bytes]) -> None:
-        """Queue them. Raises LedgerUnavailable if the last that were sent could not be appended."""
+        """Queue the payloads. Raises LedgerUnavailable if the last ones that were sent could not be appended."""
         with self._changed:
             if len(self._queue) + len(payloads) > QUEUE_MAX:
                 raise LedgerUnavailable(
                     f"an append to {self._stream.at.public} was wanted",
                     f"{len(self._queue)} records wait for the server already",
-                    "look after it; it will be tried again",
+                    "check the server; it will be tried again",
                 )
             self._queue.extend(payloads)
             self._changed.notify_all()
@@ -65,7 +65,7 @@ class RedisWriter:
                 raise again(self._trouble)
 
     def trim(self, before: int) -> None:
-        """Queue it. Raises LedgerUnavailable if the last one was refused."""
+        """Queue a trim. Raises LedgerUnavailable if the last one was refused."""
         with self._changed:
             self._queue.append(before)
             self._changed.notify_all()
@@ -73,7 +73,7 @@ class RedisWriter:
                 raise LedgerUnavailable(refused.wanted, refused.found, refused.remedy)
 
     def settle(self, timeout: float) -> None:
-        """Wait until all that was queued was sent, at most `timeout` seconds."""
+        """Wait until everything queued has been sent, at most `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: not (self._queue or self._sending), timeout)
 
@@ -116,7 +116,7 @@ class RedisWriter:
                 link.close()
 
     def _next(self) -> list[bytes | int]:
-        """The records and trims to send now; nothing if there will be no more."""
+        """The records and trims to send now; nothing if the thread should end."""
         with self._changed:
             self._sending = False
             self._changed.notify_all()
@@ -128,8 +128,8 @@ class RedisWriter:
             return batch
 
     def _send(self, link: Link, batch: list[bytes | int]) -> bool:
-        """Append `batch`; whether another connection is needed afterwards."""
-        last = self._reader.highest  # Before anything is sent: the reader may read our records before we hear of them.
+        """Append `batch`. Returns whether another connection is needed afterwards."""
+        last = self._reader.highest  # Before anything is sent: the reader may read our records before the answer comes.
         must_exist = last > 0
         commands: list[Command] = [
             self._stream.trim(one) if isinstance(one, int) else self._stream.append(one, must_exist=must_exist)
@@ -166,7 +166,7 @@ class RedisWriter:
         if "equal or smaller" in str(error):
             return LedgerUnusable(
                 f"the stream {self._stream.key.decode()} with places 0-1, 0-2, 0-3 ... was wanted",
-                "its last place is no such: another program added to it with `*`",
+                "its last place has another form: another program added to it with `*`",
                 "use another group, and let only members write to its stream",
             )
         return explain(error, self._stream.at, "an append")

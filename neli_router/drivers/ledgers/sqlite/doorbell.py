@@ -1,18 +1,18 @@
-"""Tells the other processes of this host that a file has something new, without making them ask all the time.
+"""Notify other processes on this host that a file has something new, so that they need not ask all the time.
 
      writer: commit, then touch the file ---- the kernel (inotify, IN_ATTRIB) ----> every waiting reader
      wake(), from any thread ------------------------- a pipe --------------------> this handle's reader only
      watch(descriptor, call) ----------------- it is readable ------------------> this handle's reader, after the call
-     none of them -------------- PATIENCE_MS passes, or without inotify BLIND_MS -> look anyway
+     none of these ------------- PATIENCE_MS passes, or without inotify BLIND_MS -> look anyway
 
-A reader that polls must choose between waking up late and never sleeping: on a small virtual machine, one look every
-two milliseconds costs some 4 % of a core, half of it for the timer alone. A touch is one system call of the writer,
-made after its commit and therefore at the moment from which a look is worth its while. The writing itself would ring
-too early: SQLite makes a commit visible through shared memory, which is long after the bytes went to the file.
+A reader that polls must choose between waking up late and never sleeping. On a small virtual machine, one look every
+two milliseconds costs some 4 % of a core, half of it for the timer alone. A touch is one system call of the writer. It
+comes after the commit, which is the moment from which a look is worthwhile. The write itself would ring too early:
+SQLite makes a commit visible through shared memory, long after the bytes went to the file.
 
-The bell decides about speed only, never about whether a record is seen. It may stay silent: the writer was killed
-between commit and touch, or the host allows no more inotify instances, or this is macOS. So no wait is longer than
-PATIENCE_MS, and where there is no bell at all, it is no longer than BLIND_MS.
+The bell affects only speed, never whether a record is seen. It may stay silent: the writer was killed between commit
+and touch, or the host allows no more inotify instances, or this is macOS. So no wait is longer than PATIENCE_MS, and
+where no bell exists at all, no wait is longer than BLIND_MS.
 """
 
 import contextlib
@@ -27,13 +27,13 @@ __all__ = ["BLIND_MS", "PATIENCE_MS", "Doorbell"]
 
 PATIENCE_MS = 50
 """The longest that a record can stay unseen because its writer died before it rang. Raising it saves an idle reader
-some of its half percent of a core; lowering it costs more of that."""
+some of the half percent of a core that it takes now; lowering it costs more."""
 
 BLIND_MS = 8
 """The same without inotify, for every record. Lowering it costs an idle reader more than the three percent of a core
-that it takes now; raising it makes every take-over later by as much."""
+that it takes now; raising it delays every takeover by as much."""
 
-_IN_ATTRIB = 0x00000004  # linux/inotify.h: metadata changed. A touch is that, a write to the file is not.
+_IN_ATTRIB = 0x00000004  # linux/inotify.h: metadata changed. A touch does that, a write to the file does not.
 _EVENTS_SIZE = 4096  # More than the kernel ever holds for us: it merges an event with an equal one before it.
 
 
@@ -56,24 +56,24 @@ class Doorbell:
                 self._poll.register(descriptor, select.POLLIN)
 
     def ring(self) -> None:
-        """Let all readers that wait at this file look now. Call it when the commit is visible."""
-        # A file that is gone or is no longer ours cannot be touched; the next use of it finds out and says so.
+        """Make all readers that wait at this file look now. Call it when the commit is visible."""
+        # A file that is gone or no longer ours cannot be touched; the next use of it notices and says so.
         with contextlib.suppress(OSError):
             os.utime(self._path)
 
     def wake(self) -> None:
-        """End this handle's wait, or the next one if there is none now. Callable from threads and signal handlers."""
-        # Under the lock, because the number of a closed descriptor may already stand for another file.
+        """End this handle's wait, or the next one if none is running. Callable from threads and signal handlers."""
+        # Held under the lock, because the number of a closed descriptor may already stand for another file.
         with self._closing, contextlib.suppress(BlockingIOError):
             if not self._closed:
                 os.write(self._waking, b"!")
 
     def wait(self, timeout: float) -> bool:
-        """Wait for a ring, for `wake`, for a descriptor that is watched, or until a look is due anyway.
+        """Wait for a ring, for `wake`, for a watched descriptor, or until a look is due anyway.
 
-        True if it was `wake` or such a descriptor.
+        Returns True if the cause was `wake` or a watched descriptor.
         """
-        # Rounded up, because a rest of 0.3 ms rounded down would spin.
+        # Rounded up, because a remainder of 0.3 ms rounded down would spin.
         patience_ms = math.ceil(min(self._patience_ms, max(0.0, timeout * 1000)))
         rung = [descriptor for descriptor, _ in self._poll.poll(patience_ms)]
         for descriptor in rung:
@@ -85,18 +85,18 @@ class Doorbell:
         return self._listening in rung or bool(called)
 
     def watch(self, descriptor: int, call: Callable[[], None]) -> None:
-        """End each wait when `descriptor` is readable, after a `call` on the waiting thread, which sees to it that it
-        is not readable for long. Like `wait` and `unwatch`, for the thread that reads."""
+        """End each wait when `descriptor` is readable, after a `call` on the waiting thread, which must make sure that
+        it does not stay readable. Like `wait` and `unwatch`, this is for the thread that reads."""
         self._watched[descriptor] = call
         self._poll.register(descriptor, select.POLLIN)
 
     def unwatch(self, descriptor: int) -> None:
-        """Before it is closed: its number may soon stand for another file."""
+        """Call this before the descriptor is closed: its number may soon stand for another file."""
         del self._watched[descriptor]
         self._poll.unregister(descriptor)
 
     def close(self) -> None:
-        """Release the descriptors. Twice is fine."""
+        """Release the descriptors. May be called twice."""
         with self._closing:
             if not self._closed:
                 self._closed = True
@@ -106,8 +106,8 @@ class Doorbell:
 
 
 def _watch(path: str) -> int | None:
-    """A descriptor that becomes readable when the file is touched; None where the kernel does not offer that."""
-    # Named by its path: opening the file here and closing it would drop every lock that SQLite holds on it in this
+    """A descriptor that becomes readable when the file is touched; None if the kernel does not offer that."""
+    # Watched by path: opening the file here and closing it would drop every lock that SQLite holds on it in this
     # process, because POSIX locks belong to the process and not to the descriptor.
     try:
         kernel = ctypes.CDLL(None, use_errno=True)

@@ -1,11 +1,11 @@
-"""The faults of an SQLite file, in words that say what to do.
+"""Translate the faults of an SQLite file into words that say what to do.
 
     before opening   no folder, a folder, no file, read-only, a network file system   LedgerUnusable
     SQLite says      BUSY, LOCKED, PROTOCOL, FULL, IOERR, CANTOPEN                    LedgerUnavailable: may heal
                      READONLY, CORRUPT, NOTADB, everything else                       LedgerUnusable: will not
 
 The first row exists because SQLite has one answer, "unable to open database file", for most of its cases. CANTOPEN may
-heal, since the one case that remains is mostly a process that has too many files open.
+heal, because the one case that remains is mostly a process that has too many open files.
 """
 
 import os
@@ -22,9 +22,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
         *("fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs"),
     }
 )
-"""Where a second host may have the same file, without our shared memory and perhaps without our locks. The list cannot
-be complete, and the folders that a virtual machine shares with its host (9p, virtiofs) pass: inside one machine it
-works."""
+"""File systems on which a second host may have the same file, without our shared memory and perhaps without our locks.
+The list cannot be complete. Folders that a virtual machine shares with its host (9p, virtiofs) pass: inside one machine
+they work."""
 
 _HELD = "look for a stopped process inside a transaction, or another program that holds the file; nothing was lost"
 _DAMAGED = (
@@ -38,7 +38,7 @@ _COMPLAINTS: dict[int, tuple[type[LedgerError], str, str]] = {
     sqlite3.SQLITE_FULL: (
         LedgerUnavailable,
         "the disk is full",
-        "free some space; acknowledged records are safe, and appends go on by themselves",
+        "free some space; acknowledged records are safe, and appends then resume on their own",
     ),
     sqlite3.SQLITE_IOERR: (
         LedgerUnavailable,
@@ -48,25 +48,25 @@ _COMPLAINTS: dict[int, tuple[type[LedgerError], str, str]] = {
     sqlite3.SQLITE_CANTOPEN: (
         LedgerUnavailable,
         "it cannot be opened",
-        "look at the limit of open files, and at who may write the -wal and -shm beside it",
+        "look at the limit of open files, and at who may write the -wal and -shm next to it",
     ),
     sqlite3.SQLITE_READONLY: (LedgerUnusable, "it is read-only", "give this user write access to the file and folder"),
     sqlite3.SQLITE_CORRUPT: (LedgerUnusable, "it is damaged", _DAMAGED),
     sqlite3.SQLITE_NOTADB: (
         LedgerUnusable,
         "it is not an SQLite database, or its header was overwritten",
-        "name another file; this one was left as it was",
+        "name another file; this one was left unchanged",
     ),
 }
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """True if another process holds a lock that, as a rule, is free in a moment."""
+    """True if another process holds a lock that is usually released in a moment."""
     return _primary_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 def explain(error: sqlite3.Error, path: Path, purpose: str) -> LedgerError:
-    """SQLite's complaint as one of ours."""
+    """Translate SQLite's complaint into one of ours."""
     kind, found, remedy = _COMPLAINTS.get(
         _primary_code(error), (LedgerUnusable, "SQLite cannot use it", "see whether another program changed the file")
     )
@@ -79,7 +79,7 @@ def damaged(path: Path, found: str) -> LedgerUnusable:
 
 
 def refuse_unusable_place(path: Path, *, create: bool) -> None:
-    """Raise LedgerUnusable where no ledger can be, and LedgerMissing where there is none and none may be made."""
+    """Raise LedgerUnusable if no ledger can be there, and LedgerMissing if there is none and none may be created."""
     try:
         problem = _problem(path, create=create)
     except OSError as error:
@@ -101,10 +101,10 @@ def file_system(device: int, mounts: str) -> str:
 
 
 def _problem(path: Path, *, create: bool) -> tuple[type[LedgerUnusable], str, str] | None:
-    """The kind of the error, what is found and what to do about it."""
+    """The kind of the error, what was found and what to do about it."""
     folder = path.parent
     if not folder.is_dir():
-        return LedgerUnusable, f"there is no folder {folder}", "make the folder; only the file is made by itself"
+        return LedgerUnusable, f"there is no folder {folder}", "make the folder; only the file is created"
     if path.is_dir():
         return LedgerUnusable, "that is a folder", "name a file in it"
     if not path.exists() and not create:
@@ -125,7 +125,7 @@ def _mounts() -> str:
     try:
         # A path may hold any bytes, and the type we look for is ASCII.
         return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:  # macOS, or a container that hides it.
+    except OSError:  # macOS, or a container that hides the file.
         return ""
 
 
@@ -134,5 +134,5 @@ def _may_write(place: Path) -> bool:
 
 
 def _primary_code(error: sqlite3.Error) -> int:
-    # Python's own errors, such as "closed database", come without a code. The upper bits say details.
+    # Python's own errors, such as "closed database", have no code. The upper bits give details.
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF

@@ -1,33 +1,33 @@
-"""One connection to one SQLite file: opened with care, shared with other processes, and never across a fork.
+"""One connection to one SQLite file: opened with care, shared with other processes, and never kept across a fork.
 
     parked --next use--> connected --before a fork, in parent and child--> parked
                              |
-                             |-- deleted, replaced, rewound --> condemned, for ever
+                             |-- deleted, replaced, rewound --> condemned, permanently
                              '-- close() --> closed
 
-**Is it still there?** SQLite goes on with a file whose name was deleted, while the next process that starts makes a
-new one under that name: two halves of a group, each with a ledger of its own. So the file and its two companions
-(`-wal`, `-shm`) are compared with what the names now stand for before *every* use, at the cost of three system calls.
-Once a second would not do. A newcomer acts one lease after it started at the earliest, and a heartbeat that was
-refused because of the deletion cannot prolong a lease; one that slipped into the nameless file half a second later
-could.
+**Is it still there?** SQLite goes on using a file whose name was deleted, while the next process that starts creates a
+new file under that name: two halves of a group, each with its own ledger. So before *every* use, the file and its two
+companions (`-wal`, `-shm`) are compared with what the names now stand for, at the cost of three system calls. Checking
+once a second would not be enough. A newcomer acts one lease after its start at the earliest. A heartbeat that was
+refused because of the deletion cannot prolong a lease, but a heartbeat that slipped into the nameless file half a
+second later could.
 
-**Forks.** SQLite keeps its locks in POSIX locks, which a child does not inherit, and the note that it holds them in
-memory, which it does. A child that opens a file which its parent had open at the fork therefore works without locks:
-when the parent then closed the last real connection, it deleted the write-ahead log that the child wrote to, and the
-child's record was lost without an error (seen with 3.40.1). So no connection lives through a fork: all are closed
-just before it, the parent opens anew when it needs to, and the child may open handles of its own. The handles that
-it inherited are refused.
+**Forks.** SQLite keeps its locks in POSIX locks, which a child does not inherit, and keeps the note that it holds them
+in memory, which a child does inherit. So a child works without locks if it opens a file that its parent had open at the
+fork. When the parent then closed the last real connection, it deleted the write-ahead log that the child wrote to, and
+the child's record was lost without an error (seen with 3.40.1). So no connection survives a fork. All are closed just
+before it; the parent opens a new one when it needs to, and the child may open handles of its own. The handles that the
+child inherited are refused.
 
 **The WAL-reset bug** (sqlite.org/wal.html#walresetbug) is in SQLite 3.7.0 to 3.51.2: a commit that restarts the
-write-ahead log during a checkpoint can make the next checkpoint leave records out. Many processes that commit
-hundreds of times a second, each with its automatic checkpoints, are the way to meet it. So the automatic ones are
-off, and ours run while we hold the write lock, when no other process can commit.
+write-ahead log during a checkpoint can make the next checkpoint leave out records. Many processes that commit hundreds
+of times a second, each with automatic checkpoints, are the way to run into it. So the automatic checkpoints are off,
+and ours run while we hold the write lock, when no other process can commit.
 
 **The mark of a ledger.** The file's header carries our application id and a layout that this release knows, and a table
-names the group that it belongs to. Any other file is refused, and not a byte of it changes. All of it is written in one
-transaction, and the write-ahead log is switched on after that: so a process killed in between leaves either an empty
-file or a ledger that the next one can finish.
+names the group that owns the file. Any other file is refused without changing a byte of it. All of the mark is written
+in one transaction, and the write-ahead log is switched on after that. So a process killed in between leaves either an
+empty file or a ledger that the next process can finish.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ __all__ = ["SqliteFile", "beside", "delete_file"]
 
 APPLICATION_ID = int.from_bytes(b"NELI")  # The command `file` and other tools see it in the header, too.
 
-LAYOUT = 1  # Of the tables below. Another layout gets another number, and each release refuses those it does not know.
+LAYOUT = 1  # The version of the tables below. Another layout gets another number; a release refuses unknown ones.
 
 _TABLES = (
     "CREATE TABLE belongs_to (group_name TEXT NOT NULL)",
@@ -56,15 +56,15 @@ _TABLES = (
 )
 
 BUSY_PAUSE = 0.0005
-"""How long to wait before asking again for a lock that is held. SQLite's own waiting backs off to 100 ms, which
-is far longer than any of our transactions, and a waiter that sleeps is overtaken by all that come later."""
+"""How long to wait before asking again for a lock that is held. SQLite's own waiting backs off to 100 ms, which is far
+longer than any of our transactions, and all later callers overtake a waiter that sleeps."""
 
 WAL_SIZE_MAX = 4 * 2**20
-"""A write-ahead log that grew larger, because of a long record or a slow reader, is cut back to this. Lowering it costs
-writers the allocation of the same blocks again and again."""
+"""A write-ahead log that grew larger, because of a long record or a slow reader, is cut back to this size. Lowering it
+makes writers allocate the same blocks again and again."""
 
 Answer = TypeVar("Answer")
-Identity = tuple[int, int] | None  # A device and an inode; None for no such file.
+Identity = tuple[int, int] | None  # A device and an inode; None if the file does not exist.
 
 
 class SqliteFile:
@@ -83,7 +83,7 @@ class SqliteFile:
         with _registering:
             _files.add(self)
         self.run("the opening", lambda _: None)
-        self._create = False  # A handle that opens anew after a fork wants the file it had.
+        self._create = False  # A handle that reopens after a fork wants the file it had.
 
     def run(self, purpose: str, act: Callable[[sqlite3.Connection], Answer]) -> Answer:
         """Do one thing with the connection, waiting for locks up to `busy_max` and leaving no transaction open."""
@@ -107,7 +107,7 @@ class SqliteFile:
             time.sleep(BUSY_PAUSE)
 
     def write(self, purpose: str, act: Callable[[sqlite3.Connection], Answer], *, lasting: bool) -> Answer:
-        """Do `act` in one transaction: all of it is visible at once, and flushed before that if it is `lasting`."""
+        """Do `act` in one transaction: its changes become visible together, and if `lasting`, are flushed first."""
 
         def transaction(connection: sqlite3.Connection) -> Answer:
             connection.execute("PRAGMA synchronous = FULL" if lasting else "PRAGMA synchronous = NORMAL")
@@ -119,23 +119,23 @@ class SqliteFile:
         return self.run(purpose, transaction)
 
     def checkpoint(self) -> None:
-        """Copy the write-ahead log into the file, so that the next commit can start it anew. Trying is enough."""
+        """Copy the write-ahead log into the file, so that the next commit can restart the log. Failing is harmless."""
 
         def copy(connection: sqlite3.Connection) -> None:
-            # Our write lock keeps all others from committing meanwhile: see the WAL-reset bug. SQLite does not let
-            # one connection both hold it and make a checkpoint, so there is a second one.
+            # Our write lock keeps all others from committing meanwhile: see the WAL-reset bug. SQLite does not let one
+            # connection both hold that lock and make a checkpoint, so there is a second connection.
             connection.execute("BEGIN IMMEDIATE")
             with contextlib.closing(self._connect()) as copier:
                 copier.execute("PRAGMA user_version").fetchone()  # Older releases copy nothing before a first read.
                 copier.execute("PRAGMA wal_checkpoint(PASSIVE)")
             connection.execute("ROLLBACK")
 
-        # A full disk or a locked file is no reason to fail the append that came before: the next one tries again.
+        # A full disk or a locked file must not fail the append that came before: the next one tries again.
         with contextlib.suppress(LedgerUnavailable):
             self.run("a checkpoint", copy)
 
     def condemn(self, found: str) -> LedgerRewound:
-        """From now on, every use raises this error: nothing may go on as if the records were still there."""
+        """Make every later use raise this error: nothing may go on as if the records were still there."""
         self._condemned_for = found
         return LedgerRewound(
             f"the ledger {self.path} with all its records was wanted",
@@ -144,7 +144,7 @@ class SqliteFile:
         )
 
     def close(self) -> None:
-        """Close the connection; the file stays. Twice is fine."""
+        """Close the connection; the file stays. May be called twice."""
         with self._turn:
             self._closed = True
             self.park()
@@ -152,7 +152,7 @@ class SqliteFile:
     def park(self) -> None:
         """Close the connection until the next use."""
         if self.is_left_over:
-            return  # The parent's connection: closing it here could take the log from under the parent.
+            return  # This is the parent's connection: closing it here could delete the log that the parent uses.
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -165,7 +165,7 @@ class SqliteFile:
 
     @property
     def is_left_over(self) -> bool:
-        """True in a child whose parent forked without telling Python, with this connection open."""
+        """True in a child that was forked past Python's fork hooks while this connection was open."""
         return self._connection is not None and self._process != os.getpid()
 
     def _require_usable(self) -> None:
@@ -187,7 +187,7 @@ class SqliteFile:
             except BaseException:
                 connection.close()
                 raise
-            # Not earlier: SQLite makes the companions for the first connection, and keeps them while one is open.
+            # Not earlier: SQLite creates the companions for the first connection, and keeps them while one is open.
             paths = (self.path, *beside(self.path)[:2])
             self._identities = [(path, _identity(path)) for path in paths]
             self._connection = connection
@@ -198,10 +198,10 @@ class SqliteFile:
             raise LedgerUnusable(
                 f"the ledger {self.path} was wanted",
                 "this process was forked, past Python's fork hooks, from one that had a ledger open",
-                "fork before opening a ledger, or start the process anew (spawn): SQLite's locks do not survive a fork",
+                "fork before opening a ledger, or start a fresh process (spawn): SQLite's locks do not survive a fork",
             )
         mode = "rwc" if self._create else "rw"
-        # No waiting inside SQLite (timeout=0): see BUSY_PAUSE. Which thread calls is settled by `_turn`.
+        # No waiting inside SQLite (timeout=0): see BUSY_PAUSE. `_turn` decides which thread calls.
         return sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}", uri=True, timeout=0, isolation_level=None, check_same_thread=False
         )
@@ -214,7 +214,7 @@ class SqliteFile:
                 self.park()  # Closing rolls back, whatever state the connection is in.
 
     def _moved(self) -> str:
-        """Which of the files is not the one we opened, if any, in words."""
+        """Which of the files, if any, is not the one we opened, in words."""
         # The companions may come and go while no connection of ours holds them.
         held = self._identities if self._connection is not None else self._identities[:1]
         for (path, known), now in zip(held, map(_identity, (path for path, _ in held)), strict=True):
@@ -226,7 +226,7 @@ class SqliteFile:
 def beside(path: Path) -> tuple[Path, Path, Path]:
     """SQLite's two companions of the ledger in `path`, and the file in which its members have their locks.
 
-    SQLite puts its own beside the file itself, not beside a link to it; so do the members.
+    SQLite puts its own next to the file itself, not next to a link to it; so do the members.
     """
     real = path.resolve()
     log, index, members = (real.with_name(f"{real.name}{end}") for end in ("-wal", "-shm", "-members"))
@@ -234,20 +234,20 @@ def beside(path: Path) -> tuple[Path, Path, Path]:
 
 
 def delete_file(path: Path) -> list[str]:
-    """Delete the ledger in `path` and the files beside it, and return the names of what is gone. Raises LedgerUnusable.
+    """Delete the ledger in `path` and its companions, and return the names that were deleted. Raises LedgerUnusable.
 
-    The file goes before its companions: SQLite throws away a write-ahead log that it finds beside an empty file, but it
-    would read a ledger without its log as one that ends early. A process that starts meanwhile does no harm: it sees
+    The file goes before its companions: SQLite discards a write-ahead log that it finds next to an empty file, but it
+    would read a ledger without its log as one that ends early. A process that starts meanwhile does no harm: it notices
     that its file was deleted before it acts on it.
     """
     real = path.resolve()
     deleted = []
-    # The path last, if it is a link: it says where the others are, should an error end this here.
+    # If the path is a link, it goes last: it says where the other files are, should an error end this here.
     for name in dict.fromkeys((real, *beside(path), path)):
         try:
             name.unlink()
         except FileNotFoundError:
-            continue  # SQLite takes the companions away itself when the last process that has them open closes.
+            continue  # SQLite deletes the companions itself when the last process that has them open closes.
         except OSError as error:
             raise LedgerUnusable(
                 f"the file {name} was to be deleted", f"it cannot be ({error})", "delete it by hand"
@@ -279,16 +279,16 @@ def _recognise(connection: sqlite3.Connection, path: Path, *, group: str, create
             raise LedgerUnusable(wanted, found, remedy)
 
     if _ask(connection, "PRAGMA page_count") == 0:
-        if not create:  # A member that makes a ledger is at this point for a moment.
+        if not create:  # A member that creates a ledger is at this point for a moment.
             raise LedgerMissing(wanted, "the file is empty", "correct the path, or let the ledger be created")
-        # SQLite takes a file of a few bytes for an empty one. Asked again, because another process may have made it.
+        # SQLite takes a file of a few bytes for an empty one. Asked again, because another process may have created it.
         few_bytes = path.stat().st_size > 0 and _ask(connection, "PRAGMA page_count") == 0
-        require(not few_bytes, "the file holds something else", "name another file; this one was left as it was")
+        require(not few_bytes, "the file holds something else", "name another file; this one was left unchanged")
         _create(connection, group)
     require(
         _ask(connection, "PRAGMA application_id") == APPLICATION_ID,
         "the file holds something else (its application id is not NELI's)",
-        "name another file; this one was left as it was",
+        "name another file; this one was left unchanged",
     )
     layout = _ask(connection, "PRAGMA user_version")
     require(
@@ -307,12 +307,12 @@ def _recognise(connection: sqlite3.Connection, path: Path, *, group: str, create
         "SQLite cannot keep a write-ahead log there",
         "put the ledger on a local file system that has shared memory",
     )
-    _ask(connection, "PRAGMA user_version")  # The first read in the new mode makes the log, and holds it from now on.
+    _ask(connection, "PRAGMA user_version")  # The first read in the new mode creates the log, and keeps it from now on.
 
 
 def _create(connection: sqlite3.Connection, group: str) -> None:
     connection.execute("BEGIN IMMEDIATE")
-    # Still empty? Another process may have been faster. (The transaction itself has made a first page by now.)
+    # Is it still empty? Another process may have been faster. (The transaction itself has made a first page by now.)
     if _ask(connection, "SELECT count(*) FROM sqlite_master") == 0:
         for table in _TABLES:
             connection.execute(table)
@@ -323,7 +323,7 @@ def _create(connection: sqlite3.Connection, group: str) -> None:
 
 
 def _ask(connection: sqlite3.Connection, question: str) -> Any:
-    """The one value that answers, or None."""
+    """The single value of the answer, or None."""
     row = connection.execute(question).fetchone()
     return None if row is None else row[0]
 

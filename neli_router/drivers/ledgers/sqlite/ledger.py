@@ -3,32 +3,32 @@
     append --BEGIN IMMEDIATE--> records(offset, payload, checksum) --COMMIT, flushed if lasting--> ring the doorbell
     read   --"is the last offset at or above my position?"--> no: wait for the doorbell --> yes: up to READ_MAX entries
 
-**Offsets.** AUTOINCREMENT counts 1, 2, 3 and never gives a number twice, not even when trimming empties the table;
-a failed transaction gives back its numbers. So there are no holes. A first entry above the position means trimmed,
-and an entry missing between two others means that records were deleted, which is an error and never skipped.
+**Offsets.** AUTOINCREMENT counts 1, 2, 3 and never gives a number twice, not even when trimming empties the table; a
+failed transaction gives back its numbers. So there are no holes. If the first entry is above the position, records were
+trimmed. If an entry is missing between two others, records were deleted, which is an error and never skipped.
 
-**Reading.** The last offset ever given is one row of `sqlite_sequence`. Asking for it is all that a look costs, and it
-tells everything: above the position, there is something to read or it was trimmed; lower than ever before, the
-ledger was rewound. (`PRAGMA data_version` would save a tenth of these three microseconds, is blind to own commits, and
-does not say which of the three it was.) No transaction stays open between two calls, or it would keep the write-ahead
-log from being started anew.
+**Reading.** The last offset ever given is one row of `sqlite_sequence`. A look costs only this one query, and its
+answer is enough. Above the position: there is something to read, or it was trimmed. Lower than ever before: the ledger
+was rewound. (`PRAGMA data_version` would save a tenth of these three microseconds, but it does not see our own commits,
+and does not say which of the three it was.) No transaction stays open between two calls, because it would keep the
+write-ahead log from being restarted.
 
-**Durability.** A lasting append is flushed to the disk before any reader can see it, and the flush takes everything
-before it along, because it is one log. Heartbeats are not flushed: a dead process costs them nothing, and a power
-failure takes at most the heartbeats after the last lasting record. Their offsets are given again, which does
-no harm: no reader survives a power failure of the only host, so none is left that read them. And every term is the
+**Durability.** A lasting append is flushed to the disk before any reader can see it, and the flush includes everything
+before it, because it is one log. Heartbeats are not flushed. If a process dies, none of its heartbeats is lost; a power
+failure takes at most the heartbeats after the last lasting record. Their offsets are given again, which does no harm:
+no reader survives a power failure of the only host, so no reader is left that has read them. And every term is the
 offset of a lasting record, so all terms given out are below the offsets that come back.
 
 **Promises.** DURABLE: an acknowledged record survives kill -9 of all processes at any moment. NEVER_REWINDS, in the
-sense just described, as long as the disk keeps what it said it flushed and no old copy is put in the file's place; the
-driver checks for the latter and raises LedgerRewound. Not MULTI_HOST: the log is shared through memory. One process
-that is stopped (SIGSTOP) inside its few microseconds of a transaction holds up all appends until it is continued or
-killed: an outage, and as such harmless. A backup is made with `.backup` of the sqlite3 shell. A process that has a
-ledger open must not copy or read the file itself: closing a file drops all locks that the process has on it, SQLite's
-too.
+sense just described, as long as the disk keeps what it said it flushed and no old copy replaces the file; the driver
+checks for an old copy and raises LedgerRewound. Not MULTI_HOST: the log is shared through memory. If a process is
+stopped (SIGSTOP) inside its few microseconds of a transaction, it holds up all appends until it is continued or killed:
+this is an outage, and harmless like any other. Make a backup with `.backup` of the sqlite3 shell. A process that has a
+ledger open must not copy or read the file itself: closing a file drops all locks that the process has on it, including
+SQLite's.
 
-**Size.** Trimmed pages are used again, so the file stays as large as it was at its fullest. `auto_vacuum` would make
-it shrink, at the price of moving pages around in every transaction of a ledger that is about to grow again.
+**Size.** Trimmed pages are used again, so the file keeps its largest size. `auto_vacuum` would shrink it, but would
+move pages around in every transaction of a ledger that is about to grow again.
 """
 
 import contextlib
@@ -52,21 +52,21 @@ __all__ = ["SqliteLedger"]
 FIRST = 1  # The first number that AUTOINCREMENT gives.
 
 CHECKPOINT_EVERY = 256
-"""The member that appends the record at a multiple of this makes a checkpoint: by offset, so that it does not become
-more frequent, or rarer, with the number of members. A small record writes two pages, so the write-ahead log comes to
-some 2 MiB. Raising it makes that larger; lowering it holds all appends up more often, for two flushes each time."""
+"""The member that appends the record at a multiple of this makes a checkpoint. Going by offset keeps the frequency
+independent of the number of members. A small record writes two pages, so the write-ahead log reaches some 2 MiB.
+Raising it makes the log larger; lowering it holds up all appends more often, for two flushes each time."""
 
-CHECKPOINT_BYTES = 2**20  # An append this large fills the log by itself, and makes a checkpoint wherever it ends.
+CHECKPOINT_BYTES = 2**20  # An append this large fills the log on its own, and makes a checkpoint wherever it ends.
 
 TRIM_MAX = 1000
-"""The most records deleted in one transaction. Raising it holds others' appends up for longer (a millisecond for a
-thousand heartbeats), lowering it trims slower than a busy group writes."""
+"""The most records deleted in one transaction. Raising it holds up others' appends for longer (a millisecond for a
+thousand heartbeats); lowering it trims slower than a busy group writes."""
 
 
 class SqliteLedger:
     """One handle of the ledger in the file `path`. Used by one thread at a time, except for `wake`.
 
-    `create=False` refuses to make the file. `group` is kept in the file, and another group is refused. `busy_max` is
+    `create=False` refuses to create the file. `group` is kept in the file, and another group is refused. `busy_max` is
     how long an operation may wait for other processes' locks before it raises LedgerUnavailable: raising it keeps the
     caller, and its heartbeats, waiting longer; lowering it makes a slow disk look like an outage.
     """
@@ -81,7 +81,7 @@ class SqliteLedger:
         self._highest = 0  # The highest offset known to have existed.
         self._trim_before = FIRST
         self._acknowledged: list[int] = []
-        self._all_at = -inf  # When we last looked and it was all there was.
+        self._all_at = -inf  # When the last look found nothing beyond what was read.
         try:
             self._position = self.start()
             self._doorbell = Doorbell(str(self._file.path))
@@ -99,7 +99,7 @@ class SqliteLedger:
 
     @property
     def members_path(self) -> Path:
-        """The file beside this one in which members have their locks. It is theirs: the ledger never opens it."""
+        """The file next to this one in which members have their locks. It is theirs: the ledger never opens it."""
         return beside(self._file.path)[-1]
 
     def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
@@ -107,7 +107,7 @@ class SqliteLedger:
             return
 
         def insert(connection: sqlite3.Connection) -> range:
-            self._last_offset(connection)  # Before anything is written to a ledger that was rewound.
+            self._last_offset(connection)  # Checked before anything is written to a ledger that was rewound.
             last = 0
             for payload in payloads:
                 row = connection.execute(
@@ -159,8 +159,8 @@ class SqliteLedger:
         return self._file.run("the tip", self._last_offset) + 1
 
     def trim(self, before: int) -> None:
-        """Drop entries below `before`, at most TRIM_MAX of them now and as many with each append to come."""
-        # Not above what is known: records that are yet to come must not be dropped.
+        """Drop entries below `before`, at most TRIM_MAX of them now and as many with each later append."""
+        # Not above the known offsets: records that are yet to come must not be dropped.
         self._trim_before = max(self._trim_before, min(before, self._highest + 1))
         self._trim_some()
 
@@ -168,7 +168,7 @@ class SqliteLedger:
         self._doorbell.wake()
 
     def watch(self, descriptor: int, call: Callable[[], None]) -> None:
-        """End a `read` that waits when `descriptor` is readable, after a `call` on its thread. See `Doorbell.watch`."""
+        """End a waiting `read` when `descriptor` is readable, after a `call` on its thread. See `Doorbell.watch`."""
         self._doorbell.watch(descriptor, call)
 
     def unwatch(self, descriptor: int) -> None:
@@ -181,8 +181,8 @@ class SqliteLedger:
     def _last_offset(self, connection: sqlite3.Connection) -> int:
         row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'records'").fetchone()
         last = 0 if row is None else row[0]
-        if not isinstance(last, int):  # Of a damaged file anything may be read.
-            raise damaged(self._file.path, "the number of its last record is no number")
+        if not isinstance(last, int):  # A damaged file may hold anything.
+            raise damaged(self._file.path, "the number of its last record is not a number")
         if last < self._highest:
             raise self._file.condemn(
                 f"the last record in {self._file.path} is at offset {last}, and there was one at {self._highest}"
@@ -229,8 +229,8 @@ class SqliteLedger:
                 (self._trim_before, TRIM_MAX),
             ).rowcount
 
-        # Trimming later is fine, so trouble with it must not fail the append that it follows. Nothing is lost if a
-        # power failure brings trimmed records back, so there is no flush.
+        # Trimming later is fine, so a failure must not fail the append that came before it. No flush is needed: nothing
+        # is lost if a power failure brings trimmed records back.
         with contextlib.suppress(LedgerUnavailable):
             if self._file.write("a trim", delete, lasting=False) < TRIM_MAX:
                 self._trim_before = FIRST

@@ -3,14 +3,14 @@
     member: join --> alive --beats, each within a session--> alive ... --silent, or left, or sooner--> forgotten
     partition: free --given--> held --asked back--> held --given back, or its holder is forgotten--> free
 
-Members come and go in any order, and every change makes a new target. With `cooperative`, only the partitions whose
-holder is not their target are asked back, and each is given on as soon as it is free; the classic protocol and KIP-848
-look alike from a member here, but for the number of rounds. With `eager`, all partitions are asked back at every
-change, and none is given before all are free. A member that does not give back within the broker's patience is
-forgotten as a whole.
+Members come and go in any order, and every change makes a new target. With `cooperative`, only partitions whose holder
+differs from the target are asked back, and each is given on once it is free. Apart from the number of rounds, the
+classic protocol and KIP-848 look alike to a member here. With `eager`, all partitions are asked back at every change,
+and none is given before all are free. A member that gives nothing back within the broker's patience is forgotten
+entirely.
 
-Each giving has a number of its own. Givings of one partition never overlap at the broker: the next begins when the one
-before has ended. All that members believe of them is late, and the checkers measure belief by these numbers.
+Each giving has its own number. Givings of one partition never overlap at the broker: the next begins when the previous
+one has ended. Members' beliefs about givings lag behind, and the checkers measure belief by these numbers.
 
 The topic's messages are stamped with the broker's clock of the day, which never goes back.
 """
@@ -29,20 +29,20 @@ EPOCH = 1_700_000_000.0
 """Seconds since 1970 when a run begins."""
 
 RETRY = 0.05
-"""In sessions: how soon a coordinator that cannot forget a silent member now looks again."""
+"""In sessions: how soon a coordinator that currently cannot forget a silent member looks again."""
 
 
 SILENCE = "was silent for a session"
 
 
 class DayClock:
-    """A clock of the day: true time, plus an error that jumps at some times, as when it is set from outside."""
+    """A clock of the day: true time plus an error that jumps at some times, as if the clock were set from outside."""
 
     def __init__(self, errors: list[tuple[float, float]]) -> None:
         self._errors = errors
 
     def set_right(self, time: float) -> None:
-        """From `time` on it shows the true time."""
+        """From `time` on, show the true time."""
         self._errors = [*(error for error in self._errors if error[0] < time), (time, 0.0)]
 
     def at(self, time: float) -> float:
@@ -51,9 +51,9 @@ class DayClock:
 
 
 def draw_day_clock(world: World, options: ConsumerOptions) -> DayClock:
-    """One within e of all others, or anywhere `beyond`; at a bound more often than not, because there it hurts."""
+    """A clock within e of all others, or off by anything `beyond`; often exactly at a bound, because there it hurts."""
     random = world.random
-    # While T passes, clocks drift apart as well, and e has to hold that, too.
+    # While T passes, clocks also drift apart, and e has to cover that, too.
     kept = max(0.0, options.error - 2 * options.drift * (options.current + options.error)) / 2
     most = (kept if options.weather != "beyond" else 3.0) * options.session
     starts = [0.0, *sorted(random.uniform(0.0, 2 * options.sessions) for _ in range(random.choice((0, 0, 3))))]
@@ -61,7 +61,7 @@ def draw_day_clock(world: World, options: ConsumerOptions) -> DayClock:
 
 
 class Answer(NamedTuple):
-    """What the coordinator answers to a beat: the givings that the member has, and which of them are asked back."""
+    """The coordinator's answer to a beat: the givings that the member has, and which of them are asked back."""
 
     holds: dict[int, int]
     asked: frozenset[int]
@@ -74,11 +74,11 @@ class _Seat:
     holds: dict[int, int] = field(default_factory=dict)
     """Partition -> the number of its giving."""
     asked: dict[int, float] = field(default_factory=dict)
-    """Partition -> since when it is asked back."""
+    """Partition -> since when it has been asked back."""
 
 
 class Broker:
-    """`on_given` and `on_taken` hear of givings (the member's label, partition, number), `on_append` of messages."""
+    """`on_given` and `on_taken` get givings (the member's label, partition, number); `on_append` gets messages."""
 
     def __init__(
         self,
@@ -94,9 +94,9 @@ class Broker:
         self.logs: list[list[Message]] = [[] for _ in range(options.partitions)]
         self.day = draw_day_clock(world, options)
         self.away_until = 0.0
-        """Nothing of the broker answers."""
+        """Until then, no part of the broker answers."""
         self.moving_until = 0.0
-        """The coordinator does not answer; its successor then knows all members, and gives each a whole session."""
+        """Until then, the coordinator does not answer. Its successor knows all members, each gets a new session."""
         self.healed = False
         self.seats: dict[str, _Seat] = {}
         """In the order of joining."""
@@ -104,14 +104,14 @@ class Broker:
         self._givings = 0
         self._target: dict[int, str] = {}
         self._gathering = False
-        """Eager: whether all is asked back, and nothing given yet."""
+        """Eager: whether everything is asked back, and nothing given yet."""
         self._stamped = 0.0
         self._ends = [world.random.choice((0, 0, 100)) for _ in range(options.partitions)]
 
     # The topic
 
     def end(self, partition: int) -> int:
-        """The offset that the next message of `partition` has at least."""
+        """The lowest offset that the next message of `partition` can have."""
         return self._ends[partition]
 
     def append(self, partition: int, body: bytes | None) -> None:
@@ -130,7 +130,7 @@ class Broker:
         return self.world.now >= max(self.away_until, self.moving_until)
 
     def beat(self, identity: str, label: str, given_back: Mapping[int, int]) -> Answer | None:
-        """`identity` lives, and has given these givings back. None: it was forgotten, and can only join anew."""
+        """`identity` lives, and has returned these givings. None: it was forgotten, and can only join again."""
         if identity in self._forgotten:
             return None
         now, session = self.world.now, self.options.session
@@ -153,7 +153,7 @@ class Broker:
         return identity in self.seats
 
     def forget(self, identity: str, why: str) -> None:
-        """It is no member any more, and may not know."""
+        """Remove it as a member; it may not know."""
         seat = self.seats.pop(identity, None)
         self._forgotten.add(identity)
         if seat is None:
@@ -176,7 +176,7 @@ class Broker:
         self.renew(self.away_until)
 
     def renew(self, since: float) -> None:
-        """All members have a whole session from `since` on, and all that is asked back a whole patience."""
+        """From `since` on, give all members a full session, and everything asked back the full patience."""
         for seat in self.seats.values():
             seat.alive_until = max(seat.alive_until, since + self.options.session)
             for partition in seat.asked:
@@ -190,7 +190,7 @@ class Broker:
 
     @property
     def settled(self) -> bool:
-        """Whether each partition is where it shall be, and nothing is asked back."""
+        """Whether each partition is where it should be, and nothing is asked back."""
         held = {partition: identity for identity, seat in self.seats.items() for partition in seat.holds}
         return held == self._target and not any(seat.asked for seat in self.seats.values())
 
@@ -224,7 +224,7 @@ class Broker:
         self._settle()
 
     def _share(self) -> dict[int, str]:
-        """Everybody's share, with the fewest moves."""
+        """Each member's share, with the fewest moves."""
         holders = {partition: identity for identity, seat in self.seats.items() for partition in seat.holds}
         has = {identity: sorted(i for i, holder in holders.items() if holder == identity) for identity in self.seats}
         least, more = divmod(self.options.partitions, len(has))

@@ -1,14 +1,14 @@
-"""Canonical keys of the miniature of a borrowed group: two worlds with one key can only do the same from here on.
+"""Canonical keys of a borrowed group's miniature: worlds with the same key can only do the same from here on.
 
     absolute                     in the key
     a time                       how long until it ends something, or since it happened, as long as that matters
-    offsets, terms, givings      their rank among those in sight, for each partition: fresh ones are only ever higher
-    the names of the members     nothing: the places are put in order by what tells them apart
-    a heartbeat                  for each member whether it is its own, and since when; strangers' are alike
+    offsets, terms, givings      their rank among those in sight, for each partition: new ones are only ever higher
+    the names of the members     nothing: the places are ordered by what distinguishes them
+    a heartbeat                  for each member: whether it is its own, and since when; strangers' all look the same
     due times of `neli`'s beats  nothing: any message may be appended at any time
 
-`KEPT` and `LEFT_OUT` name every field of the machines, so that a field that is new is not forgotten here. A key is
-bytes, not a hash of them: an exploration that calls itself complete must not rest on luck.
+`KEPT` and `LEFT_OUT` name every field of the machines, so that a new field cannot be overlooked. A key is bytes, not a
+hash of them: an exploration that calls itself complete must not depend on luck.
 """
 
 from bisect import bisect_left
@@ -24,7 +24,7 @@ from neli_router.protocols.consumer_group.settings import NeliSettings
 
 __all__ = ["KEPT", "LEFT_OUT", "consumer_key"]
 
-# What machines keep is private to them. Here it is asked for by name.
+# The fields of machines are private to them. Here they are accessed by name.
 # ruff: noqa: SLF001
 
 NONE = 255
@@ -43,9 +43,9 @@ LEFT_OUT = {
     "_group": "the same in all worlds",
     "_incarnation": "a name",
     "_name": "a name",
-    "_began_at": "heartbeats are told apart by what was sent",
-    "_wall": "heartbeats are told apart by what was sent",
-    "_mark": "heartbeats are told apart by what was sent",
+    "_began_at": "heartbeats are distinguished by what was sent",
+    "_wall": "heartbeats are distinguished by what was sent",
+    "_mark": "heartbeats are distinguished by what was sent",
     "_offsets": "the miniature's log loses nothing, so offsets rise",
     "_heard_at": "for the page alone",
     "_apart_told_at": "the miniature's clocks are within e",
@@ -57,7 +57,7 @@ LEFT_OUT = {
 
 
 class _Ranks(NamedTuple):
-    """Of one partition: what is in sight, in order, and the terms that count."""
+    """For one partition: what is in sight, in order, and the terms that count."""
 
     offsets: dict[int, int]
     givings: dict[int, int]
@@ -89,7 +89,7 @@ def _capped(age: float, most: int) -> int:
 
 
 def _ranks(world: ConsumerMiniature, partition: int) -> _Ranks:
-    """What is in sight is what some place may still act under, or compare."""
+    """Whatever some place may still act under, or compare, is in sight."""
     offsets = {message.offset for message in world.logs[partition]}
     givings: set[int] = set()
     for place in world.places:
@@ -112,9 +112,9 @@ def _ranks(world: ConsumerMiniature, partition: int) -> _Ranks:
     acted: dict[int, tuple[int, int]] = {}
     for giving, lowest_term, highest_term in world.acted[partition]:
         low, high = lowest_term - FIRST, highest_term - FIRST
-        # Givings that none can act by any more are as one, if they lie between the same two that count.
+        # Givings that no place can act by any more are merged if they lie between the same two that count.
         code = codes.get(giving, 2 * bisect_left(sight, giving))
-        if code > 1 or high >= lowest:  # Else all that is acted under from here on is higher.
+        if code > 1 or high >= lowest:  # Otherwise every later act is under a higher term.
             least, most = acted.get(code, (high, high))
             acted[code] = min(least, low) if code > 1 else high, max(most, high)
     for terms in acted.values():
@@ -123,7 +123,7 @@ def _ranks(world: ConsumerMiniature, partition: int) -> _Ranks:
 
 
 def _place(world: ConsumerMiniature, index: int, bounds: ConsumerBounds, ranks: list[_Ranks]) -> bytes:
-    """All that one place has, by ranks that are the same for both."""
+    """Everything one place has, in ranks that both places share."""
     place = world.places[index]
     machine, now = place.machine, world.now
     silent = bounds.protocol == "fast-neli" and (place.frozen or machine is None)
@@ -159,8 +159,8 @@ def _place(world: ConsumerMiniature, index: int, bounds: ConsumerBounds, ranks: 
             key.append(_capped(now - place.received_at[i], int(machine.settings.t)))
         if isinstance(machine, FastNeli):
             key += [_heartbeat(machine, i, message.body, now) for message in log]
-    # Without a partition nothing is published, and at the next one it is at once. So it is with the question whether a
-    # tenure begins; only a doubt, which `fast-neli` has of what it holds, waits for its turn.
+    # Without a partition nothing is published, and with the next one it is immediately. The same goes for the question
+    # whether a tenure begins. Only a doubt of `fast-neli` about what it holds waits for its turn.
     fast = isinstance(machine, FastNeli) and bool(machine._held)
     due = fast and machine._publish_at <= now
     asks = (fast or bool(machine._questions())) and machine._confirm_at <= now
@@ -169,8 +169,8 @@ def _place(world: ConsumerMiniature, index: int, bounds: ConsumerBounds, ranks: 
 
 
 def _add_partition(key: list[int], machine: BorrowedMachine, partition: int, offsets: dict[int, int], now: int) -> None:
-    """All that a machine keeps of one partition."""
-    # Every step begins with the end of what has lapsed, so it has ended already.
+    """Everything a machine keeps about one partition."""
+    # Every step begins by ending what has lapsed, so a lapsed tenure has ended already.
     left = int(max(0, machine._ends(partition) - now))
     held, belief = machine._held.get(partition), machine._belief
     key.append(left)
@@ -191,7 +191,7 @@ def _add_partition(key: list[int], machine: BorrowedMachine, partition: int, off
 
 
 def _heartbeat(machine: BorrowedMachine | None, partition: int, body: bytes | None, now: int) -> int:
-    """What a heartbeat is to a machine: how long ago it sent it, if it is its own."""
+    """A heartbeat as a machine sees it: how long ago the machine sent it, if it is its own."""
     if not isinstance(machine, FastNeli) or (mark := machine._read(body)) is None or mark[1] != machine._name:
         return NONE
     sent_at = machine._sent.get(mark[0])

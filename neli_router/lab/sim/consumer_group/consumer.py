@@ -1,21 +1,21 @@
-"""The simulated client library: what lies between a broker and a program that consumes in a group.
+"""The simulated client library: the layer between a broker and a program that consumes in a group.
 
     broker --answers to beats--> changes: Given, AskedBack, Lost --.
            --messages----------> fetched, of each partition --------+--take--> program
            <--beats, given back, messages published-----------------'
 
-A client library works beside the program's thread. It sends its beats and fetches, whatever the program does, unless
-the whole process is frozen. So messages wait in here for a program that is busy, and a program may take old ones long
-after the broker gave the partition to another consumer.
+A client library runs next to the program's thread. It sends its beats and fetches whatever the program does, unless the
+whole process is frozen. So messages wait in here for a busy program, and a program may take old messages long after the
+broker gave the partition to another consumer.
 
-It learns what the broker decided from the answer to its next beat. Until then it believes what it was told last. If no
-beat was answered for a session by its own clock, it takes itself for forgotten, and joins anew under another identity.
-If its program takes nothing for too long, it leaves the group by itself. Either way the program hears Lost when it
-takes its next change, which may be behind messages that were fetched before.
+It learns what the broker decided from the answer to its next beat. Until then it believes the previous answer. If no
+beat was answered for a session by its own clock, it considers itself forgotten, and joins again under another identity.
+If its program takes nothing for too long, it leaves the group on its own. Either way the program gets Lost when it
+takes its next change, which may come after messages that were fetched before.
 
-Changes come one after another: as long as a program has not given back all that was asked back, there is no other, and
-with some drivers no message either. The library waits for that as long as the broker does. Then the program hears Lost,
-and the partitions are given back without it.
+Changes come one after another. As long as a program has not given back everything that was asked back, it gets no other
+change, and with some drivers no message either. The library waits for that as long as the broker does. Then the program
+gets Lost, and the partitions are given back without it.
 """
 
 from collections import deque
@@ -39,10 +39,10 @@ from neli_router.protocols.consumer_group.events import (
 __all__ = ["Consumer"]
 
 SOON = 1e-4
-"""In sessions: the least that anything takes."""
+"""In sessions: the shortest time anything takes."""
 
 FIRST_A_CHANGE = 0.5
-"""How often a change comes before messages that were fetched before it."""
+"""How often a change comes before messages that were fetched earlier."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class _Fetching:
 
 
 class Consumer:
-    """One process's. `on_news` hears when there may be something to take, at which time."""
+    """One process's library. `on_news` is called with the time at which there may be something to take."""
 
     def __init__(self, broker: Broker, label: str, *, clock: LocalClock, on_news: Callable[[float], None]) -> None:
         self.broker, self.label = broker, label
@@ -63,28 +63,28 @@ class Consumer:
         self.closed = False
         self.frozen_until = self.group_cut_until = self.fetch_cut_until = self.mute_until = 0.0
         self.givings: dict[int, int] = {}
-        """Partition -> the giving that its program was told of last and has not lost or given back."""
+        """Partition -> the last giving its program got and has not lost or given back."""
         self.asked_until = -inf
-        """Until when the broker waited for something that it asked back."""
+        """The time until which the broker waited for something that it asked back."""
         self._clock, self._on_news = clock, on_news
         self._lives = 0
         self._identity = ""
         self._known: dict[int, int] = {}
-        """Partition -> its giving, as the library believes: what it will have told when all changes are taken."""
+        """Partition -> its giving, as the library believes: what the program knows once it has taken all changes."""
         self._newest = 0
-        """The newest giving that it knows of. Answers that arrive late tell of older ones."""
+        """The newest giving that it knows of. Answers that arrive late may name older ones."""
         self._asked: set[int] = set()
         self._given_back: dict[int, int] = {}
         self._changes: deque[tuple[BrokerInput, dict[int, int]]] = deque()
         self._draining: set[int] = set()
-        """What its program was asked for and has not given back."""
+        """Partitions its program was asked for and has not given back."""
         self._drains_until = inf
-        """How long the library waits for that."""
+        """How long the library waits for those."""
         self._fetching: dict[int, _Fetching] = {}
         self._answered_at = 0.0
         self._taken_at = self.world.now
         self._dozes = False
-        """Whether it left because its program took nothing; it joins again when something is taken."""
+        """Whether it left because its program took nothing; it joins again when the program takes something."""
         self._away = False
         self._beats = 0
         self._flights: dict[int, deque[tuple[float, bytes | None]]] = {}
@@ -116,7 +116,7 @@ class Consumer:
         return messages
 
     def next_at(self) -> float:
-        """When there is something to take, which may be now; inf as far as is known."""
+        """When there is something to take, which may be now; inf if nothing is known."""
         if self._draining and self.options.deaf_while_draining:
             return self._drains_until
         if self._changes and not self._draining:
@@ -138,7 +138,7 @@ class Consumer:
             world.at(at, self._land_messages, partition)
 
     def give_back(self, partitions: Collection[int]) -> None:
-        """Its program is done with these."""
+        """Its program is done with these partitions."""
         self.asked_until = self.world.now
         for partition in partitions:
             self._draining.discard(partition)
@@ -158,7 +158,7 @@ class Consumer:
             self.world.at(at, self._land_question, self._identity, dict(offsets))
 
     def leave(self) -> None:
-        """In good order: the broker hears of it at once, if it can."""
+        """Leave gracefully: the broker learns of it right away, if it can."""
         was_closed = self.closed
         self.close()
         if self._reaches_group() and not was_closed:
@@ -170,7 +170,7 @@ class Consumer:
         self._fetching.clear()
 
     def break_for(self, event: BrokerInput) -> None:
-        """`event` is the next change."""
+        """Make `event` the next change."""
         self._changes.appendleft((event, {}))
         self._on_news(self.world.now)
 
@@ -205,7 +205,7 @@ class Consumer:
             line.stop = self.broker.end(partition)
 
     def on_dropped(self, partition: int) -> None:
-        """The broker dropped what it had of `partition`. Messages that were fetched before are still there."""
+        """The broker dropped its messages of `partition`. Messages that were fetched before are still there."""
         line = self._fetching.get(partition)
         if line is not None:
             line.arrivals = deque(arrival for arrival in line.arrivals if arrival[0] <= self.world.now)
@@ -274,7 +274,7 @@ class Consumer:
             self.world.at(self.world.now + self._delay(), self._land, self._identity, dict(self._given_back))
 
     def _land(self, identity: str, given_back: dict[int, int]) -> None:
-        """A beat reaches the broker, whatever has become of its sender since."""
+        """A beat reaches the broker, whatever has happened to its sender since."""
         if self.closed and self.broker.healed:
             return
         if self.broker.answers:
@@ -337,14 +337,14 @@ class Consumer:
     # For its program
 
     def _lose_late(self) -> Lost:
-        """The program has not given these back within the patience of the broker."""
+        """The program has not given these back within the broker's patience."""
         late = sorted(self._draining)
         self.world.note(self.label, f"(library: waited in vain for {late})")
         self.give_back(late)
         return Lost(late)
 
     def _visible(self) -> list[int]:
-        """The partitions with messages to take, once for each, the earliest first."""
+        """The partitions with messages to take, once for each message, the earliest first."""
         now = self.world.now
         arrivals = sorted(
             (at, message.offset, partition)

@@ -1,8 +1,8 @@
-"""Faults of a borrowed consumer group: their kinds. `strikes` says when they come, and whom they hit.
+"""The kinds of faults of a borrowed consumer group. `strikes` decides when they come and which members they hit.
 
-They reach the client library from both sides: the program's thread stops while the library goes on, or all of the
-process stops, or the network lets some requests through and not others. So a member may be heard by the group and hear
-nothing, or be forgotten by the group and hear everything.
+They reach the client library from both sides: the program's thread stops while the library goes on, or the whole
+process stops, or the network lets some requests through but not others. So the group may hear a member that hears
+nothing, and may have forgotten a member that hears everything.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from neli_router.protocols.protocol import Close
 __all__ = ["ConsumerFaults"]
 
 MARGIN = 0.1
-"""In sessions: in fair weather, how clearly a cut is shorter than a session or longer."""
+"""In sessions: in fair weather, the margin by which a cut is shorter or longer than a session."""
 
 
 class ConsumerFaults(Strikes[ConsumerProcess]):
@@ -81,8 +81,8 @@ class ConsumerFaults(Strikes[ConsumerProcess]):
             victim.pause(seconds, whole=True)
 
     def _backlog(self, victim: ConsumerProcess) -> None:
-        """The paper's failure, timed to meet: a leader stands still for less than T, with messages before it that it
-        has yet to take; the broker gives its partitions away meanwhile, and it does not hear of it when it goes on."""
+        """The paper's failure, timed precisely: a leader pauses for less than T with messages waiting to be taken.
+        Meanwhile the broker gives its partitions away, and the leader does not learn of it when it goes on."""
         group = self._group
         if leaders := [process for process in group.living if group.acting.terms(process)]:
             victim = self._world.random.choice(leaders)
@@ -100,7 +100,7 @@ class ConsumerFaults(Strikes[ConsumerProcess]):
         options = self._options
         if not options.fair:
             victim.cut_off(self._span(0.1, 3.0))
-        elif self._world.now > victim.cut_until + 3 * options.session:  # Two short cuts would make one of any length.
+        elif self._world.now > victim.cut_until + 3 * options.session:  # Two short cuts could add up to any length.
             beats = 2 / options.beats_per_session + 4 * options.delay_max + MARGIN
             brief = self._world.random.random() < 0.5
             victim.cut_off(self._span(0.0, 1 - beats) if brief else self._span(1 + beats, 3.0))
@@ -110,7 +110,7 @@ class ConsumerFaults(Strikes[ConsumerProcess]):
         setattr(victim.consumer, what, max(getattr(victim.consumer, what), until))
 
     def _forget(self, victim: ConsumerProcess) -> None:
-        """The broker takes a closed connection for the end of a consumer, before its session is over."""
+        """The broker treats a closed connection as the end of a consumer, before its session is over."""
         identity = self._group.broker.identity_of(victim.label)
         if identity is not None:
             self._group.broker.forget(identity, "lost its connection")
@@ -119,13 +119,13 @@ class ConsumerFaults(Strikes[ConsumerProcess]):
         self._group.drop(self._world.random.randrange(self._options.partitions))
 
     def _stranger(self, _: ConsumerProcess) -> None:
-        """A message of another group on the same topic, or of nobody's."""
+        """A message of another group on the same topic, or of no group."""
         random = self._world.random
         body = random.choice((None, b"", b"\xff\xfe", b"1%m1", b"%", b"99999999999999999999%m2", b"x%y%z"))
         self._group.broker.append(random.randrange(self._options.partitions), body)
 
     def _replay(self, _: ConsumerProcess) -> None:
-        """A message of the past once more, as by a producer that tries again."""
+        """A past message once more, as if a producer retried."""
         random, broker = self._world.random, self._group.broker
         partition = random.randrange(self._options.partitions)
         if broker.logs[partition]:

@@ -1,25 +1,25 @@
-"""A borrowed group: all hosts, the processes on them, their broker, and every checker, wired together.
+"""A borrowed group: all hosts, their processes, the broker, and every checker, wired together.
 
     broker --each giving, each message--> coverage, terms --> Violation
     process --each step--> claims (see `acting`), terms, belief, the order of its program's events
 
 Rules for every weather: a program's events come in order, and no program believes more than its machine. Where the
-run's assumptions allow it, at most one acts for a partition at one time.
+run's assumptions allow it, at most one process acts for a partition at a time.
 
 Terms grow over owners: a tenure under an earlier giving of a partition always has a lower term than one under a later
-giving. So, whoever acts at the same time, a fence tells them apart: it lets the later owner through and refuses the one
-that the broker had forgotten.
+giving. So a fence can distinguish owners, even if two act at the same time: it lets the later owner through and refuses
+the owner that the broker had forgotten.
 
 Coverage is judged in fair weather:
 
     led_in_time   a partition that was given to a live process that is not cut off is led within the time that this
-                  takes: the process hears of it, waits for T + e if it must, and receives a message
+                  takes: the process learns of it, waits for T + e if it must, and receives a message
     stays_led     it is led from then on, as long as the broker leaves it there
-    never_dry     `neli`: each partition gets a message every beat, as long as any process lives that reaches the broker
-    brief_overlap under `available` two act for a partition for T at most, and if the first was silent for a session
-                  before, for T less a session; plus the times that beats and messages take
-    at_least_one  under `available` somebody acts for each partition, from when it was first led until its leader dies,
-                  as long as no second process falls silent
+    never_dry     `neli`: each partition gets a message every beat, as long as a living process reaches the broker
+    brief_overlap under `available`, two act for a partition for at most T; if the first was silent for a session
+                  before, for T minus a session; plus the times that beats and messages take
+    at_least_one  under `available`, some process acts for each partition, from when it was first led until its leader
+                  dies, as long as no second process falls silent
 """
 
 from collections import Counter
@@ -37,11 +37,11 @@ from neli_router.protocols.consumer_group.events import Broken, Message
 __all__ = ["ConsumerGroup", "TermsOfGivings"]
 
 SLACK = 0.01
-"""In sessions: what the turns of processes take, which no bound counts."""
+"""In sessions: the time that processes' turns take, which no bound counts."""
 
 
 MEASURES = ("led_after", "dark", "overlap", "overlap_after_silence")
-"""From a giving until it is led; without a leader, from when one died; and with two, by how the first one lost it."""
+"""From a giving until it is led; without a leader, since one died; and with two, by how the first one lost it."""
 
 
 class TermsOfGivings:
@@ -51,7 +51,7 @@ class TermsOfGivings:
         self._acted: dict[int, dict[int, tuple[int, int]]] = {}
 
     def acted(self, label: str, partition: int, giving: int, term: int) -> None:
-        """`label` acts for `partition`, which it was given by `giving`, under `term`."""
+        """`label` acts for `partition` under `term`, having received it by `giving`."""
         known = self._acted.setdefault(partition, {})
         for other, (low, high) in known.items():
             if (other < giving and high >= term) or (other > giving and term >= low):
@@ -65,8 +65,8 @@ class TermsOfGivings:
 
 
 def _turns(machine: BorrowedMachine) -> list[float]:
-    """When the grace of each tenure ends, and its evidence: not all of them are told before they begin."""
-    tenures = machine._tenures  # noqa: SLF001 - no program needs to know, and so there is no public way.
+    """The ends of each tenure's grace and evidence: a standing does not name all of them before they begin."""
+    tenures = machine._tenures  # noqa: SLF001 - private, because no program needs to know.
     return [turn for i in tenures for turn in (machine._begins(i), machine._ends(i))]  # noqa: SLF001
 
 
@@ -83,7 +83,7 @@ class ConsumerGroup:
         self.world, self.options = world, options
         self.counts: Counter[str] = Counter()
         self.measured: dict[str, float] = dict.fromkeys(MEASURES, 0.0)
-        """The longest times in seconds, as MEASURES says."""
+        """The longest times in seconds, by the names in MEASURES."""
         self.broker = Broker(
             world, options, on_given=self._on_given, on_taken=self._on_taken, on_append=self._on_append
         )
@@ -98,18 +98,18 @@ class ConsumerGroup:
         self._births: Counter[str] = Counter()
         self._broken: dict[str, NeliError] = {}
         self._given_at: dict[int, tuple[str, int, float]] = {}
-        """Partition -> to whom it is given, by which giving, and since when."""
+        """Partition -> which process has it, by which giving, and since when."""
         self._silent: set[int] = set()
         """The givings that ended because their holder was silent for a session."""
         self._led: set[int] = set()
         """The givings that were led."""
         self._troubles: list[tuple[float, float]] = []
         self._covered: set[int] = set()
-        """The partitions that somebody acts for."""
+        """The partitions that some process acts for."""
         self._orphaned: set[int] = set()
-        """The partitions of which a leader died, and that nobody has begun to lead since."""
+        """The partitions whose leader died and that no process has begun to lead since."""
         self._dark_since: dict[int, float] = {}
-        """Partition -> since when its last leader is dead, and nobody leads."""
+        """Partition -> since when its last leader is dead and it has no leader."""
         self._appended_at = [world.now] * options.partitions
         self._together: dict[tuple[_Tenure, _Tenure], float] = {}
         self._clocks: dict[str, tuple[LocalClock, DayClock]] = {}
@@ -120,12 +120,12 @@ class ConsumerGroup:
 
     @property
     def way(self) -> float:
-        """The most that one way takes in fair weather, with a process's turn at its end."""
+        """The longest that one way takes in fair weather, including a process's turn at its end."""
         return (self.options.delay_max + SLACK) * self.options.session
 
     @property
     def led_within(self) -> float:
-        """The next beat brings it; then the wait, if there is one; then a message, which the next beat brings."""
+        """The next beat brings it; then comes the wait, if any; then a message, which the next beat brings."""
         options = self.options
         session = options.session
         waits = (options.current + options.error) if options.exclusive and options.protocol == "neli" else 0.0
@@ -133,9 +133,9 @@ class ConsumerGroup:
         return beats * session * (1 + 2 * options.drift) + 5 * self.way
 
     def overlap_max(self, giving: int) -> float:
-        """How long the one that had the partition by `giving` may act beside its successor.
+        """How long the process that got the partition by `giving` may act alongside its successor.
 
-        If it was silent for a session before, it can have received nothing since then but what was on its way.
+        If it was silent for a session before, it can have received only what was already on its way.
         """
         options = self.options
         silence = 1.0 - 1 / options.beats_per_session if giving in self._silent else 0.0
@@ -168,7 +168,7 @@ class ConsumerGroup:
         return [process for process in self.living if process.label.partition("#")[0] == name]
 
     def break_for(self, process: ConsumerProcess) -> None:
-        """The topic grew: its client tells that it cannot be used any more."""
+        """The topic grew: its client reports that it is no longer usable."""
         if process.label not in self._broken:
             self._broken[process.label] = error = GroupMismatch("a topic of 4 partitions", "5", "start a new group")
             process.consumer.break_for(Broken(error))
@@ -180,7 +180,7 @@ class ConsumerGroup:
             process.consumer.on_dropped(partition)
 
     def heal(self) -> None:
-        """Nothing fails any more."""
+        """End all faults."""
         self.world.note("world", "healed")
         self._healed_at = self.world.now
         self.broker.heal()
@@ -191,11 +191,11 @@ class ConsumerGroup:
 
     @property
     def converged(self) -> bool:
-        """Whether each partition is where it shall be, and its holder, and no other process, acts for it as given last.
+        """Whether each partition is where it should be, and only its holder acts for it, under the latest giving.
 
-        Under `available` a holder may still act by an earlier giving, on the messages of that time. That ends when
-        they are too old, and the first message of the present giving may be later than that. In the same way it may act
-        on messages from before all was healed, and more of those may have been lost than it knows.
+        Under `available`, a holder may still act under an earlier giving, on the messages of that time. That ends when
+        they are too old, and the first message of the current giving may come later than that. Likewise, it may act on
+        messages from before everything was healed, and more of those may have been lost than it knows.
         """
         if self.world.now < self._healed_at + (self.options.current + self.options.error) * self.options.session:
             return False
@@ -218,14 +218,14 @@ class ConsumerGroup:
         return led == {i for i, label in self.broker.holders.items() if label == process.label}
 
     def describe(self) -> str:
-        """Why it has not converged, for people."""
+        """Why it has not converged, for people to read."""
         lines = [f"seats {list(self.broker.seats)}", f"holders {self.broker.holders}"]
         for process in self.living:
             standing = process.standing
             lines.append(f"{process.label} at {process.now:.6f} leads {dict(standing.terms)} until {standing.until}")
         return "; ".join(lines)
 
-    # What processes tell the checkers
+    # From processes to the checkers
 
     def on_step(self, process: ConsumerProcess) -> None:
         self.counts["steps"] += 1
@@ -261,7 +261,7 @@ class ConsumerGroup:
         """A process died, or is cut off `until` then."""
         self._troubles.append((self.world.now, until))
 
-    # What the broker tells them
+    # From the broker to the checkers
 
     def _on_given(self, label: str, partition: int, giving: int) -> None:
         self.counts["givings"] += 1
@@ -341,7 +341,7 @@ class ConsumerGroup:
         self.world.at(now + options.beat * options.session, self._watch_for_drought)
 
     def _look(self) -> None:
-        """Under `available`: who act together, and since when."""
+        """Under `available`: which processes act together, and since when."""
         if self.options.at_most_one:
             return
         now = self.world.now
@@ -379,4 +379,4 @@ class ConsumerGroup:
             return
         since = self.world.now - 2 * (self.options.current + 1.0) * self.options.session
         if sum(until >= since for _, until in self._troubles) <= 1:
-            raise Violation("at_least_one", f"partition {partition} was left by everybody")
+            raise Violation("at_least_one", f"partition {partition} was left by every process")

@@ -1,4 +1,4 @@
-"""The miniature of a borrowed group: two members, so few messages and ticks that all worlds can be counted.
+"""The miniature of a borrowed group: two members, and so few messages and ticks that all worlds can be counted.
 
     coordinator  each partition is free, or held by giving 1, 2, 3 ...
                      | Given, Confirmed, Lost
@@ -10,14 +10,14 @@
 A world is all of that and the time, in whole ticks. Nothing in it ever changes: a step makes another world, and a
 machine takes its step as a copy of itself.
 
-What must hold in each world:
+These rules must hold in each world:
 
     at most one acts   for a partition, if the protocol promises it and the bounds keep its assumptions
-    terms grow         over all tenures that were acted on, as the simulator has it: one under an earlier giving has a
+    terms grow         over all tenures that were acted on, as in the simulator: a tenure under an earlier giving has a
                        lower term than one under a later giving
-    evidence ends      under `available`, none acts for longer than T after it last received anything
+    evidence ends      under `available`, no process acts for longer than T after it last received anything
     belief             a program believes no more than its machine
-    it settles         if nothing fails from here on, each partition comes to be led by its holder, by this giving, and
+    it settles         if nothing fails from here on, each partition ends up led by its holder, under this giving, and
                        by no other. So no partition dries up while one process lives
 """
 
@@ -55,7 +55,7 @@ CHANGING: dict[type, tuple[str, ...]] = {
     Neli: ("_tenures", "_offsets", "vector"),
     FastNeli: ("_tenures", "_offsets", "_sent", "_since", "_proven"),
 }
-"""The containers that a machine changes while it takes a step, beside what it holds and what its program believes."""
+"""The containers that a machine changes during a step, apart from what it holds and what its program believes."""
 
 T = TypeVar("T")
 
@@ -69,12 +69,12 @@ class ConsumerBounds:
     partitions: int = 1
     apart: int = 1
     error: int = 1
-    """e of `neli` under `exclusive`. With 0, what happens is easier to read, and less is found."""
+    """e of `neli` under `exclusive`. With 0, traces are easier to read, but less is found."""
     zombies: bool = False
     """Whether a consumer goes on fetching what the broker has given to another. Then two may lead, as the papers say,
     and only their terms are judged."""
     session: int | None = None
-    """How long the broker of `fast-neli` waits for a silent member; None is as long as members were told."""
+    """How long the broker of `fast-neli` waits for a silent member; None means as long as members assume."""
     leave: bool = True
     crash: bool = True
     states_max: int | None = None
@@ -94,7 +94,7 @@ class ConsumerBounds:
         )
 
     def settings(self, name: str) -> NeliSettings | FastNeliSettings:
-        """The smallest that the inequalities allow. A beat is a third of a tick, so it is due in every tick."""
+        """The smallest settings the inequalities allow. A beat is a third of a tick, so one is due in every tick."""
         return _settings(self.protocol, self.guarantee, self.partitions, self.error, name)
 
     @property
@@ -135,22 +135,22 @@ def _settings(
 
 
 class Told(NamedTuple):
-    """A change that the coordinator has told a consumer, and its program has not taken."""
+    """A change that the coordinator has sent to a consumer, and that its program has not taken yet."""
 
     event: BrokerInput
     givings: tuple[tuple[int, int], ...] = ()
-    """Of Given: each partition, and the number of its giving."""
+    """For Given: each partition, and the number of its giving."""
 
 
 class ReadPosition(NamedTuple):
-    """Where a place reads one partition: the offset of the next message, and where the broker lets it read no more."""
+    """Where a place reads one partition: the offset of the next message, and the offset where the broker stops it."""
 
     next: int
     stop: float = inf
 
 
 class ActedTerms(NamedTuple):
-    """By one giving, the lowest and the highest term that was acted under."""
+    """The lowest and the highest term that was acted under, by one giving."""
 
     giving: int
     low: int
@@ -158,18 +158,18 @@ class ActedTerms(NamedTuple):
 
 
 class MemberPlace(NamedTuple):
-    """One of the two hosts: a process, or what the coordinator has not noticed the death of."""
+    """One of the two hosts: a process, or a dead process whose death the coordinator has not noticed."""
 
     name: str
     machine: BorrowedMachine | None
     frozen: bool
     heard_at: int
-    """When the coordinator last heard of it."""
+    """When the coordinator last heard from it."""
     changes: tuple[Told, ...]
     unsent: tuple[tuple[int, bytes | None], ...]
-    """Its messages that may yet be appended: partition and body."""
+    """Its messages that may still be appended: partition and body."""
     given: tuple[int, ...]
-    """Partition -> the giving that its machine was told of last."""
+    """Partition -> the last giving its machine was notified of."""
     positions: tuple[ReadPosition | None, ...]
     received_at: tuple[float, ...]
     """Partition -> when it last received a message of it, under `available`."""
@@ -178,7 +178,7 @@ class MemberPlace(NamedTuple):
 
     @property
     def is_member(self) -> bool:
-        """Whether the coordinator counts it. One that it forgot joins anew as soon as its program has heard of that."""
+        """Whether the coordinator counts it. A forgotten member joins again once its program has taken the Lost."""
         if self.machine is not None and self.machine._left:  # noqa: SLF001 - no program needs to know.
             return False
         return not any(isinstance(told.event, Lost) for told in self.changes)
@@ -188,22 +188,22 @@ class ConsumerMiniature(NamedTuple):
     now: int
     places: tuple[MemberPlace, ...]
     holders: tuple[int | None, ...]
-    """Partition -> the place that holds it, as the coordinator knows."""
+    """Partition -> the place that holds it, according to the coordinator."""
     givings: tuple[int, ...]
     """Partition -> the number of the newest giving."""
     logs: tuple[tuple[Message, ...], ...]
-    """Partition -> the messages that a place has yet to read."""
+    """Partition -> the messages that some place has yet to read."""
     ends: tuple[int, ...]
     """Partition -> the offset of the next message."""
     acted: tuple[tuple[ActedTerms, ...], ...]
-    """Partition -> what was acted under."""
+    """Partition -> the terms that were acted under."""
     born: int
     broken: str | None = None
-    """The rule that the step to here broke."""
+    """The rule that the last step broke."""
 
 
 def founded(bounds: ConsumerBounds) -> ConsumerMiniature:
-    """Two processes have started."""
+    """The first world: two processes have started."""
     nothing = (0,) * bounds.partitions
     free = (None,) * bounds.partitions
     empty = ((),) * bounds.partitions
@@ -261,7 +261,7 @@ def _unfounded(world: ConsumerMiniature, place: MemberPlace, machine: BorrowedMa
 
 
 def twin(machine: BorrowedMachine) -> BorrowedMachine:
-    """A copy that shares nothing that changes."""
+    """A copy that shares nothing mutable."""
     copy = _shallow(machine)
     fields = vars(copy)
     for name in CHANGING[type(machine)]:

@@ -1,24 +1,24 @@
-"""The options of a run of a borrowed consumer group: everything about it that a seed decides before it starts.
+"""The options of a run of a borrowed consumer group: everything about it that a seed decides in advance.
 
     seed --Random--> protocol and weather --> a topic, its broker, clients and hosts, which faults, how often
 
-The paper proves what it promises from assumptions, and says itself that they may fail. So the weathers are named by the
-assumptions that they keep:
+The paper proves its promises from assumptions, and says itself that these may fail. So each weather is defined by the
+assumptions that it keeps:
 
-    fair     all of them, and everything arrives soon. Processes may die, join and leave. Beside safety, coverage is
-             judged: each partition is led again in time, and no partition dries up
+    fair     all of them, and everything arrives soon. Processes may die, join and leave. In addition to safety,
+             coverage is judged: each partition is led again in time, and no partition dries up
     foul     those that exclusivity needs: all clocks of the day are within e of each other, the broker's never goes
              back, and a consumer receives nothing that was appended after the broker took the partition from it.
              Everything else goes wrong: pauses at any moment, cut networks, a broker that forgets consumers early, a
-             coordinator that moves, brokers that are away, lost messages, retention
-    beyond   not even those: a forgotten consumer goes on fetching until it hears of it, and clocks of the day are
-             anywhere. Two may act then, and only their terms keep their writes apart
+             coordinator that moves, brokers that are unreachable, lost messages, retention
+    beyond   not even those: a forgotten consumer goes on fetching until it learns of it, and clocks of the day are off
+             by any amount. Two may act then, and only their terms keep their writes apart
 
-`fast-neli` has no clock of the day, and no wait after a partition was given. Its exclusivity needs more: that the
-broker takes a partition only from a consumer that was silent for a whole session, and that such a silence outlasts the
-session clearly. So for it that rule is judged in fair weather only.
+`fast-neli` has no clock of the day, and no wait after a partition was given. Its exclusivity needs more: the broker
+takes a partition only from a consumer that was silent for a whole session, and such a silence clearly outlasts the
+session. So for `fast-neli` that rule is judged in fair weather only.
 
-Times are in sessions, the broker's patience with a silent consumer, except for the session itself.
+Times are in sessions (the broker's patience with a silent consumer), except for the session itself.
 """
 
 from dataclasses import dataclass
@@ -45,10 +45,10 @@ FOUL_FAULTS = (
 )
 
 DRIFT = 0.001
-"""The most that a host's clock is off in its rate. The paper leaves that to e."""
+"""The most by which the rate of a host's clock is off. The paper covers that by e."""
 
 SPARE = 0.03
-"""In sessions: the least that is left of each inequality, for drift and for the turns of threads."""
+"""In sessions: the least slack left in each inequality, for drift and for the turns of threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,18 +63,18 @@ class ConsumerOptions(SeedOptions):
     partitions: int
     session: float
     sessions: float
-    """How long phase one takes at most."""
+    """The longest that phase one takes."""
     current: float
-    """`neli`: T, how long a receipt keeps a partition led. `fast-neli`: how long an own heartbeat does."""
+    """`neli`: T, how long a receipt keeps a partition led. `fast-neli`: how long a member's own heartbeat does."""
     beat: float
     error: float
-    """e: the most by which two clocks of the day differ, as the members are told."""
+    """e: the most by which two clocks of the day differ, as configured for the members."""
     drift: float
     assignor: Literal["eager", "cooperative"]
     beats_per_session: int
-    """How often a client library says that it lives."""
+    """How often a client library signals that it lives."""
     poll_patience: float
-    """How long a program may go without taking anything from its client library, and without giving back."""
+    """How long a program may take nothing from its client library, and give nothing back."""
     delay: float
     delay_max: float
     tail: float
@@ -82,9 +82,9 @@ class ConsumerOptions(SeedOptions):
     loss: float
     batch_max: int
     sparse: bool
-    """Whether the topic leaves out offsets."""
+    """Whether the topic skips offsets."""
     deaf_while_draining: bool
-    """Whether nothing is received as long as a partition that was asked back is not given back."""
+    """Whether nothing is received until a partition that was asked back is given back."""
     answer: float
     hang: float
     drain_timeout: float
@@ -148,7 +148,7 @@ class ConsumerOptions(SeedOptions):
         guarantee: Guarantee | None,
         weather: ConsumerWeather | None,
     ) -> "ConsumerOptions":
-        """The options of `seed`; what is named overrides what is drawn."""
+        """The options of `seed`; arguments override what is drawn."""
         drawn_protocol: BorrowedProtocol = random.choices(("neli", "fast-neli"), (60, 40))[0]
         drawn_weather: ConsumerWeather = random.choices(("foul", "fair", "beyond"), (50, 30, 20))[0]
         drawn_guarantee: Guarantee = random.choices(("exclusive", "available"), (65, 35))[0]
@@ -168,8 +168,8 @@ class ConsumerOptions(SeedOptions):
         share = random.uniform(0.3, 1.0)
         beats = random.choice((3.5, 4, 6))
         if guarantee == "available":
-            # What the paper leaves to "greater than": the consumer's last sign of life, its successor's next, and the
-            # ways of both take their time, too.
+            # The paper leaves this to "greater than": the consumer's last sign of life, its successor's next one, and
+            # the ways of both take time, too.
             current = (1.0 + 2 / beats_per_session + 6 * delay_max + SPARE) * (1 + 1 / beats) * (1.0 + share)
         elif protocol == "neli":
             # Where a host's clock is ahead of the broker's by e, messages count for T - e.

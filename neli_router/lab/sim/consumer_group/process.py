@@ -1,14 +1,14 @@
-"""A simulated process in a borrowed consumer group: a shipped machine, turned as a driver turns it.
+"""A simulated process in a borrowed consumer group: a shipped machine, driven the way a driver drives it.
 
     library --take--> own clock --> clock of the day --> the machine steps --> its effects are carried out
                   '------------- a pause may come between any two of these -------------'
 
 The order of the clocks matters. A message's age is taken by the clock of the day, and counted back from the time of the
-step. A pause between the two makes the message seem older, if our own clock was read first, and a leader ends too soon.
-The other way round the message would seem younger by the length of the pause, and two could act.
+step. If our own clock was read first, a pause between the two makes the message seem older, and a leader ends too soon.
+In the other order, the message would seem younger by the length of the pause, and two could act.
 
 A paused program's other threads go on, so checkers ask its machine and its clock what it may act for, whatever its own
-thread is doing. A pause either holds the whole process (frozen: its library sends no beats) or its thread alone
+thread is doing. A pause stops either the whole process (frozen: its library sends no beats) or only its thread
 (stalled: its library keeps the group believing in it).
 """
 
@@ -40,16 +40,16 @@ from neli_router.protocols.protocol import NO_STANDING, TICK, Close, News, Notic
 __all__ = ["BorrowedMachine", "ConsumerChecks", "ConsumerProcess"]
 
 TURN = 1e-4
-"""In sessions: the least that a turn takes, so that no process takes infinitely many in no time."""
+"""In sessions: the shortest time a turn takes, so that no process takes infinitely many turns in no time."""
 
 STOPS_HERE = 0.4
-"""How often a pause that shall meet a turn comes before the next of its moments, and not later."""
+"""How often a pause aimed at a turn comes before the next of its moments rather than later."""
 
 BorrowedMachine = Neli | FastNeli
 
 
 class ConsumerChecks(Protocol):
-    """The checkers, as far as a process knows them."""
+    """The checkers, as a process sees them."""
 
     def on_step(self, process: "ConsumerProcess") -> None: ...
     def on_end(self, process: "ConsumerProcess", *, error: NeliError | None) -> None: ...
@@ -78,11 +78,11 @@ class ConsumerProcess:
         self.cut_until = 0.0
         self.started_at = world.now
         self.givings: dict[int, int] = {}
-        """Partition -> the giving that its machine was told of last, also when it is over."""
+        """Partition -> the last giving its machine was notified of, even when it is over."""
         self.tenures: dict[tuple[int, int], int] = {}
         """Partition and term -> the giving under which it was first acted on."""
         self.reads_day_first = False
-        """Whether its driver reads the clock of the day before its own, which none may."""
+        """Whether its driver reads the clock of the day before its own, which no driver may do."""
         self._checks = checks
         self._stall = 0.0
         self._ticket = 0
@@ -90,7 +90,7 @@ class ConsumerProcess:
         self._turning = False
         self._holds = 0
         self._held: tuple[Callable[..., None], tuple[object, ...]] | None = None
-        """What is to be done when a pause in the middle of a turn is over."""
+        """The action to continue with when a pause in the middle of a turn is over."""
         self._mail: list[Released | Close] = []
         self.stopped: Stopped | None = None
         """How its machine ended, if it has."""
@@ -132,7 +132,7 @@ class ConsumerProcess:
             self._end(None)
 
     def pause(self, seconds: float, *, whole: bool) -> None:
-        """Its thread does nothing for so long, and if it is the `whole` process, its library neither."""
+        """Stop its thread for `seconds`; if the `whole` process is paused, its library stops, too."""
         until = self.world.now + seconds
         self.paused_until = max(self.paused_until, until)
         if whole:
@@ -140,11 +140,11 @@ class ConsumerProcess:
         self.world.note(self.label, f"{'frozen' if whole else 'stalled'} for {seconds:.6g} s")
 
     def pause_inside(self, seconds: float) -> None:
-        """The whole process is frozen in the middle of its next turn."""
+        """Freeze the whole process in the middle of its next turn."""
         self._stall = seconds
 
     def cut_off(self, seconds: float) -> None:
-        """It reaches nothing of the broker."""
+        """Cut it off from everything of the broker."""
         consumer, until = self.consumer, self.world.now + seconds
         self.cut_until = max(self.cut_until, until)
         self._checks.on_trouble(until)
@@ -152,7 +152,7 @@ class ConsumerProcess:
             setattr(consumer, cut, max(getattr(consumer, cut), until))
 
     def heal(self) -> None:
-        """Whatever it was kept from, it goes on with now."""
+        """Resume now, whatever held it back."""
         self.program.prompt = True
         self.paused_until = self.cut_until = self.world.now
         self._stall = 0.0
@@ -191,7 +191,7 @@ class ConsumerProcess:
         self._pass_through(taken, ())
 
     def _pass_through(self, taken: BrokerInput | Sequence[Message], read: tuple[float, ...]) -> None:
-        """Each clock is read in its turn, and each time a pause may come first: our own, then the clock of the day."""
+        """Read the clocks in turn, our own first, then the clock of the day; a pause may come before each reading."""
         if not self.alive:
             return
         if self._stall and self.world.random.random() < STOPS_HERE:
@@ -206,7 +206,7 @@ class ConsumerProcess:
             self._step(taken if not isinstance(taken, Sequence) else Received(taken, wall), now)
 
     def _hold(self, action: Callable[..., None], *arguments: object) -> None:
-        """Go on with `action` when the pause is over."""
+        """Continue with `action` when the pause is over."""
         self._holds += 1
         self._held = action, arguments
         self.world.at(self.paused_until, self._go_on, self._holds)

@@ -4,8 +4,8 @@
                               |                                 |                       |
                               '---- a broken promise -----------+-----------------------'--> Violation, transcript
 
-The checkers judge every step (see `group`). This module adds that the run ends well: within a stated time after the
-last fault each partition is led by the process that the broker gave it to, and then nothing moves any more.
+The checkers judge every step (see `group`). This module also checks that the run ends well: within a stated time after
+the last fault, each partition is led by the process that the broker gave it to, and then nothing moves any more.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from neli_router.protocols.protocol import Guarantee
 __all__ = ["ConsumerOutcome", "simulate_consumers"]
 
 STEPS_MAX = 4000
-"""After how many steps of machines the faults of a run end, if that is before its time."""
+"""The number of machine steps after which a run's faults end, if its time is not over before."""
 
 CALM_SESSIONS = 3.0
 CHECKS_PER_SESSION = 10
@@ -44,7 +44,7 @@ def simulate_consumers(
     guarantee: Guarantee | None = None,
     weather: ConsumerWeather | None = None,
 ) -> ConsumerOutcome:
-    """Run `seed`. What is named replaces what it would draw; a replay must name it, too."""
+    """Run `seed`. Arguments override what the seed would draw; a replay must pass them, too."""
     world = World(seed)
     options = ConsumerOptions.draw(seed, world.random, protocol=protocol, guarantee=guarantee, weather=weather)
     group = ConsumerGroup(world, options)
@@ -77,6 +77,6 @@ def _run(world: World, group: ConsumerGroup, options: ConsumerOptions) -> float:
 
 
 def _converge(world: World, group: ConsumerGroup, options: ConsumerOptions) -> float:
-    # The dead are forgotten after a session, and programs that hang after the broker's patience; each may come last.
+    # The dead are forgotten after a session, and hung programs after the broker's patience; either may come last.
     bound = 6.0 + 2 * options.poll_patience + 2 * options.drain_timeout + 4 * (options.current + options.error)
     return converge(world, group, options.session, bound=bound, checks_per_unit=CHECKS_PER_SESSION, named=UNIT)

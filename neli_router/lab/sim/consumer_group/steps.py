@@ -3,20 +3,20 @@
     time passes | a process takes a change, reads a message, is stepped, finishes what was revoked, closes, dies, starts
     a member joins or is forgotten | a partition is given or asked back | a question is answered | a message is appended
 
-Why these are all, within the bounds:
-- *Being slow, or frozen, is not being stepped.* Each change, message and answer is taken at any time after it was told,
+These are all, within the bounds, because:
+- *Being slow, or frozen, is not being stepped.* Each change, message and answer is taken at any time after it was sent,
   or never. Until then it waits in the coordinator's order.
 - *The coordinator has no plan.* It asks any partition back at any time and gives a free one to any member. So eager,
-  cooperative and KIP-848's rebalances are all among what is walked. It counts as asked when the member hears of it, as
-  the coordinator only waits until then, and a question as answered when it was asked: one that is still counted later
-  was counted then. A member that was forgotten joins anew when its program has heard of that.
-- *`neli`: anybody may be forgotten at any time*, and any message may be appended at any time, because other groups
+  cooperative and KIP-848's rebalances are all covered. A partition counts as asked back when the member learns of it,
+  because the coordinator only waits until then. A question counts as answered when it was asked: a member that is still
+  counted later was counted then. A member that was forgotten joins again when its program has learned of that.
+- *`neli`: any member may be forgotten at any time*, and any message may be appended at any time, because other groups
   publish there, too. A clock of the day is off by e, either way, whenever it is read.
-- *`fast-neli`: only a silent one is forgotten*, when the session has passed since a tick before it fell silent: that
-  much is what its exclusivity assumes. One that wakes is heard by the coordinator before anything else. With zombies
-  it is as in `neli`: terms do not rest on it.
+- *`fast-neli`: only a silent member is forgotten*, when the session has passed since a tick before it fell silent: that
+  much is what its exclusivity assumes. When a member wakes, the coordinator hears it before anything else. With zombies
+  it is as in `neli`: terms do not depend on silence.
 - *A process that was killed* has a successor under its name as soon as the coordinator has forgotten it.
-- *One message of each member for a partition is under way at most*; a later one replaces it.
+- *At most one message of each member for a partition is on its way*; a later one replaces it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ from neli_router.protocols.protocol import TICK, Close, Released, Stopped
 
 __all__ = ["ConsumerMiniatures", "consumer_steps", "next_in_calm"]
 
-# What machines keep is private to them: no program needs to know.
+# The fields of machines are private to them: no program needs to know.
 # ruff: noqa: SLF001
 
 Step = tuple[Label, ConsumerMiniature]
@@ -96,10 +96,10 @@ class ConsumerMiniatures:
             for place in world.places
             if (act := place.acts[i]) is not None
         )
-        return f"t={world.now:<3} {verb!s:10} {words:62} acting: {acting or 'nobody'}"
+        return f"t={world.now:<3} {verb!s:10} {words:62} acting: {acting or 'none'}"
 
     def _unsettled(self, world: ConsumerMiniature) -> str | None:
-        """It settles if calm leads to a world that does. A calm that comes back to where it was never does."""
+        """A world settles if calm leads to one that does. A calm that returns to where it was never settles."""
         on_the_way: set[bytes] = set()
         found: ConsumerMiniature | None = world
         while found is not None and (key := self.key(found)) not in self._settling:
@@ -155,7 +155,7 @@ def _steps_of(world: ConsumerMiniature, index: int, place: MemberPlace, bounds: 
 
 
 def _coordinator_on(world: ConsumerMiniature, index: int, place: MemberPlace, bounds: ConsumerBounds) -> Iterator[Step]:
-    """The steps of the coordinator that are about one member."""
+    """The coordinator's steps that concern one member."""
     me = place.name
     if not place.is_member:
         return
@@ -172,7 +172,7 @@ def _coordinator_on(world: ConsumerMiniature, index: int, place: MemberPlace, bo
 
 
 def _messages_of(world: ConsumerMiniature, index: int, place: MemberPlace, bounds: ConsumerBounds) -> Iterator[Step]:
-    """What becomes of the messages that a process sent."""
+    """The possible fates of the messages that a process sent."""
     for partition, body in place.unsent:
         sent = _sent(world, index, partition)
         yield ("lose", place.name, partition), sent
@@ -180,7 +180,7 @@ def _messages_of(world: ConsumerMiniature, index: int, place: MemberPlace, bound
             yield ("append", place.name, partition), _appended(sent, partition, body)
 
 
-# What the world allows
+# Limits of the world
 
 
 def _timed(bounds: ConsumerBounds) -> bool:
@@ -196,7 +196,7 @@ def _may_be_forgotten(world: ConsumerMiniature, place: MemberPlace, bounds: Cons
 
 
 def _errors(bounds: ConsumerBounds) -> Sequence[int]:
-    """By how much the clock of the day may be off when it is read: it hurts most at its bounds."""
+    """How far the clock of the day may be off when it is read: it hurts most at its bounds."""
     exclusive = bounds.protocol == "neli" and bounds.guarantee == "exclusive"
     return (-bounds.error, bounds.error) if exclusive and bounds.error else (0,)
 
@@ -220,7 +220,7 @@ def _reads(place: MemberPlace, message: Message) -> bool:
 
 
 def _has_room(world: ConsumerMiniature, partition: int, bounds: ConsumerBounds) -> bool:
-    """Whether one more message can be appended that any place would read."""
+    """Whether there is room to append one more message that some place would read."""
     read = any((position := place.positions[partition]) is not None and position.stop == inf for place in world.places)
     return read and len(world.logs[partition]) < bounds.apart
 
@@ -243,7 +243,7 @@ def _ticked(world: ConsumerMiniature) -> ConsumerMiniature:
 
 
 def _killed(world: ConsumerMiniature, index: int, bounds: ConsumerBounds) -> ConsumerMiniature:
-    """If it holds nothing, another process has its name at once; else when the coordinator has noticed."""
+    """If it holds nothing, another process takes its name immediately; otherwise once the coordinator has noticed."""
     place = world.places[index]
     remains = started(place.name, bounds, world.now, world.born)._replace(unsent=place.unsent)
     if place.is_member and index in world.holders:
@@ -331,12 +331,12 @@ def _given_back(world: ConsumerMiniature, index: int, partitions: Sequence[int])
 
 
 def _forgotten(world: ConsumerMiniature, index: int, bounds: ConsumerBounds) -> ConsumerMiniature:
-    """The coordinator counts it no more, and it hears of that after all that it was told before."""
+    """The coordinator no longer counts it. It learns of that after everything that it was sent before."""
     place, held = world.places[index], _held(world, index)
     world = _freed(world, held)
     if place.machine is None:
         return _killed(world, index, bounds)
-    if not bounds.zombies:  # It reads nothing that is appended from here on.
+    if not bounds.zombies:  # It reads nothing that is appended from now on.
         positions = tuple(
             position._replace(stop=world.ends[i]) if position is not None and i in held else position
             for i, position in enumerate(place.positions)
@@ -357,7 +357,7 @@ def _told(world: ConsumerMiniature, index: int, told: Told) -> ConsumerMiniature
 
 
 def _sent(world: ConsumerMiniature, index: int, partition: int) -> ConsumerMiniature:
-    """A message of this place is under way no more."""
+    """A message of this place is no longer on its way."""
     return _with(world, index, unsent=tuple(one for one in world.places[index].unsent if one[0] != partition))
 
 
@@ -389,11 +389,11 @@ def _trimmed(world: ConsumerMiniature) -> ConsumerMiniature:
     return world._replace(logs=tuple(logs))
 
 
-# Who acts
+# Acting
 
 
 def _judged(world: ConsumerMiniature, index: int) -> ConsumerMiniature:
-    """What a place may act for now, and whether terms have grown."""
+    """Set what a place may act for now, and check that terms have grown."""
     place = world.places[index]
     tenures = {} if place.machine is None else place.machine.tenures(world.now)
     if not tenures and not any(place.acts):
@@ -426,7 +426,7 @@ def _grown(world: ConsumerMiniature, name: str, partition: int, giving: int, ter
 
 
 def _with(world: ConsumerMiniature, index: int, **changes: Any) -> ConsumerMiniature:
-    """The world in which fields of one place are others."""
+    """The world in which fields of one place are changed."""
     return world._replace(places=_replaced(world.places, index, world.places[index]._replace(**changes)))
 
 
@@ -440,8 +440,8 @@ def _replaced(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
 def next_in_calm(world: ConsumerMiniature, bounds: ConsumerBounds) -> ConsumerMiniature | None:
     """The world that comes next if nothing fails; None if it has settled.
 
-    Changes and messages are taken at once, the dead are forgotten, and free partitions are given out; when all of that
-    is done, time passes, and every process is stepped. Only what members publish is appended.
+    Changes and messages are taken immediately, the dead are forgotten, and free partitions are given out. When all of
+    that is done, time passes, and every process is stepped. Only messages that members publish are appended.
     """
     for index, place in enumerate(world.places):
         if (found := _calm_step_of(world, index, place, bounds)) is not None:
@@ -458,7 +458,7 @@ def next_in_calm(world: ConsumerMiniature, bounds: ConsumerBounds) -> ConsumerMi
 def _calm_step_of(
     world: ConsumerMiniature, index: int, place: MemberPlace, bounds: ConsumerBounds
 ) -> ConsumerMiniature | None:
-    """What one place does at once."""
+    """The step one place takes immediately."""
     if place.frozen:
         return _with(world, index, frozen=False, heard_at=world.now)
     if place.machine is None:
@@ -477,7 +477,7 @@ def _calm_step_of(
 
 
 def _beaten(world: ConsumerMiniature, bounds: ConsumerBounds) -> ConsumerMiniature:
-    """Every process is stepped; of `neli`, what it publishes is appended here."""
+    """Step every process; for `neli`, what it publishes is appended here."""
     for index, place in enumerate(world.places):
         if place.machine is None:
             continue
@@ -491,7 +491,7 @@ def _beaten(world: ConsumerMiniature, bounds: ConsumerBounds) -> ConsumerMiniatu
 
 
 def _is_settled(world: ConsumerMiniature, partition: int) -> bool:
-    """Whether its holder, by this giving, and no other acts for it."""
+    """Whether only its holder acts for it, under this giving."""
     holder, giving = world.holders[partition], world.givings[partition]
     acting = [(index, act[1]) for index, place in enumerate(world.places) if (act := place.acts[partition]) is not None]
     return acting == [(holder, giving)]

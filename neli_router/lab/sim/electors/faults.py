@@ -1,8 +1,8 @@
-"""Faults of a group without a broker: their kinds. `strikes` says when they come, and whom they hit.
+"""The kinds of faults of a group without a broker. `strikes` decides when they come and which peers they hit.
 
-A cut of all pairs of a peer is the easy one. Most elections break on graphs that are neither whole nor in two: A and B
-hear C and not each other, or A hears B and B does not hear A. And on a peer that dies between a promise and its
-message, or comes back so soon that its older self's promises still hold.
+Cutting off a peer completely is the easy case. Most elections break on graphs that are neither whole nor split in two:
+A and B hear C but not each other, or A hears B but B does not hear A. They also break on a peer that dies between a
+promise and its message, or comes back so soon that the promises of its previous life still hold.
 """
 
 from collections.abc import Callable, Iterable
@@ -65,7 +65,7 @@ class ElectorFaults(Strikes[ElectorProcess]):
             self._later(self._span(0.0, random.choice((0.05, 1.0, 3.0))), self._start, victim.place)
 
     def _reboot(self, victim: ElectorProcess) -> None:
-        """It dies in the middle of something, and is back before anybody's lease has ended."""
+        """It dies in the middle of something, and is back before any lease has ended."""
         victim.pause_inside(self._span(0.0, 0.3))
         self._later(self._span(0.0, 0.3), self._kill_and_start, victim)
 
@@ -75,7 +75,7 @@ class ElectorFaults(Strikes[ElectorProcess]):
             self._later(self._span(0.0, 0.1), self._start, victim.place)
 
     def _power_cut(self) -> None:
-        """All die at once, or nearly all, and come back one after another."""
+        """All or nearly all peers die together, and come back one after another."""
         for process in list(self._group.living):
             if self._world.random.random() < 0.8:
                 process.kill()
@@ -108,7 +108,7 @@ class ElectorFaults(Strikes[ElectorProcess]):
         self._cut([(victim.place, other), (other, victim.place)])
 
     def _one_way(self, victim: ElectorProcess) -> None:
-        """Everything that it says is lost, or everything that is said to it; or that of one pair alone."""
+        """Everything it says is lost, or everything said to it; or only what passes between it and one peer."""
         ways = list(self._group.network.around(victim.place))
         end = self._world.random.randint(0, 1)
         ways = [way for way in ways if way[end] == victim.place]
@@ -117,7 +117,7 @@ class ElectorFaults(Strikes[ElectorProcess]):
         self._cut(ways)
 
     def _ping_pong(self) -> None:
-        """Two peers hear everybody but each other, for long: each takes the other for dead."""
+        """Two peers hear everyone but each other for a long time: each considers the other dead."""
         if self._options.size >= 3:
             one, other = self._world.random.sample(range(self._options.size), 2)
             until = self._world.now + self._span(3.0, 8.0)
@@ -134,7 +134,7 @@ class ElectorFaults(Strikes[ElectorProcess]):
     # Operators
 
     def _nominate(self, victim: ElectorProcess) -> None:
-        """They ask any peer, and name any peer."""
+        """An operator asks any peer, and names any peer."""
         random = self._world.random
         partitions = random.choice((None, (random.randrange(self._options.partitions),)))
         self._group.operator_speaks()

@@ -1,19 +1,19 @@
 """A group without a broker: all peers, the network between them, their disks, and every checker, wired together.
 
     process --each step--> claims (see `acting`), terms, belief, the order of its program's events --> Violation
-    faults --whom they touch, and when--> promptness and stickiness, in fair weather --> Violation
+    faults --which peers, and when--> promptness and stickiness, in fair weather --> Violation
 
-Rules for every weather: at most one acts for a partition at any moment, by whichever clock; the terms that are acted
-under grow, and each is one leader's; a program's events come in order, and no program believes more than its machine.
-One more is of `term`: whoever leads under a term, acting or not, is the only one that ever does.
+Rules for every weather: at most one process acts for a partition at any moment, by any clock; the terms that are acted
+under grow, and each belongs to one leader; a program's events come in order, and no program believes more than its
+machine. `term` has one more rule: a peer that leads under a term, acting or not, is the only one that ever does.
 
-Judged in fair weather, where it is known whom a fault touches:
+Judged in fair weather, where it is known which peers a fault touches:
 
-    led_in_time  a partition is led, once all that vote on it have been left alone for as long as an election takes
+    led_in_time  a partition is led once all that vote on it have been left alone for as long as an election takes
     sticks       a leader that a majority was able to hear and to answer all along is not unseated, unless an operator
-                 named another, or a peer that is preferred is back
+                 named another, or a preferred peer is back
 
-Two peers that do not hear each other while a majority hears the leader are no excuse: scouting is there for that.
+Two peers that do not hear each other while a majority hears the leader are not an excuse: scouting exists for that.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ ABSENT = 0.3
 
 
 class ElectorGroup:
-    """The processes, and the ElectorChecks that each of them has. `insight` knows their machines, and makes them."""
+    """The processes and their ElectorChecks. `insight` knows their machines, and makes them."""
 
     def __init__(self, world: World, options: ElectorOptions, insight: Insight) -> None:
         self.world, self.options, self.insight = world, options, insight
@@ -51,7 +51,7 @@ class ElectorGroup:
         self.calm = False
         """Whether nothing may change any more."""
         self._settles_at = inf
-        """From when no fault of the past can cost a leader its majority any more."""
+        """From then on, no past fault can cost a leader its majority."""
         self._births: Counter[str] = Counter()
         horizon = 3 * options.leases * options.lease
         self._clocks = [self._draw_clock(horizon) for _ in range(options.size)]
@@ -59,11 +59,11 @@ class ElectorGroup:
         self._leaders: dict[tuple[int, int], int] = {}
         """Partition and term -> the place of the peer that led under it."""
         self._touched = [0.0] * options.size
-        """Place -> until when a fault had to do with it; in the future if one lasts."""
+        """Place -> until when a fault affected it; in the future while a fault lasts."""
         self._named_until = 0.0
-        """Until when an operator's word may move leaders."""
+        """Until then, an operator's request may move leaders."""
         self._dark_since = [0.0] * options.partitions
-        """Partition -> since when nobody acts for it; `inf` if somebody does."""
+        """Partition -> since when no process acts for it; `inf` if one does."""
         if options.fair:
             self._watch()
 
@@ -73,7 +73,7 @@ class ElectorGroup:
     # Processes
 
     def start(self, name: str) -> ElectorProcess:
-        """`name` is m1 for the first peer of the list, and so on. A place has one process: its link sees to it."""
+        """`name` is m1 for the first peer of the list, and so on. A place has one process only: its link ensures it."""
         place = int(name[1:]) - 1
         if (living := self.at_place(place)) is not None:
             return living
@@ -102,7 +102,7 @@ class ElectorGroup:
         return [process for process in self.living if process.label.partition("#")[0] == name]
 
     def remove(self, process: ElectorProcess) -> None:
-        """It is gone."""
+        """Remove a process that is gone."""
         self.living.remove(process)
         self._places[process.place] = None
 
@@ -110,17 +110,17 @@ class ElectorGroup:
         return self._places[place]
 
     def touch(self, places: Iterable[int], until: float) -> None:
-        """A fault has to do with these, until then."""
+        """A fault affects these places, until then."""
         for place in places:
             self._touched[place] = max(self._touched[place], until)
 
     def operator_speaks(self) -> None:
-        """Somebody names leaders, or prefers some: they may move for as long as that takes."""
+        """An operator names leaders, or prefers some: leaders may move for as long as that takes."""
         self._named_until = self.world.now + self.insight.moves_within
         self.touch(range(self.options.size), self.world.now)
 
     def heal(self) -> None:
-        """Nothing fails any more, and every peer is there, but for one that is not needed."""
+        """End all faults, and bring every peer back, except one that is not needed."""
         self.world.note("world", "healed")
         self.network.heal()
         self._settles_at = self.world.now + self.insight.forgets_within
@@ -147,7 +147,7 @@ class ElectorGroup:
 
     @property
     def converged(self) -> bool:
-        """Whether one process acts for each partition, its program knows, and none of it is about to change."""
+        """Whether one process acts for each partition, its program knows, and none of that is about to change."""
         if self.world.now < self._settles_at or any(process.was_told_to_end for process in self.living):
             return False
         return all(self._is_led(partition) for partition in range(self.options.partitions))
@@ -163,7 +163,7 @@ class ElectorGroup:
         return not self._preferred_to(leader, partition, self.living)
 
     def _preferred_to(self, leader: ElectorProcess, partition: int, among: Iterable[ElectorProcess]) -> bool:
-        """Whether one of these is preferred to the one that leads, so that it gives the partition away."""
+        """Whether one of these is preferred to the current leader, so that it gives the partition away."""
         machines = {process.place: process.machine for process in among if not process.was_told_to_end}
         return self.insight.prefers(machines, leader.place, partition)
 
@@ -173,7 +173,7 @@ class ElectorGroup:
         return {i: who[0].place for i in range(self.options.partitions) if (who := self.acting.who(i))}
 
     def describe(self) -> str:
-        """Why it has not converged, for people."""
+        """Why it has not converged, for people to read."""
         lines = [f"led {self.led}"]
         for process in self.living:
             standing = process.standing
@@ -183,7 +183,7 @@ class ElectorGroup:
             )
         return "; ".join(lines)
 
-    # What processes tell the checkers
+    # From processes to the checkers
 
     def on_step(self, process: ElectorProcess) -> None:
         self.counts["steps"] += 1
@@ -206,13 +206,13 @@ class ElectorGroup:
         self._dead.append(process)
         self.touch([process.place], self.world.now)
         dark = [i for i in self.acting.terms(process) if self.acting.who(i) == [process]]
-        if process.stopped is None:  # Killed: a client that it lent its leases to lives, and acts on.
+        if process.stopped is None:  # Killed: a client that it lent its leases to acts on.
             self.counts["lent"] += bool(dark)
             self.acting.lend(process)
         else:
             self.acting.end(process)
         self._dark_since = [self.world.now if i in dark else since for i, since in enumerate(self._dark_since)]
-        if self._settles_at < inf:  # It was told to leave before all faults ended.
+        if self._settles_at < inf:  # It was asked to leave before all faults ended.
             self._settles_at = self.world.now + self.insight.forgets_within
             self.world.at(self.world.now, self.start, process.label.partition("#")[0])
         if process.stopped is not None:
@@ -244,14 +244,14 @@ class ElectorGroup:
     # Fair weather
 
     def _left_alone(self, places: Iterable[int], since: float) -> list[int]:
-        """Those that live, and that no fault has had to do with since then."""
+        """Places whose process lives, and that no fault has affected since then."""
         alive = {process.place for process in self.living if not process.was_told_to_end}
         return [place for place in places if place in alive and self._touched[place] <= since]
 
     def _require_excuse(self, process: ElectorProcess, partition: int) -> None:
         now, voters = self.world.now, self.insight.voters(partition)
         since = now - self.insight.forgets_within
-        # It cannot know yet that one died a moment ago, to which it cedes.
+        # The leader cannot know yet that a peer to which it cedes died a moment ago.
         among = [*(one for one in self._dead if self._touched[one.place] > since), *self.living]
         if process.was_told_to_end or now < self._named_until or self._preferred_to(process, partition, among):
             return
@@ -263,7 +263,7 @@ class ElectorGroup:
         if self.insight.is_majority(supporters, partition):
             raise Violation(
                 "sticks",
-                f"{process.label} leads partition {partition} no more, which m"
+                f"{process.label} no longer leads partition {partition}, which m"
                 f"{', m'.join(str(place + 1) for place in supporters)} were able to support",
             )
 
@@ -282,6 +282,6 @@ class ElectorGroup:
         self.world.at(now + self.options.lease / 4, self._watch)
 
     def _is_calm(self, place: int, since: float) -> bool:
-        """Whether no fault has had to do with `place` since then, and none with a way from it or to it."""
+        """Whether no fault has affected `place` since then, or any way from it or to it."""
         others = range(self.options.size)
         return self._touched[place] <= since and all(self.network.open_since(place, one) <= since for one in others)

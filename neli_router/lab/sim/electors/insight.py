@@ -1,10 +1,10 @@
-"""Insight: what checkers know of machines beyond the shape that all of them have, and how long each may take.
+"""Insight: what checkers know of machines beyond their common interface, and how long each may take.
 
     options --> insight --build--> machines
                    '--- who votes, who leads under which term, who is preferred; the bounds of promptness --> group
 
 The bounds hold in fair weather, where every datagram arrives within D and programs may take their time to finish. They
-are sums of waits that the protocols name, so that a slower protocol is seen as a broken promise, and not as bad luck.
+are sums of waits that the protocols name, so a slower protocol shows up as a broken promise, not as bad luck.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,34 +22,34 @@ from neli_router.protocols.term.elector import STEADY_TIME_OUTS, Role, TermElect
 __all__ = ["GossipInsight", "Insight", "TermInsight", "insight_of"]
 
 GOSSIP_ROUNDS = 10
-"""Intervals in which news reaches everybody in a group of a few, and silence is noticed."""
+"""Intervals in which news reaches everyone in a small group, and silence is noticed."""
 
 
 class Insight:
-    """Of machines that say no more than any Voter does. `build` makes them."""
+    """Insight into machines that expose no more than any Voter does. `build` makes them."""
 
     def __init__(self, options: ElectorOptions, build: Build) -> None:
         self.options, self.build = options, build
 
-    # Of machines
+    # About machines
 
     def turns(self, machine: Voter) -> Iterable[float]:
-        """The times at which its tenures may begin or end with no step."""
+        """The times at which its tenures may begin or end without a step."""
         return [machine._ends(i) for i in range(self.options.partitions)]  # noqa: SLF001 - no program needs to know.
 
     def led_by(self, machine: Voter) -> Iterable[tuple[int, int]]:
-        """The partitions that it leads, and the terms: also those that it may not act for yet, or any more."""
+        """The partitions it leads and the terms, including those it may not act for yet, or no longer."""
         return ()
 
     def prefers(self, machines: Mapping[int, Voter], leader: int, partition: int) -> bool:
-        """Whether one of those is to have `partition` in place of its leader."""
+        """Whether one of those should have `partition` instead of its leader."""
         return False
 
     def tell(self, machine: Voter) -> str:
-        """How it stands, for people."""
+        """Its current state, for people to read."""
         return ""
 
-    # Of the group
+    # About the group
 
     def voters(self, partition: int) -> Sequence[int]:
         return range(self.options.size)
@@ -61,7 +61,7 @@ class Insight:
     # Bounds, in seconds
 
     def patience(self, machine: Voter) -> float:
-        """How long it may put off what it will do in the end."""
+        """How long it may put off what it will eventually do."""
         return 0.0
 
     @property
@@ -76,24 +76,25 @@ class Insight:
 
     @property
     def moves_within(self) -> float:
-        """From an operator's word until no leader moves by it any more."""
+        """From an operator's request until no leader moves because of it any more."""
         return (6 + 2 * self.options.drain_timeout) * self.options.lease
 
     @property
     def converges_within(self) -> float:
-        """From the last fault until all is led as it shall be: what is under way must arrive, and programs finish."""
+        """From the last fault until everything is led as it should be: messages on their way must arrive, and programs
+        must finish."""
         return self.moves_within + 2 * self.takes_over_within
 
 
 class TermInsight(Insight):
-    """Of `Council`, with either policy."""
+    """Insight into `Council`, with either policy."""
 
     def __init__(self, options: ElectorOptions) -> None:
         super().__init__(options, _council)
         settings = _term_settings(options, 0)
         self._voters = [electorate(settings, i)[0] for i in range(options.partitions)]
         self._wait, self._beat, self._time_out = settings.wait, settings.beat, MISSES * settings.beat
-        # By priority, a peer waits until the target has come down to it, a beat at a time.
+        # By priority, a peer waits until the target has come down to it, one step each beat.
         self._longest_wait = (
             settings.longest_wait if settings.policy == "random" else (options.replicas + 1) * 1.5 * settings.beat
         )
@@ -125,13 +126,13 @@ class TermInsight(Insight):
         return self._voters[partition]
 
     def patience(self, machine: Voter) -> float:
-        """A leader gives a peer that did not win twice as long each time before it cedes to it again."""
+        """A leader waits twice as long each time before it cedes again to a peer that did not win."""
         passed = (times for one in _electors(machine).values() for times in one._passed.values())  # noqa: SLF001
         return STEADY_TIME_OUTS * self._time_out * float(2 ** max(passed, default=0))
 
     @property
     def _trips(self) -> float:
-        """A few ways to a peer and back, with their turns."""
+        """A few round trips to a peer, with their turns."""
         return 10 * self.options.delay_max * self.options.lease
 
     @property
@@ -142,7 +143,7 @@ class TermInsight(Insight):
 
     @property
     def forgets_within(self) -> float:
-        """Its lease ends, if a majority fell silent. Those that started since then have promised nobody anything."""
+        """If a majority fell silent, its lease ends. Peers that started since then have made no promises."""
         return 2 * self._wait + self._time_out + self._trips
 
     @property
@@ -152,7 +153,7 @@ class TermInsight(Insight):
 
 
 class GossipInsight(Insight):
-    """Of `Gossip`. Which of its members vote is up to its leaders, if not all do."""
+    """Insight into `Gossip`. If not all its members vote, its leaders decide which do."""
 
     def __init__(self, options: ElectorOptions) -> None:
         super().__init__(options, _gossip)
@@ -181,12 +182,12 @@ class GossipInsight(Insight):
 
     @property
     def takes_over_within(self) -> float:
-        """2 P, and the intervals that it takes to suspect the last leader and to hear of the next one."""
+        """2 P, plus the intervals that it takes to suspect the last leader and to hear of the next one."""
         return 2 * self._wait + GOSSIP_ROUNDS * self._interval
 
     @property
     def forgets_within(self) -> float:
-        """The leader's P ends, and a voter that was silent is taken for alive again."""
+        """The leader's P ends, and a voter that was silent is considered alive again."""
         return 2 * self._wait + GOSSIP_ROUNDS * self._interval
 
     @property
@@ -197,12 +198,12 @@ class GossipInsight(Insight):
 
 
 def insight_of(options: ElectorOptions) -> Insight:
-    """Of the shipped machines."""
+    """The insight into the shipped machines."""
     return GossipInsight(options) if options.protocol == "gossip" else TermInsight(options)
 
 
 def _gossip(settings: PeerSettings, memory: bytes, now: float, rng: Random) -> Voter:
-    assert isinstance(settings, GossipSettings)  # The options of a run say so, here and below.
+    assert isinstance(settings, GossipSettings)  # The options of a run ensure it, here and below.
     return Gossip(settings, memory, now, rng=rng)
 
 

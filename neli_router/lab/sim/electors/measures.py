@@ -1,12 +1,12 @@
 """Measures of electors in virtual time: how evenly leaders are spread, and what a group costs by its size.
 
-    balance   all at rest --a peer dies, and is back--> rest --> does any lead more than its share?     ... many times
+    balance   all at rest --a peer dies, and is back--> rest --> does any lead more than its share?     ... repeatedly
     fleet     all at rest --count datagrams--> the leader dies --> takeover;  it is cut off --> leaderless
 
-Both run the shipped machines on a network that loses nothing. Checkers do not look on here, because they take most of
-the time of a large group; what they have to say, they say in `simulate`. Who acts is asked of the standing of programs.
+Both run the shipped machines on a network that loses nothing. The checkers are off here, because they take most of the
+time of a large group; `simulate` runs them. Which members act is read from the standing of programs.
 
-Zeebe's text measures balance as successCount / totalCount over restarts, where a success is that no node leads more
+Zeebe's text measures balance as successCount / totalCount over restarts; a restart is a success if no node leads more
 than ceil(partitions / nodes).
 """
 
@@ -30,25 +30,25 @@ DOWN_LEASES = 2.0
 """How long a peer that restarts is away: long enough for others to lead what it led."""
 
 REST_LEASES = 12.0
-"""From its return until the leaders are counted. A peer that is preferred has to be there for three leases, before it
-gets its partitions back."""
+"""From its return until the leaders are counted. A preferred peer has to be there for three leases before it gets its
+partitions back."""
 
 DELAY = 0.005
-"""Seconds that a datagram is under way, more or less."""
+"""Seconds that a datagram takes, more or less."""
 
 SETTLED_MAX = 400.0
-"""In leases: how long a fleet may take to elect its first leader, before something is wrong."""
+"""In leases: how long a fleet may take to elect its first leader before that counts as an error."""
 
 PARTS = 12
-"""Into how many parts the time at rest is cut."""
+"""The number of parts into which the time at rest is cut."""
 
 LOOKS_PER_BEAT = 20
-"""How closely the moment is found at which somebody acts."""
+"""How precisely the moment is found at which a member begins to act."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderBalance:
-    """Of `total` restarts, how many left a group that is balanced."""
+    """How many of `total` restarts left a balanced group."""
 
     success: int
     total: int
@@ -62,19 +62,19 @@ class LeaderBalance:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What a group of one size costs. Times are in seconds."""
+    """The cost of a group of one size. Times are in seconds."""
 
     size: int
     takeovers: list[float]
     """From the death of a leader until another acts."""
     leaderless: list[float]
-    """While its leader is cut off: from when it acts no more until another does."""
+    """While its leader is cut off: from when the leader stops acting until another acts."""
     datagrams_per_second: float
-    """Of all members together, at rest."""
+    """Sent by all members together, at rest."""
     bytes_per_second: float
     x_real_time: list[float]
-    """At rest, in each of some parts of the time: seconds that pass in the simulation, for each that `clock` shows. All
-    parts do as much, so they differ by what else the machine does."""
+    """At rest, for each part of the time: simulated seconds for each second that `clock` shows. All parts do the same
+    work, so differences come from other load on the machine."""
 
 
 def balance(
@@ -87,7 +87,7 @@ def balance(
     replicas: int | None = None,
     transfer: bool = True,
 ) -> LeaderBalance:
-    """Restart a random node so often, and look each time when all is at rest."""
+    """Restart a random node `restarts` times, and check each time when all is at rest."""
     protocol: ElectorProtocol = "priority" if policy == "priority" else "term"
     options = _options(protocol, nodes, lease=1.0, beats=MISSES, seed=seed)
     options = replace(options, partitions=partitions, replicas=replicas or nodes, transfer=transfer)
@@ -121,10 +121,10 @@ def fleet(
     rest: float = 60.0,
     seed: int = 1,
 ) -> Fleet:
-    """Run one for `rest` seconds, and then let its leader die, and be cut off, `faults` times each.
+    """Run a group for `rest` seconds, and then let its leader die, and be cut off, `faults` times each.
 
-    `beats` is how many make a lease, or P. Unless told it is 3, and of `gossip` 15, the text's own estimate for a
-    hundred. `clock` is a real one.
+    `beats` is how many beats make a lease, or P. The default is 3, and for `gossip` 15, the text's own estimate for a
+    hundred members. `clock` is a real clock.
     """
     beats = (15.0 if protocol == "gossip" else float(MISSES)) if beats is None else beats
     options = _options(protocol, size, lease=beats * beat, beats=beats, seed=seed)
@@ -170,7 +170,7 @@ def _cut_off(world: World, group: "_Crowd", options: ElectorOptions) -> float:
 
 
 class _Untold(World):
-    """A world that nobody asks what happened in it."""
+    """A world that records nothing of what happened in it."""
 
     def note(self, who: str, what: str, *details: object) -> None:
         pass
@@ -180,7 +180,7 @@ class _Untold(World):
 
 
 class _Crowd(ElectorGroup):
-    """A group that nobody checks."""
+    """A group without checkers."""
 
     def __init__(self, world: World, options: ElectorOptions) -> None:
         super().__init__(world, options, insight_of(options))
@@ -214,7 +214,7 @@ class _Crowd(ElectorGroup):
         return process
 
     def run_until(self, holds: Callable[[], bool]) -> None:
-        """Until `holds`, which has to come some day."""
+        """Run until `holds`, which must happen eventually."""
         step = self.options.lease / self.options.beats / LOOKS_PER_BEAT
         give_up_at = self.world.now + SETTLED_MAX * self.options.lease
         while not holds():
@@ -222,13 +222,13 @@ class _Crowd(ElectorGroup):
             self.world.run(self.world.now + step)
 
     def settle(self) -> None:
-        """All are back, one leads, and nothing is on its way."""
+        """Wait until all are back, one leads, and nothing is on its way."""
         self.world.run(self.world.now + 5 * self.options.lease)
         self.run_until(lambda: bool(self.leaders))
 
 
 def _options(protocol: ElectorProtocol, size: int, *, lease: float, beats: float, seed: int) -> ElectorOptions:
-    """A group that has no faults but those that are named."""
+    """A group without faults, except those that are named."""
     drawn = ElectorOptions.draw(seed, Random(seed), protocol=protocol, weather="foul")
     return replace(
         drawn,

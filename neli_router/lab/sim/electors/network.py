@@ -1,13 +1,13 @@
 """The simulated network between peers: each direction of each pair is a way of its own.
 
-    sender --lost, doubled--> way from a to b: its delay, and now and then a long one --> receiver, if it lived when
-                              cut or slow until some time                                 the datagram was sent
+    sender --lost, doubled--> way from a to b: its delay, and sometimes a long one --> receiver, if it lived when
+                              cut or slow until some time                              the datagram was sent
 
-Every way has a delay of its own, and datagrams overtake each other on it. A cut takes what is sent while it lasts;
-datagrams that are under way arrive. A cut may be of one direction, of one pair, of all pairs of a peer or of a line
-through the group, so any graph can come about: A and B hear C and not each other, or A hears B and B does not hear A.
+Every way has its own delay, and datagrams overtake each other on it. A cut drops what is sent while it lasts; datagrams
+that are already on their way arrive. A cut may affect one direction, one pair, all pairs of a peer or a line through
+the group, so any graph is possible: A and B hear C but not each other, or A hears B but B does not hear A.
 
-The link of a real member refuses datagrams that were sent before its process lived (see `peers.base`). So does this.
+A real member's link refuses datagrams that were sent before its process lived (see `peers.base`). So does this network.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from neli_router.lab.sim.world import World
 __all__ = ["Network", "Way"]
 
 TAIL_MAX = 1.5
-"""In leases: the longest that a datagram is under way. It has to be longer than a lease: old news must do no harm."""
+"""In leases: the longest that a datagram takes. It has to be longer than a lease: old news must do no harm."""
 
 Way = tuple[int, int]
 """From one place to another."""
@@ -45,7 +45,7 @@ class Network:
         }
         self._cut_until: dict[Way, float] = {}
         self._slow_until: dict[Way, tuple[float, float]] = {}
-        """Way -> until when it is slow, and how many seconds more it takes."""
+        """Way -> until when it is slow, and how many additional seconds it takes."""
         self.faultless = options.fair
         """Whether nothing is lost or late."""
 
@@ -78,12 +78,12 @@ class Network:
     # Its faults
 
     def cut(self, ways: Collection[Way], until: float) -> None:
-        """Nothing that is sent on these ways arrives any more, `until` then."""
+        """Drop everything that is sent on these ways, `until` then."""
         for way in ways:
             self._cut_until[way] = max(until, self._cut_until.get(way, 0.0))
 
     def slow_down(self, ways: Collection[Way], until: float, seconds: float) -> None:
-        """What is sent on these ways takes so many seconds longer."""
+        """Delay everything that is sent on these ways by `seconds`."""
         for way in ways:
             self._slow_until[way] = until, seconds
 
@@ -100,14 +100,14 @@ class Network:
                 yield way
 
     def heal(self) -> None:
-        """All ways are open, and as they were. What is under way still arrives when it does."""
+        """Restore all ways. Datagrams that are on their way still arrive when they do."""
         now = self._world.now
         self._cut_until = {way: min(until, now) for way, until in self._cut_until.items()}
         self._slow_until.clear()
         self.faultless = True
 
-    # What it knows
+    # Queries
 
     def open_since(self, one: int, other: int) -> float:
-        """Since when both ways between two peers are open; in the future if one of them is cut."""
+        """Since when both ways between two peers have been open; in the future if one of them is cut."""
         return max(self._cut_until.get((one, other), 0.0), self._cut_until.get((other, one), 0.0))

@@ -1,19 +1,19 @@
-"""The options of a run of a group without a broker: everything about it that a seed decides before it starts.
+"""The options of a run of a group without a broker: everything about it that a seed decides in advance.
 
     seed --Random--> protocol and weather --> peers, their network, disks and clocks, which faults, how often
 
-The weathers are named by what their runs may be judged for:
+Each weather is defined by what its runs may be judged for:
 
     fair      the network loses nothing and is fast. Peers may die, come back, leave, be cut off for a while, and
-              operators may name leaders. Beside safety, promptness is judged (a partition is led again in time) and
-              stickiness (a leader with a majority stays one)
-    foul      everything goes wrong at once: loss, duplicates, reordering, cuts of one direction or of some pairs, slow
-              links, pauses at any moment, power cuts. Safety is judged at all times, and liveness when it is over
-    amnesiac  foul, and disks forget what they kept. No elector is safe under it, and so no seed draws it: it shows what
-              the disk is for
+              operators may name leaders. In addition to safety, promptness is judged (a partition is led again in time)
+              and stickiness (a leader with a majority stays the leader)
+    foul      everything goes wrong together: loss, duplicates, reordering, cuts of one direction or of some pairs, slow
+              links, pauses at any moment, power cuts. Safety is judged at all times, and liveness afterwards
+    amnesiac  foul, and disks forget what they kept. No elector is safe under it, so no seed draws it: it shows what the
+              disk is for
 
-Clocks are as far apart in their rates as the settings allow, in every weather. Times are in leases, except for the
-lease itself.
+In every weather, the rates of clocks are as far apart as the settings allow. Times are in leases, except for the lease
+itself.
 """
 
 from dataclasses import dataclass
@@ -50,20 +50,20 @@ class ElectorOptions(SeedOptions):
     """`priority`: how many of them elect the leader of each partition."""
     lease: float
     leases: float
-    """How long phase one takes at most."""
+    """The longest that phase one takes."""
     beats: float
-    """How many of them make a lease."""
+    """How many beats make a lease."""
     wait_max: float
     """The longest random wait before a peer stands."""
     drift: float
     drain_timeout: float
     transfer: bool
     preferences: tuple[str, ...]
-    """`priority`: the rule of each peer, which may differ; empty if all have what is assigned."""
+    """`priority`: the rule of each peer, which may differ; empty if all have the assigned priorities."""
     relay: bool
     first_class: int
     delay: float
-    """What most ways take, each pair its own share of it."""
+    """The time that most ways take; each pair has its own share of it."""
     delay_max: float
     tail: float
     """How often a datagram takes up to a lease and a half instead."""
@@ -120,7 +120,7 @@ class ElectorOptions(SeedOptions):
         weather: ElectorWeather | None,
         size: int | None = None,
     ) -> "ElectorOptions":
-        """The options of `seed`; what is named overrides what is drawn."""
+        """The options of `seed`; arguments override what is drawn."""
         drawn_protocol: ElectorProtocol = random.choices(("term", "priority", "gossip"), (40, 30, 30))[0]
         drawn_weather: ElectorWeather = random.choices(("foul", "fair"), (60, 40))[0]
         protocol, weather = protocol or drawn_protocol, weather or drawn_weather
@@ -181,7 +181,7 @@ def _preferences(size: int, random: Random) -> tuple[str, ...]:
 
 
 def _preference(size: int, random: Random) -> str:
-    """One rule for all partitions: some peers stand before the others, some behind them."""
+    """One rule for all partitions: some peers come before the others, some after them."""
     named = random.sample(_peers(size), random.randint(1, size))
     named.insert(random.randint(0, len(named)), OTHERS)
     return ",".join(named)

@@ -1,11 +1,11 @@
-"""A simulated peer: a shipped machine, turned as a driver turns it, over a disk that outlives it.
+"""A simulated peer: a shipped machine, driven the way a driver drives it, with a disk that outlives it.
 
     mail --take--> own clock --> the machine steps --> its effects, one by one: Keep to disk, Send, news
              '---------------- a pause, or death, may come between any two of these -----------'
 
-The order of the first two matters. A supporter promises from the moment that its clock shows when it takes a message.
-If the clock were read before the message was taken, a pause between the two would let the promise end before the
-lease that the leader counts from its sending, and two could act.
+The order of the first two matters. A supporter's promise starts at the time that its clock shows when it takes a
+message. If the clock were read before the message was taken, a pause between the two would let the promise end before
+the lease, which the leader counts from sending the message, and two could act.
 
 A paused program's other threads go on, so checkers ask its machine and its clock what it may act for, whatever its own
 thread is doing.
@@ -31,27 +31,27 @@ from neli_router.protocols.protocol import NO_STANDING, TICK, Close, News, Notic
 __all__ = ["Build", "Disk", "ElectorChecks", "ElectorProcess"]
 
 TURN = 1e-4
-"""In leases: the least that a turn takes, so that no process takes infinitely many in no time."""
+"""In leases: the shortest time a turn takes, so that no process takes infinitely many turns in no time."""
 
 STOPS_HERE = 0.4
-"""How often a pause that shall meet a turn comes before the next of its moments, and not later."""
+"""How often a pause aimed at a turn comes before the next of its moments rather than later."""
 
 MAIL_MAX = 2000
-"""Datagrams that wait for a paused process. A real socket drops what is more, too."""
+"""Datagrams that wait for a paused process. A real socket also drops what does not fit."""
 
 Build = Callable[[PeerSettings, bytes, float, Random], Voter]
-"""What makes a machine from its settings, what its place kept, the time, and its dice."""
+"""Makes a machine from its settings, what its place kept, the time, and its dice."""
 
 
 class Disk:
-    """What the processes of one place kept last."""
+    """The last state that the processes of one place stored."""
 
     def __init__(self) -> None:
         self.memory = b""
 
 
 class ElectorChecks(Protocol):
-    """The checkers, as far as a process knows them."""
+    """The checkers, as a process sees them."""
 
     def on_step(self, process: "ElectorProcess") -> None: ...
     def on_end(self, process: "ElectorProcess", *, error: NeliError | None) -> None: ...
@@ -88,11 +88,11 @@ class ElectorProcess:
         self._deadline, self._due_at = inf, inf
         """Its machine's deadline, on its own clock and in the world."""
         self._alarm_at = inf
-        """When the world calls it next: then, or sooner. Most turns move the next one to where it was."""
+        """When the world next calls it: at that time, or sooner. Most turns leave the next alarm where it was."""
         self._turning = False
         self._holds = 0
         self._held: tuple[Callable[..., None], tuple[object, ...]] | None = None
-        """What is to be done when a pause in the middle of a turn is over."""
+        """The action to continue with when a pause in the middle of a turn is over."""
         self._mail: deque[PeerInput] = deque()
         self.program = Program(label, options, options.lease, world.random, self._release_later)
         self.machine = build(options.settings(place), disk.memory, self.now, Random(world.random.getrandbits(64)))
@@ -120,22 +120,22 @@ class ElectorProcess:
                 self._go()
 
     def kill(self) -> None:
-        """kill -9. Its datagrams under way arrive all the same."""
+        """kill -9. Its datagrams on their way arrive all the same."""
         if self.alive:
             self.world.note(self.label, "killed")
             self._end(None)
 
     def pause(self, seconds: float) -> None:
-        """Its thread does nothing for so long."""
+        """Stop its thread for `seconds`."""
         self.paused_until = max(self.paused_until, self.world.now + seconds)
         self.world.note(self.label, f"frozen for {seconds:.6g} s")
 
     def pause_inside(self, seconds: float) -> None:
-        """Its thread is frozen in the middle of its next turn."""
+        """Freeze its thread in the middle of its next turn."""
         self._stall = seconds
 
     def heal(self) -> None:
-        """Whatever it was kept from, it goes on with now."""
+        """Resume now, whatever held it back."""
         self.program.prompt = True
         self.paused_until = self.world.now
         self._stall = 0.0
@@ -145,7 +145,7 @@ class ElectorProcess:
     # Its turns
 
     def _wake(self) -> None:
-        """Take a turn at this time, behind all that is due at it."""
+        """Take a turn at this time, after everything else that is due now."""
         if not self._turning:
             self._go_at(self.world.now)
 
@@ -209,7 +209,7 @@ class ElectorProcess:
             raise Violation("never_crashes", f"{self.label}: {error!r}\n{traceback.format_exc()}") from error
         if event is TICK and self.machine.deadline <= now:
             raise Violation("rests", f"{self.label} has its next deadline at {self.machine.deadline}, and it is {now}")
-        # A term that is not on disk yet was told to nobody: until then it is the last step's word that counts.
+        # A term that is not on disk yet was not sent to anyone: until then, the last step's standing counts.
         kept = 0
         for count, effect in enumerate(effects, 1):
             if isinstance(effect, Keep):
@@ -235,7 +235,7 @@ class ElectorProcess:
             self._rest()
 
     def _finish_from(self, effects: Sequence[PeerEffect], done: int, kept: int) -> None:
-        """Carry out one effect, and then look again whether a pause comes."""
+        """Carry out one effect, and then check again whether a pause comes."""
         self._carry_out(effects[done])
         self._finish(effects, done + 1, kept)
 

@@ -4,8 +4,8 @@
                               |                                 |                       |
                               '---- a broken promise -----------+-----------------------'--> Violation, transcript
 
-The checkers judge every step (see `group`). This module adds that the run ends well: within a stated time after the
-last fault one peer acts for each partition, and then no leader changes any more.
+The checkers judge every step (see `group`). This module also checks that the run ends well: within a stated time after
+the last fault, one peer acts for each partition, and then no leader changes any more.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ from neli_router.lab.sim.world import World
 __all__ = ["ElectorOutcome", "run_electors", "simulate_electors"]
 
 STEPS_MAX, PEERS_USUAL = 6000, 7
-"""After how many steps of machines the faults of a run end, if that is before its time, in a group of so many peers or
-fewer; larger groups have more."""
+"""The number of machine steps after which a run's faults end, if its time is not over before, in a group of up to that
+many peers; larger groups have more."""
 
 CALM_LEASES = 4.0
 CHECKS_PER_LEASE = 10
@@ -45,7 +45,7 @@ def simulate_electors(
     weather: ElectorWeather | None = None,
     size: int | None = None,
 ) -> ElectorOutcome:
-    """Run `seed`. What is named replaces what it would draw; a replay must name it, too."""
+    """Run `seed`. Arguments override what the seed would draw; a replay must pass them, too."""
     world = World(seed)
     options = ElectorOptions.draw(seed, world.random, protocol=protocol, weather=weather, size=size)
     return run_electors(world, options, insight_of(options))

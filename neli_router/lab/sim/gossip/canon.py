@@ -1,25 +1,25 @@
-"""Canonical keys of gossiping electors: two worlds with one key can only do the same from here on.
+"""Canonical keys of gossiping electors: worlds with the same key can only do the same from here on.
 
     absolute                   in the key
     a time                     how long until it ends something; nothing once it has
-    a bound, a clock, a floor  how far it is behind the clock that it speaks of; from P on, one is as good as another
+    a bound, a clock, a floor  how far it lags behind the clock that it refers to; from P on, all lags are alike
     a declaration              nothing, if it is older than P, not above its favourite's floor, or for an older life
     a support's term           whether it is high enough for the term that its leader took: a later one is above it
-    a floor that was heard     whether it frees its hearer now, or would if that declared its favourite afresh
-    a life                     how many the place has had since
-    a term                     itself: they are few
-    an electorate              itself: they are few, too
-    a support's electorate     nothing, if it is older than its leader's: it counts as any other, from now on. Else its
-                               tag: a present one lets a change be settled, and a later one counts only when it is known
+    a floor that was heard     whether it frees its hearer now, or would if the hearer renewed its declaration
+    a life                     how many lives the place has had since
+    a term                     itself: there are few
+    an electorate              itself: there are few of these, too
+    a support's electorate     nothing, if it is older than its leader's: it counts as any other, from now on. Otherwise
+                               its tag: a current one lets a change settle, and a later one counts only once it is known
     the names of the places    nothing: they are put in every order that their own fields leave open, and the least key
                                counts. Where the electorate changes, they stay as they are: electorates name them
-    when a leader acts no more nothing: it follows from its supports. Where the electorate changes, how long until then:
+    when a leader stops acting nothing: it follows from its supports. Where the electorate changes, how long until then:
                                a leader that has just changed it counts its supports in a later step
     a word that may be heard   what it would change for its hearer; nothing if that is nothing. While its hearer may
-                               restart, also what it would be to one that has forgotten all but its term
-    the highest acted term     nothing, once nobody can act under it or a lower one any more
+                               restart, also its effect on a hearer that has forgotten everything but its term
+    the highest acted term     nothing, once no place can act under it or a lower one any more
 
-`KEPT` and `LEFT_OUT` name every field of the ballot and its clocks, so that a field that is new is not forgotten here.
+`KEPT` and `LEFT_OUT` name every field of the ballot and its clocks, so that a new field cannot be overlooked.
 """
 
 from itertools import permutations
@@ -37,9 +37,9 @@ LAPSED = 254
 VOID = 253
 LEVEL = 100
 QUARTER = TICKS // 4
-"""Lags are of whole quarters, as long as rates are ones and twos."""
+"""Lags are whole quarters, as long as rates are ones and twos."""
 AHEAD_MAX = 80
-"""No bound is ever ahead of the clock that it bounds. Where a broken rule makes some, they shall differ, too."""
+"""No bound is ever ahead of the clock that it bounds. Where a broken rule creates some, they must differ, too."""
 
 KEPT = frozenset(
     {
@@ -88,7 +88,7 @@ def _orders(own: list[bytes]) -> list[tuple[int, ...]]:
 
 
 def _past(world: GossipMiniature) -> int:
-    """The highest term that was acted under, while anybody may come to act under it or a lower one."""
+    """The highest term that was acted under, as long as any place may still act under it or a lower one."""
     acted, by, life = world.acted
     for index, place in enumerate(world.places):
         ballot = place.ballot
@@ -100,7 +100,7 @@ def _past(world: GossipMiniature) -> int:
 
 
 def _own(world: GossipMiniature, index: int, bounds: GossipBounds) -> bytes:
-    """What a place has that names no other."""
+    """The part of a place's state that names no other place."""
     ballot, now = world.places[index].ballot, clock(world, index, bounds)
     acted, by, life = world.acted
     lapsed = ballot.has_lapsed(now)
@@ -133,12 +133,12 @@ def _floor(ballot: Ballot, now: float, bounds: GossipBounds) -> int:
 
 
 def _named(electorate: Electorate) -> tuple[int, ...]:
-    """Its tag and its members. Rules that are broken make two electorates of one tag."""
+    """Its tag and its members. Broken rules can make two electorates with one tag."""
     return (*electorate.tag, *(sum(1 << place for place in part) for part in (electorate.old, electorate.new)))
 
 
 def _toward(world: GossipMiniature, index: int, other: int, bounds: GossipBounds) -> bytes:
-    """What a place has of another or of itself, and what it may yet hear of it."""
+    """The state a place has about another or about itself, and what it may still hear from it."""
     ballot, now = world.places[index].ballot, clock(world, index, bounds)
     theirs, then = world.places[other].ballot, clock(world, other, bounds)
     key: list[int] = []
@@ -179,7 +179,7 @@ def _support(ballot: Ballot, other: int, now: float, bounds: GossipBounds) -> tu
 def _worth(
     ballot: Ballot, bound: int, term: int, tag: tuple[int, ...], now: float, bounds: GossipBounds
 ) -> tuple[int, ...] | None:
-    """What a declaration for this place is worth, if anything."""
+    """The worth of a declaration for this place, if it has any."""
     lag = ballot.clocks.elapsed(now) - bound
     if bound <= ballot.floor or lag >= bounds.lease * TICKS:
         return None
@@ -188,7 +188,7 @@ def _worth(
 
 
 def _least_known(ballot: Ballot, world: GossipMiniature, index: int, bounds: GossipBounds) -> Electorate:
-    """The electorate that a place knows, or may come to know after a restart that forgets."""
+    """The electorate that a place knows, or may have after a restart that forgets."""
     forgets = bounds.forget and world.restarts < bounds.restarts and bounds.may_restart(index)
     return FIRST if forgets else ballot.electorate
 
@@ -196,7 +196,7 @@ def _least_known(ballot: Ballot, world: GossipMiniature, index: int, bounds: Gos
 def _effect(
     world: GossipMiniature, index: int, other: int, word: Word, bounds: GossipBounds, support: tuple[int, ...] | None
 ) -> tuple[int, ...] | None:
-    """What it changes to hear this; None if nothing."""
+    """The changes that hearing this word makes; None if it makes none."""
     ballot, now = world.places[index].ballot, clock(world, index, bounds)
     theirs, then = world.places[other].ballot, clock(world, other, bounds)
     triplet, clocks = word.triplet, ballot.clocks
@@ -230,7 +230,7 @@ def _effect(
 
 
 def _raw(world: GossipMiniature, index: int, other: int, word: Word, bounds: GossipBounds) -> tuple[int, ...]:
-    """What it would be to a place that has forgotten all but its term."""
+    """The effect of the word on a place that has forgotten everything but its term."""
     ballot, theirs, then = world.places[index].ballot, world.places[other].ballot, clock(world, other, bounds)
     term = word.triplet.term + 1 if word.triplet.term > ballot.term else 0
     tag = word.triplet[5:]
@@ -246,12 +246,12 @@ def _raw(world: GossipMiniature, index: int, other: int, word: Word, bounds: Gos
 
 def _lag(ticks: int) -> int:
     quarters, rest = divmod(ticks, QUARTER)
-    assert rest == 0, "a lag is no whole number of quarters"
+    assert rest == 0, "a lag is not a whole number of quarters"
     return LEVEL + max(-AHEAD_MAX, quarters)
 
 
 def _recent(ticks: int, bounds: GossipBounds) -> int:
-    """A lag; from P on, one is as good as another."""
+    """A lag; from P on, all lags are alike."""
     return _lag(min(ticks, bounds.lease * TICKS))
 
 

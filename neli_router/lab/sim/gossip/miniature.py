@@ -1,35 +1,35 @@
-"""The miniature of gossiping electors: places that hear what each other declared, now, late, or never.
+"""The miniature of gossiping electors: places that hear each other's declarations now, late, or never.
 
     place i   ballot (the shipped Ballot) --declares, favours, ends--> its words ------.
                  ^                                                                      |
                  '------------ hears the last word of another place, or an older one <--'
 
-Rumours have no ways here: a place hears what another said of itself, from whomever, at any later time, in any order,
-again or never. So loss, relaying, cuts and slow links need no steps. Nobody is suspected or trusted either: at any
-time, a place may declare its favourite afresh, or favour another as soon as the ballot lets it, for no reason, or do
-neither for as long as it likes. That is more than phi, uuids, beats, pauses and the wish for a leader allow. The rest
-is the shipped rule: biased clocks, the promise not to favour another within P, the quiet P, floors and terms.
+Rumours have no ways here: a place hears what another said of itself, from any place, at any later time, in any order,
+repeatedly or never. So loss, relaying, cuts and slow links need no steps. Suspicion and trust play no part: at any
+time, a place may renew its declaration, or favour another as soon as the ballot allows it, for no reason, or do neither
+for as long as it likes. That is more than phi, uuids, beats, pauses and the wish for a leader allow. The rest is the
+shipped rule: biased clocks, the promise not to favour another within P, the quiet P, floors and terms.
 
-Time goes in ticks, and each place's own clock in `rates` of them. With a rate of 2 for the voter, a third is the drift:
-ballots are told so, and P on the slowest clock is what they must wait on the fastest.
+Time advances in ticks, and each place's own clock by `rates` of them. With a rate of 2 for the voter, the drift is a
+third: ballots are configured with it, and they must wait for P of the slowest clock on the fastest.
 
-What must hold in each world: at most one acts, and the terms that are acted under grow. Bounded are the terms and the
-restarts over all time. All begin together, when the first quiet P is over, and know each other's clocks and no more.
-What is left out: words that are not a place's last (with `wires`, its last ones for others, or under other electorates,
-are in); a favourite that is given up for none; a place that has a majority and takes no term, but when it knows the
-last one; and disks that forget a term.
+These rules must hold in each world: at most one acts, and the terms that are acted under grow. The terms and the
+restarts over all time are bounded. All places begin together, when the first quiet P is over, and know each other's
+clocks but nothing else. Left out are: words that are not a place's last (with `wires`, its last ones for others, or
+under other electorates, are included); giving up a favourite for none; a place that has a majority and takes no term,
+except when it knows the last term; and disks that forget a term.
 
 *With changes of the electorate* there is a fourth place, which does not vote at first, and the worlds begin when the
-first one leads by the second. It may begin to replace its rival, as long as there are `changes` left, and settle that
-at any time at which the ballot lets it. Nobody is dead: the rival goes on as before, knows nothing of it, and may be
-favoured; when it leads by the joint electorate, it may settle that, too. A declaration that names a later electorate
-than its hearer knows brings the electorate, as it does in the shipped machine. With `separate` it does not; the
-electorate is then learnt in a step of its own, before the declaration, after it, or never.
+first place leads with the second's support. It may begin to replace its rival as long as there are `changes` left, and
+settle that at any time when the ballot allows it. No place is dead: the rival goes on as before, knows nothing of the
+change, and may be favoured; when it leads by the joint electorate, it may settle that, too. A declaration that names a
+later electorate than its hearer knows brings the electorate with it, as in the shipped machine. With `separate` it does
+not; the electorate is then learnt in its own step, before the declaration, after it, or never.
 
 Four places have far more worlds than three, so less is left to chance there, unless it is asked for: words are heard
-when they are said or never (with `late`, at any time), rivals declare themselves afresh in each of their steps, all
-know each other's clocks at any time, and a floor is published only by a leader that cedes. An old word is then only
-what somebody remembers of it: a support, and the electorate that it was given under.
+when they are said or never (with `late`, at any time), rivals renew their declaration in each of their steps, all know
+each other's clocks at any time, and only a leader that cedes publishes a floor. An old word then survives only in what
+a place remembers of it: a support, and the electorate that it was given under.
 """
 
 from dataclasses import dataclass
@@ -42,10 +42,10 @@ from neli_router.protocols.protocol import wait_for
 __all__ = ["FIRST", "GossipBounds", "GossipMiniature", "GossipPlace", "Word", "acting", "clock"]
 
 RIVALS = (0, 2)
-"""Those who want to lead, in the scene of rivals."""
+"""The places that want to lead, in the scene with rivals."""
 
 FIRST = Electorate.first((0, 1, 2))
-"""Those who vote at first."""
+"""The places that vote at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class GossipBounds:
     lease: int = 2
     """P."""
     rates: tuple[int, ...] = (1, 1, 1)
-    """How far the clock of each of the first three goes in a tick. A fourth's goes as the second's: both only vote."""
+    """How far the clocks of the first three go in a tick. A fourth goes at the second's rate: both only vote."""
     wires: int = 1
     """How many words of each place may still be heard: its last one, and its last ones for other favourites or under
     other electorates."""
@@ -64,18 +64,19 @@ class GossipBounds:
     changes: int = 0
     """How often a leader may begin to change the electorate, over all time."""
     fickle: tuple[int, ...] = (1,)
-    """Which voters may favour either rival. The others favour the first one alone."""
+    """Which voters may favour either rival. The others favour only the first rival."""
     late: bool = False
-    """With changes: whether words may be heard late, and not only when they are said, or never."""
+    """With changes: whether words may be heard late, rather than only when they are said, or never."""
     separate: bool = False
-    """Whether an electorate travels by itself, and not with the declarations that name it."""
+    """Whether an electorate travels on its own, rather than with the declarations that name it."""
     forget: bool = False
-    """Whether a place that restarts has forgotten the electorate, as it must not."""
+    """Whether a place that restarts has forgotten the electorate, which it must not."""
     cede: bool = False
-    """Whether a leader may end in good order at any time; it does in any case when its majority lapses."""
+    """Whether a leader may end gracefully at any time; it always ends when its majority lapses."""
     rivals: bool = True
     """Whether two places only want themselves and never hear each other, and the third hears both and wants either: the
-    scene in which a reader of the text feared two leaders. Else all want and hear anybody, which is very much."""
+    scene in which a reader of the text feared two leaders. Otherwise all want and hear any place, which makes very many
+    worlds."""
     states_max: int | None = None
 
     def __str__(self) -> str:
@@ -104,7 +105,7 @@ class GossipBounds:
         return range(4 if self.changes else 3)
 
     def wants(self, place: int) -> tuple[int, ...]:
-        """Whom a place may favour."""
+        """The places that a place may favour."""
         if not self.rivals:
             return tuple(self.places)
         if place in RIVALS:
@@ -115,15 +116,15 @@ class GossipBounds:
         return self.rates[place if place < 3 else 1]
 
     def may_replace(self, leader: int, voter: int) -> bool:
-        """A leader stays in the electorate. Among rivals the first one replaces the other, whom it does not hear."""
+        """A leader stays in the electorate. Among rivals, the first replaces the other, which it does not hear."""
         return (leader, voter) == RIVALS if self.rivals else leader != voter
 
     def may_restart(self, place: int) -> bool:
-        """Among rivals only their voters do."""
+        """Among rivals, only their voters restart."""
         return self.restarts > 0 and not (self.rivals and place in RIVALS)
 
     def hears(self, place: int) -> tuple[int, ...]:
-        """Whom a place may hear: among rivals, a voter hears whom it may favour, and they hear it."""
+        """The places that a place may hear: among rivals, a voter and the rivals it may favour hear each other."""
         if not self.rivals:
             return tuple(other for other in self.places if other != place)
         if place not in RIVALS:
@@ -137,13 +138,13 @@ class GossipBounds:
 
     @property
     def floors(self) -> bool:
-        """Whether floors are published. Where the electorate changes, or clocks of rivals differ, only who cedes does:
-        else voters wait for P."""
+        """Whether floors are published. Where the electorate changes, or the rivals' clocks differ, only a place that
+        cedes publishes one; otherwise voters wait for P."""
         return self.cede or not (self.changes or self.rates[0] != self.rates[2])
 
     @property
     def drift(self) -> float:
-        """Half of what the fastest and the slowest differ by."""
+        """Half the difference between the fastest and the slowest, relative to their mean."""
         fast, slow = max(self.rates), min(self.rates)
         return (fast - slow) / (fast + slow)
 
@@ -153,7 +154,7 @@ class GossipBounds:
 
 
 class Word(NamedTuple):
-    """What a place said of itself at some time: all of it."""
+    """Everything a place said of itself at some time."""
 
     life: int
     version: int
@@ -163,23 +164,23 @@ class Word(NamedTuple):
 
     @property
     def kind(self) -> tuple[int, ...]:
-        """Whom it favours, under which electorate, and which one it publishes."""
+        """The place it favours, under which electorate, and the electorate it publishes."""
         return (*self.triplet[:2], *self.triplet[5:], *self.electorate.tag)
 
 
 class GossipPlace(NamedTuple):
-    """One of them. What is on its disk is the term and the electorate that its ballot knows."""
+    """One of the places. Its disk holds the term and the electorate that its ballot knows."""
 
     ballot: Ballot
     heard: tuple[tuple[int, int], ...]
-    """Of each other place, the life and the version of the word that was heard last."""
+    """For each other place, the life and the version of the word that was heard last."""
 
 
 class GossipMiniature(NamedTuple):
     now: int
     places: tuple[GossipPlace, ...]
     words: tuple[tuple[Word, ...], ...]
-    """Of each place, what may be heard of it, the newest first."""
+    """For each place, its words that may still be heard, the newest first."""
     acted: tuple[int, int, int]
     """The highest term that was acted under, by which place, and in which life."""
     restarts: int
@@ -188,7 +189,7 @@ class GossipMiniature(NamedTuple):
 
 
 def clock(world: GossipMiniature, index: int, bounds: GossipBounds) -> float:
-    """What the place's own clock shows."""
+    """The time that the place's own clock shows."""
     return float(world.now * bounds.rate(index))
 
 

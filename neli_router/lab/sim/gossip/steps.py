@@ -1,20 +1,19 @@
 """Every step that a world of gossiping electors can take next.
 
-    tick               time goes on for all
-    declare            a place says afresh whom it favours, as of now
-    say                it does so, and another hears it at once: where words are not `late`, nobody hears them otherwise
-    favour             it favours another, as soon as the ballot says that it is free
+    tick               time advances for all
+    declare            a place declares again whom it favours, as of now
+    say                it does so, and another hears it immediately: unless words may be `late`, that is the only way
+    favour             it favours another, as soon as the ballot allows it
     hear               it hears a word of another that is newer than the last one it heard from there
     wake               it finds that its majority has lapsed, or that it may act now; all other steps do that, too
-    restart            it forgets all but its term, its electorate and its number of lives
-    cede               a leader ends in good order
-    replace            one that acts begins to have another place vote instead of one of its voters
-    settle             it ends that, as soon as the ballot lets it
-    learn              a place takes over an electorate that another published, if these travel apart
+    restart            it forgets everything but its term, its electorate and its number of lives
+    cede               a leader ends gracefully
+    replace            a leader that acts begins to have another place vote instead of one of its voters
+    settle             it ends that, as soon as the ballot allows it
+    learn              a place takes over an electorate that another published, if these travel separately
 
-No step is left out because another one would do: worlds are few enough. A step takes a copy of one ballot and does what
-the shipped machine does in one step of its own: time passes first, then comes the event, and then the ballot leads if
-it can.
+No step is left out because another would do: worlds are few enough. A step takes a copy of one ballot and does what the
+shipped machine does in one step: time passes first, then comes the event, and then the ballot leads if it can.
 """
 
 from collections.abc import Iterator
@@ -72,17 +71,17 @@ class GossipMiniatures:
             f"p{place} under {term}" + self._by(world, place) for place, term in acting(world, self.bounds).items()
         )
         width = 3 * len(self.bounds.places)
-        return f"t={world.now:<3} {verb!s:8} {words:46} favour: {favours:{width}} acting: {actors or 'nobody'}"
+        return f"t={world.now:<3} {verb!s:8} {words:46} favour: {favours:{width}} acting: {actors or 'none'}"
 
     def _by(self, world: GossipMiniature, place: int) -> str:
-        """By which electorate it acts, where that changes."""
+        """The electorate by which it acts, if electorates change."""
         return f" by {_sets(world.places[place].ballot.electorate)}" if self.bounds.changes else ""
 
 
 def _first_world(bounds: GossipBounds) -> GossipMiniature:
-    """All have started together, and the quiet P is over. They know each other's clocks, and favour nobody.
+    """All places have started together, and the quiet P is over. They know each other's clocks, and favour no place.
 
-    Where the electorate changes, the first place has come to lead by the second: nobody else can change it.
+    If the electorate can change, the first place leads with the second's support: only a leader can change it.
     """
     now, size = ceil(bounds.wait / min(bounds.rates)), len(bounds.places)
     never = ((0, 0),) * size
@@ -96,7 +95,7 @@ def _first_world(bounds: GossipBounds) -> GossipMiniature:
         for other in bounds.hears(index):
             world = _heard(world, index, other, world.words[other][0], bounds)
     if bounds.changes:
-        # Whoever may favour but one favours it from the first.
+        # A place that may favour only one place favours it from the start.
         only = {index: bounds.wants(index)[0] for index in bounds.places if len(bounds.wants(index)) == 1}
         for index, favourite in (only | {1: 0}).items():
             world = _favoured(world, index, (favourite, 1), bounds)
@@ -108,7 +107,7 @@ def _first_world(bounds: GossipBounds) -> GossipMiniature:
 
 
 def _steps(world: GossipMiniature, bounds: GossipBounds) -> Iterator[Step]:
-    """Every step that can come next, but those that change nothing."""
+    """Every step that can come next, except those that change nothing."""
     yield ("tick",), _judged(_ticked(world, bounds), bounds)
     for index, place in enumerate(world.places):
         me, now = f"p{index}", clock(world, index, bounds)
@@ -142,7 +141,7 @@ def _steps(world: GossipMiniature, bounds: GossipBounds) -> Iterator[Step]:
 
 
 def _changes(world: GossipMiniature, index: int, bounds: GossipBounds) -> Iterator[Step]:
-    """What a leader does to its electorate. As when shipped, it then declares, and counts its votes in a later step."""
+    """A leader's changes to its electorate. As in the product, it then declares, and counts votes in a later step."""
     ballot = world.places[index].ballot
     if ballot.electorate.is_joint:
         ballot = _twin(ballot)
@@ -161,7 +160,7 @@ def _changes(world: GossipMiniature, index: int, bounds: GossipBounds) -> Iterat
 
 
 def _learnt(world: GossipMiniature, index: int, bounds: GossipBounds) -> Iterator[Step]:
-    """Electorates that others published, and that are later than its own."""
+    """Electorates that others published and that are later than its own."""
     known = world.places[index].ballot.electorate
     for other in bounds.hears(index):
         theirs = world.places[other].ballot.electorate
@@ -173,7 +172,7 @@ def _learnt(world: GossipMiniature, index: int, bounds: GossipBounds) -> Iterato
 
 
 def _ticked(world: GossipMiniature, bounds: GossipBounds) -> GossipMiniature:
-    """Time goes on. Where the electorate changes, all know each other's clocks at any time."""
+    """Time advances. Where the electorate changes, all places know each other's clocks at any time."""
     world = world._replace(now=world.now + 1)
     if not bounds.changes:
         return world
@@ -263,9 +262,9 @@ def _with(
     *,
     heard: tuple[tuple[int, int], ...] | None = None,
 ) -> GossipMiniature:
-    """The world after the step: the place leads if it can, and says what is new. Who knows the last term takes none.
+    """The world after the step: the place leads if it can, and says what is new. At the last term, it takes no other.
 
-    A term that was taken is not declared at once: to declare is a step of its own.
+    A term that was taken is not declared immediately: declaring is a step of its own.
     """
     now = clock(world, index, bounds)
     if bounds.prompt and ballot.favourite is not None and ballot.favourite[0] == index:
@@ -282,7 +281,7 @@ def _said(
     *,
     heard: tuple[tuple[int, int], ...] | None = None,
 ) -> GossipMiniature:
-    """The world after the step, in which the place says what is new of it."""
+    """The world after the step, in which the place says what is new about it."""
     words = world.words
     triplet = ballot.triplet
     if triplet is not None:
@@ -298,7 +297,7 @@ def _said(
 
 
 def _still_heard(words: tuple[Word, ...], newest: Word, bounds: GossipBounds) -> tuple[Word, ...]:
-    """The last words for other favourites or under other electorates: older ones that are alike in that say less."""
+    """The last words for other favourites or under other electorates. Older words of the same kind say less."""
     if bounds.prompt:
         return ()
     others = [word for word in words if word.kind != newest.kind]
@@ -306,7 +305,7 @@ def _still_heard(words: tuple[Word, ...], newest: Word, bounds: GossipBounds) ->
 
 
 def _judged(world: GossipMiniature, bounds: GossipBounds) -> GossipMiniature:
-    """Who acts now, beside who acted before."""
+    """Check the members that act now against those that acted before."""
     actors = acting(world, bounds)
     if len(actors) > 1:
         return world._replace(broken=f"at most one acts: {' and '.join(f'p{place}' for place in actors)} both may")
@@ -321,7 +320,7 @@ def _judged(world: GossipMiniature, bounds: GossipBounds) -> GossipMiniature:
 
 
 def _twin(ballot: Ballot) -> Ballot:
-    """A copy that shares nothing that changes."""
+    """A copy that shares nothing mutable."""
     copy, clocks = _shallow(ballot), _shallow(ballot.clocks)
     for name in ("lives", "_bases", "_based_at"):
         setattr(clocks, name, getattr(clocks, name).copy())
@@ -336,7 +335,7 @@ def _shallow(one: T) -> T:
 
 
 def _sets(electorate: Electorate) -> str:
-    """Who votes; of a joint electorate, both sets."""
+    """The voters; for a joint electorate, both sets."""
     old, new = ("".join(str(place) for place in places) for places in (electorate.old, electorate.new))
     return f"{old}+{new}" if electorate.is_joint else new
 

@@ -1,14 +1,14 @@
-"""Canonical keys: two worlds with one key can only do the same from here on.
+"""Canonical keys: worlds with the same key can only do the same from here on.
 
     absolute                        in the key
-    a time                          its age, capped at the lease: no formula can tell a lease ago from a year ago
-    an incarnation                  its slot's place in a fixed order, or a number for who has no slot any more
-    a term                          its rank among those in sight: fresh terms are only ever higher
+    a time                          its age, capped at the lease: no formula distinguishes a lease ago from a year ago
+    an incarnation                  its slot's place in a fixed order, or a number for one without a slot
+    a term                          its rank among those in sight: new terms are only ever higher
     last Beats, joins, offsets      nothing: an accusation is made from the tip, a newcomer's Join from what it read
     a name                          nothing: a newcomer under a member's name is explored as taking its place
-    the departed                    whether a slot was certified: of all others that departed, no Join is to come
+    the departed                    whether a slot was certified: no other departed incarnation has a Join to come
 
-A key is bytes, not a hash of them: an exploration that calls itself complete must not rest on luck.
+A key is bytes, not a hash of them: an exploration that calls itself complete must not depend on luck.
 """
 
 from neli_router.lab.sim.induction.miniature import Miniature, Slot
@@ -23,7 +23,7 @@ KINDS: dict[type, int] = {Beat: 1, Expire: 2, Handover: 3, Join: 4, Leave: 5, Pi
 
 
 def key_of(world: Miniature, cap: int, births: int | None) -> bytes:
-    """The key of `world`; an age beyond `cap` changes nothing. Flat, as most of the time goes here."""
+    """The key of `world`; an age beyond `cap` changes nothing. Flat code: most of the time is spent here."""
     now, base, tail, slots = world.now, world.base, world.tail, world.slots
     tip = tail[-1].after if tail else base
     if len(slots) > 1:
@@ -32,7 +32,7 @@ def key_of(world: Miniature, cap: int, births: int | None) -> bytes:
     names: dict[str | None, int] = {None: NOBODY}
     for slot in slots:
         names[slot.incarnation] = len(names)
-    terms: dict[int, int] = {}  # Terms grow along the ledger, so the order in which they are met is their rank.
+    terms: dict[int, int] = {}  # Terms grow along the ledger, so the order in which they appear is their rank.
     key = [len(slots), len(tail), 0 if births is None else world.born]
     _add_state(key, base, names, terms)
     before = base
@@ -52,7 +52,7 @@ def key_of(world: Miniature, cap: int, births: int | None) -> bytes:
         given = tenure.given.get(0)
         key.append(slot.alive | slot.joined << 1 | tenure.left << 2 | slot.certified << 3)
         key.append(NONE if given is None else terms.get(given, NONE))
-        if not slot.alive:  # The time at which a ghost sent its Beats plays no part, unless a client acts for it.
+        if not slot.alive:  # When a ghost sent its Beats does not matter, unless a client acts for it.
             key.append(int(now - tenure.sent) if slot.acts(now) else NONE)
             continue
         sent, busy = now - tenure.sent, tenure.busy_until(0) - now
@@ -72,7 +72,7 @@ def key_of(world: Miniature, cap: int, births: int | None) -> bytes:
 
 
 def _rank(slot: Slot, seats: list[str], now: int, cap: int) -> tuple[int, int, float]:
-    # Members by the order in which they joined; the others by what tells them apart, so that newcomers are alike.
+    # Members by the order in which they joined; the others by what distinguishes them, so that newcomers are alike.
     if slot.incarnation in seats:
         return (0, seats.index(slot.incarnation), 0)
     if not slot.alive:

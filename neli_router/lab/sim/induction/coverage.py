@@ -1,14 +1,14 @@
-"""Coverage: under `available`, at least one process acts for a partition at any moment, and two not for long.
+"""Coverage: under `available`, at least one process acts for a partition at any moment, and never two for long.
 
     owner dead or none --a live one owns it--> OWED --a process acts--> COVERED --none acts--> a broken promise
                                                 |
                                                 '---- D passes --> a broken promise
 
 This is promised only while each record is read within D of its sending, so it is judged only in fair weather. There, a
-partition may be without an acting process from when its owner (or a process that still stood in for the owner) died
-until the next owner has read that it owns, and that takes D at most. From then on it must not be left for an instant,
-whichever process joins, leaves or hands over, as long as none dies. Two act for it at once for at most
-hold - suspicion, stretched by the drift of the clock that it is counted on.
+partition may lack an acting process from when its owner (or a process that still stood in for the owner) died until the
+next owner has read that it owns the partition, which takes at most D. From then on, it must not be left for an instant,
+whichever process joins, leaves or hands over, as long as none dies. Two processes may act for it together for at most
+hold - suspicion, stretched by the drift of the clock that counts it.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def ends_of_tenure(machine: Induction) -> list[float]:
 
 
 class Coverage:
-    """`owner_of` finds the live process of an incarnation, if there is one."""
+    """Checks one run. `owner_of` finds the live process of an incarnation, if there is one."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Coverage:
         if owed_for < 0:
             return  # Its owner is dead, or it has none.
         if self._covered[partition]:
-            raise Violation("at_least_one_acts", f"partition {partition} was left by everybody, and its owner lives")
+            raise Violation("at_least_one_acts", f"partition {partition} was left by all, and its owner lives")
         if owed_for > self._grace:
             raise Violation(
                 "at_least_one_acts", f"partition {partition} waits for {owed_for:.6f} s, and its owner lives"

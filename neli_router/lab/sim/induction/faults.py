@@ -1,12 +1,12 @@
-"""Faults of a group that shares a ledger: their kinds. `strikes` says when they come, and whom they hit.
+"""The kinds of faults of a group that shares a ledger. `strikes` decides when they come and which members they hit.
 
-A member is expired while it is stopped, and its successor is drained before the wait is over: it is such pairs that
-break a protocol.
+It takes pairs to break a protocol: a member is expired while it is stopped, and its successor is drained before the
+wait is over.
 
-The strongest are lines that nobody's machine wrote. Slander is a record in the name of one member that expires another,
-which is alive: safety must not depend on who expires whom, and why. A forgery is a Beat in a member's name from the
-future: only what a member sent may lengthen its lease. A stranger's lines tell of records that the ledger never had:
-one line stops nobody.
+The strongest faults are lines that no member's machine wrote. Slander is a record in the name of one member that
+expires another member, which is alive: safety must not depend on who expires a member, or why. A forgery is a Beat in a
+member's name from the future: only what a member sent may lengthen its lease. A stranger's lines mention records that
+the ledger never had: a single line stops no member.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ OPERATOR = "operator"
 """The author of wishes."""
 
 REPLACING = 0.7
-"""How often a namesake is told to take the name. The rest give up when they hear the one that has it."""
+"""How often a namesake is started to take over the name. The others give up when they hear the current holder."""
 
 
 class Faults(Strikes[Process]):
@@ -49,13 +49,13 @@ class Faults(Strikes[Process]):
 
     plots = frozenset({"inheritance", "waver"})
     plot_weight = 4
-    """Most come to nothing, for want of members or of luck."""
+    """Most have no effect, for lack of members or luck."""
 
     def __init__(self, world: World, group: SimulatedGroup, options: RunOptions) -> None:
         self._group, self._options = group, options
         self._lies_of_members = 1
-        """How many lines that contradict the ledger may yet be forged in a member's name. Two in a row would be its own
-        word, and stop others."""
+        """How many lines that contradict the ledger may still be forged in a member's name. Two in a row would count as
+        its own word, and stop others."""
         kinds: dict[str, Callable[[Process], None]] = {
             "close": self._close,
             "deafen": self._deafen,
@@ -124,7 +124,7 @@ class Faults(Strikes[Process]):
 
     def _close(self, victim: Process) -> None:
         victim.post(Close())
-        if "deafen" in self._options.faults:  # Else it reads of its own Leave before any other acts on it.
+        if "deafen" in self._options.faults:  # Otherwise it reads its own Leave before others act on it.
             self._later(self._span(0.0, 0.3), self._deafen, victim)
 
     def _pause(self, victim: Process) -> None:
@@ -159,7 +159,7 @@ class Faults(Strikes[Process]):
     def _slander(self, victim: Process) -> None:
         if (accused := self._group.incarnation_of(victim)) is not None:
             if self._world.random.random() < 0.6:
-                victim.pause(self._span(0.0, 1.5))  # Else it often reads of it before any other acts on it.
+                victim.pause(self._span(0.0, 1.5))  # Otherwise it often reads it before others act on it.
             self._accuse(accused)
 
     def _accuse(self, accused: str) -> None:
@@ -177,7 +177,7 @@ class Faults(Strikes[Process]):
             self._later(self._span(0.05, 0.5), self._deafen, victim)
 
     def _inheritance(self, victim: Process) -> None:
-        """A member inherits from one that may still act, and passes on before that one's lease has ended."""
+        """A member inherits from one that may still act, and passes on before that member's lease has ended."""
         random, group, state = self._world.random, self._group, self._group.referee.state
         active = [process for process in group.living if group.acting.terms(process)]
         victim = random.choice(active) if active else victim
@@ -188,7 +188,7 @@ class Faults(Strikes[Process]):
         partition = random.choice(left)
         victim.pause(self._span(0.7, 1.6))
         self._accuse(accused)
-        if random.random() < 0.4:  # The heir is a newcomer who starts late, and has not read of any of this.
+        if random.random() < 0.4:  # The heir is a newcomer that starts late, and has read none of this.
             heir = self._name()
             self._append(Pin(by=OPERATOR, partition=partition, name=heir))
             self._snapshot(victim)
@@ -224,7 +224,7 @@ class Faults(Strikes[Process]):
             self._pass_on_soon(partition)
 
     def _waver(self, victim: Process) -> None:
-        """A partition is to go elsewhere, and is not to, while nothing that its owner says about it arrives."""
+        """A partition is moved away and back again, while nothing that its owner says about it arrives."""
         state, owner = self._group.referee.state, self._group.incarnation_of(victim)
         owned = [partition for partition, holder in enumerate(state.owners) if holder == owner]
         if owner is not None and owned:
@@ -235,7 +235,7 @@ class Faults(Strikes[Process]):
             self._later(rest, self._append, Unpin(by=OPERATOR, partition=partition))
 
     def _snapshot(self, _: Process) -> None:
-        """A member writes one sooner than it had to."""
+        """A member writes a snapshot earlier than it had to."""
         state = self._group.referee.state
         if state.genesis is not None and state.seats:
             self._append(snapshot(self._world.random.choice(list(state.seats)), state))

@@ -1,4 +1,4 @@
-"""The group: all hosts, the processes on them, and every checker, wired together.
+"""The group: all hosts, their processes, and every checker, wired together.
 
     host m1 --clock--> process m1#1 (killed), process m1#2 --each step--> acting, coverage, referee, memory
     host m2 --clock--> process m2#1                                             |
@@ -6,20 +6,20 @@
 
 After a ledger lost records, its members cannot all be right, and no protocol can make them notice before the first sign
 reaches them: only fencing helps. So from then on, for `DOUBT` leases, two may act for one partition and states may
-differ. After that time the first rule holds again among all that go on, and those that act hold one state. A process
-that stopped says why: LedgerRewound or Diverged, and nothing else.
+differ. After that time, the first rule holds again among all processes that go on, and those that act hold one state. A
+process that stopped gives one of two reasons: LedgerRewound or Diverged.
 
-A process that is certified dead has ended, with every client that acted for it: else the fault is a witness's, and this
-simulator's.
+A process that is certified dead has ended, along with every client that acted for it. Otherwise a witness is at fault,
+that is, this simulator.
 
-A newer process is never replaced by one that was dead before it began. A loss of records bounds that, too: a Join whose
-writer had read what was lost, and that comes when the ledger has grown as long again, looks like that of a newer one.
-Then the newer process ends by Replaced, and the dead one is expired: a gap, and no overlap.
+A newer process is never replaced by one that was dead before it began. A loss of records limits that, too. If the
+writer of a Join had read what was lost, and the Join lands when the ledger has grown as long again, it looks like the
+Join of a newer process. Then the newer process ends with Replaced, and the dead one is expired: a gap, but no overlap.
 
 Nothing that a member keeps may grow with the age of the ledger. So every container below a pump is found and measured,
-also one that is added tomorrow. None may hold more than a group has partitions, names or remembered incarnations, but
-for the few that have a bound of their own. A run takes hundreds of Beats: a container that keeps an item for each of
-them is over the bound by its end.
+including any that is added later. None may hold more than a group has partitions, names or remembered incarnations,
+except for the few that have their own bound. A run takes hundreds of Beats: a container that keeps an item for each of
+them exceeds the bound by the end.
 """
 
 from collections import Counter, deque
@@ -52,20 +52,20 @@ DOUBT = 4.0
 """Leases after a rewind within which its signs must have reached every process that acts."""
 
 DEPTH_MAX = 6
-"""How far below a pump containers are looked for."""
+"""How far below a pump containers are searched for."""
 
 BOUNDS = {"_digests": RING_MAX, "_own": OWN_MAX, "_remembered": EVIDENCE_MAX, "_in_flight": IN_FLIGHT_MAX}
-"""Containers that are meant to be longer than others."""
+"""Containers that may be longer than others."""
 
 UNSEATED: Mapping[type, str] = {Certify: "certified", Expire: "expired", Join: "replaced"}
-"""What the members are counted as that another's record ended."""
+"""The name under which members are counted whose membership another's record ended."""
 
 WALL_CLOCK = 1_700_000_000_000_000
 """Microseconds: the hosts' wall clocks when a run begins."""
 
 
 class SimulatedGroup:
-    """The processes, and the Checkers that each of them has."""
+    """The processes and their Checkers."""
 
     def __init__(self, world: World, options: RunOptions) -> None:
         self.world, self.options = world, options
@@ -80,17 +80,17 @@ class SimulatedGroup:
         """Members' processes, in the order in which they started."""
         self.observers: list[Process] = []
         self.names: dict[str, str] = {}
-        """Incarnation -> a name for people."""
+        """Incarnation -> a name for people to read."""
         self.doubt_until = -inf
         self.lost_from = inf
-        """Where the ledger went on when it had lost records: who had read further had read some of them."""
+        """The offset at which the ledger continued after losing records: a reader beyond it had read some of them."""
         self.healed_at = 0.0
         self.calm = False
         """Whether nothing may change any more."""
         self._views: dict[int, tuple[State, str]] = {}
         self._by_incarnation: dict[str, Process] = {}
         self._writers: dict[str, Process] = {}
-        """The same of the dead, too."""
+        """The same, including the dead."""
         self._names: dict[Process, str] = {}
         self._misfits: set[Process] = set()
         self._witnessed: dict[Process, tuple[str, Process | None]] = {}
@@ -102,7 +102,7 @@ class SimulatedGroup:
     # Processes
 
     def start(self, name: str, *, misfit: bool = False, rebooted: bool = False, replace: bool = False) -> Process:
-        """A new process called `name`. A misfit comes with settings that are not the group's."""
+        """Start a new process called `name`. A misfit has settings that differ from the group's."""
         if rebooted or name not in self._clocks:
             self._clocks[name] = self.draw_clock()
         options, random = self.options, self.world.random
@@ -124,7 +124,7 @@ class SimulatedGroup:
         return process
 
     def observe(self) -> Process:
-        """A new router."""
+        """Start a new router."""
         self._clocks.setdefault("router", self.draw_clock())
         observer = self._process("router", Observer)
         self.observers.append(observer)
@@ -143,7 +143,7 @@ class SimulatedGroup:
         return self._names[process]
 
     def incarnation_of(self, process: Process) -> str | None:
-        """Who `process` is among the members, if it is one."""
+        """The incarnation of `process` among the members, if it is a member."""
         known = (incarnation for incarnation, owner in self._by_incarnation.items() if owner is process)
         return next((incarnation for incarnation in known if incarnation in self.referee.state.seats), None)
 
@@ -158,7 +158,7 @@ class SimulatedGroup:
         self.doubt_until = inf
 
     def heal(self) -> None:
-        """Nothing fails any more."""
+        """End all faults."""
         self.world.note("world", "healed")
         self.healed_at = self.world.now
         self.log.heal()
@@ -174,7 +174,7 @@ class SimulatedGroup:
     def converged(self) -> bool:
         """Whether every live process is a member, leads its targets, and has heard itself since all was healed.
 
-        A process whose writing had failed for a lease may be silent until its next probe, and is rightly expired.
+        A process whose writes failed for a lease may be silent until its next probe, and is rightly expired.
         """
         state = self.referee.state
         if not state.seats or state.owners != state.targets or len(self.living) != len(state.seats):
@@ -186,14 +186,14 @@ class SimulatedGroup:
                 return False
             if machine.finishing or machine.tenure.sent < process.clock.at(self.healed_at):
                 return False
-            # Under `available` it acts on, and is yet to repeat a Handover that was lost.
+            # Under `available`, it goes on acting, and has yet to repeat a Handover that was lost.
             if any(machine.tenure.given.get(i) == term for i, term in process.standing.terms.items()):
                 return False
             led.update({i: term for i, term in standing.terms.items() if now < standing.end(i, term)})
         return led == dict(enumerate(state.terms))
 
     def describe(self) -> str:
-        """Why it has not converged, for people."""
+        """Why it has not converged, for people to read."""
         state = self.referee.state
         lines = [f"members {[self.names.get(seat, seat) for seat in state.seats]}"]
         for process in self.living:
@@ -206,7 +206,7 @@ class SimulatedGroup:
         return "; ".join(lines)
 
     def finish(self) -> None:
-        """The checks that are made once, at the end."""
+        """The checks that run once, at the end."""
         self.referee.require_digest()
         for process in (*self.living, *self.observers):
             require_bounded(process.label, process.pump, self.options.partitions)
@@ -214,7 +214,7 @@ class SimulatedGroup:
             if machine is not None and not self.referee.agrees(machine.state):
                 self.referee.require_same(process.label, machine.state)
 
-    # What processes tell the checkers
+    # From processes to the checkers
 
     def on_send(self, process: Process, payloads: Sequence[bytes]) -> None:
         for payload in payloads:
@@ -318,7 +318,7 @@ class SimulatedGroup:
                 good = process.was_told_to_end
             case Replaced():
                 good = self._births[name] > 1
-            case NameTaken():  # One that follows a dead process must take its place, whatever is still on the way.
+            case NameTaken():  # The successor of a dead process must take its place in any case.
                 others = (other for other, known in self._names.items() if known == name and other is not process)
                 good = any(other.ended_at > process.started_at for other in others) or self.doubt_until > -inf
             case GroupMismatch():
@@ -333,7 +333,7 @@ class SimulatedGroup:
     def _require_one_view(self, process: Process, state: State) -> None:
         """All processes that still act after a rewind hold one state, at each offset that several of them have read to.
 
-        The ledger's present records are no measure: a process that lags behind the loss cannot notice it.
+        The ledger's current records are not a measure: a process that lags behind the loss cannot notice it.
         """
         view, label = self._views.setdefault(state.at, (state, process.label))
         if view != state:

@@ -3,13 +3,13 @@
     append --lost, refused, late, twice--> flight --lands--> log [ 1 | 2 | ... | tip ) --visible to a reader, later-->
              (order per writer is kept)                        ^ trimmed, rewound           (in order, without gaps)
 
-A handle keeps the port's promises and nothing beyond them. Records become visible to each reader on its own time. An
-append that raised may land all the same. A read that found nothing while records are on their way to this reader says
-how old its knowledge is, goes on for longer than it was told, or raises.
+A handle keeps the port's promises and nothing beyond them. Records become visible to each reader at its own time. An
+append that raised may land all the same. A read that found nothing while records are on their way to this reader
+reports how old its knowledge is, takes longer than its timeout, or raises.
 
 A read that has to wait cannot wait in here: one thread plays all processes. So it raises `Blocked` through the pump,
 which has stepped and sent nothing since it last asked for the time, and the process turns the pump again when there is
-an `answer`. That second turn finds the inbox empty and the clock where it was, and reads as if it had waited all along.
+an `answer`. That second turn finds the inbox empty and the clock unchanged, and reads as if it had waited all along.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,11 +25,11 @@ from neli_router.lab.sim.world import World
 __all__ = ["Blocked", "Log", "SimulatedLedger"]
 
 INSTANT = 1e-6
-"""In leases: the least that a network takes. Without it, a lease could end in the instant in which another begins,
+"""In leases: the shortest time a network takes. Without it, a lease could end in the instant in which another begins,
 and the rounding of a float would decide between right and wrong."""
 
 
-class Blocked(BaseException):  # No error, and nothing between the handle and the process may catch it.
+class Blocked(BaseException):  # Not an error: nothing between handle and process may catch it.
     """This read waits, for up to `timeout` seconds on the reader's clock."""
 
     def __init__(self, timeout: float) -> None:
@@ -52,7 +52,7 @@ class Log:
         self.away_until = 0.0
         self.healed = False
         self.handles: list[SimulatedLedger] = []
-        """Of live processes, and of dead ones as long as a record of theirs is in flight."""
+        """Handles of live processes, and of dead ones while a record of theirs is in flight."""
 
     @property
     def tip(self) -> int:
@@ -64,7 +64,7 @@ class Log:
         if options.slow:
             leases = options.delay
         elif options.fair or self.healed:
-            # Two ways, and a little for the turn, within D, which is a quarter of a lease.
+            # Two ways, plus a little for the turn, must fit within D, which is a quarter of a lease.
             leases = min(random.expovariate(1 / options.delay), 0.11)
         elif random.random() < options.tail:
             leases = random.uniform(0.0, options.tail_leases)
@@ -92,7 +92,7 @@ class Log:
                 handle.reveal(now + self.delay(), len(payloads))
 
     def trim(self, before: int) -> None:
-        self.trimmed = max(self.trimmed, min(before, self.tip))  # It may have been rewound to below what was asked for.
+        self.trimmed = max(self.trimmed, min(before, self.tip))  # A rewind may have gone below `before`.
         self.first = bisect_left(self.offsets, self.trimmed)
 
     def rewind(self, keep: int) -> None:
@@ -103,14 +103,14 @@ class Log:
             self.first = self.trimmed = 0
         if self.options.rewind != "onward":
             self.next_offset = self.offsets[-1] + 1 if self.offsets else 0
-        self.trimmed = min(self.trimmed, self.tip, self.next_offset)  # Of what is gone, nothing needs to be dropped.
+        self.trimmed = min(self.trimmed, self.tip, self.next_offset)  # Lost records need not be dropped.
         self.first = min(self.first, keep)
         for handle in self.handles:
             handle.forget(keep)
         self.world.note("ledger", f"rewound from {lost} to {self.next_offset}, {keep} records kept")
 
     def heal(self) -> None:
-        """From now on everything arrives, and soon."""
+        """From now on, everything arrives soon."""
         self.healed = True
         self.away_until = self.world.now
         for handle in self.handles:
@@ -118,7 +118,7 @@ class Log:
 
 
 class SimulatedLedger:
-    """One process's handle. `on_send` sees what is appended, `on_return` hears when a call has read the log."""
+    """One process's handle. `on_send` sees what is appended; `on_return` is called when a call has read the log."""
 
     promises = frozenset(Promise)
     doubts = ()
@@ -138,13 +138,13 @@ class SimulatedLedger:
         self._on_send, self._on_return, self._on_visible = on_send, on_return, on_visible
         self.closed = False
         self.direct = True
-        """Whether reads look at the log as it is: at the start, and after LedgerTrimmed."""
+        """Whether reads see the whole log: at the start, and after LedgerTrimmed."""
         self.answer: list[Entry] | LedgerError | None = None
         """The result of the read that waited: entries, or an error to raise."""
         self.mute_until = self.deaf_until = self.hold_until = 0.0
         self._position = 0
         self._known_at = -inf
-        """When all that this reader was given was all there was; -inf if it has yet to read some of it."""
+        """When everything this reader was given was all there was; -inf if it has yet to read some of it."""
         self._visible = [self._world.now] * len(log.offsets)
         self._flights: deque[tuple[float, list[bytes]]] = deque()
         self._landed_at = 0.0
@@ -171,7 +171,7 @@ class SimulatedLedger:
             elif random.random() < options.failed:
                 starts, refused = starts + random.uniform(0.0, options.tail_leases) * options.lease, True
             if random.random() < options.repeated:
-                sent += sent  # A client that heard no answer and tried again.
+                sent += sent  # A client got no answer and tried again.
         if sent:
             self._landed_at = max(self._landed_at, starts + self.log.delay())
             self._flights.append((self._landed_at, sent))
@@ -204,7 +204,7 @@ class SimulatedLedger:
         return self._return(answer)
 
     def age(self) -> float:
-        return (self._world.now - self._known_at) * (1 + self._options.drift)  # Late by any clock, and never early.
+        return (self._world.now - self._known_at) * (1 + self._options.drift)  # By any clock: never too young.
 
     def seek(self, offset: int) -> None:
         self._position = offset
@@ -222,7 +222,7 @@ class SimulatedLedger:
             self._world.at(self._world.now + self.log.delay(), self.log.trim, before)
 
     def wake(self) -> None:
-        """Nothing: no thread waits in here, and the process that posted wakes itself."""
+        """Does nothing: no thread waits in here, and the process that posted wakes itself."""
 
     def close(self) -> None:
         """The process is gone. The records that it sent are not."""
@@ -268,7 +268,7 @@ class SimulatedLedger:
         self._confirmed.append((max(soonest, self._world.now + self.log.delay()), offset))
 
     def forget(self, keep: int) -> None:
-        """The log keeps only so many records; records in flight may be lost with the others."""
+        """The log keeps only its first `keep` records; records in flight may be lost with the others."""
         del self._visible[keep:]
         if self._world.random.random() < 0.5:
             self._flights.clear()
@@ -294,7 +294,7 @@ class SimulatedLedger:
         at = bisect_left(self.log.offsets, self._position)
         if at < self._seen():
             self._known_at = -inf
-        else:  # The first record that it was not given yet stands there since then.
+        else:  # The first record it has not been given has been there since then.
             self._known_at = self.log.times[at] if at < len(self.log.times) else self._world.now
         return entries
 

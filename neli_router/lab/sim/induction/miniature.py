@@ -6,8 +6,8 @@
                ^                                                                                      |
                '------ a newcomer starts from a snapshot of any of these prefixes --------------------'
 
-A ghost may have a client: another process to which the dead one gave its lease. It acts on until that lease ends, and
-only then may a witness certify the death.
+A ghost may have a client: another process to which the dead one lent its lease. The client acts on until that lease
+ends, and only then may a witness certify the death.
 
 A world is: the time, the records between the slowest reader and the tip, and for each slot its place, fold and tenure,
 which are the shipped ones. Nothing in it ever changes: a step makes another world.
@@ -25,12 +25,12 @@ from neli_router.protocols.protocol import Settings
 __all__ = ["PARTITION", "Bounds", "FoldedRecord", "Miniature", "Slot", "acting", "broken_rule", "genesis_world"]
 
 PARTITION = 0
-"""There is one. Partitions do not know of each other, so a rule that holds for one holds for each."""
+"""The only partition. Partitions do not know of each other, so a rule that holds for one holds for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds of an exploration. Leaving out Leave, crashes or more births than slots makes three slots feasible."""
+    """The bounds of an exploration. Three slots are feasible without Leave or crashes, or with few births."""
 
     slots: int = 2
     apart: int = 2
@@ -38,9 +38,9 @@ class Bounds:
     leave: bool = True
     crash: bool = True
     certify: bool = True
-    """Whether witnesses certify crashed processes, also those that have not joined, and that have lent their lease."""
+    """Whether witnesses certify crashed processes, including those that have not joined, or that lent their lease."""
     births: int | None = None
-    """How many incarnations there are over all time; None is as many as may be, one after the other."""
+    """The number of incarnations over all time; None allows any number, one after the other."""
     states_max: int | None = None
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Bounds:
 
 
 class FoldedRecord(NamedTuple):
-    """A record in the ledger, the target that was chosen with it, and the fold behind it."""
+    """A record in the ledger, the target that was chosen with it, and the fold after it."""
 
     record: Record
     target: str | None
@@ -68,7 +68,7 @@ class Slot(NamedTuple):
     incarnation: str
     alive: bool
     place: int
-    """How many records behind the base it has read."""
+    """How many records beyond the base it has read."""
     state: State
     tenure: Tenure
     joined: bool
@@ -77,7 +77,7 @@ class Slot(NamedTuple):
     certified: bool = False
 
     def acts(self, now: int) -> bool:
-        """Whether it may act for the partition, or its client."""
+        """Whether it, or its client, may act for the partition."""
         return (self.alive or self.lent) and self.tenure.term(self.state, PARTITION, now) is not None
 
 
@@ -97,7 +97,7 @@ class Miniature(NamedTuple):
 
 
 def genesis_world(bounds: Bounds) -> tuple[Miniature, Settings]:
-    """The ledger holds its Genesis and there is no incarnation."""
+    """The first world: the ledger holds only its Genesis, and no incarnation exists."""
     layout = Layout(slots=1, partitions=1)
     settings = Settings(name="m", layout=layout, lease=float(bounds.lease), drift=0.0)
     founding = Genesis(
@@ -107,7 +107,7 @@ def genesis_world(bounds: Bounds) -> tuple[Miniature, Settings]:
 
 
 def acting(world: Miniature) -> list[str]:
-    """The incarnations that may act for the partition now, themselves or by their clients."""
+    """The incarnations that may act for the partition now, themselves or through their clients."""
     return [slot.incarnation for slot in world.slots if slot.acts(world.now)]
 
 

@@ -1,15 +1,15 @@
-"""The options of a run: everything about it that a seed decides before it starts.
+"""The options of a run: everything about it that a seed decides in advance.
 
     seed --Random--> weather --> a group, its ledger and network, which faults, how often --> one line that says it all
 
-Not every run has every fault. A run in which all goes wrong at once rarely comes as far as the state in which
-one fault does harm, so each seed first draws which faults it has at all (a swarm), and how bad they are.
+Not every run has every fault. A run in which everything goes wrong together rarely reaches the state in which a single
+fault does harm. So each seed first draws which faults it has at all (a swarm), and how bad they are.
 
-    foul      anything but the loss of a record that was read: every promise that needs no luck must hold
-    fair      each record is read within D of its sending. Processes may die, join, leave and wish; no live one may
-              ever be expired, and under `available` no live owner is ever missed
-    slow      every record takes as long as every other, up to five sixths of a lease to and fro, also after the faults.
-              Who leads is led on, no live process is expired, and the partitions of a dead one find their way
+    foul      anything but the loss of a record that was read: every promise that does not depend on luck must hold
+    fair      each record is read within D of its sending. Processes may die, join, leave and wish; no live process may
+              ever be expired, and under `available` no live owner is ever missing
+    slow      every record takes equally long, up to five sixths of a lease for a round trip, even after the faults.
+              Leaders keep leading, no live process is expired, and the partitions of a dead process find new owners
     rewound   the ledger loses records that were read, once; then every process that could notice must stop
 """
 
@@ -24,17 +24,17 @@ from neli_router.protocols.protocol import Guarantee, Settings
 __all__ = ["FAIR_FAULTS", "FOUL_FAULTS", "NAMES_MAX", "STEPS_MAX", "Rewind", "RunOptions", "Weather"]
 
 NAMES_MAX = 6
-"""The most names in a group, each with one live process or two. More members find nothing that six do not, slower."""
+"""The most names in a group, each with one or two live processes. More members find only what six find, but slower."""
 
 STEPS_MAX = 900
-"""After how many steps of machines the faults of a run end, if that is before its time: a large group has many in one
-lease. More find more in a seed, and a second affords fewer seeds."""
+"""The number of machine steps after which a run's faults end, if its time is not over before: a large group takes many
+in one lease. More find more in a seed, but a second then affords fewer seeds."""
 
 LEASES_MAX = 40.0
 
 SLOW_MIN, SLOW_SPARE = 0.2, 0.05
-"""In slow weather, a round trip takes at least the one. It and the time between two Beats leave at least the other of a
-lease, by any clock, or nothing could be led without a break."""
+"""In slow weather, a round trip takes at least SLOW_MIN leases. Together with the time between two Beats, it leaves at
+least SLOW_SPARE of a lease, by any clock, or nothing could be led without a break."""
 
 FAIR_FAULTS = ("kill", "join", "close", "namesake", "drain", "pin", "weigh", "load", "stranger", "misfit")
 FOUL_FAULTS = (
@@ -54,12 +54,12 @@ class RunOptions(SeedOptions):
     guarantee: Guarantee
     members: int
     names: int
-    """How many names there are for those who join later, too."""
+    """How many names there are, including those of members that join later."""
     partitions: int
     lease: float
     beats: int
     leases: float
-    """How long phase one takes at most."""
+    """The longest that phase one takes."""
     drift: float
     clocks: Literal["constant", "step"]
     delay: float
@@ -69,17 +69,17 @@ class RunOptions(SeedOptions):
     tail_leases: float
     loss: float
     failed: float
-    """How often an append raises and is appended all the same, later."""
+    """How often an append raises but is appended later all the same."""
     repeated: float
     read_failed: float
     acknowledged: float
     batch_max: int
     sparse: bool
-    """Whether the ledger leaves out offsets."""
+    """Whether the ledger skips offsets."""
     answer: float
     """The mean time in which a program answers Revoked."""
     hang: float
-    """How often it never does."""
+    """How often a program never answers."""
     drain_timeout: float
     snapshot_every: int
     retained: bool
@@ -87,12 +87,12 @@ class RunOptions(SeedOptions):
     faults: tuple[str, ...]
     faults_per_lease: float
     follow_up: float
-    """How often a fault is followed by another at once, aimed at the same member."""
+    """How often a fault is soon followed by another, aimed at the same member."""
     rewind: Rewind
     noticed: bool
     """Whether the driver notices that its position is beyond the tip."""
     witnessed: float
-    """How often a process has a witness, which certifies its death."""
+    """How often a process has a witness that certifies its death."""
     lent: float
     """How often a process that is killed while it leads has lent its lease to another process, which acts on."""
 
@@ -131,7 +131,7 @@ class RunOptions(SeedOptions):
         drawn_guarantee: Guarantee = random.choices(("exclusive", "available"), (75, 25))[0]
         weather, guarantee = weather or drawn_weather, guarantee or drawn_guarantee
         foul = weather in {"foul", "rewound"}
-        witnesses = Random(f"witnessed in {seed}")  # Apart, so that what a seed draws beside it is what it was before.
+        witnesses = Random(f"witnessed in {seed}")  # Separate, so that a seed's other draws stay the same.
         members = random.choices((1, 2, 3, 4, 5, 6), (1, 4, 7, 5, 2, 1))[0]
         beats = random.choice((4, 4, 5, 6))
 
@@ -142,7 +142,7 @@ class RunOptions(SeedOptions):
 
         available_faults = FOUL_FAULTS if foul else FAIR_FAULTS
         faults = tuple(fault for fault in available_faults if random.random() < (0.45 if foul else 0.6))
-        if weather == "rewound":  # A ledger that begins anew may be founded by a misfit, and then the others are.
+        if weather == "rewound":  # A misfit may found the new ledger; then all others are misfits.
             faults = tuple(fault for fault in faults if fault != "misfit")
         if weather == "fair" and guarantee == "exclusive" and random.random() < 0.6:
             faults = (*faults, "outage")

@@ -5,12 +5,12 @@
                    '------------- paused ----------------+--> FROZEN: it has its answer, or even the time, and stops
 
 One turn of a pump has three moments that a pause can tear apart: when the code before the read runs, when the read
-returns, and when the code after it runs. The clock that the pump is given answers with the first until the ledger has
-been read, once with the second, and then with the third. So a pump that asks for the time too early gets the time that
-a real one would have got.
+returns, and when the code after it runs. The clock that the pump is given shows the first moment until the ledger has
+been read, the second once, and then the third. So a pump that asks for the time too early gets the time that a real
+pump would have got.
 
-Of a killed process nothing remains but the records that it sent. While it is only paused, its program's other threads
-go on, so checkers ask its machine and its clock what it may act for, whatever its pump is doing.
+After a kill, only the records that the process sent remain. While it is only paused, its program's other threads go on,
+so checkers ask its machine and its clock what it may act for, whatever its pump is doing.
 """
 
 import traceback
@@ -34,14 +34,14 @@ from neli_router.protocols.protocol import NO_STANDING, Close, News, Notice, Rel
 __all__ = ["Birth", "Checkers", "Process"]
 
 TURN = 1e-4
-"""In leases: the least that a turn takes, so that no process takes infinitely many in no time."""
+"""In leases: the shortest time a turn takes, so that no process takes infinitely many turns in no time."""
 
 HONEST, RAISING = 0.35, 0.2
-"""How often a read whose time is over, while records are on their way to it, returns nothing, and how often it raises.
-Else it goes on for longer than it was told."""
+"""How often a read that times out while records are on their way to it returns nothing, and how often it raises.
+Otherwise it takes longer than its timeout."""
 
 WAKE = 1e-3
-"""In leases: the most that it takes a waiting thread to notice a wake-up."""
+"""In leases: the longest that a waiting thread takes to notice a wake-up."""
 
 READ_FAILS = 0.2
 """In leases: the longest that a read of an unreachable ledger takes to fail."""
@@ -54,13 +54,13 @@ Answer = list[Entry] | LedgerError
 
 
 class Birth(Protocol):
-    """Makes a machine from the state the ledger starts it with and the time just after that was read."""
+    """Makes a machine from the ledger's initial state and the time just after that was read."""
 
     def __call__(self, state: State, now: float) -> Induction | Observer: ...
 
 
 class Checkers(Protocol):
-    """The checkers, as far as a process knows them."""
+    """The checkers, as a process sees them."""
 
     def on_send(self, process: "Process", payloads: Sequence[bytes]) -> None: ...
     def on_step(self, process: "Process") -> None: ...
@@ -73,7 +73,7 @@ class Process:
     def __init__(self, world: World, log: Log, watch: Checkers, *, label: str, clock: LocalClock, birth: Birth) -> None:
         self.world, self.log, self.label, self.clock = world, log, label, clock
         self.standing: Standing = NO_STANDING
-        """The standing that was last published; its program's threads go by it."""
+        """The standing that was last published; its program's threads act by it."""
         self.started_at, self.ended_at = world.now, inf
         self.was_told_to_end = False
         self.paused_until = 0.0
@@ -117,7 +117,7 @@ class Process:
         return self.clock.at(self.world.now)
 
     def post(self, event: Input) -> None:
-        """Its program, or an operator, wants something."""
+        """A request of its program or of an operator."""
         if self.alive:
             self.was_told_to_end |= isinstance(event, Close)
             self._mail.append(self.program.release(event.terms) if isinstance(event, Released) else event)
@@ -131,22 +131,22 @@ class Process:
             self._end(killed=True, error=None)
 
     def pause(self, seconds: float) -> None:
-        """Its pump does nothing for so long, from now on: SIGSTOP, a garbage collection, a host that swaps."""
+        """From now on, its pump does nothing for `seconds`: SIGSTOP, a garbage collection, a host that swaps."""
         self.paused_until = max(self.paused_until, self.world.now + seconds)
         self.world.note(self.label, f"paused for {seconds:.6g} s")
 
     def stall(self, seconds: float) -> None:
-        """The same at its next step, after the machine has decided and before the ledger is given anything."""
+        """Pause like that at its next step, after the machine has decided and before the ledger is given anything."""
         self._stalls_for = seconds
 
     def heal(self) -> None:
-        """Whatever it was kept from, it goes on with now."""
+        """Resume now, whatever held it back."""
         self.program.prompt = True
         self.paused_until = self._rests_until = self.world.now
         if self.alive:
             self._go_at(self.world.now)
 
-    # Its life, one event after the other
+    # Its life, one event after another
 
     def _go_at(self, time: float) -> None:
         self._ticket += 1
@@ -162,7 +162,7 @@ class Process:
             case TurnPhase.WAITING if paused and world.random.random() >= STOPS_IN_READ:
                 answer = self._answer()
                 if answer is not None:
-                    # Either the pump has not looked at the clock since the read returned, or it just has.
+                    # Either the pump has not read the clock since the read returned, or it just has.
                     self._frozen = (answer, world.now if world.random.random() < 0.5 else None)
                     self._phase = TurnPhase.FROZEN
                     self._go_at(self.paused_until)
@@ -231,7 +231,7 @@ class Process:
         self._go_at(max(wake, now + TURN * self._lease))
 
     def _answer(self) -> Answer | None:
-        """The answer to the read that waits, if it returns now; else None, and the next try is scheduled."""
+        """The answer to the waiting read, if it returns now; otherwise None, and the next try is scheduled."""
         random, now, log = self.world.random, self.world.now, self.log
         if now < self.ledger.unreachable_until or (not log.healed and random.random() < log.options.read_failed):
             return self.ledger.unavailable()
@@ -242,14 +242,14 @@ class Process:
             return answer
         if now >= self._give_up_at:
             if log.options.slow or (luck := random.random()) < HONEST:
-                return answer  # All that it was given, and how old that is: the handle says so.
+                return answer  # All that it was given; the handle knows how old that is.
             if luck < HONEST + RAISING:
                 return self.ledger.unavailable()
         self._go_at(visible)
         return None
 
     def _finish(self, answer: Answer, looked_at: float | None) -> None:
-        """The code after the read runs now; its clock was looked at then, or is now."""
+        """Run the code after the read; its clock was read at `looked_at`, or is read now."""
         self._set_clock(self._began, self.world.now if looked_at is None else looked_at, self.world.now)
         self.ledger.answer = answer
         if isinstance(answer, list):

@@ -2,16 +2,16 @@
 
     log --every record--> the state of every prefix --compared with--> each reader's state, at the place it has read to
                  |
-                 '--> may this record do what it did? by rules that are written here once more, in few words
+                 '--> may this record do what it did? by rules that are restated here, briefly
 
-The states come from the shipped fold, from the first record on. They are compared with those of readers that read a
-part of the log, began at a snapshot, or read it twice. Whether the fold does only what it may is judged from the
+The states come from the shipped fold, from the first record on. They are compared with those of readers that read only
+a part of the log, began at a snapshot, or read it twice. Whether the fold does only what it may is judged from the
 outside, by what changed:
 
     a member goes      by its own Leave, by a Join under its name, by an Expire that names its last sign of life, or by
                        a certificate of its death; and never comes back
-    an owner changes   if it went, or by its own Handover under the present term; and to the target, never elsewhere
-    a term changes     to base + the offset of the record, and only upwards; a good Handover changes it always
+    an owner changes   if it went, or by its own Handover under the current term; and only to the target
+    a term changes     to base + the offset of the record, and only upwards; a valid Handover always changes it
 """
 
 from collections.abc import Callable
@@ -31,8 +31,8 @@ DIGEST_EVERY = 50
 
 
 class Referee:
-    """`on_unseated` hears of each member that another's record ends, `on_change` that owners or members changed, and
-    `on_certified` of each incarnation whose death is certified, rightly or not."""
+    """`on_unseated` is called for each member whose membership another's record ends, `on_change` when owners or
+    members changed, and `on_certified` for each incarnation whose death is certified, rightly or not."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Referee:
         self._on_unseated, self._on_change, self._on_certified = on_unseated, on_change, on_certified
         self.state = State()
         self.states: dict[int, State] = {0: self.state}
-        """The state below each offset at which a reader can stand."""
+        """The state at each offset where a reader can stand."""
         self._signs: dict[str, int] = {}
         """The last sign of life of each member: its Join or its last Beat."""
         self._departed: list[str] = []
@@ -76,7 +76,7 @@ class Referee:
             self.require_digest()
 
     def require_same(self, label: str, state: State) -> None:
-        """`state` is what `label` makes of the records below `state.at`."""
+        """Require that `state`, as `label` computed it, is the state of the records below `state.at`."""
         mine = self.states.get(state.at)
         if mine is None:
             raise Violation("equal_prefixes", f"{label} stands at {state.at}, where no record ends")
@@ -89,11 +89,11 @@ class Referee:
             )
 
     def agrees(self, state: State) -> bool:
-        """Whether `state` is what the ledger, as it now is, says."""
+        """Whether `state` matches the present ledger."""
         return self.states.get(state.at) == state
 
     def require_digest(self) -> None:
-        """The digest that was kept up to date is the one of the whole state."""
+        """Require that the incremental digest equals the digest of the whole state."""
         if (digest := difference(State(), self.state)) != self.state.digest:
             raise Violation(
                 "digest", f"the digest at {self.state.at} is {self.state.digest:x}, of its facts {digest:x}"
@@ -120,7 +120,7 @@ class Referee:
         self._departed = [*self._departed, *gone][-DEPARTED_MAX:]
         for incarnation in after.seats.keys() - before.seats.keys():
             if incarnation != record.by:
-                self._object("somebody else is a member after", offset, record)
+                self._object("another incarnation is a member after", offset, record)
             if incarnation in self._departed:
                 self._object("who departed is a member again after", offset, record)
         if before.genesis is not None and after.genesis is not before.genesis:
@@ -134,7 +134,7 @@ class Referee:
                     f"{owner} owns partition {partition}, of {len(after.seats)} members, after", offset, record
                 )
             if owner is not None and owner not in after.seats:
-                self._object(f"{owner} is no member and owns partition {partition} after", offset, record)
+                self._object(f"{owner} is not a member but owns partition {partition} after", offset, record)
             if owner is None or (
                 owner == was and (not before.terms or after.terms[partition] == before.terms[partition])
             ):
@@ -149,7 +149,7 @@ class Referee:
                 self._object(f"partition {partition} moved needlessly from {was} to {owner} by", offset, record)
 
     def _bury(self, before: State, incarnation: str) -> None:
-        """Remember one that was certified before it joined: it must not, from then on."""
+        """Remember an incarnation that was certified before it joined: from then on, it must not join."""
         if before.genesis is not None and incarnation not in (*before.seats, *self._departed):
             self._departed = [*self._departed, incarnation][-DEPARTED_MAX:]
 
@@ -172,7 +172,7 @@ class Referee:
         match record:
             case Handover(by, partition=partition, term=term) if partition < len(before.owners):
                 if (before.owners[partition], before.terms[partition]) == (by, term) and after.terms == before.terms:
-                    self._object(f"partition {partition} keeps its term, under which nobody may act, after", 0, record)
+                    self._object(f"partition {partition} keeps its term, under which none may act, after", 0, record)
             case Expire(by) if by in before.seats and record.last_beat == self._signs.get(record.incarnation):
                 if record.incarnation in after.seats:
                     self._object("who was rightly accused is still a member after", 0, record)

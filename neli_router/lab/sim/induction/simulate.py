@@ -6,14 +6,14 @@
 
     seed --> at rest --ledger away, 3 leases--> all fenced --ledger back--> at rest --> Outage
 
-`simulate` runs a group under faults. The checkers judge every step (see `group`). This module adds that the run ends
-well: within a stated time after the last fault the target of every partition leads it, and then nothing moves any more.
-A ledger that lost records after a process had read them has no good end: nothing leads on it, and people must look.
-That run ends as soon as every process that could notice the loss has had the time to stop.
+`simulate` runs a group under faults. The checkers judge every step (see `group`). This module also checks that the run
+ends well: within a stated time after the last fault, the target of every partition leads it, and then nothing moves any
+more. A ledger that lost records after a process had read them has no good end: nothing leads on it, and people must
+look. That run ends as soon as every process that could notice the loss has had the time to stop.
 
-`outage` takes the ledger away, for three leases if not told else, under a group at rest, and says what that costs. All
-members have then been silent to each other for longer than a lease. If one took that for death, the first member that
-reaches the ledger would expire the others, and every partition would move for nothing.
+`outage` takes the ledger away from a group at rest, for three leases by default, and reports what that costs. All
+members have then been silent to each other for longer than a lease. If a member took that for death, the first member
+to reach the ledger would expire the others, and every partition would move for nothing.
 """
 
 from dataclasses import dataclass, replace
@@ -29,21 +29,21 @@ from neli_router.protocols.protocol import Guarantee
 __all__ = ["AWAY_LEASES", "CONVERGED_LEASES_MAX", "MEMBERS", "Outage", "Result", "outage", "simulate"]
 
 CONVERGED_LEASES_MAX = 14.0
-"""How long after the last fault all must be led: a newcomer's wait, a suspicion, a drain that times out, and each of
-them once more, because a kill may come last."""
+"""How long after the last fault everything must be led: a newcomer's wait, a suspicion, a drain that times out, and
+each of them once more, because a kill may come last."""
 
 CALM_LEASES = 3.0
-"""How long nothing may move then: a member that accuses another wrongly does so after a lease of hearing itself."""
+"""How long nothing may move then: a member that wrongly accuses another does so after a lease of hearing itself."""
 
 CHECKS_PER_LEASE = 4
 
 UNIT = "leases"
 
 MEMBERS, AWAY_LEASES = 8, 3.0
-"""The group under an outage, and how long that lasts."""
+"""The group under an outage, and how long the outage lasts."""
 
 REST_LEASES = 14.0
-"""Long enough for that group to found itself, share its partitions and come to rest."""
+"""Long enough for that group to found itself, share its partitions and settle."""
 
 OUTAGE_CHECKS_PER_LEASE = 100
 
@@ -54,7 +54,7 @@ class Result(Outcome[RunOptions]):
 
 
 def simulate(seed: int, *, guarantee: Guarantee | None = None, weather: Weather | None = None) -> Result:
-    """Run `seed`. `guarantee` and `weather` replace those that it would draw; a replay must name them, too."""
+    """Run `seed`. `guarantee` and `weather` override what the seed would draw; a replay must pass them, too."""
     world = World(seed)
     options = RunOptions.draw(seed, world.random, guarantee=guarantee, weather=weather)
     group = SimulatedGroup(world, options)
@@ -101,7 +101,7 @@ def _converge(world: World, group: SimulatedGroup, lease: float) -> float:
 
 
 def _rewind(world: World, group: SimulatedGroup, options: RunOptions) -> None:
-    """Lose records that some processes have read and others, which lag behind, have not."""
+    """Lose records that some processes have read but others, which lag behind, have not."""
     random, lease = world.random, options.lease
     for process in random.sample(group.living, min(len(group.living), random.randint(0, 2))):
         process.ledger.deaf_until = world.now + random.uniform(0.0, 1.5) * lease
@@ -117,22 +117,22 @@ class Outage:
 
     seed: int
     expired: int
-    """How many were members before it and no longer after it."""
+    """How many incarnations were members before the outage but not after it."""
     terms_changed: int
     moves: int
     back_after_leases: float
-    """From when the ledger could be reached again until every partition was led by its owner."""
+    """From when the ledger was reachable again until every partition was led by its owner."""
 
 
 def outage(seed: int, *, leases: float = AWAY_LEASES) -> Outage:
-    """Run one of so many leases; the seed decides partitions, clocks, delays and the times of all beats."""
+    """Run an outage of `leases` leases; the seed decides partitions, clocks, delays and the times of all beats."""
     world = World(seed)
     options = _options(seed, world.random)
     group = SimulatedGroup(world, options)
     for member in range(MEMBERS):
         world.at(world.random.uniform(0.0, 2.0) * options.lease, group.start, f"m{member + 1}")
     world.run(REST_LEASES * options.lease)
-    assert _at_rest(group), f"seed {seed:#x} did not come to rest before its outage: {group.describe()}"
+    assert _at_rest(group), f"seed {seed:#x} did not settle before its outage: {group.describe()}"
     before = group.referee.state
     world.run(world.now + world.random.random() * options.lease)
     back_at = group.log.away_until = world.now + leases * options.lease
@@ -156,5 +156,5 @@ def _options(seed: int, random: Random) -> RunOptions:
     return replace(drawn, members=MEMBERS, partitions=16, faults=(), leases=100.0)
 
 
-def _at_rest(group: SimulatedGroup) -> bool:  # A function, because a type checker takes a property for constant.
+def _at_rest(group: SimulatedGroup) -> bool:  # A function: type checkers assume a property is constant.
     return group.converged

@@ -7,16 +7,16 @@
 Nothing else decides who may act, and no member's policy is relied on: any member may be expired at any time, any target
 chosen, any Handover sent.
 
-Why these are all, with neither time nor the ledger's length bounded:
-- *When a record was sent is chosen when it is appended.* A Beat changes nothing at its writer before it comes back, so
-  it may have been sent at any time before, even earlier than one that was appended before it, also by one who crashed
-  since. A Handover and a Leave do change their writer, at sending; from then on they may be appended at any time, any
-  number of times, or never. So loss, delay, duplication, reordering and failed sends that are appended later need no
-  queue.
+These are all, although neither time nor the ledger's length is bounded, because:
+- *When a record was sent is chosen when it is appended.* A Beat changes nothing at its writer before it comes back. So
+  it may have been sent at any earlier time, even before one that was appended earlier, and even by a process that has
+  crashed since. A Handover and a Leave do change their writer when sent; from then on they may be appended at any time,
+  any number of times, or never. So loss, delay, duplication, reordering and failed sends that are appended later need
+  no queue.
 - *Reading late is being paused*: a slot that does not read acts by what it knows.
-- *A certificate* has another writer than the records of the dead: it comes at any time after the crash, before any of
-  them or after, or never. A second one is void. A slot that crashed as it led may have lent its lease: a client acts on
-  as the slot could have, and no certificate comes before that lease has ended.
+- *A certificate* has another writer than the records of the dead: it comes at any time after the crash, before or after
+  any of those records, or never. A second certificate is void. A slot that crashed as it led may have lent its lease: a
+  client acts on as the slot could have, and no certificate comes before that lease has ended.
 - *A newcomer* may start from any prefix in sight. A member that was expired goes on as a newcomer, too.
 """
 
@@ -72,7 +72,7 @@ class LedgerMiniatures:
     def tell(self, label: Label, world: Miniature) -> str:
         verb, *rest = label
         words = " ".join(_words(part) for part in rest if part is not None)
-        active = ", ".join(acting(world)) or "nobody"
+        active = ", ".join(acting(world)) or "none"
         return f"t={world.now:<3} {verb!s:14} {words:58} acting: {active}"
 
 
@@ -101,7 +101,7 @@ def successors(world: Miniature, bounds: Bounds, settings: Settings) -> Iterator
 
 
 def _steps_of(world: Miniature, index: int, slot: Slot, bounds: Bounds) -> Iterator[tuple[Label, Miniature]]:
-    """The steps that a live process takes by itself."""
+    """The steps that a live process takes on its own."""
     me = slot.incarnation
     if slot.place < len(world.tail):
         yield ("read", me, world.tail[slot.place].record), _with(world, index, _read(world, slot), bounds)
@@ -141,7 +141,7 @@ def _appends_of(world: Miniature, slot: Slot, tip: State, bounds: Bounds) -> Ite
 
 
 def _append(world: Miniature, label: Label, record: Record, bounds: Bounds) -> Iterator[tuple[Label, Miniature]]:
-    """`record` behind the tip, once for each target that an assignment could choose."""
+    """`record` after the tip, once for each target that an assignment could choose."""
     tip = world.tip
     dead = record.incarnation if isinstance(record, Certify) else None
     chooser = _Chooser()
@@ -172,7 +172,7 @@ def _append(world: Miniature, label: Label, record: Record, bounds: Bounds) -> I
 
 
 class _Chooser:
-    """An assignment that makes every choice, one after the other."""
+    """An assignment that makes every choice, one after another."""
 
     def __init__(self) -> None:
         self.target: str | None = None
@@ -193,7 +193,7 @@ def _read(world: Miniature, slot: Slot) -> Slot:
     entry = world.tail[slot.place]
     if slot.state is world.prefix(slot.place):
         after = entry.after
-    else:  # A newcomer whose snapshot was not what the others had folded goes its own way.
+    else:  # A newcomer whose snapshot differs from the others' fold goes its own way.
         after = fold(slot.state, entry.after.at - 1, entry.record, lambda *_, **__: (entry.target,))
     tenure = slot.tenure.read(slot.state, entry.record, after, float(world.now))
     return slot._replace(place=slot.place + 1, state=after, tenure=tenure)
@@ -223,7 +223,7 @@ def _start(world: Miniature, place: int, settings: Settings) -> tuple[Label, Min
 
 
 def _rooms(world: Miniature, bounds: Bounds) -> Iterator[Miniature]:
-    """The worlds in which a newcomer finds a slot: this one, or one in which a Join of the dead never arrives."""
+    """The worlds in which a newcomer finds a slot: this one, or one in which a dead process's Join never arrives."""
     if len(world.slots) < bounds.slots:
         yield world
         return
@@ -239,18 +239,18 @@ def _with(world: Miniature, index: int, slot: Slot, bounds: Bounds) -> Miniature
 
 
 def _cleared(world: Miniature, bounds: Bounds) -> Miniature:
-    """Without the slots of which nothing can come any more."""
+    """Drop the slots that can have no further effect."""
     seats = world.tip.seats
     slots = tuple(slot for slot in world.slots if slot.incarnation in seats or _matters(slot, world.now, bounds))
     return world if len(slots) == len(world.slots) else world._replace(slots=slots)
 
 
 def _matters(slot: Slot, now: int, bounds: Bounds) -> bool:
-    """Whether something can still come of one that is no member."""
-    if slot.alive:  # One that has read that it departed can only start anew.
+    """Whether a slot that is not a member can still have an effect."""
+    if slot.alive:  # After reading that it departed, it can only start again.
         return slot.incarnation not in slot.state.departed
-    # Of a ghost, all but a Join is void now. Its Join is like one that came just before the crash; with certificates it
-    # is not, because one may come in between.
+    # A ghost's records are now void, except a Join. Its Join is like one that came just before the crash; with
+    # certificates it is not, because one may come in between.
     return slot.acts(now) or (bounds.certify and not (slot.joined and slot.certified))
 
 
@@ -264,7 +264,7 @@ def _trimmed(world: Miniature) -> Miniature:
 
 
 def _words(part: object) -> str:
-    """A record without its bookkeeping, anything else as it is."""
+    """A record without its bookkeeping; anything else unchanged."""
     if not isinstance(part, Record):
         return str(part)
     kind = type(part).__name__

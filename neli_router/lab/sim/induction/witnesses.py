@@ -1,15 +1,16 @@
-"""Witnesses: they see a simulated process end, and say so in the ledger.
+"""Witnesses: they see a simulated process end, and record that in the ledger.
 
-    start --one is chosen--> lives --ends--> its client acts on until the lease ends --> certified: at once, late, twice
+    start --one is chosen--> lives --ends--> its client acts on until the lease ends --> certified: soon, late, twice
                                                                                      '-> never: its witness died, too
 
 A witness is an agent, which is another member's process of the group, or a child, which writes on its own. An agent
-that has ended certifies nobody; one that lives says it again until it reads it. Both have other ways to the ledger than
-the dead. So a certificate may come before the Join that it is about, after an Expire, or when a newer process has the
-name.
+that has ended certifies no process; a live agent repeats the certificate until it reads it. Both reach the ledger by
+other ways than the dead process. So a certificate may come before the Join that it is about, after an Expire, or when a
+newer process has the name.
 
-Certificates are true here: a false one is the fault of a witness, which no protocol mends. So the group raises if one
-is appended while its process, or a client of that, still acts: that would be a fault of this simulator.
+Certificates are true here: a false certificate is the fault of a witness, which no protocol repairs. So the group
+raises if one is appended while its process, or a client of that process, still acts: that would be a fault of this
+simulator.
 """
 
 from collections.abc import Sequence
@@ -26,13 +27,13 @@ from neli_router.protocols.induction.records import Certify, encode
 __all__ = ["Witnesses"]
 
 AGENT = 0.5
-"""How often a witness is another member and not a child."""
+"""How often a witness is another member rather than a child."""
 
 DIES_TOO = 0.15
-"""How often a child dies with its process, as when a host takes both for want of memory."""
+"""How often a child dies with its process, as when a host kills both for lack of memory."""
 
 AGAIN = 0.3
-"""How often a child says it a second time, because no answer came to the first."""
+"""How often a child certifies a second time, because no answer came to the first try."""
 
 DELAYS = (0.0, 0.002, 0.05, 0.5, 3.0)
 """In leases: the longest that a witness takes; sometimes it comes after the Expire."""
@@ -42,7 +43,7 @@ REPEATED_EVERY, REPEATED_MAX = 0.5, 8
 
 
 class Witnesses:
-    """Those of one group. They have dice of their own, so that runs without any are what they would be."""
+    """The witnesses of one group. They have their own dice, so that runs without witnesses stay the same."""
 
     def __init__(self, world: World, log: Log, referee: Referee) -> None:
         self._world, self._log, self._referee = world, log, referee
@@ -50,7 +51,7 @@ class Witnesses:
         self._random = Random(f"witnesses of {log.options.seed}")
 
     def choose(self, living: Sequence[Process]) -> tuple[str, Process | None]:
-        """What a newcomer's Join calls its witness, and which of the `living` it is; None for a child, or for none."""
+        """The witness that a newcomer's Join names, and its process among the `living`; None for a child or none."""
         random = self._random
         if random.random() >= self._log.options.witnessed:
             return "", None
@@ -59,11 +60,11 @@ class Witnesses:
         return "child", None
 
     def lends(self) -> bool:
-        """Whether a process that is killed now has a client that goes on."""
+        """Whether a process that is killed now has a client that acts on."""
         return self._random.random() < self._log.options.lent
 
     def certify(self, name: str, agent: Process | None, incarnations: Sequence[str], quiet_at: float) -> None:
-        """A process ended, all that acts for it has by `quiet_at`, and `name` is what its Join called its witness."""
+        """Certify a process that ended. All that acts for it ends by `quiet_at`; its Join called its witness `name`."""
         random = self._random
         if not name or (agent is None and random.random() < DIES_TOO):
             return

@@ -1,35 +1,36 @@
-"""Canonical keys of the electors' miniature: two worlds with one key can only do the same from here on.
+"""Canonical keys of the electors' miniature: worlds with the same key can only do the same from here on.
 
     absolute                   in the key
     a time                     how long until it ends something; nothing once it has
-    a counter                  how long ago it was sent, and whether it is a proposal's: one that is not above what was
-                               heard before is on no wire any more
-    a term                     itself: they are few
+    a counter                  how long ago it was sent, and whether it is a proposal's: a counter that is not above
+                               what was heard before is on no wire any more
+    a term                     itself: there are few
     the ids of the places      nothing: the places are put in every order that their own fields leave open, and the
                                least key counts. Only scouts compare ids
-    a vote                     that it has it, with each proposal that may still arrive again
-    what was heard last        its term, if that is above the own one. What is not above it is on no wire any more
+    a vote                     whether a proposal has it, with each proposal that may still arrive again
+    what was heard last        its term, if that is above the place's own. A term that is not is on no wire any more
     a message on its wire      nothing, if its receiver can only ignore it from now on
-    a promise                  for how long more than all is owed; its term only where that decides if Ceded ends it
-    a supporter                how old its support is. One whose support ran out is like one that never was
-    what supporters owe        nothing, once the leader may act: no word of theirs makes that later
+    a promise                  how much longer it binds than what all are owed; its term only if Ceded may end it
+    a supporter                how old its support is. If its support ran out, it is like one that never supported
+    what supporters owe        nothing, once the leader may act: no message of theirs makes that later
 
-`KEPT` and `LEFT_OUT` name every field of the machine, so that a field that is new is not forgotten here. A key is
-bytes, not a hash of them: an exploration that calls itself complete must not rest on luck.
+`KEPT` and `LEFT_OUT` name every field of the machine, so that a new field cannot be overlooked. A key is bytes, not a
+hash of them: an exploration that calls itself complete must not depend on luck.
 
-**One world covers another** if it can do all that the other can, so that the other need not be looked at. A key has
+**One world covers another** if it can do all that the other can, so that the other need not be explored. A key has
 three parts for that:
 
     frame      places, and all they have     the same in both
-    past       restarts; who acted last      no more restarts, and an act under no lower term, than in the other
-    wires      what may arrive               on each wire the other's messages, and perhaps older ones behind them
+    past       restarts; who acted last      no more restarts than in the other, and no lower term acted under
+    wires      what may arrive               on each wire the other's messages, and perhaps older ones after them
 
-- *More under way*: each message may as well be lost. A newer one pushes the same off both wires.
-- *Fewer restarts*: there are more to come.
+- *More on its way*: each message may as well be lost. A newer message pushes the same ones off both wires.
+- *Fewer restarts*: more are to come.
 - *More acted*: a rule that the other world would break by acting under a lower term, this one breaks, too.
 
-Less owed does not cover more owed, though it lets a leader act sooner: whoever acts owes more when it is unseated. A
-test follows every pair one step further: whatever the covered world can do, the other can, and covers it again.
+Less owed does not cover more owed, although it lets a leader act sooner: a leader that acts owes more when it is
+unseated. A test follows every pair one step further: whatever the covered world can do, the other can, and covers it
+again.
 """
 
 from itertools import permutations
@@ -48,12 +49,12 @@ from neli_router.protocols.term.elector import (
 
 __all__ = ["KEPT", "LEFT_OUT", "ElectorCover", "elector_frame", "elector_key", "elector_keys"]
 
-# What machines keep is private to them. Here it is asked for by name.
+# The fields of machines are private to them. Here they are accessed by name.
 # ruff: noqa: SLF001
 
 NONE = 255
 SPLIT = b"\xfe"
-"""Between two parts of a key, and between the wires. Nothing that is counted here is so large."""
+"""Between two parts of a key, and between the wires. Nothing that is counted here is this large."""
 OLD = 253
 """The age of what was sent under another term."""
 
@@ -76,10 +77,10 @@ LEFT_OUT = {
     "_settings": "the same in all worlds",
     "_policy": "the same in all worlds",
     "_rng": "the policy draws nothing here",
-    "_lost": "it tells nothing to a policy without priorities",
+    "_lost": "it means nothing to a policy without priorities",
     "_target": "the same without priorities",
     "_counter": "a new one is above all that are in sight",
-    "_passed": "nobody is preferred here",
+    "_passed": "no place is preferred here",
 }
 
 Part = tuple[bytes, tuple[bytes, ...]]
@@ -92,7 +93,7 @@ def elector_key(world: ElectorMiniature, bounds: ElectorBounds) -> bytes:
 
 
 def elector_keys(world: ElectorMiniature, bounds: ElectorBounds) -> set[bytes]:
-    """One for each order of the places that the frame leaves open."""
+    """A key for each order of the places that the frame leaves open."""
     own = [_own(world, index, bounds) for index in PLACES]
     toward = [[_toward(world, index, other, bounds) for other in PLACES] for index in PLACES]
     past = _past(world, bounds)
@@ -113,22 +114,22 @@ def elector_keys(world: ElectorMiniature, bounds: ElectorBounds) -> set[bytes]:
 
 
 def elector_frame(key: bytes) -> bytes:
-    """The part of a key that is the same in two worlds of which one covers the other."""
+    """The part of a key that is the same in two worlds if one covers the other."""
     return key.partition(SPLIT)[0]
 
 
 class ElectorCover:
-    """The keys that were seen and that none covered which came before."""
+    """The keys seen so far that no earlier key covered."""
 
     def __init__(self) -> None:
         self._seen: dict[bytes, list[tuple[bytes, int, int, int, tuple[bytes, ...]]]] = {}
 
     def covers(self, key: bytes) -> bool:
-        """Whether one that was seen covers this one. If none does, it is one of them from now on."""
+        """Whether a key seen earlier covers this one. If none does, remember this key."""
         return self.covering(key) is not None
 
     def covering(self, key: bytes) -> bytes | None:
-        """The one that was seen and covers this one. If none does, it is one of them from now on."""
+        """The key seen earlier that covers this one. If none does, remember this key."""
         frame, past, *slots = key.split(SPLIT)
         (restarts, acted, holder), wires = past, tuple(slots)
         seen = self._seen.setdefault(frame, [])
@@ -151,14 +152,14 @@ def _orders(own: list[bytes]) -> list[tuple[int, ...]]:
 
 
 def _past(world: ElectorMiniature, bounds: ElectorBounds) -> bytes:
-    """What was led by processes that are no more, as far as anybody could do so again."""
+    """The terms that ended processes led, as far as any place could lead them again."""
     births = {place.birth for place in world.places}
     gone = [term for term, _, birth in world.led if birth not in births and _may_be_led(term, birth, world, bounds)]
     return bytes((world.broken is not None, len(gone), *gone))
 
 
 def _acted(world: ElectorMiniature, bounds: ElectorBounds) -> tuple[int, int | None]:
-    """The highest term that was acted under, and by which place that runs yet, if anybody else may act under it."""
+    """The highest term that was acted under, and the living place that did, if any other may act under it."""
     term, birth = world.acted
     if not any(_may_act(place, term, birth) for place in world.places) and not bounds.forget:
         return 0, None
@@ -166,7 +167,7 @@ def _acted(world: ElectorMiniature, bounds: ElectorBounds) -> tuple[int, int | N
 
 
 def _may_act(place: ElectorPlace, term: int, birth: int) -> bool:
-    """Whether `place` may yet act under `term` or a lower one, and is not the process `birth`."""
+    """Whether `place` may still act under `term` or a lower one, and is not the process `birth`."""
     elector = place.elector
     if min(elector.term, place.kept) < term:
         return True
@@ -174,7 +175,7 @@ def _may_act(place: ElectorPlace, term: int, birth: int) -> bool:
 
 
 def _may_be_led(term: int, birth: int, world: ElectorMiniature, bounds: ElectorBounds) -> bool:
-    """Whether another process than `birth` may yet win `term`."""
+    """Whether another process than `birth` may still win `term`."""
     if bounds.forget:
         return True
     return any(
@@ -191,7 +192,7 @@ def _is_lapsed(elector: TermElector, now: int) -> bool:
 
 
 def _own(world: ElectorMiniature, index: int, bounds: ElectorBounds) -> bytes:
-    """What a place has that names no other."""
+    """The part of a place's state that names no other place."""
     place, now = world.places[index], world.now
     elector = place.elector
     frame = [ROLES[elector.role], elector.term, place.kept, _left(elector._owes_until, now)]
@@ -208,7 +209,7 @@ def _own(world: ElectorMiniature, index: int, bounds: ElectorBounds) -> bytes:
 
 
 def _left(until: float, now: int) -> int:
-    """How long until then, in whole ticks."""
+    """The time until then, in whole ticks."""
     if until == inf:
         return NONE
     return ceil(until - now) if until > now else 0
@@ -219,7 +220,7 @@ def _age(sent_at: float, now: int, bounds: ElectorBounds) -> int:
 
 
 def _toward(world: ElectorMiniature, index: int, other: int, bounds: ElectorBounds) -> Part:
-    """What a place has of another, or of itself, and what it has said to it that may yet arrive."""
+    """The state a place has about another or about itself, and its messages to it that may still arrive."""
     elector, now = world.places[index].elector, world.now
     frame = [int(other in elector._rejected)]
     owed = _left(elector._owes_until, now)
@@ -251,7 +252,7 @@ def _is_term_wanted(promised: int, world: ElectorMiniature, index: int, leader: 
 
 
 def _message(message: Message, world: ElectorMiniature, sender: int, receiver: int, bounds: ElectorBounds) -> bytes:
-    """Counters tell when something was sent. They are compared, too, but what is not above others' is ignored."""
+    """Counters show when something was sent. They are compared, too, but a counter not above others' is ignored."""
     by, to, now = world.places[sender].elector, world.places[receiver].elector, world.now
     match message:
         case Proposal(term):

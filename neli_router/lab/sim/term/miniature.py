@@ -1,22 +1,22 @@
-"""The miniature of electors among peers: three places, so few terms and messages that all worlds can be counted.
+"""The miniature of electors among peers: three places, and so few terms and messages that all worlds can be counted.
 
     place   machine (the shipped TermElector) + the term on its disk --restart--> a machine that knows no more than that
               |  ^
          said |  | arrives now, later, again, or never
               v  |
-    wires   of each kind of message from one to another, the newest that were said
+    wires   for each kind of message from one place to another, the newest that were said
 
 A world is all of that, the time in whole ticks, and what was led and acted under so far. Nothing in it ever changes: a
 step makes another world, and a machine takes its step as a copy of itself.
 
-What must hold in each world:
+These rules must hold in each world:
 
-    one leader a term   over all time, also if one of the two has forgotten that it was
-    at most one acts    at one moment
+    one leader a term   over all time, even if one of the two leaders has forgotten that it led
+    at most one acts    at any moment
     terms grow          over all tenures that were acted on
-    promises last       a promise of support ends by its time, or because its leader ceded, and by nothing else
+    promises last       a promise of support ends by its time, or because its leader ceded, and in no other way
 
-Bounded are the terms that are proposed and the restarts, over all time. Time is not: clocks run alike here, so a moment
+The terms that are proposed and the restarts over all time are bounded. Time is not: clocks run alike here, so a moment
 matters only until it has ended whatever it ends. Drift is left to the simulator.
 """
 
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 PLACES = range(3)
-"""The smallest group in which a majority is not everybody, and two majorities share one."""
+"""The smallest group in which a majority is not the whole group, and two majorities share one place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class ElectorBounds:
     """How many terms are proposed over all time, counted from the lowest."""
     lease: int = 1
     wires: int = 1
-    """How many messages of one kind are under way between two, the newest."""
+    """How many messages of one kind may be on their way between two places: the newest."""
     restarts: int = 0
-    """How many over all time."""
+    """The number of restarts over all time."""
     cede: bool = True
     forget: bool = False
     """Whether a place that restarts forgets its term."""
@@ -93,7 +93,7 @@ def _settings(place: int, lease: int) -> TermSettings:
 
 
 class ElectorPlace(NamedTuple):
-    """One of the three, with its process and its disk."""
+    """One of the three places, with its process and its disk."""
 
     elector: TermElector
     kept: int
@@ -108,33 +108,33 @@ class ElectorMiniature(NamedTuple):
     wires: tuple[tuple[Message, ...], ...]
     """From each place to each, in the order of `wire`: the messages that may arrive, the newest first."""
     led: tuple[tuple[int, int, int], ...]
-    """What was led: the term, the place, and the birth of its process there."""
+    """The tenures that were led: the term, the place, and the birth of its process there."""
     acted: tuple[int, int]
     """The highest term that was acted under, and by which birth."""
     restarts: int
     broken: str | None = None
-    """The rule that the step to here broke."""
+    """The rule that the last step broke."""
 
 
 def wire(sender: int, receiver: int) -> int:
-    """The place of a wire among `wires`."""
+    """The position of a wire in `wires`."""
     return sender * len(PLACES) + receiver
 
 
 class _NeverByItself(RandomWait):
-    """Waits for ever: the explorer decides when a place stands."""
+    """Waits forever: the explorer decides when a place stands."""
 
     def patience(self, rng: Random) -> float:
         return inf
 
 
 def started_elector(place: int, kept: int, now: int, bounds: ElectorBounds) -> TermElector:
-    """A machine that has started at `place`, and found this term on disk."""
+    """A machine that has started at `place`, and found the term `kept` on disk."""
     return TermElector(bounds.settings(place), tuple(PLACES), _NeverByItself(0.0), kept, now, rng=Random(0))
 
 
 def founded_electors(bounds: ElectorBounds) -> ElectorMiniature:
-    """Three processes have started, and know nothing."""
+    """The first world: three processes have started, and know nothing."""
     places = tuple(ElectorPlace(started_elector(place, 0, 0, bounds), 0, place) for place in PLACES)
     return ElectorMiniature(0, places, ((),) * len(PLACES) ** 2, (), (0, 0), 0)
 

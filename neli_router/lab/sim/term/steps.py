@@ -1,18 +1,18 @@
 """The steps of the electors' miniature: everything that can come next, from any world.
 
-    time passes | a message arrives | a machine is stepped, stands, cedes | a process restarts, also amid a step
+    time passes | a message arrives | a machine is stepped, stands, cedes | a process restarts, even in mid-step
 
-Why these are all, within the bounds:
-- *Loss, delay, doubling and reordering need no steps.* A message stays on its wire after it has arrived: it may arrive
-  again, at any later time, or never. Only newer ones of its kind push it off.
+These are all, within the bounds, because:
+- *Loss, delay, duplication and reordering need no steps.* A message stays on its wire after it has arrived: it may
+  arrive again, at any later time, or never. Only newer messages of its kind push it off.
 - *A no is on no wire.* It brings a term that its sender has had, or ends a candidacy. So any place may learn any term
-  of another at any time, whether it asked or not, and that it did not get a vote.
+  of another at any time, whether it asked or not, and may learn that it did not get a vote.
 - *Being slow, or frozen, is not being stepped.* A machine whose time has come may be stepped late, or never.
-- *Random waits have no length.* Any place may stand at any moment, without asking anybody first. That is more than any
-  policy allows, and more than scouting does: it changes nothing, and keeps some from standing.
-- *A crash is a restart*: a dead place does nothing that a slow one does not. A restart amid a step finds on disk what
-  was kept before it, and what was told before it is under way. It is a step of its own only where something is told
-  before something is kept; else it is like a restart before the step, or behind it with its messages lost.
+- *Random waits have no length.* Any place may stand at any moment, without asking first. That is more than any policy
+  allows, and more than scouting does: scouting changes nothing, and keeps some places from standing.
+- *A crash is a restart*: a dead place does nothing that a slow place does not. A restart in mid-step finds on disk what
+  was kept before it, and what was sent before it is on its way. It is a separate step only where something is sent
+  before something is kept. Otherwise it is like a restart before the step, or after it with its messages lost.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,7 +56,7 @@ from neli_router.protocols.term.elector import (
 
 __all__ = ["ElectorMiniatures", "elector_steps"]
 
-# What machines keep is private to them: no program needs to know.
+# The fields of machines are private to them: no program needs to know.
 # ruff: noqa: SLF001
 
 Step = tuple[Label, ElectorMiniature]
@@ -90,7 +90,7 @@ class ElectorMiniatures:
         words = " ".join(str(part) for part in rest if part is not None)
         roles = " ".join(f"{place.elector.role.name.lower()[0]}{place.elector.term}" for place in world.places)
         acting = ", ".join(f"p{place} under {term}" for place, term in acting_under(world).items())
-        return f"t={world.now:<3} {verb!s:8} {words:58} {roles} acting: {acting or 'nobody'}"
+        return f"t={world.now:<3} {verb!s:8} {words:58} {roles} acting: {acting or 'none'}"
 
 
 def elector_steps(world: ElectorMiniature, bounds: ElectorBounds) -> Iterator[Step]:
@@ -115,7 +115,7 @@ def elector_steps(world: ElectorMiniature, bounds: ElectorBounds) -> Iterator[St
 
 
 def _higher_terms(world: ElectorMiniature, index: int, sender: int) -> Iterator[Message]:
-    """The terms that `sender` may have told in answer to something that it did not honour."""
+    """The terms that `sender` may have sent in answer to something that it did not honour."""
     elector, other = world.places[index].elector, world.places[sender].elector
     for term in range(elector.term + 1, other.term + 1):
         yield InvalidHeartbeat(term)
@@ -136,7 +136,7 @@ def _rejected(world: ElectorMiniature, index: int, bounds: ElectorBounds) -> Ite
 
 
 def _is_changed(before: TermElector, after: TermElector, now: int) -> bool:
-    """Beyond who rejected it, and what any step would change."""
+    """Whether anything changed apart from who rejected it, and beyond what any step would change."""
     idle = copy(before)
     idle.step(TICK, now)
     return {**_gist(idle, now), "_rejected": None} != {**_gist(after, now), "_rejected": None}
@@ -145,7 +145,7 @@ def _is_changed(before: TermElector, after: TermElector, now: int) -> bool:
 def _taken(
     world: ElectorMiniature, index: int, event: TermEvent, label: Label, bounds: ElectorBounds
 ) -> Iterator[Step]:
-    """The world in which the machine has taken `event`, and those in which its process ended before that was done."""
+    """The world in which the machine has taken `event`, and those in which its process ended before it was done."""
     place = world.places[index]
     elector = copy(place.elector)
     effects = elector.step(event, world.now)
@@ -164,7 +164,7 @@ def _taken(
 def _carried(
     world: ElectorMiniature, index: int, effects: Sequence[TermEffect], bounds: ElectorBounds
 ) -> ElectorMiniature:
-    """The world in which these effects were carried out, one after the other."""
+    """The world in which these effects were carried out, one after another."""
     for effect in effects:
         match effect:
             case Remember(term):
@@ -180,21 +180,21 @@ def _carried(
 
 
 def _sent(world: ElectorMiniature, at: int, message: Message, bounds: ElectorBounds) -> ElectorMiniature:
-    """`message` comes to its wire, where it pushes off the oldest of its kind if there are too many."""
+    """Put `message` on its wire, where it pushes off the oldest of its kind if there are too many."""
     kind = type(message)
     alike: list[Message] = []
     others: list[Message] = []
     for one in world.wires[at]:
-        if one != message:  # Said again, it is the newest.
+        if one != message:  # If said again, it is the newest.
             (alike if type(one) is kind else others).append(one)
     kept = (message, *alike)[: bounds.wires]
     return world._replace(wires=_replaced(world.wires, at, (*kept, *others)))
 
 
 def _trimmed(world: ElectorMiniature, bounds: ElectorBounds) -> ElectorMiniature:
-    """Without the messages that their receivers can only ignore, for ever."""
+    """Drop the messages that their receivers will ignore forever."""
     if bounds.forget:
-        return world  # Nothing lasts for ever then.
+        return world  # Nothing is permanent then.
     wires = list(world.wires)
     for at, under_way in enumerate(wires):
         if under_way:
@@ -214,7 +214,7 @@ def _trimmed(world: ElectorMiniature, bounds: ElectorBounds) -> ElectorMiniature
 
 
 def _is_ignored(message: Message, sender: int, elector: TermElector, now: int) -> bool:
-    """Whether it is so now: a machine that is broken may honour what the rules say is void."""
+    """Whether the message is ignored now: a broken machine may honour what is void by the rules."""
     hearing, idle = copy(elector), copy(elector)
     heard, told = hearing.step(Said(sender, message), now), idle.step(TICK, now)
     return _words(heard) == _words(told) and _gist(hearing, now) == _gist(idle, now)
@@ -225,7 +225,7 @@ def _words(effects: Sequence[TermEffect]) -> list[TermEffect]:
 
 
 def _gist(elector: TermElector, now: int) -> dict[str, object]:
-    """All of an elector that is in keys."""
+    """Everything of an elector that is in keys."""
     gist = {name: value for name, value in vars(elector).items() if name in KEPT}
     owed = max(now, elector._owes_until)
     gist["_promises"] = {leader: promise for leader, promise in elector._promises.items() if promise[1] > owed}
@@ -248,7 +248,7 @@ def _is_void(message: Message, sender: int, elector: TermElector, under_way: tup
             known = elector._supporters.get(sender)
             if elector.role is not Role.LEADER or known is None:
                 return False
-            # Of an older message than one that it answered already, and what it owes is nothing to a leader that acts.
+            # It must answer an older message than one answered before, and owe nothing that matters to the leader.
             is_clear = known.clear_at <= now + owed or elector.acts_from <= now
             return is_clear and elector._sent.get(counter, -inf) <= max(known.sent_at, now - elector._settings.lease)
         case Proposal(term):
@@ -256,7 +256,7 @@ def _is_void(message: Message, sender: int, elector: TermElector, under_way: tup
         case Heartbeat(term, counter):
             return term < elector.term or (term, counter) <= elector._lsn
         case Ceded(term, _, _):
-            # There is no promise that it would end, and none can come of what its sender said before it.
+            # It would end no promise, and nothing its sender said earlier can create one.
             promised, until = elector._promises.get(sender, (inf, -inf))
             if promised <= term and until > max(now, elector._owes_until):
                 return False
@@ -284,9 +284,9 @@ def _judged_all(world: ElectorMiniature, bounds: ElectorBounds) -> ElectorMiniat
 
 
 def _judged(world: ElectorMiniature, index: int, bounds: ElectorBounds) -> ElectorMiniature:
-    """What a place leads and may act under now, beside what was led and acted under before.
+    """Record what a place leads and may act under now, in addition to what was led and acted under before.
 
-    A place that forgets may lead its older self's term again. That is left out, to see what a voter's memory is for.
+    A place that forgets may lead its older self's term again. That is not judged, to show the use of a voter's memory.
     """
     place = world.places[index]
     elector, broken = place.elector, world.broken
@@ -309,7 +309,7 @@ def _judged(world: ElectorMiniature, index: int, bounds: ElectorBounds) -> Elect
 
 
 def _promise_broken(before: TermElector, after: TermElector, event: TermEvent, now: int) -> str | None:
-    """A sentence if a promise ended that had neither run out nor was given back."""
+    """A sentence if a promise ended that had neither run out nor been given back; otherwise None."""
     for leader, (term, until) in before._promises.items():
         if until <= now:
             continue
