@@ -140,7 +140,7 @@ class _Group:
                     self._pin("second")
                     _until(lambda: page.was_asked_to_stop() or run.poll() is not None)
                     run.kill()
-            if not _until(lambda: self._successor.leads(ROLE)):
+            if not _until(lambda: self._successor.lease(ROLE) is not None):
                 raise TimeoutError("the successor did not lead")
             page.await_gone()
             # The fault must have hit a running COMMAND, for a role that was not lost yet.

@@ -349,7 +349,7 @@ def _processor_seconds(process: int) -> float:
 def _gather(other: Member) -> None:
     """Wait until both are members, and the other one leads everything that clients wait for."""
     for partition in (ROLE, *WAITED_FOR):
-        other.pin(partition, "other")
+        other.operator.pin(partition, "other")
     _until_led(other, {ROLE, *WAITED_FOR})
 
 
@@ -379,10 +379,10 @@ async def _change(path: str, other: Member, runtime: Stamping) -> tuple[float, f
         told(watching, b'"name":"agent"'), told(streaming, b"event: acquired"), told(polling, b'"leads":true')
     )
     async with asyncio.timeout(PATIENCE):
-        await asyncio.to_thread(other.pin, ROLE, "agent")
+        await asyncio.to_thread(other.operator.pin, ROLE, "agent")
         watched, acquired, polled = (at - runtime.stamped.handed_over_at for at in await waits)
         clients[1][1].close()  # Otherwise the agent would not hand it over.
-        await asyncio.to_thread(other.pin, ROLE, "other")
+        await asyncio.to_thread(other.operator.pin, ROLE, "other")
         await watching.readuntil(b'"name":"other"')
         await asyncio.to_thread(_until_led, other, {ROLE})
     for _, writer in clients:

@@ -115,7 +115,7 @@ def _await(holds: Callable[[], bool], what: str) -> None:
 
 def _pin(other: Member, partitions: set[int], name: str) -> None:
     for partition in partitions:
-        other.pin(partition, name)
+        other.operator.pin(partition, name)
     _await(
         lambda: {name} == {other.router.owner_of_role(partition).name for partition in partitions},
         f"the roles of {name}",
@@ -135,7 +135,7 @@ def _change(airflow: Airflow, other: Member, runtime: Stamping) -> list[tuple[fl
     """One change: seconds until each waiting trigger fired, and until its task had ended."""
     started = airflow.api.trigger("firing")
     _await(lambda: _begun(airflow, "firing", started) == FIRING, "the sensors that shall fire")
-    other.pin(ROLE, "agent")
+    other.operator.pin(ROLE, "agent")
     assert airflow.api.await_run("firing", started, patience=PATIENCE) == "success"
     # Airflow uses the time of day, and the append was stamped by the host's clock: read both now.
     changed_at = time.time() - (host_clock() - runtime.stamped.handed_over_at)
@@ -152,7 +152,7 @@ def _restless(other: Member) -> Iterator[None]:
     def move() -> None:
         name = "agent"
         while not is_over.wait(PACE):
-            other.pin(ROLE, name)
+            other.operator.pin(ROLE, name)
             name = "other" if name == "agent" else "agent"
 
     moving = threading.Thread(target=move, name="moving")

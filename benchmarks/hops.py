@@ -21,6 +21,7 @@ from types import FrameType
 import neli_router
 from neli_router import Config, Member
 from neli_router.agent import Client
+from neli_router.errors import NeliError
 
 __all__ = ["run"]
 
@@ -112,7 +113,7 @@ def _leads(client: Client) -> bool:
     try:
         with client.leading("role", timeout=1.0):
             return True
-    except neli_router.NeliError:
+    except NeliError:
         return False
 
 

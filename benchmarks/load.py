@@ -1,6 +1,6 @@
 """How even a Zipf load is on four members before and after they apply its profile, and what that moves.
 
-    keys, each with its part of the load --LoadProfile--> loads --Member.load--> a real group --handovers--> even
+    keys, each with its part of the load --LoadProfile--> loads --operator.load--> a real group --handovers--> even
 
 For each of several sets of keys, a group of real members on an SQLite ledger joins, settles and applies the profile. It
 applies the profile again as long as loads are uneven and something moves. A load over mean is the busiest member's load
@@ -122,7 +122,7 @@ def _evened_out(member: Member, profile: LoadProfile) -> tuple[list[float], list
         if balances[-1] <= EVEN or not planned:
             break
         owners = member.state.owners
-        member.load(loads)
+        member.operator.load(loads)
         _await_handovers(member, len(member.state.seats))
         moves.append(sum(was != now for was, now in zip(owners, member.state.owners, strict=True)))
         balances.append(GroupView(member.state).balance_by(wish).before)

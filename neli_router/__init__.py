@@ -2,44 +2,15 @@
 
     key --> slot --> partition --> owner (member, address, term)
 
-Import everything you need from here; the modules below may change between releases. The import is light:
-it loads no driver, no web framework and no command line.
+Import what you need from here, and errors from `neli_router.errors`. The packages `agent`, `fence` and `spark` and the
+module `testing` are public, too; other modules may change between releases. The import is light: it loads no driver, no
+web framework and no command line.
 """
 
 from typing import TYPE_CHECKING
 
 from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout
-from neli_router.errors import (
-    BadKey,
-    BeyondProtocol,
-    Closed,
-    ConfigError,
-    Diverged,
-    Forked,
-    GroupMismatch,
-    HandlerFailed,
-    LeaseLost,
-    LedgerError,
-    LedgerMissing,
-    LedgerRewound,
-    LedgerTrimmed,
-    LedgerUnavailable,
-    LedgerUnusable,
-    LookupFailed,
-    Miscertified,
-    MissingExtra,
-    NameTaken,
-    NeliError,
-    NoAgent,
-    NoOwner,
-    NotLeading,
-    PeersUnusable,
-    RecordTooLong,
-    Replaced,
-    StaleTable,
-    Unsupported,
-)
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
 from neli_router.protocols.protocol import Acquired, Fenced, Revoked
@@ -60,49 +31,21 @@ __all__ = [
     "AsyncMember",
     "AsyncRouter",
     "At",
-    "BadKey",
-    "BeyondProtocol",
     "Change",
-    "Closed",
     "Config",
-    "ConfigError",
-    "Diverged",
     "Fenced",
-    "Forked",
     "Gap",
-    "GroupMismatch",
     "Groups",
-    "HandlerFailed",
     "Layout",
     "Leader",
     "Lease",
-    "LeaseLost",
-    "LedgerError",
-    "LedgerMissing",
-    "LedgerRewound",
-    "LedgerTrimmed",
-    "LedgerUnavailable",
-    "LedgerUnusable",
-    "LookupFailed",
     "Member",
-    "Miscertified",
-    "MissingExtra",
-    "NameTaken",
-    "NeliError",
-    "NoAgent",
-    "NoOwner",
-    "NotLeading",
     "Owner",
     "Peer",
-    "PeersUnusable",
-    "RecordTooLong",
-    "Replaced",
     "Revoked",
     "Router",
     "SharedHost",
-    "StaleTable",
     "Table",
-    "Unsupported",
     "by_host",
     "by_zone",
 ]

@@ -12,7 +12,7 @@ block.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Self
@@ -28,12 +28,39 @@ from neli_router.member.async_leading import AsyncBlock, AsyncLease, Bridge
 from neli_router.member.background import require_task
 from neli_router.member.engine import BREAK_OFF_MAX, FLUSH_MAX, START_MAX
 from neli_router.member.member import Member
+from neli_router.member.operator import BaseOperator
 from neli_router.member.wishes import WISH_MAX, CheckedWish
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.protocol import Event
 from neli_router.router.async_router import AsyncRouter
 
-__all__ = ["AsyncMember"]
+__all__ = ["AsyncMember", "AsyncOperator"]
+
+
+class AsyncOperator(BaseOperator):
+    """Of an AsyncMember: see Operator for everything not documented here."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        super().__init__(bridge.engine)
+        self._bridge = bridge
+
+    async def drain(self, name: str, *, undo: bool = False, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - the same as in Operator.
+        if not self._drain_itself(name, undo=undo):
+            await self.wish(wishes.undrain(name) if undo else wishes.drain(name), timeout)
+
+    async def pin(self, partition: int, name: str | None, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
+        await self.wish(self._pin(partition, name), timeout)
+
+    async def weigh(self, name: str, weight: int | None, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
+        await self.wish(wishes.weigh(name, weight), timeout)
+
+    async def load(self, loads: Mapping[int, float], *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
+        await self.wish(wishes.load(loads, self._engine.config.layout), timeout)
+
+    async def wish(self, wish: CheckedWish, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
+        with self._engine.wishing(wish, timeout) as attempt:
+            if await self._bridge.until(attempt.is_due, timeout):
+                await self._bridge.until(attempt.is_over, attempt.say())
 
 
 class AsyncMember(AsyncClosing):
@@ -96,11 +123,16 @@ class AsyncMember(AsyncClosing):
         A run whose lease is lost is cancelled immediately.
         """
         require_task(task, interval)
-        self._member.require_open()
+        self._bridge.engine.membership.require_open()
         background = AsyncBackground(self._bridge, task, role, interval=interval)
         self._backgrounds.add(background)  # The loop itself keeps no task alive.
         background.on_end(self._backgrounds.discard)
         return background
+
+    @property
+    def operator(self) -> AsyncOperator:
+        """What an operator may do with the group: drain, pin, weigh, load, rebalance ..."""
+        return AsyncOperator(self._bridge)
 
     # State
 
@@ -136,51 +168,6 @@ class AsyncMember(AsyncClosing):
     def error(self) -> BaseException | None:
         """The error that ended this member; None while it is alive, and if it was closed."""
         return None if self._parts is None else self._member.error
-
-    # Elections and wishes: see Member
-
-    def rebalance(self) -> None:
-        self._member.rebalance()
-
-    def nominate(self, peer: str, partitions: Iterable[int] | None = None) -> None:
-        self._member.nominate(peer, partitions)
-
-    def shed(self, partitions: Iterable[int] | None = None) -> None:
-        self._member.shed(partitions)
-
-    @property
-    def shedding(self) -> frozenset[int]:
-        return self._member.shedding
-
-    async def drain(self, name: str, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - the same as in Member.
-        if self._bridge.engine.drains_itself:
-            self._member.drain(name)  # This does not wait.
-        else:
-            await self.wish(wishes.drain(name), timeout)
-
-    async def undrain(self, name: str, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        if self._bridge.engine.drains_itself:
-            self._member.undrain(name)
-        else:
-            await self.wish(wishes.undrain(name), timeout)
-
-    async def pin(self, partition: int, name: str, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        await self.wish(wishes.pin(partition, name, self.layout), timeout)
-
-    async def unpin(self, partition: int, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        await self.wish(wishes.unpin(partition, self.layout), timeout)
-
-    async def weigh(self, name: str, weight: int | None, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        await self.wish(wishes.weigh(name, weight), timeout)
-
-    async def load(self, loads: Mapping[int, float], *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        await self.wish(wishes.load(loads, self.layout), timeout)
-
-    async def wish(self, wish: CheckedWish, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        """Make a wish of `neli_router.member.wishes`."""
-        with self._bridge.engine.wishing(wish, timeout) as attempt:
-            if await self._bridge.until(attempt.is_due, timeout):
-                await self._bridge.until(attempt.is_over, attempt.say())
 
     # The end
 
@@ -263,4 +250,4 @@ class AsyncMember(AsyncClosing):
 
 def _close_orphan(opening: "asyncio.Future[Member]") -> None:
     if not opening.cancelled() and opening.exception() is None:
-        opening.result().ask_close()
+        opening.result().engine.ask_close()

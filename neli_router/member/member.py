@@ -20,7 +20,7 @@ Only waiting happens on the caller's thread, and nothing ever runs on an event l
 After a fork, the child's copy is void: its leases do not hold, and every call raises Forked.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
@@ -30,20 +30,14 @@ from neli_router.core.closing import Closing
 from neli_router.core.keyspace import Layout, Role
 from neli_router.drivers.ledgers.pump import Tap
 from neli_router.drivers.owners.base import Card
-from neli_router.drivers.peers.outlook import Outlook
-from neli_router.errors import NotLeading
 from neli_router.hosts.process import ProcessMark
-from neli_router.member import wishes
 from neli_router.member.background import Background, Task, require_task
 from neli_router.member.engine import FLUSH_MAX, START_MAX, Engine
-from neli_router.member.held_partitions import HeldPartitions
 from neli_router.member.lease import Lease
+from neli_router.member.operator import Operator
 from neli_router.member.runtime import THREADS, Runtime
-from neli_router.member.wishes import WISH_MAX, CheckedWish
-from neli_router.protocols.induction.events import Wish
 from neli_router.protocols.induction.fold import State
-from neli_router.protocols.induction.records import Certify
-from neli_router.protocols.protocol import Handler, Standing
+from neli_router.protocols.protocol import Handler
 from neli_router.router.owners_reader import OwnersTap
 from neli_router.router.router import Router
 
@@ -84,6 +78,7 @@ class Member(Closing):
         self._membership = self._engine.membership
         self._layout = config.layout
         self._router = Router(self._engine.feed, name=self.name, wait=False)
+        self._operator = Operator(self._engine)
         self._publisher = _publisher(config, self._engine)
         self._engine.start(timeout)
         if self._publisher is not None:
@@ -151,6 +146,11 @@ class Member(Closing):
         self._engine.runtime.start(background)
         return background
 
+    @property
+    def operator(self) -> Operator:
+        """What an operator may do with the group: drain, pin, weigh, load, rebalance ..."""
+        return self._operator
+
     # State
 
     @property
@@ -191,155 +191,6 @@ class Member(Closing):
     def engine(self) -> Engine:
         """The internals, shared with the asynchronous form. Not for programs: they may change in any release."""
         return self._engine
-
-    # For a server that speaks for this member to others, such as the agent's
-
-    @property
-    def standing(self) -> Standing:
-        """Which partitions this member may act for, and until when."""
-        return self._membership.standing
-
-    @property
-    def obstacle(self) -> str:
-        """Why the ledger cannot be reached, in its driver's words; empty if it can be."""
-        return self._membership.obstacle
-
-    @property
-    def is_powerless(self) -> bool:
-        """Whether this member's heartbeats come back, but too late for it to expire a dead member."""
-        return self._membership.is_powerless and not self.closed
-
-    @property
-    def outlook(self) -> Outlook | None:
-        """This member's view of its peers; None if it has none, or has not begun to listen yet."""
-        return self._membership.outlook
-
-    @property
-    def closing(self) -> bool:
-        """Whether this member was asked to leave."""
-        return self._membership.closing
-
-    def hold(self, partitions: Sequence[int]) -> HeldPartitions:
-        """Hold those of `partitions` that are led now, for work on them, until the returned object is closed."""
-        return HeldPartitions(self._membership, partitions)
-
-    def leads(self, partition: int) -> bool:
-        return self._membership.grant(partition) is not None
-
-    def why_not(self, partition: int) -> str:
-        """Why this member does not lead `partition`."""
-        return self._membership.why_not(partition)
-
-    def not_leading(self, partition: int, timeout: float) -> NotLeading:
-        """The error raised when a wait for `partition` times out."""
-        return self._membership.not_leading(partition, timeout)
-
-    def certify(self, incarnation: str) -> None:
-        """Record in the ledger that the process of `incarnation` has ended with all its threads. Does not wait.
-
-        Other members then take over immediately, so only a server that saw the process end may call this."""
-        # Before this member has joined, readers cannot resolve its incarnation to a name.
-        by = self.incarnation if self.incarnation in self.state.seats else self.name
-        self._engine.post(Wish(Certify(by=by, incarnation=incarnation)))
-
-    def require_open(self) -> None:
-        """Raise the error that ended this member, or Closed if it was asked to leave."""
-        self._membership.require_open()
-
-    def observe(self, changed: Callable[[], None], turned: Callable[[float], None]) -> Callable[[], None]:
-        """Call `changed` whenever a partition is led or lost and when this member ends, and `turned` with the time
-        after every step of its thread. Neither may wait or raise. The returned function stops both."""
-        self._membership.changed.tell(changed)
-        self._engine.oversee(turned)
-
-        def end() -> None:
-            self._membership.changed.forget(changed)
-            self._engine.neglect(turned)
-
-        return end
-
-    def ask_close(self) -> None:
-        """Begin to leave, without waiting for the end."""
-        self._engine.ask_close()
-
-    # Wishes, of operators and of programs that measure their load. The group remembers them beyond this member's life.
-    # Each call returns when the ledger shows the wish, and raises LedgerUnavailable if that takes longer than `timeout`
-    # seconds. A drain, a pin or a weight for a name that no member has waits for such a member, and the log says so.
-    # (The commands refuse it, because a person may have mistyped the name.)
-
-    def rebalance(self) -> None:
-        """Pass what this member leads to living preferred peers. Only for `term` with priorities.
-
-        Returns immediately: each partition moves when the program has finished with it. Raises BeyondProtocol where no
-        peer is preferred.
-        """
-        self._engine.rebalance()
-
-    def nominate(self, peer: str, partitions: Iterable[int] | None = None) -> None:
-        """Let `peer`, HOST:PORT as in the list, lead these partitions, or all. With `gossip`, it is always all.
-
-        Returns immediately. The request may be lost on its way: repeat it if it has no effect. Raises BeyondProtocol
-        and ConfigError.
-        """
-        self._engine.nominate(peer, partitions)
-
-    def shed(self, partitions: Iterable[int] | None = None) -> None:
-        """Lead these partitions of `term`, or all, only while no other member can: for a host under load.
-
-        Those that this member leads go to the others in good order, and come back after `shed(())`. Each call replaces
-        the previous one, and the setting survives a restart. With `gossip`, where one member leads all partitions, it
-        is all or nothing, and nothing comes back on its own. Returns immediately; raises BeyondProtocol and
-        ConfigError.
-        """
-        self._engine.shed(partitions)
-
-    @property
-    def shedding(self) -> frozenset[int]:
-        """The partitions that this member leads only while no other can; for `term` and `gossip`."""
-        return self._membership.shed
-
-    def drain(self, name: str, *, timeout: float = WISH_MAX) -> None:
-        """Let the member called `name` own nothing except what is pinned to it.
-
-        With `term` and `gossip`, `name` must be this member's own name or its HOST:PORT: the member sheds everything,
-        and the call returns immediately. It keeps any partitions that it is nominated for afterwards.
-        """
-        if self._engine.drains_itself:
-            self._engine.require_itself(name)
-            self.shed()
-        else:
-            self.wish(wishes.drain(name), timeout)
-
-    def undrain(self, name: str, *, timeout: float = WISH_MAX) -> None:
-        """Take a drain back."""
-        if self._engine.drains_itself:
-            self._engine.require_itself(name)
-            self.shed(())
-        else:
-            self.wish(wishes.undrain(name), timeout)
-
-    def pin(self, partition: int, name: str, *, timeout: float = WISH_MAX) -> None:
-        """Assign `partition` to the member called `name`. While that member is away, the partition goes where it would
-        go without the pin, and the pin stays."""
-        self.wish(wishes.pin(partition, name, self._layout), timeout)
-
-    def unpin(self, partition: int, *, timeout: float = WISH_MAX) -> None:
-        """Take a pin back."""
-        self.wish(wishes.unpin(partition, self._layout), timeout)
-
-    def weigh(self, name: str, weight: int | None, *, timeout: float = WISH_MAX) -> None:
-        """Override the weight of the member called `name`; None restores its own weight."""
-        self.wish(wishes.weigh(name, weight), timeout)
-
-    def load(self, loads: Mapping[int, float], *, timeout: float = WISH_MAX) -> None:
-        """Set how much work each partition is, in any unit that is the same for all; 0 forgets it."""
-        self.wish(wishes.load(loads, self._layout), timeout)
-
-    def wish(self, wish: CheckedWish, timeout: float = WISH_MAX) -> None:
-        """Make a wish of `neli_router.member.wishes`."""
-        with self._engine.wishing(wish, timeout) as attempt:
-            if self._membership.wait(attempt.is_due, timeout):
-                self._membership.wait(attempt.is_over, attempt.say())
 
     # The end
 

@@ -55,7 +55,7 @@ def with_another_member(one_pair: Pair) -> Iterator[Pair]:
     agent, other = one_pair
     yield agent, other
     for partition in other.state.pins:
-        other.unpin(partition)
+        other.operator.pin(partition, None)
     until(lambda: PARTITIONS == len(other.led) and not agent.agent.traffic.streams, "the rest of the pair")
 
 

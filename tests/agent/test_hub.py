@@ -36,7 +36,7 @@ def test_a_long_poll_ends_when_its_client_goes_or_the_role_is_led_here(follower:
     until(lambda: follower.agent.traffic.waiting == 0)
     with (
         follower.client() as asker,
-        whenever(lambda: follower.agent.traffic.waiting == 1, lambda: other.pin(3, "a")),
+        whenever(lambda: follower.agent.traffic.waiting == 1, lambda: other.operator.pin(3, "a")),
     ):
         answer = asker.get("/v1/leadership", params={"role": ROLE, "timeout": PATIENCE})
     assert (200, True, "a") == (answer.status_code, answer.json()["leads"], answer.json()["member"])
@@ -60,14 +60,14 @@ def test_a_stream_of_leadership_tells_its_whole_life(follower: Running, other: M
         name, waiting = events.next()
         assert ("waiting", False) == (name, waiting["leads"])
         assert waiting["why"].startswith("b owns it under term ")
-        other.pin(3, "a")
+        other.operator.pin(3, "a")
         acquired = events.next_called("acquired")
         found = [acquired[part] for part in ("leads", "partition", "member", "drain_timeout")]
         assert [True, 3, "a", DRAIN] == found
         assert 0 < acquired["remaining"] <= STEADY
         renewed = events.next_called("renewed")
         assert (True, acquired["term"]) == (renewed["leads"], renewed["term"])
-        other.unpin(3)  # The agent is drained, so the role goes back.
+        other.operator.pin(3, None)  # The agent is drained, so the role goes back.
         revoked = events.next_called("revoked")
         assert (True, "another member is to have it") == (revoked["leads"], revoked["why"])
         assert revoked["remaining"] > 0
@@ -83,10 +83,10 @@ def test_all_that_wait_are_told_of_one_takeover_and_streams_that_break_give_the_
         for client in clients:
             ask(client, LEADING)
         until(lambda: follower.agent.traffic.streams == len(clients))
-        other.pin(3, "a")
+        other.operator.pin(3, "a")
         for client in clients:
             await_event(client, b"acquired")
-        other.unpin(3)
+        other.operator.pin(3, None)
         for client in clients:
             await_event(client, b"revoked")
         assert 3 not in other.led
@@ -103,7 +103,7 @@ def test_streams_are_told_another_reason_to_wait_and_the_agents_end(tmp_path: Pa
         assert "waiting" == waiting.next()[0]
         watching.next()
         with Member(configured(tmp_path, "c")):
-            other.pin(3, "c")
+            other.operator.pin(3, "c")
             while not waiting.next_called("waiting")["why"].startswith("c owns it"):
                 pass
         agent.stop()
@@ -124,12 +124,12 @@ def test_a_watch_begins_with_what_is_and_goes_on_with_what_changes(follower: Run
             (view["name"], view["partition"]) for _, view in (events.next() for _ in range(PARTITIONS))
         ]
         assert "b" == one.next_called("owner")["name"]
-        other.pin(3, "a")
+        other.operator.pin(3, "a")
         moved = events.next_called("owner")
         assert ("a", 3, None) == (moved["name"], moved["partition"], moved["slot"])
         assert "a" == client.get("/v1/owner", params={"role": "3"}).json()["name"]
         partition = Layout(partitions=PARTITIONS).partition("k")
-        other.pin(partition, "a")
+        other.operator.pin(partition, "a")
         moved = one.next_called("owner")
         assert ("a", partition) == (moved["name"], moved["partition"])
         for query in ("key=a&role=1", "nothing=1"):
@@ -141,7 +141,7 @@ def test_the_status_is_shown_again_when_something_changes_and_as_leases_run(foll
         name, status = events.next()
         assert ("status", ["b", "a"]) == (name, [member["name"] for member in status["members"]])
         assert 2 == len([events.next_called("changed")["members"] for _ in range(2)])  # Only time has passed.
-        other.pin(3, "nobody-yet")  # No owner changes.
+        other.operator.pin(3, "nobody-yet")  # No owner changes.
         while "nobody-yet" != events.next_called("changed")["table"]["partitions"][3]["pinned"]:
             pass
     # Changes that come together are shown together.
@@ -204,7 +204,7 @@ def test_a_watcher_that_does_not_read_is_cut_off_and_the_others_hear_it_all(
 
         until(fill, "the cut")
         assert "b" == events.next_called("owner")["name"]
-        other.pin(3, "a")
+        other.operator.pin(3, "a")
         assert "a" == events.next_called("owner")["name"]
 
 

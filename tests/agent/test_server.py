@@ -31,6 +31,7 @@ from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.errors import ConfigError, LedgerUnusable, NeliError
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
+from neli_router.member.served_member import ServedMember
 from tests.agent.test_sockets import held
 from tests.support.agents.running import PARTITIONS, TOKEN, Events, Running, configured, over_unix, running
 from tests.support.servers.process import free_port
@@ -171,7 +172,7 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
         process(tmp_path, patient) as agent,
         ExitStack() as stack,  # Closes a client that sends half a request, which must not delay the end.
     ):
-        other.drain("b")
+        other.operator.drain("b")
         until(lambda: is_ready(tmp_path))
         agent.send_signal(signal.SIGHUP)  # The agent has no configuration to read, and continues.
         assert is_ready(tmp_path)
@@ -181,9 +182,9 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
         with client(tmp_path) as asker, asker.stream("GET", "/v1/leadership/events?role=3") as answer:
             events = Events(answer)
             events.next_called("acquired")
-            other.undrain("b")
-            other.drain("a")
-            other.undrain("a")
+            other.operator.drain("b", undo=True)
+            other.operator.drain("a")
+            other.operator.drain("a", undo=True)
             agent.send_signal(signal.SIGTERM)
             events.next_called("revoked")
             with client(tmp_path) as second:
@@ -327,7 +328,7 @@ def test_a_weight_is_owed_until_the_ledger_can_be_written_again(
     caplog.set_level(logging.INFO)
 
     async def story() -> None:
-        inner = Member(configured(tmp_path))
+        inner = ServedMember(configured(tmp_path))
         member = await AsyncMember(inner).open()
         try:
             until(lambda: inner.led)
@@ -354,7 +355,7 @@ def test_a_weight_that_a_wish_overrules_is_told_of_at_the_start(
     tmp_path: Path, options: AgentOptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Member(configured(tmp_path, "b")) as other:
-        other.weigh("a", 7)
+        other.operator.weigh("a", 7)
         for weight, expected in ((1, True), (7, False)):
             caplog.clear()
             with running(configured(tmp_path, weight=weight), options) as agent:

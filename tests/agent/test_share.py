@@ -32,7 +32,7 @@ def host_client(host: Running) -> Iterator[Client]:
 
 def give(agent: Running, other: Member) -> None:
     for partition in (3, 5):
-        other.pin(partition, "a")
+        other.operator.pin(partition, "a")
     until(lambda: {3, 5} == set(agent.agent.member.led))
 
 
@@ -164,7 +164,7 @@ def test_a_share_has_all_that_the_host_leads_under_its_terms_and_the_next_one_wh
     with host_client.share(timeout=PATIENCE) as share, host_client.share([0, 1, 2, 3]) as part:
         assert ({3, 5}, {3: led[3]}, led) == (set(led), part.terms, share.terms)
         assert (True, "a", DRAIN) == (0 < share.remaining() <= STEADY, share.member, share.drain_timeout)
-        other.pin(6, "a")
+        other.operator.pin(6, "a")
         until(lambda: 6 in share.more)
         assert ({3, 5}, False, False) == (set(share.terms), share.holds(6), bool(share.ending))
         with pytest.raises(LeaseLost, match="it was not led here when this share began"):
@@ -184,7 +184,7 @@ def test_leases_are_renewed_for_longer_than_they_are_also_while_a_revoked_partit
     async def story() -> None:
         with host_client.share(timeout=PATIENCE) as share, host_client.leading(5, timeout=PATIENCE) as lease:
             async with AsyncClient(host.options.socket or "", timeout=PATIENCE) as one, one.leading(3) as kept:
-                other.unpin(5)  # The agent is drained, so the partition goes back.
+                other.operator.pin(5, None)  # The agent is drained, so the partition goes back.
                 assert share.ending.wait(PATIENCE)
                 assert lease.revoked.wait(PATIENCE)
                 end = host_clock() + 1.25 * STEADY
@@ -208,7 +208,7 @@ def test_a_client_that_does_not_finish_in_time_is_fenced_for_that_partition_alon
         ):
             term = events.next_called("acquired")["term"]
             with pytest.raises(LeaseLost), client.share() as share:  # noqa: PT012 - its end raises.
-                other.unpin(5)
+                other.operator.pin(5, None)
                 rests = []
                 while (news := events.next())[0] != "fenced":
                     rests.append(news[1]["remaining"])
@@ -232,7 +232,10 @@ def test_a_share_of_what_is_led_elsewhere_waits_and_says_why(other: Member, host
         over_once_told(host_client.share([0, 1], timeout=PATIENCE)),
     ):
         raise AssertionError("b leads them")
-    with whenever(lambda: True, lambda: other.pin(1, "a")), host_client.share([0, 1], timeout=PATIENCE) as share:
+    with (
+        whenever(lambda: True, lambda: other.operator.pin(1, "a")),
+        host_client.share([0, 1], timeout=PATIENCE) as share,
+    ):
         assert {1} == set(share.terms)
 
 

@@ -188,7 +188,7 @@ def test_a_ledger_without_any_agent_tells_its_whole_past(tmp_path: Path) -> None
     began = datetime.now(UTC)
     with Member(configured(tmp_path)) as member:
         assert member.pulse(60.0)
-        member.drain("a")
+        member.operator.drain("a")
     lines = neli("events", "--ledger", f"sqlite://{tmp_path}/ledger.db").stdout.splitlines()
     times, texts = zip(*(line.split("  ", 1) for line in lines), strict=True)
     assert (
@@ -206,7 +206,7 @@ def test_a_ledger_is_followed(tmp_path: Path) -> None:
         assert member.pulse(60.0)
         with Program(code, "--ledger", f"sqlite://{tmp_path}/ledger.db", "--follow", folder=tmp_path) as process:
             assert "a joined" in process.stdout.readline()
-            member.weigh("x", 7)
+            member.operator.weigh("x", 7)
             assert "x was weighed by a" in process.stdout.readline()
 
 

@@ -114,7 +114,7 @@ async def test_a_block_holds_up_its_successor_and_is_told_to_finish(group: Group
     role = min(member.led)
     async with member.leading(role) as lease:
         assert (False, False) == (lease.revoked.is_set(), await lease.revoked.wait(0.0))
-        group["b"].drain("a")
+        group["b"].operator.drain("a")
         assert await lease.revoked.wait(PATIENCE)
         group.advance(2.0)
         assert (True, True, None) == (lease.holds(), bool(lease.revoked), member.lease(role))
@@ -152,7 +152,7 @@ async def test_whoever_waits_for_a_member_of_a_test_turns_its_clock(group: Group
         assert not await member.pulse(1.0, role=role)
         group.cut("a")
         with pytest.raises(LedgerUnavailable, match="a drain of b was to be read back"):
-            await member.drain("b", timeout=0.05)
+            await member.operator.drain("b", timeout=0.05)
         group.heal("a")
         group.kill("b")
         async with member.leading(role, timeout=PATIENCE) as lease:
@@ -173,23 +173,23 @@ async def test_an_asynchronous_program_from_beginning_to_end(config: Config) -> 
     async with AsyncMember(config, on_event=handle) as member:
         async with member.leading("nightly", timeout=PATIENCE) as lease:
             assert (True, "nightly", "a") == (lease.holds(), lease.role, lease.member)
-        await member.pin(3, "b")
-        await member.unpin(3)
-        await member.weigh("b", 2)
-        await member.load({1: 2.0})
-        await member.drain("b")
+        await member.operator.pin(3, "b")
+        await member.operator.pin(3, None)
+        await member.operator.weigh("b", 2)
+        await member.operator.load({1: 2.0})
+        await member.operator.drain("b")
         assert (["b"], {"b": 2}, {1: 2.0}, {}) == (
             list(member.state.drains),
             member.state.weights,
             member.state.loads,
             member.state.pins,
         )
-        await member.undrain("b")
+        await member.operator.drain("b", undo=True)
         async with member.leading(0) as lease:
             await member.close()  # In the member's own block, it takes effect when the block ends.
             assert lease.holds()
         assert await member.await_closed(timeout=PATIENCE)
-    for call in (member.pulse(0.0), member.drain("b")):
+    for call in (member.pulse(0.0), member.operator.drain("b")):
         with pytest.raises(Closed):
             await call
     assert ["Acquired", "Revoked"] == told

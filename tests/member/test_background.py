@@ -129,7 +129,7 @@ def test_a_member_that_closes_waits_for_the_run_in_progress_and_ends_the_task() 
         group.settle()
         leader = str(group.owner(0))
         if leader != "a":
-            group["a"].pin(0, "a")
+            group["a"].operator.pin(0, "a")
             group.settle()
         handle = group["a"].background(work)
         assert handle.wait()

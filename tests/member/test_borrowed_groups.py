@@ -53,7 +53,7 @@ def test_members_share_the_partitions_and_hand_them_over_under_higher_terms(
     moved = dict(second.led)
     assert all(term > before[partition] for partition, term in moved.items())
     assert moved.keys() == {i for event in told if isinstance(event, Revoked) for i in event.partitions}
-    assert "the broker gave it to another member" in first.why_not(next(iter(moved)))
+    assert "the broker gave it to another member" in first.engine.membership.why_not(next(iter(moved)))
     with first.leading(next(iter(first.led)), timeout=PATIENCE) as lease:
         assert 0 < lease.remaining() <= first.engine.lease
     second.close()
@@ -67,7 +67,11 @@ def test_a_member_says_what_its_protocol_cannot_know_or_do(config: Callable[...,
     member = opened(config("fast-neli"))
     with pytest.raises(BeyondProtocol, match="knows only what it leads itself"):
         member.router.owner("customer-3")
-    for wish in (partial(member.drain, "a"), partial(member.pin, 0, "a"), partial(member.load, {0: 1.0})):
+    for wish in (
+        partial(member.operator.drain, "a"),
+        partial(member.operator.pin, 0, "a"),
+        partial(member.operator.load, {0: 1.0}),
+    ):
         with pytest.raises(BeyondProtocol, match="takes no wishes"):
             wish()
 

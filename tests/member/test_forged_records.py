@@ -37,7 +37,7 @@ def write(group: Group, lines: Sequence[Record | bytes]) -> None:
     MemoryLedger(group.log).append([line if isinstance(line, bytes) else encode(line) for line in lines])
     group.advance(0.0)
     now = group.now
-    assert all(member.standing.until <= now + LEASE for member in members(group))
+    assert all(member.engine.membership.standing.until <= now + LEASE for member in members(group))
     group.advance(1.2 * LEASE)
 
 
@@ -69,7 +69,7 @@ def test_a_line_that_no_member_wrote_stops_nobody_and_lengthens_no_lease(
     state = group["a"].state
     assert [None] * len(NAMES) == [member.error for member in members(group)]
     assert (before, owners, terms) == ([member.incarnation for member in members(group)], state.owners, state.terms)
-    assert all(member.standing.until <= group.now + LEASE for member in members(group))
+    assert all(member.engine.membership.standing.until <= group.now + LEASE for member in members(group))
     led = [partition for member in members(group) for partition in member.led]
     assert list(range(8)) == sorted(led)
 

@@ -86,7 +86,7 @@ def test_leases_are_void_in_the_child_and_every_call_says_so(member: Member) -> 
                 lambda: member.background(lambda _: None),
                 lambda: member.led,
                 lambda: member.state,
-                lambda: member.drain("parent"),
+                lambda: member.operator.drain("parent"),
                 member.await_closed,
                 lambda: member.router.owner("key"),
             ]

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from neli_router import testing
+from neli_router.member.held_partitions import HeldPartitions
 from neli_router.member.lease import Lease
 from neli_router.testing import Group
 
@@ -33,22 +34,22 @@ def told(lost: Mapping[str, Sequence[Lease]]) -> dict[str, list[int]]:
 
 def test_those_that_are_led_are_held_and_come_along_when_they_are_led_later(group: Group) -> None:
     mine, theirs = partitions(group, "a"), partitions(group, "b")
-    held = group["a"].hold(EVERYTHING)
+    held = HeldPartitions(group["a"].engine.membership, EVERYTHING)
     assert (mine, False) == (numbers(held.leases), held.has_news())
-    group["b"].drain("b")
+    group["b"].operator.drain("b")
     group.settle()
     assert held.has_news()
     assert theirs == numbers(held.more())
     assert ([], mine) == (held.more(), numbers(held.leases))
     held.close()
     group["a"].close()
-    assert [] == group["a"].hold(EVERYTHING).leases
+    assert [] == HeldPartitions(group["a"].engine.membership, EVERYTHING).leases
 
 
 def test_a_revoked_one_is_told_once_and_handed_over_when_all_are_let_go_of(group: Group) -> None:
-    held = group["a"].hold(EVERYTHING)
+    held = HeldPartitions(group["a"].engine.membership, EVERYTHING)
     moved, kept = partitions(group, "a")
-    group["b"].pin(moved, "b")
+    group["b"].operator.pin(moved, "b")
     group.advance(5.0)
     assert ([moved], []) == (numbers(held.revoked()), held.revoked())
     assert all(lease.holds() for lease in held.leases)
@@ -61,9 +62,9 @@ def test_a_revoked_one_is_told_once_and_handed_over_when_all_are_let_go_of(group
 
 @pytest.mark.parametrize("group", [2.0], indirect=True)
 def test_a_lost_one_is_told_with_its_reason_and_the_others_are_still_held(group: Group) -> None:
-    held = group["a"].hold(EVERYTHING)
+    held = HeldPartitions(group["a"].engine.membership, EVERYTHING)
     moved, kept = partitions(group, "a")
-    group["b"].pin(moved, "b")
+    group["b"].operator.pin(moved, "b")
     group.settle()
     assert {"the program did not finish within drain_timeout=2 s": [moved]} == told(held.lost())
     assert ({}, [kept]) == (held.lost(), numbers(held.leases))
@@ -72,7 +73,7 @@ def test_a_lost_one_is_told_with_its_reason_and_the_others_are_still_held(group:
 
 def test_all_of_a_member_that_stood_still_are_lost_by_time_alone(group: Group) -> None:
     """Before the member's own thread has noticed."""
-    held = group["a"].hold(EVERYTHING)
+    held = HeldPartitions(group["a"].engine.membership, EVERYTHING)
     mine = partitions(group, "a")
     group.pause("a")
     group.advance(5.0)

@@ -162,7 +162,7 @@ def test_a_partition_is_led_only_when_its_handler_has_returned_and_until_then_it
 def test_a_successor_waits_for_the_handler_and_for_the_blocks_which_a_revocation_wakes(group: Group) -> None:
     with group["a"].leading(one_of(group["a"])) as lease:
         assert not lease.revoked.wait(0.5)
-        group["a"].drain("a")
+        group["a"].operator.drain("a")
         assert lease.revoked.wait(5.0)
         group.advance(3.0)
         assert (True, True) == (bool(lease.revoked), lease.holds())
@@ -186,7 +186,7 @@ def test_after_the_drain_timeout_the_program_is_fenced_before_anybody_else_leads
     with testing.group("a", partitions=1, drain_timeout=5.0, on_event={"a": slow}) as group:
         group.settle()
         group.join("b", on_event=other)
-        group["a"].drain("a")
+        group["a"].operator.drain("a")
         group.settle()
     (_, *first), (revoked_at, *second), (fenced_at, *third), (acquired_at, *fourth) = heard
     assert [["a", "Acquired"], ["a", "Revoked"], ["a", "Fenced"], ["b", "Acquired"]] == [first, second, third, fourth]
@@ -205,7 +205,7 @@ def test_a_handler_that_raises_ends_the_member_and_frees_its_partitions_at_once(
         group.settle()
         began = group.now
         with pytest.raises(KeyError):
-            group["b"].drain("a")
+            group["b"].operator.drain("a")
         with pytest.raises(ZeroDivisionError):
             group.settle()
         group.settle()
@@ -256,7 +256,7 @@ def test_closing_in_a_block_takes_effect_when_the_block_has_ended_and_everything
     for call in (
         lambda: member.lease(0),
         lambda: member.pulse(0.0),
-        lambda: member.drain("a"),
+        lambda: member.operator.drain("a"),
         member.leading(0).__enter__,
     ):
         with pytest.raises(Closed, match="member a was needed, but it was closed before"):
@@ -277,38 +277,38 @@ def test_a_member_that_cannot_reach_the_ledger_stops_trying_after_a_lease(group:
     with pytest.raises(
         LedgerUnavailable, match=r"a drain of b was to be read back within 3 s, but .* the test has cut"
     ):
-        group["a"].drain("b", timeout=3.0)
+        group["a"].operator.drain("b", timeout=3.0)
     began = group.now
     group["a"].close()
     assert (True, True) == (group["a"].closed, group.now - began < 2.5)
 
 
 def test_what_is_wished_for_is_done_and_outlives_a_restart(group: Group) -> None:
-    group["a"].pin(3, "b")
-    group["a"].weigh("b", 0)
+    group["a"].operator.pin(3, "b")
+    group["a"].operator.weigh("b", 0)
     group.settle()
     assert ({3}, {3: "b"}, {"b": 0}) == (set(group["b"].led), group["a"].state.pins, group["a"].state.weights)
     group.restart("b")
     group.settle()
     assert {3} == set(group["b"].led)
-    group["a"].weigh("b", None)
-    group["a"].unpin(3)
-    group["b"].drain("a")
+    group["a"].operator.weigh("b", None)
+    group["a"].operator.pin(3, None)
+    group["b"].operator.drain("a")
     group.settle()
     assert (8, ["a"]) == (len(group["b"].led), list(group["b"].state.drains))
-    group["a"].undrain("a")
+    group["a"].operator.drain("a", undo=True)
     group.settle()
     assert 4 == len(group["a"].led)
-    group["a"].load({0: 2.5, 1: 0})
+    group["a"].operator.load({0: 2.5, 1: 0})
     assert {0: 2.5} == group["a"].state.loads
 
 
 def test_a_wish_for_a_name_that_no_member_has_waits_for_one_and_says_so(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
-    group["a"].pin(3, "c")
-    group["a"].pin(4, "b")
-    group["a"].undrain("c")  # Taking back a wish for an absent member needs no wait.
+    group["a"].operator.pin(3, "c")
+    group["a"].operator.pin(4, "b")
+    group["a"].operator.drain("c", undo=True)  # Taking back a wish for an absent member needs no wait.
     group.settle()
     waits = [record.getMessage() for record in caplog.records if "wish.waits" in record.getMessage()]
     assert ["wish.waits_for_member member=a wish='a pin of partition 3 to c' name=c"] == waits
@@ -319,21 +319,27 @@ def test_a_wish_for_a_name_that_no_member_has_waits_for_one_and_says_so(
 
 def test_a_wish_before_the_group_was_founded_waits_for_that() -> None:
     with testing.group("a", partitions=2) as group:
-        group["a"].drain("b")
+        group["a"].operator.drain("b")
         assert ["b"] == list(group["a"].state.drains)
 
 
 @pytest.mark.parametrize(
     ("wish", "expected"),
     [
-        (lambda member: member.drain(""), "a member's name must be printable text of 1 to 256 characters, got ''"),
-        (lambda member: member.undrain("a\n"), "printable"),
-        (lambda member: member.pin(8, "b"), "there is no partition 8: they count from 0 to 7"),
-        (lambda member: member.pin(True, None), "2 problems"),
-        (lambda member: member.unpin("3"), "there is no partition '3'"),
-        (lambda member: member.weigh("b", 1.5), "weight=1.5 must be a whole number from 0 to 1000000, or None"),
-        (lambda member: member.load({0: -1.0}), "the load of partition 0 must be a number from 0 to"),
-        (lambda member: member.load({0: float("nan")}), "got nan"),
+        (
+            lambda member: member.operator.drain(""),
+            "a member's name must be printable text of 1 to 256 characters, got ''",
+        ),
+        (lambda member: member.operator.drain("a\n", undo=True), "printable"),
+        (lambda member: member.operator.pin(8, "b"), "there is no partition 8: they count from 0 to 7"),
+        (lambda member: member.operator.pin(True, ""), "2 problems"),
+        (lambda member: member.operator.pin("3", None), "there is no partition '3'"),
+        (
+            lambda member: member.operator.weigh("b", 1.5),
+            "weight=1.5 must be a whole number from 0 to 1000000, or None",
+        ),
+        (lambda member: member.operator.load({0: -1.0}), "the load of partition 0 must be a number from 0 to"),
+        (lambda member: member.operator.load({0: float("nan")}), "got nan"),
     ],
 )
 def test_a_wish_that_no_member_could_read_is_refused(
@@ -371,7 +377,7 @@ def test_a_newcomer_takes_a_name_from_a_living_member_if_it_is_told_to(
         group.settle()
     with pytest.raises(Replaced, match="a newer process joined under that name from host:2"):
         group["a"].await_closed()
-    for call in (lambda: group["a"].lease(0), lambda: group["a"].pulse(0.0), lambda: group["a"].drain("a")):
+    for call in (lambda: group["a"].lease(0), lambda: group["a"].pulse(0.0), lambda: group["a"].operator.drain("a")):
         with pytest.raises(Replaced):
             call()
     assert "Fenced" in names(group.told["a"])
@@ -386,7 +392,7 @@ def test_available_members_go_on_until_their_successor_does() -> None:
 
     def work() -> None:
         with group["a"].leading(mine):
-            group["a"].pin(mine, "b")
+            group["a"].operator.pin(mine, "b")
             for _ in range(50):
                 seen.append(leaders(mine))
                 group.advance(0.01)

@@ -191,7 +191,7 @@ def test_closing_in_a_handler_does_not_deadlock(when: type[Event]) -> None:
     with Member(Config("memory://unused", name="b", lease=0.3), runtime=Flaky(runtime.log)) as other:
         if when is Fenced:
             runtime.problem = AWAY
-            until(lambda: member.closing)
+            until(lambda: member.engine.membership.closing)
             runtime.problem = None
         assert member.await_closed(timeout=PATIENCE)
         until(lambda: 256 == len(other.led))
@@ -259,7 +259,7 @@ def test_a_member_that_starts_during_an_outage_joins_after_it(caplog: pytest.Log
         with pytest.raises(NotLeading, match="out of reach"):
             member.leading(0, timeout=0.3).__enter__()
         with pytest.raises(LedgerUnavailable, match="it was taken away"):
-            member.drain("x", timeout=0.1)
+            member.operator.drain("x", timeout=0.1)
         runtime.problem = None
         assert member.pulse(PATIENCE)
     told = [record.getMessage() for record in caplog.records if " what=open " in record.getMessage()]
@@ -288,7 +288,7 @@ def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller(caplog: pytest.Lo
     with caplog.at_level(logging.WARNING):
         member = Member(Config("memory://unused", lease=0.3), timeout=0.01, runtime=runtime)
         until(lambda: "no answer has come" in caplog.text)
-        assert "no answer has come" in member.obstacle
+        assert "no answer has come" in member.engine.membership.obstacle
         member.close()
         assert (True, None, []) == (member.closed, member.error, runtime.opened)
     with pytest.raises(Closed):
@@ -320,10 +320,10 @@ def test_a_ledger_that_answers_late_is_joined_all_the_same(caplog: pytest.LogCap
         caplog.at_level(logging.INFO),
         Member(Config("memory://unused", lease=0.3), timeout=0.01, runtime=runtime) as member,
     ):
-        until(lambda: member.obstacle)
+        until(lambda: member.engine.membership.obstacle)
         runtime.answers.set()
         assert member.pulse(PATIENCE)
-        assert "" == member.obstacle
+        assert "" == member.engine.membership.obstacle
         until(lambda: "ledger.available" in caplog.text)
 
 

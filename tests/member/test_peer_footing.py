@@ -133,22 +133,22 @@ def test_a_lone_member_of_three_leads_nothing_and_says_why() -> None:
         group.advance(30.0)  # A member asks for some seconds before it considers a peer silent.
         assert ({}, []) == (lone.led, group.told["a"])
         few = "no peer leads it: 1 of 3 peers answer, this one included, and it takes 2 to elect a leader"
-        assert few == lone.why_not(0)
+        assert few == lone.engine.membership.why_not(0)
 
 
 def test_a_member_may_be_drained_shed_a_part_and_be_named_until_all_is_rebalanced() -> None:
     with trio() as (group, members, places):
         group.settle()
-        members[0].drain("a")
+        members[0].operator.drain("a")
         assert group.wait(lambda: [0, 3, 3] == shares(*members), PATIENCE)
-        members[1].shed([1])
+        members[1].operator.shed([1])
         assert group.wait(lambda: 1 in members[2].led, PATIENCE)
-        members[0].undrain(places[0])
-        members[1].shed(())
-        members[2].nominate(places[0], [1])
+        members[0].operator.drain(places[0], undo=True)
+        members[1].operator.shed(())
+        members[2].operator.nominate(places[0], [1])
         assert group.wait(lambda: 1 in members[0].led, PATIENCE)
         for member in members:
-            member.rebalance()
+            member.operator.rebalance()
         assert group.wait(lambda: [2, 2, 2] == shares(*members), PATIENCE)
 
 
@@ -169,14 +169,14 @@ def test_the_one_leader_of_gossip_gives_way_to_a_member_that_is_named() -> None:
         group.settle()
         assert [0, 0, PARTITIONS] == sorted(shares(*members))
         follower = shares(*members).index(0)
-        members[follower].nominate(places[follower])
+        members[follower].operator.nominate(places[follower])
         assert group.wait(lambda: shares(*members)[follower] == PARTITIONS, PATIENCE)
         with pytest.raises(BeyondProtocol, match="one member leads all partitions: leave the partitions out"):
-            members[0].nominate(places[1], [0])
+            members[0].operator.nominate(places[1], [0])
         with pytest.raises(BeyondProtocol, match="gossip has no preferred peers: name the peer"):
-            members[0].rebalance()
+            members[0].operator.rebalance()
         with pytest.raises(BeyondProtocol, match="one member leads all partitions: shed all of them, or none"):
-            members[0].shed([0])
+            members[0].operator.shed([0])
 
 
 def test_a_wish_that_makes_no_sense_or_is_beyond_the_protocol_is_refused_with_what_there_is() -> None:
@@ -184,17 +184,17 @@ def test_a_wish_that_makes_no_sense_or_is_beyond_the_protocol_is_refused_with_wh
         stranger = f"'b' is not this member, which is a at {places[0]}: peers keep no record"
         unknown = f"unknown peer 'elsewhere:1'; known peers: {places[0]}"
         for kind, expected, wish in (
-            (ConfigError, stranger, partial(member.drain, "b")),
-            (ConfigError, "partition 6 is none of the 6", partial(member.shed, [6])),
-            (ConfigError, unknown, partial(member.nominate, "elsewhere:1")),
-            (ConfigError, "partition 6 is none of the 6", partial(member.nominate, places[0], [0, 6])),
-            (BeyondProtocol, "policy='random' has no preferred peers", member.rebalance),
-            (BeyondProtocol, "its members elect who leads, and such wishes", partial(member.pin, 0, "a")),
+            (ConfigError, stranger, partial(member.operator.drain, "b")),
+            (ConfigError, "partition 6 is none of the 6", partial(member.operator.shed, [6])),
+            (ConfigError, unknown, partial(member.operator.nominate, "elsewhere:1")),
+            (ConfigError, "partition 6 is none of the 6", partial(member.operator.nominate, places[0], [0, 6])),
+            (BeyondProtocol, "policy='random' has no preferred peers", member.operator.rebalance),
+            (BeyondProtocol, "its members elect who leads, and such wishes", partial(member.operator.pin, 0, "a")),
         ):
             with pytest.raises(kind, match=expected):
                 wish()
         with testing.group("x") as group, pytest.raises(BeyondProtocol, match="choose the protocol 'term'"):
-            group["x"].rebalance()
+            group["x"].operator.rebalance()
 
 
 def test_a_router_that_is_no_members_says_whom_to_ask(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_member_reports_why_its_link_refuses_a_peer_and_no_reason_once_the_pee
         footing.machine._strangers.update({1, 2, 3})
         footing._link.refusals, footing._link.silent = {1: "key"}, frozenset({2})
         group.advance(4.0)
-        outlook = group["a"].outlook
+        outlook = group["a"].engine.membership.outlook
         assert outlook is not None
         assert {1: "key", 3: "lease"} == outlook.refusals
         assert ["refused", "silent", "refused"] == [outlook.state(place) for place in (1, 2, 3)]

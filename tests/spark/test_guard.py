@@ -114,13 +114,13 @@ def group(folder: Path, *, drain_timeout: float) -> Iterator[tuple[Running, Memb
 
 def give(place: tuple[Running, Member, Client]) -> None:
     agent, other, _ = place
-    other.pin(ROLE, "a")
+    other.operator.pin(ROLE, "a")
     until(lambda: ROLE in agent.agent.member.led)
 
 
 def take(place: tuple[Running, Member, Client]) -> None:
     """The role goes back when the work has finished or the drain timeout is over."""
-    place[1].unpin(ROLE)
+    place[1].operator.pin(ROLE, None)
 
 
 def endless(spark: SparkSession) -> None:

@@ -250,7 +250,7 @@ class App:
             address=self._address,
             protocol=self._config.protocol,
             store="" if self._config.has_ledger or self._is_alone else self._feed.address,
-            shed=len(self._inner.shedding),
+            shed=len(self._inner.operator.shedding),
             led=0 if self._inner.closed else len(self._inner.led),
             can_expire=not self._inner.is_powerless,
             outlook=self._inner.outlook,
@@ -274,10 +274,10 @@ class App:
         queried(scope["query_string"], ())
         asked = rebalance_asked(await body_of(receive))
         if asked.to is None:
-            self._inner.rebalance()
+            self._inner.operator.rebalance()
         else:
             self._require_answers(asked.to)
-            self._inner.nominate(asked.to, asked.partitions)
+            self._inner.operator.nominate(asked.to, asked.partitions)
         await answer(send, RebalanceView(self._member.name, len(self._inner.led)))
 
     def _require_answers(self, peer: str) -> None:

@@ -17,7 +17,7 @@ from neli_router.config.token import token_problem
 from neli_router.core import logs
 from neli_router.errors import ConfigError, LedgerError, NeliError
 from neli_router.member.async_member import AsyncMember
-from neli_router.member.member import Member
+from neli_router.member.served_member import ServedMember
 from neli_router.member.wishes import WISH_MAX
 from neli_router.status.group_view import GroupView
 
@@ -35,7 +35,7 @@ class Changes:
         """A weight that could not be wished because the ledger was out of reach. The next SIGHUP finds no change in the
         file, so without this the wish would never be made."""
 
-    async def take(self, reload: Reload, member: AsyncMember, inner: Member) -> None:
+    async def take(self, reload: Reload, member: AsyncMember, inner: ServedMember) -> None:
         """Read the configuration again and apply it. Raises nothing; the outcome is in the log."""
         log = logs.logger()
         try:
@@ -48,7 +48,7 @@ class Changes:
             changed = {name: value for name, value in told.items() if value is not None}
             log.info("agent.reloaded", **(changed or {"changed": "nothing"}))
 
-    async def _do(self, found: Reloaded, member: AsyncMember, inner: Member) -> int | None:
+    async def _do(self, found: Reloaded, member: AsyncMember, inner: ServedMember) -> int | None:
         """Apply it. Returns the weight that was new, or owed."""
         if found.token is not None and (problem := token_problem(found.token)):
             raise ConfigError([f"the token {problem}"])
@@ -62,20 +62,20 @@ class Changes:
             await self._weigh(weight, member, inner)
         return weight
 
-    async def _weigh(self, weight: int, member: AsyncMember, inner: Member) -> None:
+    async def _weigh(self, weight: int, member: AsyncMember, inner: ServedMember) -> None:
         """Use `weight` from now on. The weight that the member joined with needs no wish."""
         group = GroupView(inner.state)
         wanted = None if group.own_weight(inner.incarnation) == weight else weight
         if group.wished_weight(inner.name) != wanted:
             try:
-                await member.weigh(inner.name, wanted, timeout=self._weigh_max)
+                await member.operator.weigh(inner.name, wanted, timeout=self._weigh_max)
             except LedgerError:
                 self._owed_weight = weight
                 raise
         self._owed_weight = None
 
 
-def compare_weight(inner: Member, weight: int) -> None:
+def compare_weight(inner: ServedMember, weight: int) -> None:
     """Log a warning if the group gives the member another weight than its configuration does.
 
     A wish outlives the process that made it, and a SIGHUP makes one, too. Without this warning, an operator who edits

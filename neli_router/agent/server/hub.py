@@ -30,7 +30,7 @@ from neli_router.agent.server.channels import COMMENT, Channel, event
 from neli_router.agent.server.connections import SWEEP_EVERY, AgentTraffic
 from neli_router.agent.wire import OwnerView
 from neli_router.core.clock import host_clock
-from neli_router.member.member import Member
+from neli_router.member.served_member import ServedMember
 from neli_router.router.refusal import At, View
 from neli_router.router.table import Owner, Table
 from neli_router.status.chronicle import Chronicle
@@ -64,7 +64,7 @@ class Hub:
 
     def __init__(
         self,
-        member: Member,
+        member: ServedMember,
         chronicle: Chronicle,
         traffic: AgentTraffic,
         *,

@@ -29,7 +29,7 @@ from neli_router.agent.wire import GUARDIAN, LeaseView, ShareView
 from neli_router.core.clock import host_clock
 from neli_router.hosts.process import ProcessMark, peer_number
 from neli_router.member.leases import BaseLease
-from neli_router.member.member import Member
+from neli_router.member.served_member import ServedMember
 
 __all__ = ["Lending", "borrowers"]
 
@@ -37,7 +37,7 @@ __all__ = ["Lending", "borrowers"]
 class Lending:
     """The leases of `member`, for its agent's clients."""
 
-    def __init__(self, member: Member, drain_timeout: float) -> None:
+    def __init__(self, member: ServedMember, drain_timeout: float) -> None:
         self._member, self._drain_timeout = member, drain_timeout
 
     def lease(self, lease: BaseLease, why: str = "", processes: Sequence[ProcessMark] = ()) -> LeaseView:

@@ -40,7 +40,7 @@ from neli_router.core import logs
 from neli_router.core.clock import host_clock
 from neli_router.errors import BeyondProtocol, Unsupported
 from neli_router.hosts.process import HostProcess
-from neli_router.member.member import Member
+from neli_router.member.served_member import ServedMember
 from neli_router.member.witness.life import OwnLife, life_of
 from neli_router.member.witness.registration import WitnessView, is_named_after
 
@@ -91,7 +91,7 @@ class _WatchedLife:
 class Lives:
     """The lives that one agent watches, at most `room`. Belongs to its loop."""
 
-    def __init__(self, config: Config, member: Member, *, room: int) -> None:
+    def __init__(self, config: Config, member: ServedMember, *, room: int) -> None:
         self._config, self._member, self._room = config, member, room
         self._loop = asyncio.get_running_loop()
         self._lives: dict[str, _WatchedLife] = {}

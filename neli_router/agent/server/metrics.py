@@ -42,7 +42,7 @@ from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
 from neli_router.drivers.peers.outlook import Outlook
 from neli_router.fence import tally
-from neli_router.member.member import Member
+from neli_router.member.served_member import ServedMember
 from neli_router.status.group_view import GroupView
 
 __all__ = ["BUCKETS", "CONTENT_TYPE", "AgentCollector", "Delays", "MetricsSnapshot", "render"]
@@ -148,7 +148,7 @@ class MetricsSnapshot:
     def of(
         cls,
         config: Config,
-        member: Member,
+        member: ServedMember,
         group: GroupView,
         traffic: AgentTraffic,
         delays: Delays,

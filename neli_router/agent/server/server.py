@@ -55,7 +55,7 @@ from neli_router.core import logs
 from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.errors import Closed, ConfigError, NeliError, StaleTable
 from neli_router.member.async_member import AsyncMember
-from neli_router.member.member import Member
+from neli_router.member.served_member import ServedMember
 from neli_router.protocols.protocol import Event, Fenced
 from neli_router.router.router import Router
 from neli_router.status.chronicle import Chronicle
@@ -109,7 +109,7 @@ class Agent:
         self.traffic = AgentTraffic(room_for_connections(self._known_max + self._lives_max))
         self._reload, self._changes = reload, Changes(options.token, on_token=self._tell_door)
         self._stopping = asyncio.Event()
-        self._parts: tuple[AsyncMember, Member, Hub, Lives] | None = None
+        self._parts: tuple[AsyncMember, ServedMember, Hub, Lives] | None = None
         self._own: OwnSocket | None = None
         self._version, self._delays, self._fenced = _version(), Delays(self.chronicle.beat_delays), 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -121,7 +121,7 @@ class Agent:
         """The address of the port that the agent listens on."""
 
     @property
-    def member(self) -> Member:
+    def member(self) -> ServedMember:
         """The member. Raises Closed before it is opened."""
         return self._opened[1]
 
@@ -186,7 +186,7 @@ class Agent:
                 self.tcp_address = spell_place(*port.getsockname()[:2])
             yield own, port
 
-    async def _open(self) -> Member:
+    async def _open(self) -> ServedMember:
         """Open the member in a thread, because a ledger may be slow. If this is cancelled, the member leaves again."""
         opening = asyncio.get_running_loop().run_in_executor(None, self._member)
         try:
@@ -201,12 +201,12 @@ class Agent:
             member.observe(lambda: None, lambda now: owners.look(member.outlook))
         return member
 
-    def _member(self) -> Member:
+    def _member(self) -> ServedMember:
         if not self.config.has_ledger and self.config.ownership is not None:
             # Before anything else: an agent that cannot stay would make the broker move partitions twice.
             with suppress(StaleTable), closing(Router(self.config, timeout=OPEN_MAX)):
                 pass  # Opening it raises any error that will not go away.
-        return Member(
+        return ServedMember(
             # Its clients continue under its leases after it has died, and only its child process knows until when.
             self.config if self.config.witness == "child" else replace(self.config, witness="none"),
             on_event=self._on_event,
@@ -216,7 +216,7 @@ class Agent:
         )
 
     async def _answer(
-        self, inner: Member, member: AsyncMember, own: socket.socket | None, port: socket.socket | None
+        self, inner: ServedMember, member: AsyncMember, own: socket.socket | None, port: socket.socket | None
     ) -> None:
         is_alone = self._peers_chronicle is not None
         hub = Hub(
@@ -275,7 +275,7 @@ class Agent:
                 remedy="raise `ulimit -n` (LimitNOFILE= of systemd) to 1024 or more",
             )
 
-    async def _look_after(self, inner: Member, server: HttpServer) -> None:
+    async def _look_after(self, inner: ServedMember, server: HttpServer) -> None:
         """Check its socket and its store of owners. Raises NeliError when it cannot keep one of them any longer."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
@@ -328,7 +328,7 @@ class Agent:
         task.add_done_callback(self._tasks.discard)
 
     @property
-    def _opened(self) -> tuple[AsyncMember, Member, Hub, Lives]:
+    def _opened(self) -> tuple[AsyncMember, ServedMember, Hub, Lives]:
         if self._parts is None:
             raise Closed("an agent that serves was needed", "this one does not yet", "wait until `started` is set")
         return self._parts
@@ -382,7 +382,7 @@ def _version() -> str:
         return "unknown"
 
 
-def _close_orphan(opening: "asyncio.Future[Member]") -> None:
+def _close_orphan(opening: "asyncio.Future[ServedMember]") -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().ask_close()
 

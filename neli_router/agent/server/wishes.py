@@ -66,14 +66,14 @@ class Wishes:
         record = wish.record(member.incarnation)
         moves = views.planned_views(group.moves_by(record), group.at, kind, member.name)
         if not asked.preview:
-            await member.wish(wish)
+            await member.operator.wish(wish)
         done = not asked.preview
         await answer(
             send, LoadView(done, moves, *group.balance_by(record)) if kind == "load" else WishView(done, moves)
         )
 
     async def drain_itself(self, kind: Cause, body: bytes, send: Send, engine: Engine) -> None:
-        """The same where a member drains itself: see `Member.drain`. The peers that will take over are not known
+        """The same where a member drains itself: see `Operator.drain`. The peers that will take over are not known
         yet."""
         asked, name, is_drain = wish_asked(body, kind), engine.member, kind == "drain"
         engine.require_itself(asked.name or "")

@@ -209,7 +209,7 @@ def paired(folder: Path, **options: Any) -> Iterator[tuple[Running, Member]]:
     config, its = (configured(folder, name, **{"lease": STEADY, **options}) for name in ("a", "b"))
     with Member(its) as other:
         until(lambda: PARTITIONS == len(other.led), "the lead of all partitions")
-        other.drain("a")
+        other.operator.drain("a")
         with running(config, AgentOptions(socket=f"{folder}/agent.sock")) as agent:
             agent.await_ready()
             yield agent, other
