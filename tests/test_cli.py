@@ -25,7 +25,7 @@ def run(*arguments: str) -> tuple[int, str]:
         (("doctor",), ["In a group without a broker it checks the names of the peers"]),
         (("members",), ["it prints what `neli peers` prints"]),
         (("events",), ["Such a group does not record what operators wished"]),
-        (("undrain",), ["its peers give partitions back within some seconds"]),
+        (("drain",), ["the peers of `term` give partitions back within some seconds"]),
     ],
 )
 def test_help_names_every_command_and_does_not_speak_of_ledgers_alone(

@@ -43,8 +43,6 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "rebalance": ("rebalance", "rebalance_command", "Move leaders that are elected among peers."),
     "run": ("run", "run_command", "Run a command only while a role is led here."),
     "table": ("lookups", "table_command", "Print the owner of each partition."),
-    "undrain": ("wishes", "undrain_command", "Take a drain back."),
-    "unpin": ("wishes", "unpin_command", "Take a pin back."),
     "watch": ("lookups", "watch_command", "Print each change of an owner."),
     "weigh": ("wishes", "weigh_command", "Override a member's weight."),
 }

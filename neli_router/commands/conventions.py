@@ -152,9 +152,9 @@ class Seconds(click.FloatRange):
 NEGATIVE = re.compile(r"-[0-9]+", re.ASCII)
 
 
-def not_empty(ctx: click.Context, parameter: click.Parameter, given: str) -> str:
+def not_empty(ctx: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
     """The callback of an argument or option that must not be empty."""
-    if not given:
+    if given == "":
         raise click.BadParameter("it is empty: is a variable of the shell not set?", ctx, parameter)
     return given
 

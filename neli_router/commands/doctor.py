@@ -463,7 +463,7 @@ def _drain(path: str) -> list[Diagnosis]:
     if not (shed := status.get("shed")):
         return []
     found = f"its member {status['agent']} leads {shed} partitions only while no other peer can"
-    return [Diagnosis("drain", "warning", found, f"to give it its share again: neli undrain {status['agent']}")]
+    return [Diagnosis("drain", "warning", found, f"to give it its share again: neli drain {status['agent']} --undo")]
 
 
 def _witness(config: Config, path: str, agent: Diagnosis) -> Diagnosis:

@@ -88,7 +88,7 @@ def _told(error: NeliError) -> NeliError:
     if isinstance(error, LedgerMissing):
         return NeliError(error.wanted, error.found, "there is nothing to delete, or correct the address")
     if isinstance(error, LedgerUnavailable):
-        return NeliError(error.wanted, error.found, "nothing was deleted: mend that, then say this again")
+        return NeliError(error.wanted, error.found, "nothing was deleted: fix that, then run this again")
     return error
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from neli_router.agent.client.client import Client
     from neli_router.agent.wire import DrainView, LoadView, WishView
 
-__all__ = ["drain_command", "load_command", "pin_command", "undrain_command", "unpin_command", "weigh_command"]
+__all__ = ["drain_command", "load_command", "pin_command", "weigh_command"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Wish = Callable[["Client", bool], "WishView"]
@@ -61,82 +61,53 @@ def _wish_options(command: Command) -> Command:
 
 @click.command("drain")
 @click.argument("name", callback=not_empty)
+@click.option("--undo", is_flag=True, help="Take a drain back: NAME gets its share again.")
 @_wish_options
-def drain_command(name: str, **options: Any) -> None:
+def drain_command(name: str, undo: bool, **options: Any) -> None:
     """Let member NAME own only the partitions that are pinned to it.
 
     Use it before stopping a host: its partitions move to the others, one handover after another, and it stays a member.
-    The drain stays until `neli undrain NAME`, even across a restart of NAME.
+    The drain stays until `neli drain NAME --undo`, even across a restart of NAME.
 
     In a group of the protocol `term` or `gossip`, ask the agent of NAME itself. It passes on what other peers can lead,
-    and leads only while no other peer can. A group of two peers that are both drained still has a leader.
+    and leads only while no other peer can. A group of two peers that are both drained still has a leader. With --undo,
+    the peers of `term` give partitions back within some seconds; with `gossip` the leader stays.
 
     \b
     Examples:
       neli drain host-3 --dry-run
       neli drain host-3 --yes
+      neli drain host-3 --undo
 
     \b
     Exit codes: 0 done, 1 answered with no, 2 not usable, 4 no agent answered, 5 it refused.
     """
-    _wish(lambda client, preview: client.drain(name, preview=preview), f"Drain {name}?", remarks=_remark, **options)
-
-
-@click.command("undrain")
-@click.argument("name", callback=not_empty)
-@_wish_options
-def undrain_command(name: str, **options: Any) -> None:
-    """Take back a drain of member NAME: it gets its share again.
-
-    In a group of the protocol `term`, its peers give partitions back within some seconds. With `gossip` the leader
-    stays.
-
-    \b
-    Example:
-      neli undrain host-3
-
-    \b
-    Exit codes: 0 done, 1 answered with no, 2 not usable, 4 no agent answered, 5 it refused.
-    """
-    question = f"Undrain {name}?"
-    _wish(lambda client, preview: client.undrain(name, preview=preview), question, remarks=_remark, **options)
+    question = f"Take back the drain of {name}?" if undo else f"Drain {name}?"
+    _wish(lambda client, preview: client.drain(name, undo=undo, preview=preview), question, remarks=_remark, **options)
 
 
 @click.command("pin")
 @click.argument("partition", type=int)
-@click.argument("name", callback=not_empty)
+@click.argument("name", callback=not_empty, required=False)
+@click.option("--undo", is_flag=True, help="Take back the pin of PARTITION. Give no NAME then.")
 @_wish_options
-def pin_command(partition: int, name: str, **options: Any) -> None:
+def pin_command(partition: int, name: str | None, undo: bool, **options: Any) -> None:
     """Let PARTITION belong to member NAME, as long as there is such a member.
 
     NAME must be a member at that time. While NAME is away, the partition goes where it would go anyway; the pin stays.
 
     \b
-    Example:
+    Examples:
       neli pin 17 host-3
+      neli pin 17 --undo
 
     \b
     Exit codes: 0 done, 1 answered with no, 2 not usable, 4 no agent answered, 5 it refused.
     """
-    question = f"Pin partition {partition} to {name}?"
+    if undo == (name is not None):
+        raise click.UsageError("either a NAME or --undo was wanted")
+    question = f"Pin partition {partition} to {name}?" if name else f"Take back the pin of partition {partition}?"
     _wish(lambda client, preview: client.pin(partition, name, preview=preview), question, **options)
-
-
-@click.command("unpin")
-@click.argument("partition", type=int)
-@_wish_options
-def unpin_command(partition: int, **options: Any) -> None:
-    """Take back the pin of PARTITION.
-
-    \b
-    Example:
-      neli unpin 17
-
-    \b
-    Exit codes: 0 done, 1 answered with no, 2 not usable, 4 no agent answered, 5 it refused.
-    """
-    question = f"Take back the pin of partition {partition}?"
-    _wish(lambda client, preview: client.unpin(partition, preview=preview), question, **options)
 
 
 @click.command("weigh", context_settings={"ignore_unknown_options": True})  # -3 is a wrong weight, not an option.

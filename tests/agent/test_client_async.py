@@ -38,7 +38,7 @@ async def test_it_asks_what_the_other_form_asks(agent: StandIn, client: AsyncCli
     assert 2 == len((await client.table()).partitions)
     assert ["alpha"] == [member.name for member in (await client.members()).members]
     assert "alpha" == (await client.status()).agent
-    assert [False, True] == [(await client.drain("a", preview=True)).done, (await client.unpin(3)).done]
+    assert [False, True] == [(await client.drain("a", preview=True)).done, (await client.pin(3, None)).done]
     assert 1.5 == (await client.load({0: 1.0})).before
     with pytest.raises(NoOwner):
         await client.owner("nobody")

@@ -206,11 +206,11 @@ def test_an_agent_is_drained_passes_on_what_it_leads_and_gets_it_back(group: Gro
     assert PARTITIONS == group.ask("/v1/status")["shed"]
     assert "its member m0 leads 6 partitions only while no other peer can" in group.doctor()
     expected = "Its peers give back what it is preferred for, one partition after another, within some seconds.\n"
-    assert expected == group.say("undrain", "m0")[1]
+    assert expected == group.say("drain", "m0", "--undo")[1]
     group.await_even()
     until(lambda: ("m0", 0, False) == shedding()[0], "another agent to know of that, too")
-    assert "It was not drained.\n" == group.say("undrain", "m0")[1]
-    found = json.loads(group.say("undrain", "m0", "--output", "json")[1])
+    assert "It was not drained.\n" == group.say("drain", "m0", "--undo")[1]
+    found = json.loads(group.say("drain", "m0", "--undo", "--output", "json")[1])
     assert (True, []) == (found["done"], found["moves"])
 
 
@@ -364,7 +364,7 @@ def test_an_agent_of_gossip_is_drained_and_another_leads_until_all_others_are_go
     assert PARTITIONS == shares()[second]
     group.leave(second)
     until(lambda: PARTITIONS in (shares()[first], shares()[third]), "a drained leader")
-    code, said = group.say("undrain", f"m{first}", "--yes", of=first)
+    code, said = group.say("drain", f"m{first}", "--undo", "--yes", of=first)
     assert (0, True) == (code, "This member may be elected again" in said)
     until(lambda: PARTITIONS == shares()[first], "the one that is not drained")
     code, said = group.say("pin", "1", "m0", "--yes", of=first)

@@ -23,7 +23,7 @@ done
 """
 
 COMPLETED = {
-    "un": "undrain unpin",
+    "me": "members",
     "drain --dr": "--dry-run",
     "members --output j": "json",
 }

@@ -524,7 +524,7 @@ def test_a_role_that_is_to_go_elsewhere_does_so_when_all_of_the_command_is_gone_
             until(lambda: hosts[0].pids)
             gone = first.pids
             second.start()
-            client.undrain(second.name)
+            client.drain(second.name, undo=True)
             client.drain(first.name)
             # The command ignores the request to end, so the role stays until something is killed.
             until(lambda: is_leaving(client, role))
@@ -560,7 +560,7 @@ def test_revoked_a_command_has_its_whole_grace_and_is_killed_at_the_end_of_it(se
         until(lambda: first.pids)
         gone = first.pids
         began_at = host_clock()
-        client.undrain(second.name)
+        client.drain(second.name, undo=True)
         client.drain(first.name)
         second.start()
         assert 75 == first.run.wait(PATIENCE)

@@ -23,7 +23,15 @@ def _profile(tmp_path: Path) -> None:
 def test_each_wish_asks_for_what_it_was_told_and_prints_what_moves(place: StandIn) -> None:
     results = [
         neli(*line.split())
-        for line in ("drain a", "undrain a", "pin 3 b", "unpin 3", "weigh c 50", "weigh c own", "drain a --output json")
+        for line in (
+            "drain a",
+            "drain a --undo",
+            "pin 3 b",
+            "pin 3 --undo",
+            "weigh c 50",
+            "weigh c own",
+            "drain a --output json",
+        )
     ]
     assert ["1 partition to move:", *MOVES] == results[0].stdout.splitlines()
     assert [0] == json.loads(results[-1].stdout)["moves"][0]["partitions"]

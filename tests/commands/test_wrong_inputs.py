@@ -61,9 +61,11 @@ COMMANDS = [
         "Error: lease=0 must be from 0.01 to 3600.0 seconds (lease: flag --lease)\n",
     ),
     # The rest
+    ("pin 3", 2, "either a NAME or --undo was wanted"),
+    ("pin 3 a --undo", 2, "either a NAME or --undo was wanted"),
     ("doctor --ledger nonsense", 1, "does not say what kind of ledger it is"),
     ("group delete", 2, "no ledger is named"),
-    ("group delete --ledger redis://127.0.0.1:1/jobs", 1, "nothing was deleted: mend that, then say this again"),
+    ("group delete --ledger redis://127.0.0.1:1/jobs", 1, "nothing was deleted: fix that, then run this again"),
     (
         "config --ledger 'kafka://host/jobs?config=/none'",
         2,

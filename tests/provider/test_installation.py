@@ -301,7 +301,7 @@ def test_the_page_is_for_those_who_are_logged_in_and_changes_nothing(place: Plac
 def test_the_link_of_a_task_opens_the_page_and_it_follows_a_takeover(place: Place, browser: webdriver.Chrome) -> None:
     page, airflow = Page(browser), place.airflow
     for partition in place.partitions:
-        place.group.unpin(partition)
+        place.group.pin(partition, None)
     log_in(browser, airflow)
     run = place.api.runs("gated")[0]["dag_run_id"]
     browser.get(f"{airflow.url}/dags/gated/runs/{run}/tasks/gate/details")
@@ -373,7 +373,7 @@ def at_work(place: Place, dag_id: str, run: str, file: Path) -> Submission:
 
 
 def test_a_job_that_loses_its_role_is_refused_and_retried_where_it_is_led(place: Place, tmp_path: Path) -> None:
-    place.group.unpin(ROLE)
+    place.group.pin(ROLE, None)
     first = leader_of(ROLE, [place.a, place.b])
     (second,) = {place.a, place.b} - {first}
     folder = tmp_path / "run"
@@ -393,7 +393,7 @@ def test_a_job_that_loses_its_role_is_refused_and_retried_where_it_is_led(place:
     guards, job = (frozen.task, *frozen.wardens), frozen.left
     send(signal.SIGSTOP, (*guards, *job))
     with second.client() as client:
-        client.undrain(first.name)
+        client.drain(first.name, undo=True)
     second.kill()
     assert first is leader_of(ROLE, [first])
     table = FencedTable.create(

@@ -45,7 +45,7 @@ def _here(both: list[AgentProcess], neli_default: str, monkeypatch: pytest.Monke
     yield here
     with here.client() as client:
         for role in range(PARTITIONS):
-            client.unpin(role)
+            client.pin(role, None)
 
 
 @pytest.fixture(name="dag")

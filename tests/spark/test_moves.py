@@ -64,7 +64,7 @@ def group_of_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 def move(hosts: Hosts, name: str) -> None:
     """Let all partitions go to this host. Returns as soon as the ledger says so; work in progress goes on."""
-    hosts[name].undrain(name)
+    hosts[name].drain(name, undo=True)
     hosts[name].drain(OTHER[name])
 
 
@@ -194,7 +194,7 @@ def test_a_job_that_does_not_reopen_ends_when_it_gains(tmp_path: Path, spark: Sp
         until(lambda: len(hosts["patient"].block.hold.more) == 2, "the others")
 
     for name, client in hosts.items():
-        client.undrain(name)
+        client.drain(name, undo=True)
     until(lambda: all(sum(client.lease(it) is not None for it in range(4)) == 2 for client in hosts.values()))
     assert 75 == code_of(moves.job("patient", gain, until=INTERVALS, reopen=False).run)
     assert {0, 2} == moves.reached()

@@ -40,7 +40,7 @@ def test_the_page_shows_peers_their_leads_who_is_drained_and_who_is_gone(tmp_pat
         group.say("drain", "m0", "--yes")
         page.await_text("#peers .state", "this agent, drained: leads only while no other can")
         until(lambda: places[0] not in page.owners(), "others to lead")
-        group.say("undrain", "m0")
+        group.say("drain", "m0", "--undo")
         until(lambda: "this agent" == page.texts("#peers .state")[0], "the end of the drain")
 
         until(lambda: None not in page.owners(), "a leader of each")

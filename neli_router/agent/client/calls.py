@@ -72,11 +72,12 @@ __all__ = [
     "owner",
     "owner_of_role",
     "owners",
+    "pin",
     "rebalance",
     "share",
     "share_events",
     "watch",
-    "wish",
+    "weigh",
 ]
 
 TIMEOUT = 5.0
@@ -194,12 +195,19 @@ def moves(limit: int) -> Call[MovesView]:
     return Call("GET", f"/v1/moves?limit={limit}", MovesView)
 
 
-def drain(what: str, asked: WishAsked) -> Call[DrainView]:
-    return Call("POST", f"/v1/{what}", DrainView, msgspec.json.encode(asked), WISH_TIMEOUT)
+def drain(name: str, *, undo: bool, preview: bool) -> Call[DrainView]:
+    asked = msgspec.json.encode(WishAsked(name=name, preview=preview))
+    return Call("POST", "/v1/undrain" if undo else "/v1/drain", DrainView, asked, WISH_TIMEOUT)
 
 
-def wish(what: str, asked: WishAsked) -> Call[WishView]:
-    return Call("POST", f"/v1/{what}", WishView, msgspec.json.encode(asked), WISH_TIMEOUT)
+def pin(partition: int, name: str | None, *, preview: bool) -> Call[WishView]:
+    asked = msgspec.json.encode(WishAsked(name=name, partition=partition, preview=preview))
+    return Call("POST", "/v1/unpin" if name is None else "/v1/pin", WishView, asked, WISH_TIMEOUT)
+
+
+def weigh(name: str, weight: int | None, *, preview: bool) -> Call[WishView]:
+    asked = msgspec.json.encode(WishAsked(name=name, weight=weight, preview=preview))
+    return Call("POST", "/v1/weigh", WishView, asked, WISH_TIMEOUT)
 
 
 def rebalance(to: str | None, partitions: Iterable[int] | None) -> Call[RebalanceView]:

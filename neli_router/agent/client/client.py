@@ -48,7 +48,6 @@ from neli_router.agent.wire import (
     RebalanceView,
     StatusView,
     TableView,
-    WishAsked,
     WishView,
 )
 from neli_router.core.clock import host_clock
@@ -159,28 +158,20 @@ class Client(Transport):
         `partitions` (None for all). Raises BeyondProtocol where leaders are not elected among peers."""
         return self.call(calls.rebalance(to, partitions))
 
-    def drain(self, name: str, *, preview: bool = False) -> DrainView:
-        """Let the member `name` own no partitions except those that are pinned to it.
+    def drain(self, name: str, *, undo: bool = False, preview: bool = False) -> DrainView:
+        """Let the member `name` own no partitions except those that are pinned to it; `undo` takes a drain back.
 
         With the protocol `term`, `name` must be the agent's own member, which then leads only while no other peer
         can."""
-        return self.call(calls.drain("drain", WishAsked(name=name, preview=preview)))
+        return self.call(calls.drain(name, undo=undo, preview=preview))
 
-    def undrain(self, name: str, *, preview: bool = False) -> DrainView:
-        """Take a drain back."""
-        return self.call(calls.drain("undrain", WishAsked(name=name, preview=preview)))
-
-    def pin(self, partition: int, name: str, *, preview: bool = False) -> WishView:
-        """Let `partition` belong to the member `name`."""
-        return self.call(calls.wish("pin", WishAsked(name=name, partition=partition, preview=preview)))
-
-    def unpin(self, partition: int, *, preview: bool = False) -> WishView:
-        """Take a pin back."""
-        return self.call(calls.wish("unpin", WishAsked(partition=partition, preview=preview)))
+    def pin(self, partition: int, name: str | None, *, preview: bool = False) -> WishView:
+        """Let `partition` belong to the member `name`; None takes a pin back."""
+        return self.call(calls.pin(partition, name, preview=preview))
 
     def weigh(self, name: str, weight: int | None, *, preview: bool = False) -> WishView:
         """Let `name` count with `weight` from now on; None restores its own weight."""
-        return self.call(calls.wish("weigh", WishAsked(name=name, weight=weight, preview=preview)))
+        return self.call(calls.weigh(name, weight, preview=preview))
 
     def load(self, loads: Mapping[int, float], *, layout: Layout | None = None, preview: bool = False) -> LoadView:
         """Partition -> how much work it is, in any unit that is the same for all; 0 forgets it.
@@ -262,20 +253,14 @@ class AsyncClient(AsyncTransport):
     async def rebalance(self, to: str | None = None, partitions: Iterable[int] | None = None) -> RebalanceView:
         return await self.call(calls.rebalance(to, partitions))
 
-    async def drain(self, name: str, *, preview: bool = False) -> DrainView:
-        return await self.call(calls.drain("drain", WishAsked(name=name, preview=preview)))
+    async def drain(self, name: str, *, undo: bool = False, preview: bool = False) -> DrainView:
+        return await self.call(calls.drain(name, undo=undo, preview=preview))
 
-    async def undrain(self, name: str, *, preview: bool = False) -> DrainView:
-        return await self.call(calls.drain("undrain", WishAsked(name=name, preview=preview)))
-
-    async def pin(self, partition: int, name: str, *, preview: bool = False) -> WishView:
-        return await self.call(calls.wish("pin", WishAsked(name=name, partition=partition, preview=preview)))
-
-    async def unpin(self, partition: int, *, preview: bool = False) -> WishView:
-        return await self.call(calls.wish("unpin", WishAsked(partition=partition, preview=preview)))
+    async def pin(self, partition: int, name: str | None, *, preview: bool = False) -> WishView:
+        return await self.call(calls.pin(partition, name, preview=preview))
 
     async def weigh(self, name: str, weight: int | None, *, preview: bool = False) -> WishView:
-        return await self.call(calls.wish("weigh", WishAsked(name=name, weight=weight, preview=preview)))
+        return await self.call(calls.weigh(name, weight, preview=preview))
 
     async def load(
         self, loads: Mapping[int, float], *, layout: Layout | None = None, preview: bool = False

@@ -32,7 +32,7 @@ __all__ = ["KINDS", "Wishes"]
 
 GOES = "Each goes to the peer that is elected for it. "
 STAYS = "No other peer can lead now: what this member leads stays with it until one can. "
-DRAINED = "Until `neli undrain`, also after a restart, this member leads only while no other peer can."
+DRAINED = "Until `neli drain --undo`, also after a restart, this member leads only while no other peer can."
 NOT_DRAINED = "It was not drained."
 UNDRAINED = "Its peers give back what it is preferred for, one partition after another, within some seconds."
 UNDRAINED_AMONG_EQUALS = (
