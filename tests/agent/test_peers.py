@@ -188,7 +188,7 @@ def test_an_operator_names_a_leader_and_rebalances(group: Group) -> None:
 
 def test_an_agent_is_drained_passes_on_what_it_leads_and_gets_it_back(group: Group) -> None:
     code, said = group.say("drain", "m1", "--yes")
-    assert (2, True) == (code, "Ask the agent of the other" in said)
+    assert (2, True) == (code, "Ask the other member's agent" in said)
     code, said = group.say("drain", "m0", "--dry-run")
     assert (0, True) == (code, "2 partitions would move:" in said)
     assert 0 == group.ask("/v1/status")["shed"]

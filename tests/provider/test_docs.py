@@ -34,7 +34,6 @@ WITHOUT_EXAMPLE = {
     *("Companion", "NeliPlugin", "Switch"),  # Found by Airflow on its own, or through its settings.
     *("Conclusion", "HeldBlock", "LeaderSparkSubmitHook", "WaitingSensor"),  # Parts of others.
     *("LeaderDecoratedOperator", "LeaderPySparkDecoratedOperator"),  # Behind the decorators.
-    "LocalAirflow",  # The installation of `make airflow`.
 }
 """The public classes that no Dag names."""
 
