@@ -31,7 +31,7 @@ class Demo(Program):
             "import signal\n"  # A shell that runs tests in the background makes them ignore it.
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "from pathlib import *\n"  # For `keep`, as `repr` writes it.
-            "from neli_router import demo\n"
+            "from neli_router.lab import demo\n"
             f"raise SystemExit(demo.run(**{given}))"
         )
         self.lines: list[str] = []
@@ -123,7 +123,7 @@ def test_a_worker_that_dies_by_itself_ends_the_story_and_fails_the_demo(folder: 
         shown.read_until("share")
         os.kill(shown.workers[2], signal.SIGKILL)
         assert 1 == shown.end()
-        (reason,) = (line for line in shown.lines if "the story" in line and line.startswith("FAIL"))
+        (reason,) = (line for line in shown.lines if line.startswith("FAIL  the story "))
         assert f"member charlie (process {shown.workers[2]}) failed: " in reason
         shown.await_the_end_of_all_workers()
 
