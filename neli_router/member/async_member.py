@@ -38,24 +38,24 @@ __all__ = ["AsyncMember", "AsyncOperator"]
 
 
 class AsyncOperator(BaseOperator):
-    """Of an AsyncMember: see Operator for everything not documented here."""
+    """The operator actions of an AsyncMember. See Operator for everything not documented here."""
 
     def __init__(self, bridge: Bridge) -> None:
         super().__init__(bridge.engine)
         self._bridge = bridge
 
     async def drain(self, name: str, *, undo: bool = False, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - the same as in Operator.
-        if not self._drain_itself(name, undo=undo):
-            await self.wish(wishes.undrain(name) if undo else wishes.drain(name), timeout)
+        if (wish := self._drained(name, undo=undo)) is not None:
+            await self.wish(wish, timeout)
 
     async def pin(self, partition: int, name: str | None, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        await self.wish(self._pin(partition, name), timeout)
+        await self.wish(self._pinned(partition, name), timeout)
 
     async def weigh(self, name: str, weight: int | None, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
         await self.wish(wishes.weigh(name, weight), timeout)
 
     async def load(self, loads: Mapping[int, float], *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        await self.wish(wishes.load(loads, self._engine.config.layout), timeout)
+        await self.wish(self._loaded(loads), timeout)
 
     async def wish(self, wish: CheckedWish, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
         with self._engine.wishing(wish, timeout) as attempt:
@@ -131,7 +131,7 @@ class AsyncMember(AsyncClosing):
 
     @property
     def operator(self) -> AsyncOperator:
-        """What an operator may do with the group: drain, pin, weigh, load, rebalance ..."""
+        """Operator actions: drain, pin, weigh, load, rebalance ..."""
         return AsyncOperator(self._bridge)
 
     # State

@@ -148,7 +148,7 @@ class Member(Closing):
 
     @property
     def operator(self) -> Operator:
-        """What an operator may do with the group: drain, pin, weigh, load, rebalance ..."""
+        """Operator actions: drain, pin, weigh, load, rebalance ..."""
         return self._operator
 
     # State

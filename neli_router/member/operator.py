@@ -23,7 +23,7 @@ __all__ = ["BaseOperator", "Operator"]
 
 
 class BaseOperator:
-    """What does not wait, and so is the same with and without an event loop."""
+    """The part that does not wait, and so is the same with and without an event loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._membership = engine, engine.membership
@@ -56,20 +56,24 @@ class BaseOperator:
         """The partitions that this member leads only while no other can; for `term` and `gossip`."""
         return self._membership.shed
 
-    def _drain_itself(self, name: str, *, undo: bool) -> bool:
-        """Drain this very member, if its protocol has no other way; whether it did."""
+    def _drained(self, name: str, *, undo: bool) -> CheckedWish | None:
+        """The wish to make; None if this member has drained itself, because its protocol has no other way."""
         if self._engine.drains_itself:
             self._engine.require_itself(name)
             self.shed(() if undo else None)
-        return self._engine.drains_itself
+            return None
+        return wishes.undrain(name) if undo else wishes.drain(name)
 
-    def _pin(self, partition: int, name: str | None) -> CheckedWish:
+    def _pinned(self, partition: int, name: str | None) -> CheckedWish:
         layout = self._engine.config.layout
         return wishes.unpin(partition, layout) if name is None else wishes.pin(partition, name, layout)
 
+    def _loaded(self, loads: Mapping[int, float]) -> CheckedWish:
+        return wishes.load(loads, self._engine.config.layout)
+
 
 class Operator(BaseOperator):
-    """Of a Member. May be shared between threads."""
+    """The operator actions of a Member. May be shared between threads."""
 
     def drain(self, name: str, *, undo: bool = False, timeout: float = WISH_MAX) -> None:
         """Let the member called `name` own nothing except what is pinned to it; `undo` takes a drain back.
@@ -77,13 +81,13 @@ class Operator(BaseOperator):
         With `term` and `gossip`, `name` must be this member's own name or its HOST:PORT: the member sheds everything,
         and the call returns immediately. It keeps any partitions that it is nominated for afterwards.
         """
-        if not self._drain_itself(name, undo=undo):
-            self.wish(wishes.undrain(name) if undo else wishes.drain(name), timeout)
+        if (wish := self._drained(name, undo=undo)) is not None:
+            self.wish(wish, timeout)
 
     def pin(self, partition: int, name: str | None, *, timeout: float = WISH_MAX) -> None:
         """Assign `partition` to the member called `name`; None takes a pin back. While that member is away, the
         partition goes where it would go without the pin, and the pin stays."""
-        self.wish(self._pin(partition, name), timeout)
+        self.wish(self._pinned(partition, name), timeout)
 
     def weigh(self, name: str, weight: int | None, *, timeout: float = WISH_MAX) -> None:
         """Override the weight of the member called `name`; None restores its own weight."""
@@ -91,7 +95,7 @@ class Operator(BaseOperator):
 
     def load(self, loads: Mapping[int, float], *, timeout: float = WISH_MAX) -> None:
         """Set how much work each partition is, in any unit that is the same for all; 0 forgets it."""
-        self.wish(wishes.load(loads, self._engine.config.layout), timeout)
+        self.wish(self._loaded(loads), timeout)
 
     def wish(self, wish: CheckedWish, timeout: float = WISH_MAX) -> None:
         """Make a wish of `neli_router.member.wishes`."""

@@ -20,6 +20,11 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Group]:
         yield group
 
 
+def hold(group: Group) -> HeldPartitions:
+    """Everything that `a` leads."""
+    return HeldPartitions(group["a"].engine.membership, EVERYTHING)
+
+
 def partitions(group: Group, name: str) -> list[int]:
     return sorted(group[name].led)
 
@@ -34,7 +39,7 @@ def told(lost: Mapping[str, Sequence[Lease]]) -> dict[str, list[int]]:
 
 def test_those_that_are_led_are_held_and_come_along_when_they_are_led_later(group: Group) -> None:
     mine, theirs = partitions(group, "a"), partitions(group, "b")
-    held = HeldPartitions(group["a"].engine.membership, EVERYTHING)
+    held = hold(group)
     assert (mine, False) == (numbers(held.leases), held.has_news())
     group["b"].operator.drain("b")
     group.settle()
@@ -43,11 +48,11 @@ def test_those_that_are_led_are_held_and_come_along_when_they_are_led_later(grou
     assert ([], mine) == (held.more(), numbers(held.leases))
     held.close()
     group["a"].close()
-    assert [] == HeldPartitions(group["a"].engine.membership, EVERYTHING).leases
+    assert [] == hold(group).leases
 
 
 def test_a_revoked_one_is_told_once_and_handed_over_when_all_are_let_go_of(group: Group) -> None:
-    held = HeldPartitions(group["a"].engine.membership, EVERYTHING)
+    held = hold(group)
     moved, kept = partitions(group, "a")
     group["b"].operator.pin(moved, "b")
     group.advance(5.0)
@@ -62,7 +67,7 @@ def test_a_revoked_one_is_told_once_and_handed_over_when_all_are_let_go_of(group
 
 @pytest.mark.parametrize("group", [2.0], indirect=True)
 def test_a_lost_one_is_told_with_its_reason_and_the_others_are_still_held(group: Group) -> None:
-    held = HeldPartitions(group["a"].engine.membership, EVERYTHING)
+    held = hold(group)
     moved, kept = partitions(group, "a")
     group["b"].operator.pin(moved, "b")
     group.settle()
@@ -73,7 +78,7 @@ def test_a_lost_one_is_told_with_its_reason_and_the_others_are_still_held(group:
 
 def test_all_of_a_member_that_stood_still_are_lost_by_time_alone(group: Group) -> None:
     """Before the member's own thread has noticed."""
-    held = HeldPartitions(group["a"].engine.membership, EVERYTHING)
+    held = hold(group)
     mine = partitions(group, "a")
     group.pause("a")
     group.advance(5.0)
