@@ -120,9 +120,9 @@ spark: GROUND agent.client agent.wire config drivers.ledgers fence router spark 
     pandas py4j pyarrow pyspark structlog
 commands: GROUND agent commands config drivers hosts member router status | click msgspec rich structlog
 # The laboratory may look into every room.
-lab: GROUND agent config drivers fence hosts lab member protocols router spark status testing | airflow_provider click
+lab: GROUND agent config drivers fence hosts lab member protocols router spark status | airflow_provider click
     confluent_kafka msgspec numpy pyarrow pyspark rich
-lab.commands: GROUND commands config drivers lab | click rich
+lab.commands: GROUND lab | click rich
 lab.sim: BASE drivers.ledgers.base drivers.ledgers.pump lab.sim protocols | msgspec
 testing: GROUND config drivers member protocols router
 __main__: commands

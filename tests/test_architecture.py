@@ -60,10 +60,13 @@ def test_the_product_never_imports_the_laboratory() -> None:
     assert [] == [room for room, theirs in arrows_between_rooms(HOUSE).items() if "lab" in theirs]
 
 
-def test_the_sheet_in_contributing_shows_the_arrows_that_there_are() -> None:
+def test_the_sheet_in_contributing_shows_the_arrows_and_all_of_them_point_down() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(?P<room>\w+)/?` \|[^|]*\|(?P<arrows>[^|]*)\|$", page, re.MULTILINE)
-    assert arrows_between_rooms(HOUSE) == {room: re.findall(r"\w+", arrows) for room, arrows in rows}
+    shown = {room: re.findall(r"\w+", arrows) for room, arrows in rows}
+    assert arrows_between_rooms(HOUSE) == shown
+    order = list(shown)
+    assert [] == [(room, below) for room in order for below in shown[room] if order.index(below) < order.index(room)]
 
 
 def test_each_room_says_at_its_door_what_it_may_import() -> None:
