@@ -11,8 +11,8 @@ the script for that, so it stays correct when commands are added.
 
 Exit codes: 0 success; 1 a promise was broken or a check failed, and the output shows how; 2 the command line or the
 configuration is not usable; 3 no owner; 4 no agent answered; 5 refused; 130 interrupted. `neli run` adds the codes of
-the command it runs, 69 for a role that was not led in time, 75 for a role that was lost, and 126 and 127 for a command
-that cannot be started.
+the command it runs, 69 for a role that was not led in time, 75 for a role that was lost, 77 if a process of the command
+goes on after that, and 126 and 127 for a command that cannot be started.
 """
 
 from collections.abc import Mapping

@@ -30,9 +30,6 @@ from tests.chaos.fenced import FencedWriter, Writes, judged, writes_in
 
 __all__ = ["FencedStore", "Heedless", "store_at"]
 
-"""Tries to stop a process between two writes. It writes for a hundredth of its time, so the second try hardly ever
-fails, and this many never do."""
-
 
 class FencedStore(Closing, ABC):
     """One store, as used by a process called `process`."""

@@ -3,12 +3,12 @@
 import os
 import signal
 from collections.abc import Collection, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from tests.support.waiting import until
 
-__all__ = ["Submission", "processes", "send"]
+__all__ = ["Submission", "processes", "resume", "send"]
 
 
 class Submission:
@@ -46,7 +46,12 @@ def processes() -> Iterator[tuple[int, int, int, str]]:
 
 
 def send(number: signal.Signals, pids: Collection[int]) -> None:
-    """To each of them. A process that goes on may end the others before their turn."""
     for pid in pids:
-        with suppress(ProcessLookupError) if number == signal.SIGCONT else nullcontext():
-            os.kill(pid, number)
+        os.kill(pid, number)
+
+
+def resume(pids: Collection[int]) -> None:
+    """Let stopped processes go on. The first ones may end the others before their turn."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)

@@ -32,7 +32,7 @@ from neli_router.errors import NoAgent
 from neli_router.fence.delta import FencedTable
 from tests.commands.test_run import STUBBORN
 from tests.provider.conftest import streams
-from tests.provider.submissions import Submission, send
+from tests.provider.submissions import Submission, resume, send
 from tests.status.conftest import one_browser as _browser  # noqa: F401 - the fixture `browser`.
 from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
 from tests.support.agents.running import TOKEN, over_unix
@@ -403,10 +403,10 @@ def test_a_job_that_loses_its_role_is_refused_and_retried_where_it_is_led(place:
         table.raise_terms({ROLE: lease.term})
     # The job wakes up first, when nothing is there yet that could end it.
     (folder / "2" / "now").touch()
-    send(signal.SIGCONT, job)
+    resume(job)
     until((folder / "2" / "late").exists, "the late commit")
     assert "Refused" == (folder / "2" / "late").read_text()
-    send(signal.SIGCONT, guards)
+    resume(guards)
     frozen.await_end()
 
     place.require("success", "submits", run)

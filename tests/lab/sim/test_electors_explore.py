@@ -90,7 +90,7 @@ STORIES: dict[str, tuple[Callable[[Any], Miniatures[Any]], GossipBounds | Electo
 
 @pytest.mark.parametrize("story", STORIES)
 def test_two_lead_when_a_place_forgets_and_the_same_way_breaks_nothing_when_it_does_not(story: str) -> None:
-    """Exploring found the way there; here it is replayed. Our rules allow no such way: see `test_proof`."""
+    """Exploring found the way there; here it is replayed. Our rules allow no such way: see `tests/proofs.lock`."""
     kind, bounds = STORIES[story]
     *lines, last = (TRANSCRIPTS / f"{story}.txt").read_text().splitlines()
     assert set() == ends_of(lines, kind(replace(bounds, forget=False))) - {None}
