@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -184,10 +185,22 @@ def catch_errors(_: object) -> None:
             sleep()
 
 
+AT_WORK = {one.__code__ for one in (sleep, until, wait_for_a_lock, compute)}
+
+
 def loss(group: Group, held: HeldBlock[Any], work: Callable[[Any], object] = sleep) -> LeadershipLost:
     """The error that ends the block if it loses its role while it does this work."""
-    with pytest.raises(LeadershipLost) as caught, held as right:  # noqa: PT012 - the work raises.
+    worker = threading.get_ident()
+
+    def is_at_work() -> bool:
+        return any(frame.f_code in AT_WORK for frame, _ in traceback.walk_stack(sys._current_frames()[worker]))
+
+    def take_away() -> None:
+        until(is_at_work, "the work")
         group.take_away()
+
+    with pytest.raises(LeadershipLost) as caught, ThreadPoolExecutor(1) as pool, held as right:  # noqa: PT012 - the work raises.
+        pool.submit(take_away)
         work(right)
     return caught.value
 
