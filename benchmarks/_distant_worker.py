@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-from neli_router.config import config as configuration
 from neli_router.config.config import Config
 from neli_router.drivers.ledgers.base import Entry, Ledger, Promise
+from neli_router.drivers.open import open_ledger
 from neli_router.lab.processes import worker
 from neli_router.member import runtime
 
@@ -134,7 +134,7 @@ class _Distant(runtime.Threads):
         self._half = round_trip / 2
 
     def ledger(self, config: Config) -> Ledger:
-        return DistantLedger(configuration.open(config), self._half)
+        return DistantLedger(open_ledger(config.common_ledger, create=True, patience=config.lease), self._half)
 
 
 if __name__ == "__main__":

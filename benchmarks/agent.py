@@ -45,6 +45,7 @@ from benchmarks import Figures
 from benchmarks._agent import LEASE, PARTITIONS, configured
 from benchmarks._handle import Handle
 from neli_router.config.config import Config
+from neli_router.config.protocols import Induction
 from neli_router.core.clock import host_clock
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.member.member import Member
@@ -197,7 +198,7 @@ def _register(path: str, folder: str, registrations: int) -> Figures:
     os.environ.update(environment)
     for _ in range(registrations // 4 + 1):
         for witness, took in (("agent", started), ("none", unwitnessed)):
-            config = replace(configured(folder, "starting"), name=None, witness=witness)
+            config = replace(configured(folder, "starting"), name=None, protocol=Induction(witness=witness))
             began_at = time.perf_counter()
             member = Member(config)
             took.append(1e3 * (time.perf_counter() - began_at))

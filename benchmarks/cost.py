@@ -34,12 +34,13 @@ from benchmarks._peers.ours import patient_read
 from benchmarks._places import LEDGERS, options_at, place
 from benchmarks.memory import Group
 from neli_router.config.config import Config
+from neli_router.config.protocols import Induction
 from neli_router.core.clock import host_clock
 from neli_router.core.keyspace import Layout
-from neli_router.drivers.ledgers.addresses import open_ledger
 from neli_router.drivers.ledgers.base import Entry, Ledger
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.drivers.ledgers.pump import Pump
+from neli_router.drivers.open import open_ledger
 from neli_router.member.member import Member
 from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.induction.records import Snapshot, decode, encode
@@ -97,7 +98,7 @@ def _idle(there: str, members: Sequence[int], partitions: Sequence[int], lease: 
             figures[f"bytes_per_second@{count}x{width}"] = rates[count, width][1]
         figures[f"snapshot_bytes@{width}"] = rates[members[-1], width][2]
     fewest, most, narrow, wide = members[0], members[-1], partitions[0], partitions[-1]
-    every = Config("memory://x").snapshot_every
+    every = Induction().snapshot_every
 
     def all_bytes(count: int, width: int) -> float:
         rate, size, image = rates[count, width]
@@ -114,7 +115,9 @@ def _idle(there: str, members: Sequence[int], partitions: Sequence[int], lease: 
 def _rates(there: str, count: int, width: int, lease: float, seconds: float) -> tuple[float, float, float]:
     """Records a second, bytes a second, and the bytes of a snapshot, for `count` members with `width` partitions."""
     with _address(there) as address, ExitStack() as stack:
-        config = Config(address, layout=Layout(partitions=width), lease=lease, accept_rewinds=bool(there))
+        config = Config(
+            address, layout=Layout(partitions=width), lease=lease, protocol=Induction(accept_rewinds=bool(there))
+        )
         group = [stack.enter_context(Member(config)) for _ in range(count)]
         give_up_at = host_clock() + SETTLE_MAX
         while sorted(len(it.led) for it in group) != [(width + rank) // count for rank in range(count)]:

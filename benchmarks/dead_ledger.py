@@ -28,6 +28,7 @@ from typing import TypeVar
 
 from benchmarks import Figures
 from neli_router.config.config import Config
+from neli_router.config.protocols import Induction
 from neli_router.errors import NeliError
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
@@ -66,7 +67,7 @@ def run(options: Sequence[str]) -> Figures:
 
 def _tried(address: str, folder: Path) -> dict[str, float]:
     """The seconds that each call took in a program whose ledger is at `address`."""
-    config = Config(address, name="tried", accept_rewinds=True)
+    config = Config(address, name="tried", protocol=Induction(accept_rewinds=True))
     with _first_line() as first_line:
         began = time.monotonic()
         with _made(lambda: Member(config, timeout=TOLD)) as (member, took):

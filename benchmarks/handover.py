@@ -27,8 +27,8 @@ from benchmarks import Figures
 from benchmarks._peers.ours import Sizes, await_led_elsewhere, balanced, patient_read
 from benchmarks._places import LEDGERS, place
 from neli_router.core.clock import host_clock
-from neli_router.drivers.ledgers.addresses import open_ledger
 from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.open import open_ledger
 from neli_router.lab.processes.group import MemberProcess, ProcessGroup
 from neli_router.protocols.induction.records import Drain, Undrain, encode
 from neli_router.status.referee import Life

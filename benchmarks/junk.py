@@ -31,12 +31,11 @@ from random import Random
 
 from benchmarks import Figures
 from benchmarks._places import LEDGERS, options_at, place
-from neli_router.config import config as configuration
-from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
+from neli_router.drivers.open import open_ledger
 from neli_router.errors import LedgerUnavailable
 from neli_router.lab.processes.group import MemberProcess, ProcessGroup
-from neli_router.status.notes import Acts, Lost
+from neli_router.status.notes import Acts, LeasesLost
 
 __all__ = ["run"]
 
@@ -100,7 +99,7 @@ class Flooded:
 
     def listen(self, group: ProcessGroup) -> None:
         for process, note in group.read_notes():
-            if isinstance(note, Lost):
+            if isinstance(note, LeasesLost):
                 self.lost += len(note.terms)
                 self._until.pop(process.life.label, None)
             elif isinstance(note, Acts):
@@ -169,7 +168,7 @@ def _append(address: str, records: int, size: int, batch: int) -> None:
     junk = [random.randbytes(size) for _ in range(KINDS // 2)]
     junk += [almost % random.randbytes(size).hex()[: size - len(almost) + 2].encode() for _ in range(KINDS // 2)]
     random.shuffle(junk)
-    ledger = configuration.open(Config(address, accept_rewinds=True))
+    ledger = open_ledger(address, create=True, patience=1.0)
     try:
         sent = confirmed = 0
         while confirmed < records:

@@ -36,7 +36,7 @@ from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.drivers.ledgers.pump import Pump
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.protocols.induction.fold import State, fold
-from neli_router.protocols.induction.machine import Induction, Phase
+from neli_router.protocols.induction.machine import InductionMachine, Phase
 from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.induction.records import Beat, decode, encode
 from neli_router.protocols.protocol import News, Settings, Stopped
@@ -142,10 +142,10 @@ class Group:
         settings = [Settings(name=f"member-{i}", layout=Layout(partitions=partitions)) for i in range(members)]
         self._pumps = [self._pump(*pair, Random(i)) for i, pair in enumerate(zip(self._ledgers, settings, strict=True))]
 
-    def _pump(self, ledger: Ledger, settings: Settings, rng: Random) -> Pump[Induction]:
+    def _pump(self, ledger: Ledger, settings: Settings, rng: Random) -> Pump[InductionMachine]:
         return Pump(
             ledger,
-            lambda state, now: Induction(settings, state, now, base=0, rng=rng),
+            lambda state, now: InductionMachine(settings, state, now, base=0, rng=rng),
             clock=lambda: self._now,
             pause=lambda seconds: None,
             publish=lambda machine, now: _publish(machine),
@@ -189,7 +189,7 @@ class Group:
         self._now = max(self._now + MOMENT, min(pump.machine.deadline for pump in self._pumps))
 
 
-def _publish(machine: Induction) -> None:
+def _publish(machine: InductionMachine) -> None:
     """The only costly part of a member's work after each step: taking the standing that leases ask for."""
     _ = machine.standing
 

@@ -10,6 +10,7 @@ web framework and no command line.
 from typing import TYPE_CHECKING
 
 from neli_router.config.config import Config
+from neli_router.config.protocols import FastNeli, Gossip, Induction, Neli, Term
 from neli_router.core.keyspace import Layout
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from neli_router.member.async_member import AsyncMember
     from neli_router.router.async_groups import AsyncGroups
     from neli_router.router.async_router import AsyncRouter
-    from neli_router.router.groups import Groups, Leader, SharedHost, by_host, by_zone
+    from neli_router.router.groups import Groups, by_host, by_zone
 
 __all__ = [
     "Acquired",
@@ -33,19 +34,22 @@ __all__ = [
     "At",
     "Change",
     "Config",
+    "FastNeli",
     "Fenced",
     "Gap",
+    "Gossip",
     "Groups",
+    "Induction",
     "Layout",
-    "Leader",
     "Lease",
     "Member",
+    "Neli",
     "Owner",
     "Peer",
     "Revoked",
     "Router",
-    "SharedHost",
     "Table",
+    "Term",
     "by_host",
     "by_zone",
 ]
@@ -66,15 +70,8 @@ def __getattr__(name: str) -> object:
             from neli_router.router.async_router import AsyncRouter  # noqa: PLC0415 - see above.
 
             return AsyncRouter
-        case "Groups" | "Leader" | "SharedHost" | "by_host" | "by_zone":
-            from neli_router.router.groups import (  # noqa: PLC0415 - few programs query several groups.
-                Groups,
-                Leader,
-                SharedHost,
-                by_host,
-                by_zone,
-            )
+        case "Groups" | "by_host" | "by_zone":
+            from neli_router.router.groups import Groups, by_host, by_zone  # noqa: PLC0415 - few ask several groups.
 
-            several = (Groups, Leader, SharedHost, by_host, by_zone)
-            return next(one for one in several if one.__name__ == name)
+            return next(one for one in (Groups, by_host, by_zone) if one.__name__ == name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -40,13 +40,14 @@ leaves, and the call that turned the clock raises the error. Do not share a grou
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields
 from math import inf
 from random import Random
 from threading import Condition
 from typing import Any
 
-from neli_router.config.config import BORROWED, ELECTED, Config
+from neli_router.config.config import Config
+from neli_router.config.protocols import BORROWED, ELECTED
 from neli_router.core.keyspace import Layout, Role
 from neli_router.drivers.consumer_groups.base import GroupSubscription
 from neli_router.drivers.ledgers.base import Entry, Ledger
@@ -163,7 +164,7 @@ class Group:
             raise ValueError(f"member {name!r} is in this group already: kill it, restart it, or choose another name")
         place = self._place(name)
         ledger = self.config.ledger if place is None else f"{self.config.ledger}?me={self._places[name]}"
-        config = replace(self.config, **{"name": name, "ledger": ledger, **options})
+        config = Config.of({**_said(self.config), "name": name, "ledger": ledger, **options})
         told = self.told.setdefault(name, [])
         self._hosts[name] = host = _Host(self, config, on_event, told, place)
         return host.member
@@ -461,3 +462,7 @@ class _Host:
 
     def wait(self, changed: Condition, ready: Callable[[], bool], timeout: float | None) -> bool:
         return self._group.wait(ready, timeout)
+
+
+def _said(config: Config) -> dict[str, Any]:
+    return {one.name: getattr(config, one.name) for one in fields(config)}

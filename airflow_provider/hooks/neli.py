@@ -43,7 +43,7 @@ from neli_router.agent.wire import OwnerView, StatusView
 from neli_router.config.addresses import spell_place
 from neli_router.config.agent_address import PORT
 from neli_router.core.keyspace import Key, Layout, Role
-from neli_router.drivers.ledgers.addresses import problems_of
+from neli_router.drivers.addresses import problems_of
 from neli_router.errors import ConfigError, GroupMismatch, NeliError, NoOwner, NotLeading
 from neli_router.router.async_router import AsyncRouter
 from neli_router.router.refusal import NO_MEMBER, NoTable

@@ -20,8 +20,9 @@ from urllib.parse import unquote
 from benchmarks._fuzz import MARKER, Attempt, any_text, mutated, secret
 from neli_router.config import agent_address
 from neli_router.config.agent_options import AgentOptions
-from neli_router.config.config import Config, owners_at
-from neli_router.drivers.ledgers.addresses import open_ledger, owners_problems, problems_of, public_address
+from neli_router.config.config import Config
+from neli_router.drivers.addresses import owners_problems, problems_of, public_address
+from neli_router.drivers.open import open_ledger, owners_at
 from neli_router.errors import ConfigError, LedgerError, NeliError
 
 __all__ = ["DOCUMENTED", "opened"]

@@ -22,7 +22,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.drivers.ledgers.pump import Pump
 from neli_router.errors import NeliError
-from neli_router.protocols.induction.machine import Induction
+from neli_router.protocols.induction.machine import InductionMachine
 from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.induction.records import (
     Beat,
@@ -64,7 +64,9 @@ def _attempt(rng: random.Random) -> Iterable[str]:
     log = MemoryLog()
     writer = MemoryLedger(log)
     now = [1000.0]
-    member = _Reader(log, now, lambda state, at: Induction(_settings(), state, at, base=BASE, rng=random.Random(7)))
+    member = _Reader(
+        log, now, lambda state, at: InductionMachine(_settings(), state, at, base=BASE, rng=random.Random(7))
+    )
     router = _Reader(log, now, Observer)
     for _ in range(ROUNDS):
         writer.append([_line(rng, member.pump.machine) for _ in range(rng.randint(0, LINES_MAX))])

@@ -133,7 +133,7 @@ def _side(folder: Path, there: str, name: str, *, shortest: bool) -> Side:
     address = f"{there}/{group}{AS_GONELI if row.endswith(EAGER) else ''}"
     # A single broker has one replica, and may lose its tail in a power failure.
     options: dict[str, Any] = {"protocol": protocol, "accept_rewinds": True, **lease}
-    pause = Config(address, **options).lease / ROUNDS_PER_LEASE
+    pause = Config.of({"ledger": address, **options}).lease / ROUNDS_PER_LEASE
     made = ProcessGroup(folder, partitions=int(partitions), pause=pause, ledger=address, **options)
     borrows = protocol != "induction"
     return Side(name, made, f"{group}.{'neli' if borrows else 'ledger'}", group if borrows else "")

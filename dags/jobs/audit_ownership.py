@@ -34,7 +34,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from neli_router.commands.audit import acts_in
 from neli_router.core.exit_codes import EXIT_BROKEN
-from neli_router.drivers.ledgers.addresses import public_address
+from neli_router.drivers.addresses import public_address
 from neli_router.drivers.ledgers.base import Entry
 from neli_router.errors import NeliError
 from neli_router.protocols.induction.records import Genesis, Snapshot, decode

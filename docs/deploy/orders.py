@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from neli_router import AsyncMember, Config
+from neli_router import AsyncMember, Config, Induction
 from neli_router.errors import NeliError
 
 LINGER = 1.0
@@ -38,7 +38,7 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
         name=os.environ["POD_NAME"],
         address=f"{os.environ['POD_IP']}:{os.environ['PORT']}",
         lease=float(os.environ.get("NELI_LEASE", "1")),
-        accept_rewinds=os.environ.get("NELI_ACCEPT_REWINDS") == "true",
+        protocol=Induction(accept_rewinds=os.environ.get("NELI_ACCEPT_REWINDS") == "true"),
     )
     async with AsyncMember(config) as member:  # In the worker, not before a fork: see README.md.
         app.state.member = member

@@ -22,10 +22,10 @@ import msgspec
 
 from neli_router.commands.configuration import resolved_or_exit
 from neli_router.commands.conventions import output_option, print_rows, print_views
-from neli_router.config import config as configuration
 from neli_router.config.config import Config
 from neli_router.core.exit_codes import EXIT_BROKEN, EXIT_USAGE
 from neli_router.drivers.ledgers.base import Entry, Ledger, Promise
+from neli_router.drivers.open import open_ledger
 from neli_router.errors import LedgerTrimmed, MissingExtra, NeliError, plain
 from neli_router.status.annals import Annals, Finding
 from neli_router.status.audit import ActedSpan, Audit, Figures, audit, figures, lasting
@@ -240,7 +240,7 @@ def config_of_ledger(address: str | None, config_file: str | None) -> Config:
 @contextmanager
 def annals_of(config: Config) -> Iterator[tuple[Ledger, Annals]]:
     """The ledger, open until the block ends, and the annals of all that it still has. Raises LedgerError."""
-    handle = configuration.open(config, create=False)
+    handle = open_ledger(config.common_ledger, create=False, patience=config.lease)
     try:
         yield handle, _annals(handle)
     finally:

@@ -14,15 +14,16 @@ user who sets up an agent wants to see all of them.
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING
 from typing import Any, TypeVar
 
 import click
 
 from neli_router.commands.conventions import output_option
 from neli_router.config.agent_address import default_address
-from neli_router.config.config import LEASES, PROTOCOLS_OWN, Config
+from neli_router.config.config import PROTOCOLS_OWN
 from neli_router.config.options import OPTIONS
+from neli_router.config.protocols import PROTOCOLS
 from neli_router.config.resolve import Resolved, resolve
 from neli_router.core.exit_codes import EXIT_USAGE
 from neli_router.core.keyspace import Layout
@@ -45,10 +46,8 @@ def _default(key: str) -> str:
     value = option.default
     if option.section == "layout":
         value = getattr(Layout(), option.name)
-    elif not option.section:
-        value = next(field.default for field in fields(Config) if field.name == key)
     if value is PROTOCOLS_OWN:
-        value = ", ".join(f"{lease:g} of {protocol}" for protocol, lease in LEASES.items())
+        value = ", ".join(f"{kind.usual_lease:g} of {name}" for name, kind in PROTOCOLS.items())
     return "" if value in {None, "", MISSING} else f"  [default: {plain(value)}]"
 
 

@@ -48,16 +48,18 @@ from neli_router.commands.measurements import (
     percentile,
 )
 from neli_router.commands.peers import unled, why_of
-from neli_router.config import config as configuration
 from neli_router.config.addresses import parse_place
 from neli_router.config.agent_address import Address, distrust
 from neli_router.config.agent_options import AgentOptions
-from neli_router.config.config import ELECTED, Config
+from neli_router.config.config import Config
+from neli_router.config.protocols import ELECTED
 from neli_router.config.resolve import Resolved
 from neli_router.core.clock import host_clock
 from neli_router.core.exit_codes import EXIT_BROKEN
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.ledgers.sqlite.faults import file_system, refuse_unusable_place
+from neli_router.drivers.open import look_at_group, open_ledger, owners_at
+from neli_router.drivers.peers import udp
 from neli_router.drivers.peers.outlook import WHY, answering, too_few
 from neli_router.errors import BeyondProtocol, ConfigError, LedgerError, LedgerMissing, NeliError, PeersUnusable
 from neli_router.member.witness.life import OwnLife
@@ -121,7 +123,7 @@ def examine(resolved: Resolved) -> list[Diagnosis]:
     findings = [Diagnosis("configuration", "fine", f"no problems; {told['default']} options by default{from_file}")]
     kind, _, rest = config.ledger.partition(":")
     trips: Trips | Diagnosis = _UNMEASURED
-    if config.protocol in ELECTED:
+    if config.protocol_name in ELECTED:
         findings += [*_peers(config), *(_owners(resolved) if config.ownership is not None else [_NO_OWNERS])]
     elif not config.has_ledger:
         findings += [_consumer_group(config), *_owners(resolved)]
@@ -163,7 +165,7 @@ _NO_OWNERS = Diagnosis(
 
 def _peers(config: Config) -> list[Diagnosis]:
     """The checks of a group without a broker: the list of peers, and this member's place, key and folder."""
-    address = configuration.peers_at(config)
+    address = config.peers
     unknown = [peer for peer in address.peers if not _resolves(peer)]
     if unknown:
         remedy = "correct the name, or add it to the name server or /etc/hosts: it is asked for again and again"
@@ -171,7 +173,7 @@ def _peers(config: Config) -> list[Diagnosis]:
     else:
         found = [Diagnosis("peers", "fine", f"{len(address.peers)} peers, and an address is known for each")]
     try:
-        settings = config.peer_settings(configuration.my_place(config))
+        settings = config.peer_settings(udp.my_place(config.peers))
     except ConfigError as error:
         return [*found, Diagnosis("place", "failed", "; ".join(error.problems), "say --me HOST:PORT")]
     found.append(Diagnosis("place", "fine", f"this member is {settings.peers[settings.me]}"))
@@ -183,7 +185,7 @@ def _peers(config: Config) -> list[Diagnosis]:
         found.append(Diagnosis("key", "warning", "no key is named: every user of this host can make leaders", remedy))
     else:
         try:
-            configuration.read_peers_key(config)
+            udp.read_key(config.peers)
             found.append(Diagnosis("key", "fine", f"{address.key_file} can be read, and by no other user"))
         except ConfigError as error:
             remedy = "all peers need the same key, in a file of their user"
@@ -194,7 +196,7 @@ def _peers(config: Config) -> list[Diagnosis]:
 def _votes(config: Config) -> Diagnosis:
     """The folder of this member's votes, and the votes in it."""
     try:
-        folder = configuration.look_at_votes(config)
+        folder = udp.look_at_votes(config.peers, mark=config.peers_mark)
     except NeliError as error:
         return Diagnosis("state", "failed", f"{error.wanted}, but {error.found}", error.remedy)
     made = next(one for one in (folder, *folder.parents) if one.exists())
@@ -207,7 +209,7 @@ def _votes(config: Config) -> Diagnosis:
 def _ear(config: Config) -> Diagnosis:
     """Whether a member that starts now could listen to its peers."""
     try:
-        configuration.try_to_listen(config)
+        udp.try_to_listen(config.peers)
     except ConfigError:
         return Diagnosis("listening", "skipped", "it is not known which of the peers this is")
     except PeersUnusable as error:
@@ -225,12 +227,12 @@ def _resolves(peer: str) -> bool:
 
 def _consumer_group(config: Config) -> Diagnosis:
     try:
-        look = configuration.look_at_group(config)
+        look = look_at_group(config.group, config.group_settings().session_timeout)
     except LedgerMissing:
         return Diagnosis("group", "fine", "its topic is not there yet; the first member makes it, if it may")
     except NeliError as error:
         return Diagnosis("group", "failed", f"{error.wanted}, but {error.found}", error.remedy)
-    if (config.protocol, config.guarantee, look.broker_times) == ("neli", "exclusive", False):
+    if (config.protocol_name, config.guarantee, look.broker_times) == ("neli", "exclusive", False):
         remedy = "set message.timestamp.type=LogAppendTime on the topic, or choose guarantee='available'"
         return Diagnosis("group", "failed", f"the topic of {look.address} keeps the writers' times", remedy)
     if look.doubts:
@@ -242,7 +244,7 @@ def _owners(resolved: Resolved) -> list[Diagnosis]:
     """The checks of the store in which the members of a borrowed group record what they lead."""
     config, failed = resolved.config, partial(Diagnosis, "owners", "failed")
     try:
-        store = configuration.owners_of(config).open()
+        store = owners_at(config.common_owners).open()
         try:
             said = store.table()
         finally:
@@ -271,7 +273,7 @@ def _owners(resolved: Resolved) -> list[Diagnosis]:
 
 def _agent(config: Config, agent: AgentOptions) -> list[Diagnosis]:
     found = [_socket(agent.socket)] if agent.socket else []
-    if config.protocol in ELECTED:
+    if config.protocol_name in ELECTED:
         # An agent that answers has the port, and knows better which peers it hears.
         is_there = bool(found) and found[0].found.startswith("one answers")
         if is_there and (other := _another(config, agent.socket)) is not None:
@@ -287,7 +289,7 @@ def _ledger(resolved: Resolved, *, ask: bool) -> tuple[list[Diagnosis], Trips | 
     """The checks of the ledger; and how fast it answers, or why that is unknown or, for a file, not asked."""
     config, failed = resolved.config, partial(Diagnosis, "ledger", "failed")
     try:
-        ledger = configuration.open(config, create=False)
+        ledger = open_ledger(config.common_ledger, create=False, patience=config.lease)
     except LedgerMissing:
         return [Diagnosis("ledger", "fine", "there is none yet; the first member makes it, if it may")], _UNMEASURED
     except NeliError as error:  # The part `wanted` names the server or the file.
@@ -308,7 +310,7 @@ def _ledger(resolved: Resolved, *, ask: bool) -> tuple[list[Diagnosis], Trips | 
 
 def _promises(config: Config, ledger: Ledger) -> Diagnosis:
     try:
-        configuration.require_promises(config, ledger)
+        config.require_promises(ledger)
     except ConfigError as error:
         return Diagnosis("promises", "failed", "; ".join(error.problems))
     if ledger.doubts:
@@ -355,7 +357,7 @@ def _host(config: Config, trips: Trips | Diagnosis) -> list[Diagnosis]:
         return [Diagnosis("clock", "failed", error.found, error.remedy)]
     late = f"a sleep ends {host.overshoot_p50 * 1e3:.2g} ms late, and {host.overshoot_p99 * 1e3:.3g} ms at the p99"
     findings = [judge_clock(host), Diagnosis("scheduling", "fine", late)]
-    if config.protocol in ELECTED:
+    if config.protocol_name in ELECTED:
         return findings  # Nothing is appended anywhere.
     if isinstance(trips, Diagnosis):
         return [*findings, trips, Diagnosis("lease", "skipped", "how long an append takes is not known")]
@@ -410,7 +412,7 @@ def _another(config: Config, path: str) -> Diagnosis | None:
     """A failure if the agent at `path` is not the configured member: its answers are then of no use here."""
     try:
         code, said = _ask_socket(path, "/v1/peers")
-        me = configuration.my_place(config)
+        me = udp.my_place(config.peers)
     except (OSError, http.client.HTTPException, ConfigError):  # Other checks report these.
         return None
     failed = partial(Diagnosis, "agent", "failed")
@@ -419,7 +421,7 @@ def _another(config: Config, path: str) -> Diagnosis | None:
         return failed(f"the agent at {path} elects no leaders among peers", remedy)
     if code != http.HTTPStatus.OK:
         return None
-    view, peers = msgspec.convert(said, PeersView), configuration.peers_at(config).peers
+    view, peers = msgspec.convert(said, PeersView), config.peers.peers
     theirs = [one.peer for one in view.peers]
     if theirs != list(peers):
         return failed(f"the agent at {path} runs another list of peers: {', '.join(theirs)}", remedy)

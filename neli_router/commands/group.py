@@ -18,9 +18,9 @@ import click
 
 from neli_router.commands.configuration import resolved_or_exit, with_options
 from neli_router.commands.conventions import output_option
-from neli_router.config import config as configuration
 from neli_router.core.exit_codes import EXIT_BROKEN, EXIT_REFUSED
-from neli_router.drivers.ledgers.addresses import delete_ledger, public_address
+from neli_router.drivers.addresses import public_address
+from neli_router.drivers.open import delete_ledger, open_ledger
 from neli_router.errors import LedgerMissing, LedgerUnavailable, NeliError
 from neli_router.status.inspection import Inspection
 
@@ -58,7 +58,7 @@ def delete_command(config_file: str | None, output: str, yes: bool, **flags: obj
                 "one of the kind 'memory' ends with its process",
                 "there is nothing to do; name a ledger that outlives its processes",
             )
-        ledger = configuration.open(config, create=False)
+        ledger = open_ledger(config.common_ledger, create=False, patience=config.lease)
         try:
             address, inspection = ledger.address, Inspection(ledger)
             _ask(address, inspection, yes=yes)

@@ -50,7 +50,7 @@ from neli_router.hosts.guardian import Guardian, guardian
 if TYPE_CHECKING:
     from neli_router.agent.client.client import Client
     from neli_router.agent.client.leading import LeadingBlock
-    from neli_router.agent.client.leases import AgentLease, Hold
+    from neli_router.agent.client.leases import AgentLease, AgentReport
     from neli_router.hosts.descendants import LeftProcess
 
 __all__ = ["run_command"]
@@ -229,27 +229,27 @@ class _Run:
     def _once(self) -> int:
         """Wait for the role and run the command once."""
         block = self._client.leading(self._role)
-        hold = block.hold
-        hold.listeners += (self._poke,)
+        report = block.report
+        report.listeners += (self._poke,)
         give_up_at, told = host_clock() + self._patience_to_lead, ""
         block.start()
         try:
             # The agent's end of a lease is later than ours, by the time its answer took. In between, it still says
             # that it leads, and a command started there would be killed immediately.
-            while not hold.is_held or hold.end <= self._lease_end + self._guard.margin:
+            while not report.is_held or report.end <= self._lease_end + self._guard.margin:
                 if self._signals:
                     return 128 + self._signals[0]
-                if hold.is_held and hold.remaining() <= 0:
+                if report.is_held and report.remaining() <= 0:
                     return EXIT_LOST
                 if block.is_over:
-                    raise block.trouble or hold.not_leading(None)
-                left = hold.remaining() or WAIT_MAX
-                if block.has_heard and not hold.terms:
+                    raise block.trouble or report.not_leading(None)
+                left = report.remaining() or WAIT_MAX
+                if block.has_heard and not report.terms:
                     if (left := give_up_at - host_clock()) <= 0:
-                        complain(hold.not_leading(self._patience_to_lead))
+                        complain(report.not_leading(self._patience_to_lead))
                         return EXIT_NOT_LED
-                    if hold.why != told:
-                        told = hold.why
+                    if report.why != told:
+                        told = report.why
                         click.echo(
                             f"neli run: waiting for role {self._spelled}: {plain(told)}{self._owned()}", err=True
                         )
@@ -274,37 +274,37 @@ class _Run:
         return ""
 
     def _guarded(self, block: "LeadingBlock[AgentLease]") -> int:
-        hold, guard = block.hold, self._guard
-        until, stopping, status = hold.end, False, 0
+        report, guard = block.report, self._guard
+        until, stopping, status = report.end, False, 0
         lost, is_stuck, was_killed, tell_at = "", False, False, inf
         self._share(block)
-        environment = self._environment(hold)
+        environment = self._environment(report)
         guard.start(self._command, environment, until=until, allow_new_privileges=self.allow_new_privileges)
         while True:
             self._share(block)
             if self._signals and not (stopping or lost):
                 stopping, tell_at = True, host_clock() + TOLD_AFTER
-                guard.finish(self._signals[0], self._patience(hold))
+                guard.finish(self._signals[0], self._patience(report))
             elif stopping and not was_killed and self._signals.count(signal.SIGINT) > 1:
                 was_killed = True
                 guard.kill()
             elif host_clock() >= tell_at:
                 tell_at = inf
-                self._tell_grace(hold)
-            if hold.remaining() <= 0:
+                self._tell_grace(report)
+            if report.remaining() <= 0:
                 if lost != "killed":
                     lost = "killed"
                     guard.kill()
-            elif hold.revoked and not lost:
+            elif report.revoked and not lost:
                 lost = "asked to stop"
                 # The agent's drain timeout began before we heard of it, and the successor begins when it ends.
-                guard.finish(signal.SIGTERM, min(self._patience(hold), hold.drain_timeout - guard.margin))
-            elif hold.end > until:
-                until = hold.end
+                guard.finish(signal.SIGTERM, min(self._patience(report), report.drain_timeout - guard.margin))
+            elif report.end > until:
+                until = report.end
                 guard.extend(until)
-            if is_stuck and hold.remaining() <= 0:
+            if is_stuck and report.remaining() <= 0:
                 return EXIT_NOT_ENDED
-            self._sleep(min(hold.remaining() or WAIT_MAX, guard.patience(), max(0.0, tell_at - host_clock())), guard)
+            self._sleep(min(report.remaining() or WAIT_MAX, guard.patience(), max(0.0, tell_at - host_clock())), guard)
             for said in self._heard():
                 if "failed" in said:
                     return self._cannot_start(said)
@@ -321,7 +321,7 @@ class _Run:
                     if behind := said.get("behind"):
                         self._tell_behind(behind)
                 if "gone" in said:
-                    self._lease_end = until if lost == "killed" and not hold.is_lost else -inf
+                    self._lease_end = until if lost == "killed" and not report.is_lost else -inf
                     return self._code(block, status, lost, stopping=stopping)
 
     def _share(self, block: "LeadingBlock[AgentLease]") -> None:
@@ -352,11 +352,12 @@ class _Run:
             err=True,
         )
 
-    def _tell_grace(self, hold: "Hold") -> None:
+    def _tell_grace(self, report: "AgentReport") -> None:
         number = signal.Signals(self._signals[0])
         more = ", and another one kills it immediately" if number == signal.SIGINT else ""
         click.echo(
-            f"neli run: the command was asked to end by {number.name}, and has {self._patience(hold):g} s for it{more}",
+            f"neli run: the command was asked to end by {number.name}, and has {self._patience(report):g} s for it"
+            f"{more}",
             err=True,
         )
 
@@ -370,7 +371,7 @@ class _Run:
     def _code(self, block: "LeadingBlock[AgentLease]", status: int, lost: str, *, stopping: bool) -> int:
         if stopping:
             return 128 + self._signals[0]
-        if lost and self._failed and block.hold.remaining() > 0:
+        if lost and self._failed and block.report.remaining() > 0:
             click.echo(
                 f"neli run: the command was killed ({self._failed}), and role {self._spelled} given back", err=True
             )
@@ -389,19 +390,19 @@ class _Run:
         click.echo(f"Error: a command was wanted, but {plain(command)} {found}", err=True)
         return EXIT_CANNOT_START if said["failed"] == ENOENT else EXIT_NOT_EXECUTABLE
 
-    def _environment(self, hold: "Hold") -> dict[str, str]:
-        ((partition, term),) = hold.terms.items()
+    def _environment(self, report: "AgentReport") -> dict[str, str]:
+        ((partition, term),) = report.terms.items()
         inherited = {name: value for name, value in os.environ.items() if self.pass_token or name != "NELI_TOKEN"}
         return {
             **inherited,
             "NELI_ROLE": self._spelled,
             "NELI_PARTITION": str(partition),
             "NELI_TERM": str(term),
-            "NELI_MEMBER": hold.member,
+            "NELI_MEMBER": report.member,
         }
 
-    def _patience(self, hold: "Hold") -> float:
-        return hold.drain_timeout if self._grace is None else self._grace
+    def _patience(self, report: "AgentReport") -> float:
+        return report.drain_timeout if self._grace is None else self._grace
 
     def _sleep(self, seconds: float, *others: Guardian) -> None:
         """Sleep until something happens, at most `seconds`."""

@@ -11,7 +11,7 @@ from typing import Literal
 
 from neli_router.config.addresses import is_loopback, parse_place
 from neli_router.config.token import token_problem
-from neli_router.drivers.ledgers.addresses import harmless_start
+from neli_router.drivers.addresses import harmless_start
 from neli_router.errors import ConfigError
 
 __all__ = ["AgentOptions", "listen_problem", "needs_token"]

@@ -19,10 +19,13 @@ wrong kind that has parts, such as a table, is shown only by its type, because a
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import Field, dataclass, fields
+from typing import Any
 
-from neli_router.drivers.ledgers.addresses import harmless_start, public_address
+from neli_router.config.config import Config
+from neli_router.config.protocols import PROTOCOLS, text_of
+from neli_router.drivers.addresses import harmless_start, public_address
 
 __all__ = [
     "ADDRESSES",
@@ -93,7 +96,6 @@ class Option:
     kind: Kind
     help: str
     default: object = None
-    """For the agent's own options; the member's defaults are in Config."""
 
     @property
     def key(self) -> str:
@@ -171,46 +173,41 @@ _PERHAPS = (PERHAPS_NUMBER, PERHAPS_SECONDS, PERHAPS_TEXT, PERHAPS_WHOLE)
 WHOLE = Kind("a whole number", _whole, _is_whole, "NUMBER")
 SWITCH = Kind("true or false", lambda text: _SWITCH[text.lower()], lambda value: isinstance(value, bool), "")
 
+_BY_TYPE: Mapping[object, Kind] = {
+    bool: SWITCH,
+    int: WHOLE,
+    int | None: PERHAPS_WHOLE,
+    float: SECONDS,
+    float | None: PERHAPS_SECONDS,
+    str | None: PERHAPS_TEXT,
+}
+_BY_WORD: Mapping[str, Kind] = {"text": TEXT, "number": PERHAPS_NUMBER}
+
+
+def _declared() -> Iterator[Option]:
+    """The options of a member, as `Config` and the protocols declare them."""
+    for one in fields(Config):
+        if one.name != "layout":
+            yield _option(one, "")
+    owners: dict[str, list[str]] = {}
+    for kind in PROTOCOLS.values():
+        for one in fields(kind):
+            owners.setdefault(one.name, []).append(kind.name)
+    for name, protocols in owners.items():
+        one = next(one for one in fields(PROTOCOLS[protocols[0]]) if one.name == name)
+        yield _option(one, f"For {' and '.join(protocols)}: ")
+
+
+def _option(declared: "Field[Any]", prefix: str) -> Option:
+    text = re.sub(r"\bNone\b", "none", text_of(declared).partition(". ")[0].removesuffix(".") + ".")
+    kind = _BY_WORD.get(declared.metadata["kind"]) or _BY_TYPE.get(declared.type, TEXT)
+    return Option("", declared.name, kind, prefix + (text[0].lower() + text[1:] if prefix else text), declared.default)
+
+
 OPTIONS: Mapping[str, Option] = {
     option.key: option
     for option in (
-        Option("", "ledger", TEXT, "Where the group's ledger is, such as sqlite:///var/lib/jobs/ledger.db."),
-        Option("", "name", TEXT, "The name of this member in its group."),
-        Option("", "address", TEXT, "Where clients reach this member; handed out with every look-up."),
-        Option("", "weight", WHOLE, "The share of partitions, against the others' weights; 0 asks for none."),
-        Option("", "zone", TEXT, "Where it runs: a rack, a data centre."),
-        Option("", "lease", SECONDS, "How long a heartbeat proves anything, in s. The group's."),
-        Option("", "beat", PERHAPS_SECONDS, "Between heartbeats, in s; none for what suits the protocol."),
-        Option("", "guarantee", TEXT, "exclusive: at most one acts; available: at least one. The group's."),
-        Option("", "delay_max", PERHAPS_SECONDS, "Under available, how late a record may be read, in s."),
-        Option("", "drain_timeout", SECONDS, "How long a successor waits for work in progress, in s."),
-        Option("", "snapshot_every", WHOLE, "Records between snapshots."),
-        Option(
-            *("", "protocol", TEXT),
-            "induction; neli or fast-neli, which borrow a consumer group in Kafka; term or gossip, among peers alone.",
-        ),
-        Option("", "policy", PERHAPS_TEXT, "For term: which peer stands first, priority or random; none for priority."),
-        Option("", "replicas", PERHAPS_WHOLE, "For term: how many peers elect each partition's leader; none for all."),
-        Option(
-            *("", "preferences", PERHAPS_TEXT),
-            "For term: who should lead, best first, as in 'others,c:7801' or '0-31: a:7801'; none for an even share.",
-        ),
-        Option("", "first_class", PERHAPS_WHOLE, "For gossip: how many peers vote and may lead; none for all."),
-        Option("", "relay", SWITCH, "For gossip: report the latest known of others' clocks, not what they last said."),
-        Option("", "session", PERHAPS_SECONDS, "For a borrowed group: how long the broker waits for a member, in s."),
-        Option("", "clock_error", SECONDS, "For neli: by how much this host's and any broker's clocks differ, in s."),
-        Option("", "groups", WHOLE, "For neli: how many groups share the topic."),
-        Option("", "term_base", WHOLE, "All terms are above this, such as the highest of a former ledger."),
-        Option("", "goneli", SWITCH, "For fast-neli: share the group with processes that run goNELI."),
-        Option("", "accept_rewinds", SWITCH, "Run an exclusive group on a ledger that may lose records."),
-        Option("", "replace", SWITCH, "Take the name from a live member that has it, and end that member."),
-        Option("", "witness", TEXT, "What reports this process's death to the others: auto, agent, child or none."),
-        Option("", "kill_hung", PERHAPS_NUMBER, "The part of the lease after which a hung process is killed, or none."),
-        Option(
-            *("", "ownership", PERHAPS_TEXT),
-            "The Redis that records the owners, such as redis://host:6379/jobs; neli and fast-neli need it.",
-        ),
-        Option("", "max_age", PERHAPS_SECONDS, "When the table is too old for look-ups, in s; none for never."),
+        *_declared(),
         Option("layout", "slots", WHOLE, "Slots that keys are hashed to. The group's, forever."),
         Option("layout", "partitions", WHOLE, "Partitions that move between members. The group's."),
         Option("layout", "tags", SWITCH, "Hash only the part of a key in {braces}. The group's."),

@@ -27,7 +27,7 @@ variable counts as unset: `NELI_ZONE=$ZONE` in a script means just that.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from neli_router.config import file
@@ -37,6 +37,7 @@ from neli_router.config.config import Config
 from neli_router.config.file import PLACES, Document
 from neli_router.config.options import ADDRESSES, OPTIONS, PEERS_LIST, Misfit, Option, public_text, shown, unknown
 from neli_router.config.token import read_token, token_problem
+from neli_router.core.keyspace import Layout
 from neli_router.core.private import Unreadable
 from neli_router.drivers.peers import address as peers_address
 from neli_router.drivers.peers.address import PeersSpelling
@@ -138,11 +139,14 @@ class _Layers:
         held = {f"agent.{name}": getattr(agent, name) for name in ("socket", "listen", *_AGENT_WORDS)}
         held["agent.token_file"] = self._token_path
         held |= {key: self._values.get(key, OPTIONS[key].default) for key in OPTIONS if key.startswith("peers.")}
-        settings = []
-        for key, option in OPTIONS.items():
-            owner = config.layout if option.section == "layout" else config
-            value = held[key] if key in held else getattr(owner, option.name)
-            settings.append(Setting(key, _public(key, value), self._sources.get(key, DEFAULT)))
+        held |= {f"layout.{size}": getattr(config.layout, size) for size in Layout.__struct_fields__}
+        held |= {one.name: getattr(owner, one.name) for owner in (config, config.options) for one in fields(owner)}
+        held["protocol"] = config.protocol_name
+        settings = [
+            Setting(key, _public(key, held[key]), self._sources.get(key, DEFAULT))
+            for key in OPTIONS
+            if key in held  # Otherwise it is an option of another protocol.
+        ]
         hidden = None if agent.token is None else "(hidden)"
         settings.append(Setting("agent.token", hidden, self._sources.get("agent.token", DEFAULT)))
         return Resolved(config, agent, tuple(settings), self._document.path)

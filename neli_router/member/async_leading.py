@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Any
 
 from neli_router.core.keyspace import Role
-from neli_router.member.barrier import Grant
+from neli_router.member.barrier import Period
 from neli_router.member.cancellation import LeaseCancellation
 from neli_router.member.engine import Engine
-from neli_router.member.lease import GrantedLease
+from neli_router.member.lease import MemberLease
 from neli_router.member.leases import AsyncRevocation
 from neli_router.member.membership import Attempt
 from neli_router.member.runtime import WAIT_MAX
@@ -88,7 +88,7 @@ class Bridge:
         partition: int,
         timeout: float | None,  # noqa: ASYNC109 - as above.
         give_up: Callable[[], bool] = lambda: False,
-    ) -> Grant | None:
+    ) -> Period | None:
         """`Membership.lead` for a loop. A cancellation cannot strike between entering and returning."""
         attempt = Attempt(self.engine.membership, partition, give_up)
         await self.until(attempt.is_over, timeout)
@@ -102,13 +102,13 @@ class Bridge:
             block.look()
 
 
-class AsyncLease(GrantedLease):
+class AsyncLease(MemberLease):
     """A Lease whose revocation can be awaited. Its other methods are plain calls: they have nothing to wait for."""
 
     __slots__ = ("_bridge",)
 
-    def __init__(self, bridge: Bridge, grant: Grant, role: Role) -> None:
-        super().__init__(bridge.engine.membership, grant, role)
+    def __init__(self, bridge: Bridge, period: Period, role: Role) -> None:
+        super().__init__(bridge.engine.membership, period, role)
         self._bridge = bridge
 
     @property
@@ -131,10 +131,10 @@ class AsyncBlock:
         self._partition = bridge.engine.config.layout.partition_of_role(role)
 
     async def __aenter__(self) -> AsyncLease:
-        grant = await self._bridge.lead(self._partition, self._timeout, self._give_up)
-        if grant is None:
+        period = await self._bridge.lead(self._partition, self._timeout, self._give_up)
+        if period is None:
             raise self._bridge.engine.membership.not_leading(self._partition, self._timeout)
-        self._grant, lease = grant, AsyncLease(self._bridge, grant, self._role)
+        self._period, lease = period, AsyncLease(self._bridge, period, self._role)
         self._cancellation = LeaseCancellation(lease)
         self._bridge.blocks.add(self._cancellation)
         self._bridge.busy.append(self._cancellation.task)
@@ -148,7 +148,7 @@ class AsyncBlock:
         try:
             self._cancellation.end(kind, error)
         finally:
-            self._bridge.engine.membership.leave(self._grant)
+            self._bridge.engine.membership.leave(self._period)
 
 
 def _resolve(waiter: "asyncio.Future[None]") -> None:

@@ -98,8 +98,8 @@ class AsyncMember(AsyncClosing):
         """The lease of `role`, if this member leads it now. A handover does not wait for your work: see `leading`."""
         bridge, membership = self._bridge, self._bridge.engine.membership
         membership.require_alive()
-        grant = membership.grant(self.layout.partition_of_role(role))
-        return None if grant is None else AsyncLease(bridge, grant, role)
+        period = membership.period(self.layout.partition_of_role(role))
+        return None if period is None else AsyncLease(bridge, period, role)
 
     @property
     def led(self) -> Mapping[int, int]:
@@ -108,10 +108,10 @@ class AsyncMember(AsyncClosing):
 
     async def pulse(self, timeout: float, *, role: Role = 0) -> bool:  # noqa: ASYNC109 - the same as in Member.
         """Whether this member leads `role`; if it does not, wait up to `timeout` seconds for that."""
-        grant = await self._bridge.lead(self.layout.partition_of_role(role), timeout)
-        if grant is not None:
-            self._bridge.engine.membership.leave(grant)
-        return grant is not None
+        period = await self._bridge.lead(self.layout.partition_of_role(role), timeout)
+        if period is not None:
+            self._bridge.engine.membership.leave(period)
+        return period is not None
 
     def pledge(self, seconds: float, *, processes: Sequence[ProcessMark] = ()) -> None:
         """Call this before you give another process a lease of this member; see Member."""

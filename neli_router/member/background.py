@@ -13,7 +13,7 @@ from math import inf
 
 from neli_router.core.keyspace import Role
 from neli_router.errors import Closed, ConfigError, LeaseLost, NeliError
-from neli_router.member.barrier import Grant
+from neli_router.member.barrier import Period
 from neli_router.member.engine import Engine
 from neli_router.member.failures import place_of
 from neli_router.member.lease import Lease
@@ -106,17 +106,17 @@ class Background(BaseBackground):
     @property
     def deadline(self) -> float:
         # Without the role, it depends on what the other members do.
-        can_run = not self._ended and not self._running and self._membership.grant(self._partition) is not None
+        can_run = not self._ended and not self._running and self._membership.period(self._partition) is not None
         return self._next_at if can_run else inf
 
     def run(self) -> None:
         while not self._ended:
             try:
-                grant = self._membership.lead(self._partition, None, lambda: self._stopping)
+                period = self._membership.lead(self._partition, None, lambda: self._stopping)
             except NeliError as error:
                 self._end(None if isinstance(error, Closed) else error)
             else:
-                self._run(grant)
+                self._run(period)
                 self._membership.wait(self._is_over, self._next_at - self._membership.clock())
 
     def turn(self) -> bool:
@@ -126,25 +126,25 @@ class Background(BaseBackground):
             self._end(self._membership.error)
             return True
         is_due = self._membership.clock() >= self._next_at
-        grants = self._membership.enter([self._partition]) if is_due else []
-        for grant in grants:
-            self._run(grant)
-        return bool(grants)
+        periods = self._membership.enter([self._partition]) if is_due else []
+        for period in periods:
+            self._run(period)
+        return bool(periods)
 
-    def _run(self, grant: Grant | None) -> None:
-        if grant is None:
+    def _run(self, period: Period | None) -> None:
+        if period is None:
             self._end(None)
             return
-        lease = Lease(self._membership, grant, self._role)
+        lease = Lease(self._membership, period, self._role)
         self._running, self._began = True, self._membership.clock()
         began = self._began
         try:
-            with self._membership.working(grant):
+            with self._membership.working(period):
                 self._task(lease)
                 lease.check()
         except BaseException as error:
             if isinstance(error, LeaseLost) and not lease.holds():
-                self._note("warning", "background.lease_lost", term=grant.term)
+                self._note("warning", "background.lease_lost", term=period.term)
             else:
                 self._fail(error)
                 self._end(error)

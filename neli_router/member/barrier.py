@@ -9,10 +9,10 @@
 
 The pump reports effects here and never waits. The program receives Acquired and Revoked on one thread (`orderly`), one
 after another, and Fenced on a second one (`urgent`), so that a handler that is busy preparing or finishing cannot hold
-back the news that it must stop. A grant that began and ended before the program could be notified is not reported.
+back the news that it must stop. One that began and ended before the program could be notified is not reported.
 
-A `Grant` is one period in which a partition belongs to this member. When the partition is acquired again, even under
-the same term after an outage, it gets a new grant, so a lease that was once lost never holds again.
+A `Period` is a span of time in which a partition belongs to this member. When the partition is acquired again, even
+under the same term after an outage, it gets a new period, so a lease that was once lost never holds again.
 """
 
 import threading
@@ -23,19 +23,19 @@ from functools import partial
 from neli_router.member.runtime import Lane
 from neli_router.protocols.protocol import Acquired, Event, Fenced, Handler, Revoked
 
-__all__ = ["Barrier", "Grant", "GrantState"]
+__all__ = ["Barrier", "Period", "PeriodState"]
 
-GrantState = Enum("GrantState", "QUEUED PREPARING LED FINISHING LOST")
+PeriodState = Enum("PeriodState", "QUEUED PREPARING LED FINISHING LOST")
 
 
-class Grant:
-    """One period in which a partition belongs to this member. Only its barrier changes it; any thread may read it."""
+class Period:
+    """A time in which a partition belongs to this member. Only its barrier changes it; any thread may read it."""
 
     __slots__ = ("lost_at", "partition", "reason", "state", "term", "was_told", "working")
 
     def __init__(self, partition: int, term: int) -> None:
         self.partition, self.term = partition, term
-        self.state = GrantState.QUEUED
+        self.state = PeriodState.QUEUED
         self.working = 0
         """The number of blocks in progress."""
         self.was_told = False
@@ -63,7 +63,7 @@ class Barrier:
     ) -> None:
         self._on_event, self._changed, self._clock = on_event, changed, clock
         self._release, self._failed = release, failed
-        self._grants: dict[int, Grant] = {}
+        self._periods: dict[int, Period] = {}
         self._failing = False
         self.orderly: Lane[Callable[[], object]] = Lane(f"{lane_name}-events", _call)
         self.urgent: Lane[Callable[[], object]] = Lane(f"{lane_name}-fenced", _call)
@@ -79,42 +79,42 @@ class Barrier:
 
     # Questions of the program
 
-    def grant(self, partition: int) -> Grant | None:
-        """The current grant of `partition`, in any state."""
-        return self._grants.get(partition)
+    def period(self, partition: int) -> Period | None:
+        """The current period of `partition`, in any state."""
+        return self._periods.get(partition)
 
-    def led(self) -> list[Grant]:
+    def led(self) -> list[Period]:
         with self._changed:
-            return [grant for grant in self._grants.values() if grant.state is GrantState.LED]
+            return [period for period in self._periods.values() if period.state is PeriodState.LED]
 
-    def enter(self, grant: Grant) -> None:
-        """Begin work under `grant`, which is led. The caller still holds the lock under which it checked that."""
-        grant.working += 1
+    def enter(self, period: Period) -> None:
+        """Begin work under `period`, which is led. The caller still holds the lock under which it checked that."""
+        period.working += 1
 
-    def leave(self, grants: Sequence[Grant]) -> None:
-        """End work under each of `grants`."""
+    def leave(self, periods: Sequence[Period]) -> None:
+        """End work under each of `periods`."""
         with self._changed:
-            for grant in grants:
-                grant.working -= 1
-            finished = self._finish(grants)
+            for period in periods:
+                period.working -= 1
+            finished = self._finish(periods)
         self._let_go(finished)
 
     # News from the pump
 
     def explain(self, effects: Iterable[object]) -> None:
-        """Record why grants are lost, before the standing shows that they are.
+        """Record why periods are lost, before the standing shows that they are.
 
         Otherwise a lease that is checked between the two would give the reason of an earlier event: for a block that
         was first revoked and then fenced, it would say that the successor acts.
         """
         for effect in effects:
             if isinstance(effect, Fenced):
-                for grant in self._known(effect.terms):
-                    grant.reason = effect.reason
+                for period in self._known(effect.terms):
+                    period.reason = effect.reason
 
     def tell(self, event: Event) -> None:
         """Record `event` immediately, and notify the program. Never waits for the program."""
-        released: list[Grant] = []
+        released: list[Period] = []
         with self._changed:
             match event:
                 case Acquired(terms=terms):
@@ -127,56 +127,56 @@ class Barrier:
         self._let_go(released)
 
     def lose_all(self, reason: str) -> None:
-        """Lose all grants: the member ended before its protocol could say so."""
+        """Lose all periods: the member ended before its protocol could say so."""
         with self._changed:
-            self._fence(list(self._grants.values()), reason)
+            self._fence(list(self._periods.values()), reason)
             self._changed.notify_all()
 
     def _acquire(self, terms: Mapping[int, int]) -> None:
-        fresh = [Grant(partition, term) for partition, term in terms.items()]
-        for grant in fresh:
-            if former := self._grants.pop(grant.partition, None):
-                self._lose(former, f"it was acquired again under term {grant.term}")
-            self._grants[grant.partition] = grant
+        fresh = [Period(partition, term) for partition, term in terms.items()]
+        for period in fresh:
+            if former := self._periods.pop(period.partition, None):
+                self._lose(former, f"it was acquired again under term {period.term}")
+            self._periods[period.partition] = period
             if self._on_event is None:
-                grant.state = GrantState.LED
+                period.state = PeriodState.LED
         if self._on_event is not None:
             self.orderly.put(partial(self._prepare, self._on_event, fresh))
 
-    def _revoke(self, grants: list[Grant]) -> list[Grant]:
-        """Return the grants that need no waiting."""
-        asked = [grant for grant in grants if grant.state is not GrantState.QUEUED]
-        for grant in grants:
+    def _revoke(self, periods: list[Period]) -> list[Period]:
+        """Return the periods that need no waiting."""
+        asked = [period for period in periods if period.state is not PeriodState.QUEUED]
+        for period in periods:
             # A program that never received Acquired does not receive Revoked either.
-            grant.was_told = grant.state is GrantState.QUEUED or self._on_event is None
-            grant.state, grant.reason = GrantState.FINISHING, "it was revoked, and its successor acts"
+            period.was_told = period.state is PeriodState.QUEUED or self._on_event is None
+            period.state, period.reason = PeriodState.FINISHING, "it was revoked, and its successor acts"
         if self._on_event is not None:
             self.orderly.put(partial(self._conclude, self._on_event, asked))
-        return self._finish(grants)
+        return self._finish(periods)
 
-    def _fence(self, grants: list[Grant], reason: str) -> None:
-        told = [grant for grant in grants if grant.state is not GrantState.QUEUED]
-        for grant in grants:
-            del self._grants[grant.partition]
-            self._lose(grant, reason)
+    def _fence(self, periods: list[Period], reason: str) -> None:
+        told = [period for period in periods if period.state is not PeriodState.QUEUED]
+        for period in periods:
+            del self._periods[period.partition]
+            self._lose(period, reason)
         if told and self._on_event is not None:
             self.urgent.put(partial(self._call, self._on_event, Fenced(_terms(told), reason)))
 
     # Work of the lanes
 
-    def _prepare(self, on_event: Handler, grants: list[Grant]) -> None:
+    def _prepare(self, on_event: Handler, periods: list[Period]) -> None:
         if self._failing:
             return  # A program that failed while finishing one partition must not begin another.
-        begun = self._move(grants, GrantState.QUEUED, GrantState.PREPARING)
+        begun = self._move(periods, PeriodState.QUEUED, PeriodState.PREPARING)
         if begun and self._call(on_event, Acquired(_terms(begun))):
-            self._move(begun, GrantState.PREPARING, GrantState.LED)
+            self._move(begun, PeriodState.PREPARING, PeriodState.LED)
 
-    def _conclude(self, on_event: Handler, grants: list[Grant]) -> None:
-        asked = self._move(grants, GrantState.FINISHING, GrantState.FINISHING)
+    def _conclude(self, on_event: Handler, periods: list[Period]) -> None:
+        asked = self._move(periods, PeriodState.FINISHING, PeriodState.FINISHING)
         if asked and self._call(on_event, Revoked(_terms(asked))):
             with self._changed:
-                for grant in asked:
-                    grant.was_told = True
+                for period in asked:
+                    period.was_told = True
                 finished = self._finish(asked)
             self._let_go(finished)
 
@@ -189,42 +189,42 @@ class Barrier:
             return False
         return True
 
-    def _move(self, grants: Iterable[Grant], source: GrantState, target: GrantState) -> list[Grant]:
+    def _move(self, periods: Iterable[Period], source: PeriodState, target: PeriodState) -> list[Period]:
         with self._changed:
-            moved = [grant for grant in grants if grant.state is source]
-            for grant in moved:
-                grant.state = target
+            moved = [period for period in periods if period.state is source]
+            for period in moved:
+                period.state = target
             self._changed.notify_all()
         return moved
 
     # Changes of state; all with the lock held
 
-    def _known(self, terms: Mapping[int, int]) -> list[Grant]:
-        found = [self._grants.get(partition) for partition in terms]
-        return [grant for grant in found if grant is not None and grant.term == terms[grant.partition]]
+    def _known(self, terms: Mapping[int, int]) -> list[Period]:
+        found = [self._periods.get(partition) for partition in terms]
+        return [period for period in found if period is not None and period.term == terms[period.partition]]
 
-    def _finish(self, grants: Iterable[Grant]) -> list[Grant]:
-        finished = [grant for grant in grants if self._is_finished(grant)]
-        for grant in finished:
-            del self._grants[grant.partition]
-            grant.reason = "the program had finished it, and it was handed over"
+    def _finish(self, periods: Iterable[Period]) -> list[Period]:
+        finished = [period for period in periods if self._is_finished(period)]
+        for period in finished:
+            del self._periods[period.partition]
+            period.reason = "the program had finished it, and it was handed over"
         return finished
 
-    def _is_finished(self, grant: Grant) -> bool:
-        present = self._grants.get(grant.partition) is grant
-        return present and grant.state is GrantState.FINISHING and grant.was_told and grant.working == 0
+    def _is_finished(self, period: Period) -> bool:
+        present = self._periods.get(period.partition) is period
+        return present and period.state is PeriodState.FINISHING and period.was_told and period.working == 0
 
-    def _lose(self, grant: Grant, reason: str) -> None:
-        grant.state, grant.lost_at, grant.reason = GrantState.LOST, self._clock(), reason
+    def _lose(self, period: Period, reason: str) -> None:
+        period.state, period.lost_at, period.reason = PeriodState.LOST, self._clock(), reason
 
-    def _let_go(self, grants: list[Grant]) -> None:
+    def _let_go(self, periods: list[Period]) -> None:
         # Outside the lock: posting this wakes the pump, which takes locks of the ledger.
-        if grants:
-            self._release(_terms(grants))
+        if periods:
+            self._release(_terms(periods))
 
 
-def _terms(grants: Iterable[Grant]) -> dict[int, int]:
-    return {grant.partition: grant.term for grant in grants}
+def _terms(periods: Iterable[Period]) -> dict[int, int]:
+    return {period.partition: period.term for period in periods}
 
 
 def _call(item: Callable[[], object]) -> None:

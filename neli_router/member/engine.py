@@ -33,8 +33,11 @@ from contextlib import contextmanager
 from math import inf
 from weakref import WeakSet
 
-from neli_router.config.config import BORROWED, ELECTED, Config, my_place, owners_of, peers_at
+from neli_router.config.config import Config
+from neli_router.config.protocols import BORROWED, ELECTED, Term
 from neli_router.drivers.ledgers.pump import Tap
+from neli_router.drivers.open import owners_at
+from neli_router.drivers.peers.udp import my_place
 from neli_router.errors import BeyondProtocol, ConfigError, LedgerTrimmed, LedgerUnavailable, NeliError
 from neli_router.hosts.process import ProcessMark
 from neli_router.member.barrier import Barrier
@@ -111,7 +114,7 @@ class Engine:
         self.member = str(config.name)
         self.name = f"neli-{self.member}"
         self.runtime, self._tap, self._owners_tap = runtime, tap, owners_tap
-        self.membership = Membership(self.member, runtime, protocol=config.protocol)
+        self.membership = Membership(self.member, runtime, protocol=config.protocol_name)
         self.journal = Journal(self.member, f"{self.name}-journal", self.membership.notify)
         self.barrier = self.membership.barrier = Barrier(
             on_event,
@@ -168,7 +171,7 @@ class Engine:
     def _read_owners(self) -> None:
         """Feed the router from the owner store, because the protocol does not know the owners."""
         try:
-            source = owners_of(self.config)
+            source = owners_at(self.config.common_owners)
         except BeyondProtocol as error:
             self.feed.fail(error)
         else:
@@ -177,7 +180,7 @@ class Engine:
     @property
     def _is_alone(self) -> bool:
         """Whether look-ups use what this member believes, for lack of another source."""
-        return self.config.protocol in ELECTED and self.config.ownership is None
+        return self.config.protocol_name in ELECTED and self.config.ownership is None
 
     def _start_loops(self) -> None:
         loops: tuple[Loop, ...] = (*self.barrier.lanes, self.journal.lane, self)
@@ -270,10 +273,10 @@ class Engine:
 
     def _footed(self) -> Footing:
         foothold = Foothold(explain=self.barrier.explain, stepped=self._stepped, moved=self._has_moved, tell=self._tell)
-        if self.config.protocol in ELECTED:
+        if self.config.protocol_name in ELECTED:
             feed = self.feed if self._is_alone else None
             return PeerFooting(self.config, self.runtime, membership=self.membership, feed=feed, foothold=foothold)
-        if self.config.protocol in BORROWED:
+        if self.config.protocol_name in BORROWED:
             return GroupFooting(self.config, self.runtime, membership=self.membership, foothold=foothold)
         return LedgerFooting(
             self.config,
@@ -332,9 +335,9 @@ class Engine:
                 [f"a pledge is of 0 to {LEASE_MAX:g} seconds, as long as a lease may be, got {seconds!r:.60}"]
             )
         config = self.config
-        if config.witness not in {"child", "none"} and config.has_ledger:
+        if config.has_ledger and (witness := config.induction.witness) not in {"child", "none"}:
             problem = (
-                f"a pledge is kept by witness='child', and this member has {config.witness!r}: other witnesses see "
+                f"a pledge is kept by witness='child', and this member has {witness!r}: other witnesses see "
                 "this process alone, and would report its death immediately. Choose 'child', or 'none'"
             )
             raise ConfigError([problem])
@@ -346,7 +349,7 @@ class Engine:
         """A block that waits for `is_due`, says the wish, and waits for `is_over`. Raises at its end if it failed."""
         self.membership.require_alive()
         if not self.config.has_ledger:
-            raise no_wishes(wish.what, self.config.protocol)
+            raise no_wishes(wish.what, self.config.protocol_name)
         with self.membership.watching_state():
             yield WishAttempt(self, wish, timeout)
         if not wish.shown(self.membership.state):
@@ -357,8 +360,9 @@ class Engine:
         """Pass what this member leads to living preferred peers. Raises BeyondProtocol where no peer is preferred."""
         wanted = "preferred leaders were wanted"
         self._require_election(wanted)
-        if self.config.protocol == "gossip" or self.config.policy == "random":
-            found = "gossip" if self.config.protocol == "gossip" else "policy='random'"
+        options = self.config.options
+        if not isinstance(options, Term) or options.policy == "random":
+            found = "policy='random'" if isinstance(options, Term) else options.name
             raise BeyondProtocol(wanted, f"{found} has no preferred peers", "name the peer that should lead")
         self.post(Rebalance())
 
@@ -366,9 +370,9 @@ class Engine:
         """Let `peer`, spelled as in the list, lead these partitions; None means all."""
         wanted = f"{peer} was wanted as a leader"
         self._require_election(wanted)
-        if self.config.protocol == "gossip" and partitions is not None:
+        if self.config.protocol_name == "gossip" and partitions is not None:
             raise BeyondProtocol(wanted, "with gossip one member leads all partitions", "leave the partitions out")
-        peers, numbers = peers_at(self.config).peers, None if partitions is None else tuple(partitions)
+        peers, numbers = self.config.peers.peers, None if partitions is None else tuple(partitions)
         if peer not in peers:
             raise ConfigError([f"unknown peer {str(peer)[:100]!r}; known peers: {', '.join(peers)}"])
         self._require_partitions(numbers or ())
@@ -383,7 +387,7 @@ class Engine:
 
     def replicas(self) -> Sequence[Collection[int]]:
         """For each partition, the places of the peers that may lead it."""
-        settings, count = self.config.peer_settings(my_place(self.config)), self.config.layout.partitions
+        settings, count = self.config.peer_settings(my_place(self.config.peers)), self.config.layout.partitions
         if isinstance(settings, TermSettings):
             return [electorate(settings, i)[0] for i in range(count)]
         return [range(settings.size)] * count
@@ -395,25 +399,25 @@ class Engine:
         if not self.drains_itself:
             raise BeyondProtocol(
                 wanted,
-                f"members of the protocol {self.config.protocol!r} have no priorities",
+                f"members of the protocol {self.config.protocol_name!r} have no priorities",
                 "drain the member if its group has a ledger, or stop it, which hands over what it leads",
             )
         everything = range(self.config.layout.partitions)
         numbers = everything if partitions is None else tuple(partitions)
         self._require_partitions(numbers)
-        if self.config.protocol == "gossip" and set(numbers) not in (set(), set(everything)):
+        if self.config.protocol_name == "gossip" and set(numbers) not in (set(), set(everything)):
             raise BeyondProtocol(wanted, "with gossip one member leads all partitions", "shed all of them, or none")
         self.post(Prefer(dict.fromkeys(numbers, LEAST) or None))
 
     @property
     def drains_itself(self) -> bool:
         """Whether each member of this group sheds for itself, and no member can do it for another."""
-        return self.config.protocol in ELECTED
+        return self.config.protocol_name in ELECTED
 
     def require_itself(self, name: str) -> None:
         """Raise ConfigError if `name` is not this member's."""
         self.membership.require_open()
-        mine = [self.member, *filter(None, [peers_at(self.config).me])]
+        mine = [self.member, *filter(None, [self.config.peers.me])]
         if name not in mine:
             problem = (
                 f"{name!r:.60} is not this member, which is {' at '.join(mine)}: peers keep no record of wishes for "
@@ -428,8 +432,8 @@ class Engine:
 
     def _require_election(self, wanted: str) -> None:
         self.membership.require_open()
-        if self.config.protocol not in ("term", "gossip"):
-            found = f"in a group of the protocol {self.config.protocol!r}, no member can be named to lead"
+        if self.config.protocol_name not in ("term", "gossip"):
+            found = f"in a group of the protocol {self.config.protocol_name!r}, no member can be named to lead"
             raise BeyondProtocol(wanted, found, "choose the protocol 'term', where any member may lead")
 
     def wish(self, wish: CheckedWish) -> None:
@@ -549,7 +553,9 @@ def _kind_of_table(config: Config) -> str:
     if config.has_ledger:
         return "the ledger"
     return (
-        "what this member believes of" if config.protocol in ELECTED and not config.ownership else "the table of owners"
+        "what this member believes of"
+        if config.protocol_name in ELECTED and not config.ownership
+        else "the table of owners"
     )
 
 

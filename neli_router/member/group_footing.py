@@ -17,9 +17,9 @@ from neli_router.hosts.process import ProcessMark
 from neli_router.member.footing import Foothold, Request
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Runtime
-from neli_router.protocols.consumer_group.contender import Contender
-from neli_router.protocols.consumer_group.fast_neli import FastNeli
-from neli_router.protocols.consumer_group.neli import Neli
+from neli_router.protocols.consumer_group.fast_neli import FastNeliMachine
+from neli_router.protocols.consumer_group.machine import GroupMachine
+from neli_router.protocols.consumer_group.neli import NeliMachine
 from neli_router.protocols.consumer_group.settings import FastNeliSettings, NeliSettings
 from neli_router.protocols.protocol import Close, Machine, Notice, Released
 
@@ -78,13 +78,13 @@ class GroupFooting:
     def close(self) -> None:
         self._subscription.close()
 
-    def _publish(self, machine: Contender, now: float) -> None:
+    def _publish(self, machine: GroupMachine, now: float) -> None:
         self._membership.standing, self._membership.incarnation = machine.standing, machine.incarnation
         self._stepped(now)
 
 
-def _machine(settings: NeliSettings | FastNeliSettings, partitions: int, runtime: Runtime) -> Contender:
+def _machine(settings: NeliSettings | FastNeliSettings, partitions: int, runtime: Runtime) -> GroupMachine:
     now, rng = runtime.clock(), runtime.rng()
     if isinstance(settings, NeliSettings):
-        return Neli(settings, partitions, now, rng=rng)
-    return FastNeli(settings, partitions, now, rng=rng, wall_nanoseconds=1000 * runtime.wall())
+        return NeliMachine(settings, partitions, now, rng=rng)
+    return FastNeliMachine(settings, partitions, now, rng=rng, wall_nanoseconds=1000 * runtime.wall())

@@ -11,7 +11,7 @@ whenever something has changed; nothing here waits. The handover of each partiti
 from collections.abc import Iterable, Mapping, Sequence
 
 from neli_router.core.closing import Closing
-from neli_router.member.barrier import Grant, GrantState
+from neli_router.member.barrier import Period, PeriodState
 from neli_router.member.lease import Lease
 from neli_router.member.membership import Membership
 
@@ -23,10 +23,10 @@ class HeldPartitions(Closing):
 
     def __init__(self, membership: Membership, partitions: Sequence[int]) -> None:
         self._membership, self._partitions = membership, partitions
-        self._grants = {grant.partition: grant for grant in membership.enter(partitions)}
-        self._leases = {partition: Lease(membership, grant, partition) for partition, grant in self._grants.items()}
+        self._periods = {period.partition: period for period in membership.enter(partitions)}
+        self._leases = {partition: Lease(membership, period, partition) for partition, period in self._periods.items()}
         self._told_revoked: set[int] = set()
-        self._told_more: set[Grant] = set()
+        self._told_more: set[Period] = set()
 
     @property
     def leases(self) -> Sequence[Lease]:
@@ -42,11 +42,11 @@ class HeldPartitions(Closing):
         told: dict[str, list[Lease]] = {}
         for partition in self._lost():
             lease = self._leases.pop(partition)
-            grant = self._grants.pop(partition)
+            period = self._periods.pop(partition)
             # The bare reason: the client's own error begins with "it was lost".
-            why = grant.reason if grant.state is GrantState.LOST else lease.lost().found
+            why = period.reason if period.state is PeriodState.LOST else lease.lost().found
             told.setdefault(why, []).append(lease)
-            self._membership.leave(grant)
+            self._membership.leave(period)
         return told
 
     def revoked(self) -> Sequence[Lease]:
@@ -58,29 +58,31 @@ class HeldPartitions(Closing):
     def more(self) -> Sequence[Lease]:
         """Leases of requested partitions that have become led since the last call. They are not held."""
         more = self._more()
-        self._told_more = {grant for grant in self._told_more if grant.state is GrantState.LED} | set(more)
-        return [Lease(self._membership, grant, grant.partition) for grant in more]
+        self._told_more = {period for period in self._told_more if period.state is PeriodState.LED} | set(more)
+        return [Lease(self._membership, period, period.partition) for period in more]
 
     def close(self) -> None:
         """Let go of everything. May be called more than once."""
-        self._membership.leave(*self._grants.values())
-        self._grants.clear()
+        self._membership.leave(*self._periods.values())
+        self._periods.clear()
         self._leases.clear()
 
     def _revoked(self) -> Sequence[int]:
         return [
             partition
-            for partition, grant in self._grants.items()
-            if grant.state is GrantState.FINISHING and partition not in self._told_revoked
+            for partition, period in self._periods.items()
+            if period.state is PeriodState.FINISHING and partition not in self._told_revoked
         ]
 
     def _lost(self) -> Iterable[int]:
         return [partition for partition, lease in self._leases.items() if not lease.holds()]
 
-    def _more(self) -> Sequence[Grant]:
-        grants = [self._membership.grant(partition) for partition in self._partitions]
+    def _more(self) -> Sequence[Period]:
+        periods = [self._membership.period(partition) for partition in self._partitions]
         return [
-            grant
-            for grant in grants
-            if grant is not None and self._grants.get(grant.partition) is not grant and grant not in self._told_more
+            period
+            for period in periods
+            if period is not None
+            and self._periods.get(period.partition) is not period
+            and period not in self._told_more
         ]

@@ -1,4 +1,4 @@
-"""The footing of a member of an `induction` group: its ledger, and the pump between that and Induction.
+"""The footing of a member of an `induction` group: its ledger, and the pump between that and the machine.
 
     pump --standing, state--> membership: leases and waiting calls
       |  '---state----------> feed: look-ups
@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Sequence
 from functools import partial
 
-from neli_router.config.config import Config, require_promises
+from neli_router.config.config import Config
 from neli_router.drivers.ledgers.pump import Pump, Tap
 from neli_router.errors import NeliError
 from neli_router.hosts.process import ProcessMark
@@ -25,7 +25,7 @@ from neli_router.member.witness.base import NO_WITNESS, Witness
 from neli_router.member.witness.life import OwnLife
 from neli_router.protocols.induction.events import Wish
 from neli_router.protocols.induction.fold import State
-from neli_router.protocols.induction.machine import Induction
+from neli_router.protocols.induction.machine import InductionMachine
 from neli_router.protocols.protocol import Close, Released
 from neli_router.router.feed import Feed
 from neli_router.router.ledger_reader import LedgerReadings
@@ -53,10 +53,10 @@ class LedgerFooting:
         self._life = OwnLife.begin(self._rng)
         self._witness: Witness = NO_WITNESS
         self._readings = LedgerReadings()
-        self._pump: Pump[Induction] | None = None
+        self._pump: Pump[InductionMachine] | None = None
         self._ledger = runtime.ledger(config)
         try:
-            require_promises(config, self._ledger)
+            config.require_promises(self._ledger)
             self._pump = Pump(
                 self._ledger,
                 self._begin,
@@ -74,7 +74,7 @@ class LedgerFooting:
         feed.address = self._ledger.address
 
     @property
-    def machine(self) -> Induction:
+    def machine(self) -> InductionMachine:
         return self._opened.machine
 
     def turn(self) -> None:
@@ -94,10 +94,10 @@ class LedgerFooting:
         self._witness.close()
         self._ledger.close()
 
-    def _begin(self, state: State, now: float) -> Induction:
+    def _begin(self, state: State, now: float) -> InductionMachine:
         # Only now: an unreachable ledger is opened again and again, and each attempt would begin a life without a Join.
         self._witness = self._find_witness(self._life, self._ledger, self._tell)
-        return Induction(
+        return InductionMachine(
             self._settings,
             state,
             now,
@@ -107,7 +107,7 @@ class LedgerFooting:
             witness=self._witness.name,
         )
 
-    def _publish(self, machine: Induction, now: float) -> None:
+    def _publish(self, machine: InductionMachine, now: float) -> None:
         membership, is_new = self._membership, self._membership.state is not machine.state
         membership.standing, membership.incarnation = machine.standing, machine.incarnation
         membership.is_powerless = machine.is_powerless
@@ -124,6 +124,6 @@ class LedgerFooting:
             membership.notify()
 
     @property
-    def _opened(self) -> Pump[Induction]:
+    def _opened(self) -> Pump[InductionMachine]:
         assert self._pump is not None, "the pump is set when the footing is opened"
         return self._pump

@@ -24,11 +24,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
-from neli_router.config.config import Config, owners_at
+from neli_router.config.config import Config
 from neli_router.core.clock import require_supported_platform
 from neli_router.core.closing import Closing
 from neli_router.core.keyspace import Layout, Role
 from neli_router.drivers.ledgers.pump import Tap
+from neli_router.drivers.open import owners_at
 from neli_router.drivers.owners.base import Card
 from neli_router.hosts.process import ProcessMark
 from neli_router.member.background import Background, Task, require_task
@@ -94,19 +95,19 @@ class Member(Closing):
         the end of the block, raises LeaseLost if the lease no longer holds, unless the block itself raised an error.
         """
         partition = self._layout.partition_of_role(role)
-        grant = self._membership.lead(partition, timeout)
-        if grant is None:
+        period = self._membership.lead(partition, timeout)
+        if period is None:
             raise self._membership.not_leading(partition, timeout)
-        lease = Lease(self._membership, grant, role)
-        with self._membership.working(grant):
+        lease = Lease(self._membership, period, role)
+        with self._membership.working(period):
             yield lease
             lease.check()
 
     def lease(self, role: Role) -> Lease | None:
         """The lease of `role`, if this member leads it now. A handover does not wait for your work: see `leading`."""
         self._membership.require_alive()
-        grant = self._membership.grant(self._layout.partition_of_role(role))
-        return None if grant is None else Lease(self._membership, grant, role)
+        period = self._membership.period(self._layout.partition_of_role(role))
+        return None if period is None else Lease(self._membership, period, role)
 
     @property
     def led(self) -> Mapping[int, int]:
@@ -116,10 +117,10 @@ class Member(Closing):
     def pulse(self, timeout: float, *, role: Role = 0) -> bool:
         """Whether this member leads `role`; if it does not, wait up to `timeout` seconds for that."""
         partition = self._layout.partition_of_role(role)
-        grant = self._membership.lead(partition, timeout)
-        if grant is not None:
-            self._membership.leave(grant)
-        return grant is not None
+        period = self._membership.lead(partition, timeout)
+        if period is not None:
+            self._membership.leave(period)
+        return period is not None
 
     def pledge(self, seconds: float, *, processes: Sequence[ProcessMark] = ()) -> None:
         """Call this before you give another process a lease of this member: it may then act for `seconds` from now.

@@ -16,10 +16,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from neli_router.config.config import ELECTED
+from neli_router.config.protocols import ELECTED
 from neli_router.drivers.peers.outlook import Outlook
 from neli_router.errors import Closed, NeliError, NotLeading
-from neli_router.member.barrier import Barrier, Grant, GrantState
+from neli_router.member.barrier import Barrier, Period, PeriodState
 from neli_router.member.runtime import Changed, Runtime
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.protocol import NO_STANDING, Standing
@@ -27,10 +27,10 @@ from neli_router.protocols.protocol import NO_STANDING, Standing
 __all__ = ["Attempt", "Membership", "anew", "why_not"]
 
 
-_BY_STATE: Mapping[GrantState, str] = {
-    GrantState.QUEUED: "this member owns it, and its handler of events is busy with others",
-    GrantState.PREPARING: "this member owns it, and its handler of Acquired has not returned",
-    GrantState.FINISHING: "this member is giving it to another one",
+_BY_STATE: Mapping[PeriodState, str] = {
+    PeriodState.QUEUED: "this member owns it, and its handler of events is busy with others",
+    PeriodState.PREPARING: "this member owns it, and its handler of Acquired has not returned",
+    PeriodState.FINISHING: "this member is giving it to another one",
 }
 
 
@@ -101,20 +101,20 @@ class Membership:
     def led(self) -> dict[int, int]:
         """Partition -> term, for all partitions for which leases are given now."""
         self.require_own_process()
-        return {grant.partition: grant.term for grant in self.barrier.led() if self._holds(grant)}
+        return {period.partition: period.term for period in self.barrier.led() if self._holds(period)}
 
-    def grant(self, partition: int) -> Grant | None:
-        """The grant under which a lease of `partition` can be given now."""
-        grant = self.barrier.grant(partition)
-        return grant if grant is not None and grant.state is GrantState.LED and self._holds(grant) else None
+    def period(self, partition: int) -> Period | None:
+        """The period under which a lease of `partition` can be given now."""
+        period = self.barrier.period(partition)
+        return period if period is not None and period.state is PeriodState.LED and self._holds(period) else None
 
     def why_not(self, partition: int) -> str:
         """Why this member does not lead `partition`."""
         if self._protocol in ELECTED:
-            return _why_not_elected(self.outlook, partition, self.barrier.grant(partition), self.obstacle)
+            return _why_not_elected(self.outlook, partition, self.barrier.period(partition), self.obstacle)
         if self._protocol != "induction":
-            return _why_not_given(self.barrier.grant(partition), self.obstacle)
-        return why_not(self.state, self.incarnation, partition, self.barrier.grant(partition), self.obstacle)
+            return _why_not_given(self.barrier.period(partition), self.obstacle)
+        return why_not(self.state, self.incarnation, partition, self.barrier.period(partition), self.obstacle)
 
     def not_leading(self, partition: int, timeout: float | None) -> NotLeading:
         """The error raised when a wait for `partition` times out."""
@@ -126,36 +126,36 @@ class Membership:
 
     # Work
 
-    def enter(self, partitions: Iterable[int]) -> list[Grant]:
+    def enter(self, partitions: Iterable[int]) -> list[Period]:
         """Begin work on those of `partitions` that are led now. The handover of each then waits for `leave`."""
         with self.changed:
             if self.is_over or self.closing:
                 return []
-            grants = [grant for grant in map(self.grant, partitions) if grant is not None]
-            for grant in grants:
-                self.barrier.enter(grant)
-        return grants
+            periods = [period for period in map(self.period, partitions) if period is not None]
+            for period in periods:
+                self.barrier.enter(period)
+        return periods
 
-    def leave(self, *grants: Grant) -> None:
-        """End the work for `grants` that `enter` began."""
+    def leave(self, *periods: Period) -> None:
+        """End the work for `periods` that `enter` began."""
         if self.void is None:
-            self.barrier.leave(grants)
+            self.barrier.leave(periods)
 
-    def lead(self, partition: int, timeout: float | None, give_up: Callable[[], bool] = lambda: False) -> Grant | None:
+    def lead(self, partition: int, timeout: float | None, give_up: Callable[[], bool] = lambda: False) -> Period | None:
         """`enter` once `partition` is led; None after `timeout` or `give_up()`. Raises what ends the member."""
         attempt = Attempt(self, partition, give_up)
         self.wait(attempt.is_over, timeout)
         return attempt.outcome()
 
     @contextmanager
-    def working(self, grant: Grant) -> Iterator[None]:
-        """A block of work on the calling thread, for which `grant` was entered."""
+    def working(self, period: Period) -> Iterator[None]:
+        """A block of work on the calling thread, for which `period` was entered."""
         self._inside.depth = getattr(self._inside, "depth", 0) + 1
         try:
             yield
         finally:
             self._inside.depth -= 1
-            self.leave(grant)
+            self.leave(period)
 
     # Waiting
 
@@ -186,8 +186,8 @@ class Membership:
         """Mark these objects as no longer a member. Takes no lock."""
         self.void, self.standing = error, NO_STANDING
 
-    def _holds(self, grant: Grant) -> bool:
-        return self.standing.end(grant.partition, grant.term) > self.clock()
+    def _holds(self, period: Period) -> bool:
+        return self.standing.end(period.partition, period.term) > self.clock()
 
     def _closed(self, found: str) -> Closed:
         return Closed(f"member {self.member} was needed", f"it {found}", "open another Member")
@@ -198,25 +198,25 @@ class Attempt:
 
     def __init__(self, membership: Membership, partition: int, give_up: Callable[[], bool]) -> None:
         self._membership, self._partition, self._give_up = membership, partition, give_up
-        self._grant: Grant | None = None
+        self._period: Period | None = None
 
     def is_over(self) -> bool:
         """Whether there is nothing left to wait for. If the partition is led, work on it has then begun."""
         membership = self._membership
-        if self._grant is None and not (membership.is_over or membership.closing or self._give_up()):
-            for grant in membership.enter([self._partition]):
-                self._grant = grant
-            return self._grant is not None
+        if self._period is None and not (membership.is_over or membership.closing or self._give_up()):
+            for period in membership.enter([self._partition]):
+                self._period = period
+            return self._period is not None
         return True
 
-    def outcome(self) -> Grant | None:
-        """The grant that was entered; None if the wait was given up. Raises the error that ended the member."""
-        if self._grant is None and not self._give_up():
+    def outcome(self) -> Period | None:
+        """The period that was entered; None if the wait was given up. Raises the error that ended the member."""
+        if self._period is None and not self._give_up():
             self._membership.require_open()
-        return self._grant
+        return self._period
 
 
-def why_not(state: State, me: str, partition: int, grant: Grant | None, obstacle: str) -> str:
+def why_not(state: State, me: str, partition: int, period: Period | None, obstacle: str) -> str:
     """Why a member does not lead `partition`: the first reason that applies, since each explains those after it.
 
     `me` is the member's incarnation; `obstacle` is what keeps it from the ledger, if anything.
@@ -225,8 +225,8 @@ def why_not(state: State, me: str, partition: int, grant: Grant | None, obstacle
         return f"the ledger is out of reach ({obstacle})"
     if me not in state.seats:
         return "this member is not admitted to the group yet: it must first read along for the length of a lease"
-    if grant is not None and grant.state in _BY_STATE:
-        return _BY_STATE[grant.state]
+    if period is not None and period.state in _BY_STATE:
+        return _BY_STATE[period.state]
     owner = state.owners[partition]
     if owner == me:
         return "this member owns it, and waits for its own heartbeat, or for the end of its predecessor's lease"
@@ -235,21 +235,21 @@ def why_not(state: State, me: str, partition: int, grant: Grant | None, obstacle
     return f"{name} owns it under term {state.terms[partition]}{coming}"
 
 
-def _why_not_given(grant: Grant | None, obstacle: str) -> str:
+def _why_not_given(period: Period | None, obstacle: str) -> str:
     """The same, for a group borrowed from a broker: the member cannot know which other member leads the partition."""
     if obstacle:
         return f"the broker is out of reach ({obstacle})"
-    if grant is not None and grant.state in _BY_STATE:
-        return _BY_STATE[grant.state]
+    if period is not None and period.state in _BY_STATE:
+        return _BY_STATE[period.state]
     return "the broker gave it to another member, or it is given to this one and no fresh heartbeat has come yet"
 
 
-def _why_not_elected(outlook: Outlook | None, partition: int, grant: Grant | None, obstacle: str) -> str:
+def _why_not_elected(outlook: Outlook | None, partition: int, period: Period | None, obstacle: str) -> str:
     """The same, among peers. It names the leader that this member believes in."""
     if obstacle:
         return f"the peers are out of reach ({obstacle})"
-    if grant is not None and grant.state in _BY_STATE:
-        return _BY_STATE[grant.state]
+    if period is not None and period.state in _BY_STATE:
+        return _BY_STATE[period.state]
     if outlook is None:
         return "this member has not begun to listen to its peers"
     if (led := outlook.leaders[partition]) is None:

@@ -15,24 +15,25 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-from neli_router.config.config import Config, my_place
+from neli_router.config.config import Config
 from neli_router.core.keyspace import spelled
 from neli_router.drivers.peers.base import PeerLink
 from neli_router.drivers.peers.card import PeerCard, decoded, encoded
 from neli_router.drivers.peers.outlook import Outlook, news_between
 from neli_router.drivers.peers.pump import PeerPump
+from neli_router.drivers.peers.udp import my_place
 from neli_router.errors import NeliError
 from neli_router.hosts.process import ProcessMark
 from neli_router.member.believed_owners import BelievedOwners
 from neli_router.member.footing import Foothold, Request
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Runtime
+from neli_router.protocols.electors.machine import PeerMachine
 from neli_router.protocols.electors.settings import GossipSettings, TermSettings
-from neli_router.protocols.electors.voter import Voter
-from neli_router.protocols.gossip.elector import Gossip
+from neli_router.protocols.gossip.machine import GossipMachine
 from neli_router.protocols.induction.events import Wish
 from neli_router.protocols.protocol import Machine, Notice
-from neli_router.protocols.term.council import Council
+from neli_router.protocols.term.machine import TermMachine
 from neli_router.router.feed import Feed
 
 __all__ = ["PeerFooting"]
@@ -65,7 +66,7 @@ class PeerFooting:
         self._stepped_at = inf
         self._name, self._address = str(config.name), config.address
         self._card = PeerCard()
-        self._settings = settings = config.peer_settings(my_place(config))
+        self._settings = settings = config.peer_settings(my_place(config.peers))
         self._link = runtime.link(config)
         try:
             for doubt in (*settings.doubts, *self._link.doubts):
@@ -107,7 +108,7 @@ class PeerFooting:
     def close(self) -> None:
         self._link.close()
 
-    def _publish(self, machine: Voter, now: float) -> None:
+    def _publish(self, machine: PeerMachine, now: float) -> None:
         if now > self._stepped_at + self._settings.lease + LATE_MAX:
             fields = {"seconds": round(now - self._stepped_at, 1), "why": STOOD_STILL}
             self._tell(Notice("member.stood_still", fields))
@@ -126,7 +127,7 @@ class PeerFooting:
         self._tell_shed(machine)
         self._stepped(now)
 
-    def _tell_shed(self, machine: Voter) -> None:
+    def _tell_shed(self, machine: PeerMachine) -> None:
         membership = self._membership
         if machine.shed != membership.shed:
             membership.shed, membership.drained = machine.shed, machine.drained
@@ -141,7 +142,7 @@ class PeerFooting:
         self._card = PeerCard(self._name, self._address, len(membership.shed), membership.drained)
         self._link.say(encoded(self._card))
 
-    def _look(self, machine: Voter, now: float) -> None:
+    def _look(self, machine: PeerMachine, now: float) -> None:
         link, settings, before = self._link, self._settings, self._membership.outlook
         after = self._membership.outlook = Outlook(
             at=now,
@@ -164,7 +165,7 @@ class PeerFooting:
             self._feed.publish(self._owners.reading(after))
 
 
-def _refusals(link: PeerLink, machine: Voter) -> dict[int, str]:
+def _refusals(link: PeerLink, machine: PeerMachine) -> dict[int, str]:
     """Why a peer's messages are ignored. The link's reason takes precedence: it is about the latest message, since what
     the machine ignores has passed the link. A silent peer may have been stopped to be given other settings."""
     return {**dict.fromkeys(machine.strangers - link.silent, "lease"), **link.refusals}
@@ -174,8 +175,8 @@ def _cards(link: PeerLink) -> dict[int, PeerCard]:
     return {place: card for place, word in link.words.items() if (card := decoded(word)) is not None}
 
 
-def _voter(settings: TermSettings | GossipSettings, memory: bytes, runtime: Runtime) -> Voter:
+def _voter(settings: TermSettings | GossipSettings, memory: bytes, runtime: Runtime) -> PeerMachine:
     now, rng = runtime.clock(), runtime.rng()
     if isinstance(settings, TermSettings):
-        return Council(settings, memory, now, rng=rng)
-    return Gossip(settings, memory, now, rng=rng)
+        return TermMachine(settings, memory, now, rng=rng)
+    return GossipMachine(settings, memory, now, rng=rng)

@@ -18,12 +18,13 @@ from queue import Empty, SimpleQueue
 from random import Random
 from typing import Generic, Protocol, TypeVar
 
-from neli_router.config import config as configuration
 from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
 from neli_router.drivers.consumer_groups.base import GroupSubscription
 from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.open import open_ledger, subscribe
 from neli_router.drivers.peers.base import PeerLink
+from neli_router.drivers.peers.udp import open_link
 from neli_router.member.witness.base import Witness
 from neli_router.member.witness.choice import choose
 from neli_router.member.witness.life import OwnLife
@@ -134,7 +135,7 @@ class Threads:
         return Random(os.urandom(32))
 
     def ledger(self, config: Config) -> Ledger:
-        return configuration.open(config)
+        return open_ledger(config.common_ledger, create=True, patience=config.lease)
 
     def witness(
         self, config: Config, name: str, life: OwnLife, ledger: Ledger, tell: Callable[[Notice], None]
@@ -142,10 +143,10 @@ class Threads:
         return choose(config, name, life, ledger, tell)
 
     def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
-        return configuration.subscribe(config, settings)
+        return subscribe(config.group, session=settings.session_timeout, drain_timeout=config.drain_timeout)
 
     def link(self, config: Config) -> PeerLink:
-        return configuration.open_link(config, host_clock)
+        return open_link(config.peers, mark=config.peers_mark, clock=host_clock)
 
     def start(self, loop: Loop) -> None:
         # Daemon threads, or a program that forgot to close would never end. At exit, the engine lets its members leave.

@@ -52,7 +52,7 @@ class ServedMember(Member):
         return HeldPartitions(self._membership, partitions)
 
     def leads(self, partition: int) -> bool:
-        return self._membership.grant(partition) is not None
+        return self._membership.period(partition) is not None
 
     def why_not(self, partition: int) -> str:
         """Why this member does not lead `partition`."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from neli_router.config.config import ELECTED, SHARERS
+from neli_router.config.protocols import ELECTED, PROTOCOLS
 from neli_router.core.keyspace import Layout
 from neli_router.errors import BeyondProtocol, ConfigError, LedgerUnavailable
 from neli_router.protocols.induction.fold import State
@@ -68,12 +68,12 @@ def no_wishes(what: str, protocol: str) -> BeyondProtocol:
         prefer = "; or choose leaders with the `preferences` of all members" if protocol == "term" else ""
         return BeyondProtocol(
             f"{what} was wanted",
-            f"in a group of the protocol {protocol!r} {SHARERS[protocol]}, and such wishes are not recorded",
+            f"in a group of the protocol {protocol!r} {PROTOCOLS[protocol].sharer}, and such wishes are not recorded",
             f"drain a member at its own agent; name a leader with `neli rebalance --to`{prefer}",
         )
     return BeyondProtocol(
         f"{what} was wanted",
-        f"in a group of the protocol {protocol!r} {SHARERS[protocol]}, and it takes no wishes",
+        f"in a group of the protocol {protocol!r} {PROTOCOLS[protocol].sharer}, and it takes no wishes",
         "stop a member to empty it, which hands over what it leads; choose the protocol 'induction' for a group that "
         "takes wishes",
     )

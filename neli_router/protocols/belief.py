@@ -10,8 +10,8 @@ A protocol says which partitions a member *may* act for. This module keeps what 
 difference to it. The program never believes more than the protocol allows, because it is notified of losses first and
 in the same step. It is notified of a loss only once: a partition that was fenced is not revoked as well.
 
-A machine that reads no ledger knows only its own tenures; it is a `Believer`. The machines of borrowed groups and of
-electors are Believers, and report what they believe in the same way.
+A machine that reads no ledger knows only its own tenures; it is a `BaseMachine`. The machines of borrowed groups and of
+electors are such machines, and report what they believe in the same way.
 
 **No reported end outlasts a drain.** A draining partition is given up when its time is over, whether or not the program
 has let go of it. So from the moment the program is asked for it, its lease is reported to end then at the latest. An
@@ -28,7 +28,7 @@ from random import Random
 
 from neli_router.protocols.protocol import NO_STANDING, Acquired, Event, Fenced, Revoked, Standing
 
-__all__ = ["Belief", "Believer"]
+__all__ = ["BaseMachine", "Belief"]
 
 
 class Belief:
@@ -115,7 +115,7 @@ class Belief:
         return events
 
 
-class Believer(ABC):
+class BaseMachine(ABC):
     """The answers that every machine without a ledger gives about itself, whatever its protocol."""
 
     def __init__(self, drain_timeout: float, now: float, rng: Random) -> None:

@@ -15,11 +15,11 @@ from functools import partial
 from types import EllipsisType
 from typing import NoReturn, Self
 
-from neli_router.config import config as configuration
 from neli_router.config.config import Config
 from neli_router.core.closing import AsyncClosing
 from neli_router.core.keyspace import Key, Layout, Role
 from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.open import owners_at
 from neli_router.drivers.owners.base import OwnersSource
 from neli_router.errors import Closed, NeliError
 from neli_router.router.feed import Feed
@@ -62,7 +62,7 @@ class AsyncRouter(AsyncClosing):
         cls, url: str, *, layout: Layout | None = None, name: str | None = None, max_age: float | None = MAX_AGE
     ) -> Self:
         """See Router. Raises ConfigError immediately; nothing is opened before `open`."""
-        return cls(configuration.owners_at(url), layout=layout, name=name, max_age=max_age)
+        return cls(owners_at(url), layout=layout, name=name, max_age=max_age)
 
     async def open(self, timeout: float = AWAIT_MAX) -> Self:  # noqa: ASYNC109 - the same name as in Router.
         """Open the ledger and wait for a table, at most `timeout` seconds. Raises like Router's constructor."""

@@ -22,11 +22,11 @@ from math import gcd
 from types import EllipsisType
 from typing import NamedTuple
 
-from neli_router.config import config as configuration
 from neli_router.config.config import Config
 from neli_router.core.closing import Closing
 from neli_router.core.keyspace import Key, Role
 from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.open import open_ledger
 from neli_router.errors import (
     BadKey,
     Closed,
@@ -213,7 +213,9 @@ class Groups(Closing):
             router = Router(partial(_patiently, source), max_age=age, wait=False)
         else:
             config = Config(source) if isinstance(source, str) else source
-            opener = partial(_patiently, partial(configuration.open, config, create=False))
+            opener = partial(
+                _patiently, partial(open_ledger, config.common_ledger, create=False, patience=config.lease)
+            )
             age = config.max_age if isinstance(age, EllipsisType) and isinstance(source, Config) else age
             layout = config.layout if isinstance(source, Config) else None
             router = Router(opener, layout=layout, max_age=age, wait=False)

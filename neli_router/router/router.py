@@ -20,14 +20,13 @@ from typing import Any, NoReturn, Self, cast
 
 import mmh3
 
-from neli_router.config import config as configuration
 from neli_router.config.config import Config
 from neli_router.core import logs
 from neli_router.core.clock import host_clock, require_supported_platform
 from neli_router.core.closing import Closing
 from neli_router.core.keyspace import Key, Layout, Role
-from neli_router.drivers.ledgers.addresses import require_driver
 from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.open import open_ledger, owners_at, require_driver
 from neli_router.drivers.owners.base import OwnersSource
 from neli_router.errors import ConfigError, NeliError
 from neli_router.protocols.protocol import Notice
@@ -87,7 +86,7 @@ class Router(Closing):
             layout, name = layout or source.layout, name or source.name
             max_age = source.max_age if isinstance(max_age, EllipsisType) else max_age
             if not source.has_ledger:
-                source = configuration.owners_of(source)
+                source = owners_at(source.common_owners)
         age = MAX_AGE if isinstance(max_age, EllipsisType) else max_age
         self._start: Callable[[], Reader] | None = None
         if isinstance(source, Feed):
@@ -132,7 +131,7 @@ class Router(Closing):
         The members need the option `ownership` with that address. Otherwise like the constructor, but `at.offset` is
         the number of the last change in the table. Raises ConfigError, LedgerUnusable.
         """
-        return cls(configuration.owners_at(url), layout=layout, name=name, max_age=max_age, wait=wait, timeout=timeout)
+        return cls(owners_at(url), layout=layout, name=name, max_age=max_age, wait=wait, timeout=timeout)
 
     # Look-ups
 
@@ -290,7 +289,7 @@ def _opener(source: Any) -> tuple[Callable[[], Ledger], str]:
         config = Config.given(source)
         require_driver(config.ledger)  # On the caller's thread, so that it raises there even with wait=False.
         # A router only reads, so it does not create a ledger.
-        return partial(configuration.open, config, create=False), config.public_ledger
+        return partial(open_ledger, config.common_ledger, create=False, patience=config.lease), config.public_ledger
     if not callable(source):
         problem = (
             f"a {type(source).__name__} is not a source: give a Config, an address, or a function that opens a ledger"

@@ -69,8 +69,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from neli_router.drivers.ledgers.addresses import open_ledger, problems_of, public_address, unknown
+from neli_router.drivers.addresses import problems_of, public_address, unknown
 from neli_router.drivers.ledgers.base import Entry, Ledger
+from neli_router.drivers.open import open_ledger
 from neli_router.errors import ConfigError, LedgerRewound, LedgerTrimmed
 from neli_router.status.history import (
     RecordRow,

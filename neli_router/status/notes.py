@@ -32,8 +32,8 @@ __all__ = [
     "Done",
     "Failed",
     "Halted",
+    "LeasesLost",
     "Left",
-    "Lost",
     "Note",
     "NoteReader",
     "Notebook",
@@ -64,7 +64,7 @@ class Done(_Terms, frozen=True):
     """From `at` on, the writer no longer acts for these partitions under these terms."""
 
 
-class Lost(_Terms, frozen=True):
+class LeasesLost(_Terms, frozen=True):
     """At `at`, the writer found that it no longer holds the leases of these partitions under these terms."""
 
 
@@ -103,7 +103,7 @@ class Failed(_Note, frozen=True):
     error: str
 
 
-Note = Acts | Done | Lost | Opened | Halted | Woke | Left | Failed
+Note = Acts | Done | LeasesLost | Opened | Halted | Woke | Left | Failed
 
 
 def in_true_time(note: Note, rate: float) -> Note:

@@ -23,7 +23,7 @@ from itertools import pairwise
 from math import inf
 
 from neli_router.core.clock import NARROW_NS
-from neli_router.status.notes import Acts, Done, Failed, Halted, Left, Lost, Note, Opened, Woke
+from neli_router.status.notes import Acts, Done, Failed, Halted, LeasesLost, Left, Note, Opened, Woke
 
 __all__ = ["CLOCK_ERROR", "Life", "LifePhase", "Overlap", "Span", "Unled", "Verdict", "judged"]
 
@@ -84,7 +84,7 @@ class Life:
                 self.until, self.acts = until, self.acts + len(terms)
                 for place in terms.items():
                     self._act(place, since, until)
-            case Done(at, terms) | Lost(at, terms):
+            case Done(at, terms) | LeasesLost(at, terms):
                 for place in terms.items():
                     if isinstance(note, Done) and (span := self._latest.get(place)) is not None:
                         span.until, span.done = min(span.until, at), True

@@ -22,9 +22,10 @@ from click.testing import CliRunner, Result
 from neli_router.agent.server.server import Agent
 from neli_router.commands.cli import main
 from neli_router.config.agent_options import AgentOptions
-from neli_router.config.config import Config, owners_at
+from neli_router.config.config import Config
 from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.core.keyspace import Layout
+from neli_router.drivers.open import owners_at
 from neli_router.drivers.owners.base import Card, Claim
 from neli_router.errors import ConfigError, GroupMismatch, LedgerUnusable
 from tests.support.agents.running import over_unix, running

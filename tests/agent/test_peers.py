@@ -74,7 +74,8 @@ class Group:
         given = {**OPTIONS, **({"beat": BEAT} if protocol == "term" else {}), **options}
         self.agents: list[Running] = []
         for i in range(count):
-            config = Config(self.listed.address(i), protocol=protocol, name=f"m{i}", address=f"10.0.0.{i}:9", **given)
+            here = {"ledger": self.listed.address(i), "protocol": protocol, "name": f"m{i}", "address": f"10.0.0.{i}:9"}
+            config = Config.of(here | given)
             port: dict[str, Any] = {"listen": "127.0.0.1:0", "token": TOKEN} if has_port and i == 0 else {}
             self.agents.append(stack.enter_context(running(config, AgentOptions(socket=self.socket(i), **port))))
 
@@ -269,7 +270,7 @@ def test_commands_and_metrics_show_peers_their_leaders_and_what_became_of_those_
 
     # Another process, with another key, speaks from the place of the peer that left.
     address = f"{group.listed.address(2)}&key_file={key_in(tmp_path, '0' * 64)}"
-    stranger = Config(address, protocol="term", name="m2", beat=BEAT, **OPTIONS)
+    stranger = Config.of({"ledger": address, "protocol": "term", "name": "m2", "beat": BEAT, **OPTIONS})
     until(lambda: group.metrics()[silent] == 0, "its silence")
     with Member(stranger):
         until(lambda: group.metrics()["neli_refused_datagrams_total{key}"] > 0, "a refusal")

@@ -26,6 +26,7 @@ from neli_router.agent.server.server import Agent, run
 from neli_router.commands.cli import main
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
+from neli_router.config.protocols import Induction
 from neli_router.config.reload import Reloaded
 from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.errors import ConfigError, LedgerUnusable, NeliError
@@ -126,7 +127,7 @@ def test_an_agent_that_cannot_reach_its_ledger_at_start_says_why(
     options: AgentOptions, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list without members, and an empty log, once led people at 3 a.m. to believe that all was well."""
-    config = Config(f"redis://127.0.0.1:{free_port()}/jobs", name="a", accept_rewinds=True)
+    config = Config(f"redis://127.0.0.1:{free_port()}/jobs", name="a", protocol=Induction(accept_rewinds=True))
     with running(config, options) as agent, agent.client() as asker:
         until(lambda: "Connection refused" in asker.get("/ready").json()["found"])
         ready, members = asker.get("/ready").json(), asker.get("/v1/members")

@@ -122,11 +122,11 @@ def test_news_before_a_share_is_confirmed_is_not_lost(stand_in: StandIn, client:
 def test_a_forked_child_has_no_share(stand_in: StandIn, client: Client) -> None:
     shares(stand_in, {3: 7})
     with client.share() as share:
-        share._hold.pid += 1
+        share._report.pid += 1
         for partition in (None, 3):
             with pytest.raises(Forked):
                 share.check(partition)
-        share._hold.pid -= 1
+        share._report.pid -= 1
 
 
 @pytest.mark.parametrize("partitions", [[], [-1], [True], ["3"], [2.0], range(0, 100_000, 2)])
@@ -254,8 +254,8 @@ def test_shares_leave_nothing_behind_in_the_agent(host: Running, host_client: Cl
     until(lambda: host.agent.traffic.streams == 0)
     hub = host.agent.hub
     assert [0, 0] == host.on_loop(lambda: [len(hub._waiting), len(hub._leading)])
-    grants = [host.agent.member.engine.barrier.grant(partition) for partition in (3, 5)]
-    assert [0, 0] == [grant.working for grant in grants if grant is not None]
+    periods = [host.agent.member.engine.barrier.period(partition) for partition in (3, 5)]
+    assert [0, 0] == [period.working for period in periods if period is not None]
 
 
 def test_an_agent_that_ends_revokes_what_is_held_and_waits_for_it(tmp_path: Path) -> None:

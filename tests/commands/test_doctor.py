@@ -23,9 +23,10 @@ from neli_router.commands.measurements import (
     measure_trips,
     percentile,
 )
-from neli_router.config import config as configuration
 from neli_router.config.agent_options import AgentOptions
+from neli_router.config.protocols import Induction
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.drivers.open import open_ledger
 from tests.support.agents.running import STEADY, Running, configured, running
 from tests.support.commands import neli
 from tests.support.servers.process import free_port
@@ -123,10 +124,12 @@ def test_a_server_is_asked_and_nothing_is_made_or_appended(server: str, request:
         code, found = findings(*given, ledger=address)
         assert (0, "there is none yet; the first member makes it, if it may") == (code, found["ledger"]["found"])
         assert ("skipped", "skipped") == (found["trips"]["verdict"], found["lease"]["verdict"])
-    config = Config(address, name="alice", lease=60.0, layout=Layout(partitions=4), accept_rewinds=True)
+    config = Config(
+        address, name="alice", lease=60.0, layout=Layout(partitions=4), protocol=Induction(accept_rewinds=True)
+    )
     with Member(config) as member:
         until(lambda: member.incarnation in member.state.seats)
-    ledger = configuration.open(config)
+    ledger = open_ledger(config.common_ledger, create=True, patience=1.0)
     tip = ledger.tip()
     code, found = findings(*given, "--accept-rewinds", ledger=address)
     names = "configuration ledger promises group name expiry clock scheduling trips lease agent witness"

@@ -8,9 +8,10 @@ import pytest
 from click.testing import Result
 
 from neli_router import Config, Layout, Member
-from neli_router.drivers.ledgers.addresses import delete_ledger, open_ledger
+from neli_router.config.protocols import Induction
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.drivers.open import delete_ledger, open_ledger
 from neli_router.errors import LedgerMissing
 from neli_router.protocols.induction.records import Drain, encode
 from neli_router.status.inspection import Inspection
@@ -31,7 +32,14 @@ def path(tmp_path: Path) -> Path:
 def member(address: str, *, lease: float = LEASE, ownership: str | None = None) -> Member:
     layout, rewinds = Layout(partitions=4), not address.startswith("sqlite:")
     return Member(
-        Config(address, name="alice", lease=lease, layout=layout, accept_rewinds=rewinds, ownership=ownership)
+        Config(
+            address,
+            name="alice",
+            lease=lease,
+            layout=layout,
+            protocol=Induction(accept_rewinds=rewinds),
+            ownership=ownership,
+        )
     )
 
 

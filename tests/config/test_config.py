@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from neli_router.config import config
 from neli_router.config.config import Config
+from neli_router.config.protocols import Gossip, Induction, Term
 from neli_router.core.keyspace import Layout
-from neli_router.drivers.ledgers import addresses
-from neli_router.drivers.ledgers.addresses import public_address
+from neli_router.drivers import addresses
+from neli_router.drivers.addresses import public_address
 from neli_router.drivers.ledgers.base import Promise
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
-from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
-from neli_router.errors import ConfigError, LedgerUnusable
+from neli_router.errors import ConfigError
 from neli_router.protocols.electors.settings import GossipSettings, TermSettings
 
 
@@ -28,7 +27,7 @@ def problems_of(**options: object) -> list[str]:
 
 def test_a_ledger_is_all_that_must_be_said_and_a_mapping_may_hold_the_layout_as_a_mapping() -> None:
     made = Config("memory://jobs")
-    assert (Layout(), 1.0, "exclusive", "induction") == (made.layout, made.lease, made.guarantee, made.protocol)
+    assert (Layout(), 1.0, "exclusive", "induction") == (made.layout, made.lease, made.guarantee, made.protocol_name)
     assert made == Config.of({"ledger": "memory://jobs"})
     made = Config.of({"ledger": "memory://jobs", "layout": {"partitions": 8, "tags": True}, "lease": 2})
     assert (Layout(partitions=8, tags=True), 2) == (made.layout, made.lease)
@@ -50,18 +49,17 @@ def test_all_problems_are_named_at_once() -> None:
         max_age=0,
     )
     known = (
-        "accept_rewinds, address, beat, clock_error, delay_max, drain_timeout, first_class, goneli, groups, guarantee, "
-        "kill_hung, layout, lease, ledger, max_age, name, ownership, policy, preferences, protocol, relay, replace, "
-        "replicas, session, snapshot_every, term_base, weight, witness, zone"
+        "accept_rewinds, address, beat, delay_max, drain_timeout, guarantee, kill_hung, layout, lease, ledger, "
+        "max_age, name, ownership, protocol, replace, snapshot_every, term_base, weight, witness, zone"
     )
     expected = f"""
+induktion is not a known protocol: did you mean induction? Choose from fast-neli, gossip, induction, neli, term
 leese is not a known option: did you mean lease? Choose from {known}
+accept_rewinds='yes' must be True or False
 layout.partition is not a known option: did you mean layout.partitions? Choose from partitions, slots, tags
 slots=0 must be a whole number of at least 1
-accept_rewinds='yes' must be True or False
 sqlit is not a known kind of ledger: did you mean sqlite? Choose from kafka, memory, redis, redis+sentinel, \
 redis+unix, rediss, rediss+sentinel, sqlite
-induktion is not a known protocol: did you mean induction? Choose from fast-neli, gossip, induction, neli, term
 the member's name is empty: give each process a name of its own
 weight=-1 must be a whole number from 0 to 1000000: 1 for an equal share
 term_base=-1 must be a whole number from 0 to 4503599627370496: correct it
@@ -79,7 +77,7 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
             {"protocol": "zookeeper"},
             "zookeeper is not a known protocol: choose from fast-neli, gossip, induction, neli",
         ),
-        ({"name": 7}, "name=7 must be text, or None for a fresh one"),
+        ({"name": 7}, "name=7 must be text, or None"),
         ({"max_age": "never"}, "max_age='never' must be a number of seconds, "),
         ({"guarantee": ["exclusive"]}, "guarantee=['exclusive'] must be text"),
         ({"layout": 8}, "layout=8 must be a Layout(slots=..., partitions=..., tags=...)"),
@@ -90,11 +88,11 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
         ({"ownership": "sqlite:a.db?key=b"}, "ownership='sqlite:a.db?***' is not an address in Redis: write redis://"),
         ({"ledger": "sqlite:"}, "ledger='sqlite:' does not say where it is"),
         ({"ledger": "redi://host/jobs"}, "redi is not a known kind of ledger: did you mean redis? Choose from kafka, "),
-        ({"witness": "chlid"}, "chlid is not a known witness: did you mean child? Choose from"),
+        ({"witness": "chlid"}, "witness='chlid' is unknown: choose auto, agent, child or none"),
         ({"witness": "child", "kill_hung": 0.25}, "kill_hung=0.25 must be a part of the lease, from 0.5 to below 1"),
         ({"witness": "child", "kill_hung": 1}, "kill_hung=1 must be a part of the lease, from 0.5 to below 1"),
         ({"kill_hung": 0.5}, "kill_hung needs a witness that does it: add witness='child'"),
-        ({"ownership": 7}, "ownership=7 must be an address, or None to publish nowhere"),
+        ({"ownership": 7}, "ownership=7 must be text, or None"),
         ({"ownership": "redis://host"}, "ownership='redis://host': a group was wanted"),
         ({"ledger": None}, "ledger=None must be text"),
     ],
@@ -151,34 +149,6 @@ def test_a_configuration_is_a_value_with_all_that_the_protocol_needs_and_a_fresh
     assert (True, True) == (first != second, f"-{os.getpid()}-" in first)
 
 
-def test_members_that_name_the_same_memory_share_its_log_and_a_forked_child_has_one_of_its_own() -> None:
-    first, second = (config.open(Config("memory://test-config-shared")) for _ in range(2))
-    other = config.open(Config("memory:test-config-other"))
-    first.append([b"x"])
-    assert ([1], 0) == ([entry.offset for entry in second.read(0)], len(other.read(0)))
-    child = os.fork()
-    if not child:  # pragma: no cover - counted in another process.
-        os._exit(len(config.open(Config("memory://test-config-shared")).read(0)))
-    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def test_sqlite_is_opened_by_absolute_and_by_relative_path_and_made_for_members_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(LedgerUnusable, match="there is no such file"):
-        config.open(Config(f"sqlite://{tmp_path}/jobs.db"), create=False)
-    with pytest.raises(LedgerUnusable, match="there is no folder"):
-        config.open(Config(f"sqlite://{tmp_path}/nowhere/jobs.db"))
-    monkeypatch.chdir(tmp_path)
-    first = config.open(Config(f"sqlite://{tmp_path}/jobs.db"))
-    second = config.open(Config("sqlite:jobs.db"), create=False)
-    assert isinstance(first, SqliteLedger)
-    first.append([b"x"])
-    assert [1] == [entry.offset for entry in second.read(0)]
-    first.close()
-    second.close()
-
-
 class Forgetful(MemoryLedger):
     """A ledger that may lose records it has shown, like a replicated cache."""
 
@@ -193,10 +163,10 @@ def test_exclusive_is_refused_on_a_ledger_that_may_rewind_unless_that_is_accepte
         ".*say accept_rewinds=True and fence every act that matters"
     )
     with pytest.raises(ConfigError, match=expected):
-        config.require_promises(Config("memory://jobs"), ledger)
-    config.require_promises(Config("memory://jobs", accept_rewinds=True), ledger)
-    config.require_promises(Config("memory://jobs", guarantee="available"), ledger)
-    config.require_promises(Config("memory://jobs"), MemoryLedger(MemoryLog()))
+        Config("memory://jobs").require_promises(ledger)
+    Config("memory://jobs", protocol=Induction(accept_rewinds=True)).require_promises(ledger)
+    Config("memory://jobs", guarantee="available").require_promises(ledger)
+    Config("memory://jobs").require_promises(MemoryLedger(MemoryLog()))
 
 
 PEERS = "peers://127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803/jobs"
@@ -223,28 +193,37 @@ PEERS = "peers://127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803/jobs"
         ),
         ({"ledger": "peers://a:1,b:1,c:1/jobs?key_file=/etc/key"}, "need a folder for their votes"),
         ({"policy": "oldest"}, "policy='oldest' is unknown: choose 'random' or 'priority'"),
-        ({"policy": 7}, "policy=7 must be text, or None for the protocol's own"),
+        ({"policy": 7}, "policy=7 must be text"),
         ({"replicas": 4}, "replicas=4 must be from 1 to the 3 peers, or None for all"),
-        ({"replicas": "all"}, "replicas='all' must be a whole number, or None for all peers"),
+        ({"replicas": "all"}, "replicas='all' must be a whole number, or None"),
         ({"replicas": 2, "policy": "random"}, "replicas requires policy='priority'"),
-        ({"protocol": "gossip", "policy": "random"}, "policy is of the protocol term, and gossip has none: leave it"),
-        ({"ledger": "memory://x", "protocol": "induction", "replicas": 2}, "replicas is of the protocol term, and ind"),
-        ({"preferences": 7}, "preferences=7 must be text, or None to share out evenly"),
+        (
+            {"protocol": "gossip", "policy": "random"},
+            "policy is an option of the protocol term, and gossip has",
+        ),
+        (
+            {"ledger": "memory://x", "protocol": "induction", "replicas": 2},
+            "replicas is an option of the protocol",
+        ),
+        ({"preferences": 7}, "preferences=7 must be text, or None"),
         ({"preferences": "a:1"}, "unknown peer 'a:1'; known peers: 127.0.0.1:7801, 127.0.0.1:7802, 127.0.0.1:7803"),
         ({"preferences": "256: others,127.0.0.1:7801"}, "no such partitions: '256'; they count from 0 to 255"),
         ({"policy": "random", "preferences": "127.0.0.1:7801"}, "preferences are of policy='priority', and policy='ra"),
-        ({"protocol": "gossip", "preferences": "127.0.0.1:7801"}, "preferences is of the protocol term, and gossip"),
-        ({"first_class": 2}, "first_class is of the protocol gossip, and term has none: leave it out"),
-        ({"relay": True}, "relay is of the protocol gossip, and term has none: leave it out"),
+        (
+            {"protocol": "gossip", "preferences": "127.0.0.1:7801"},
+            "preferences is an option of the protocol term",
+        ),
+        ({"first_class": 2}, "first_class is an option of the protocol gossip, and term has none: leave it out"),
+        ({"relay": True}, "relay is an option of the protocol gossip, and term has none: leave it out"),
         ({"protocol": "gossip", "first_class": 4}, "first_class=4 must be from 1 to the 3 peers, or None for all"),
-        ({"protocol": "gossip", "first_class": "3"}, "first_class='3' must be a whole number, or None for all peers"),
+        ({"protocol": "gossip", "first_class": "3"}, "first_class='3' must be a whole number, or None"),
         ({"protocol": "gossip", "relay": "yes"}, "relay='yes' must be True or False"),
         ({"beat": 0.6}, "beat=0.6 must be above 0 and at most lease/3=0.5: lower it, or raise lease to 1.8"),
         ({"protocol": "gossip", "beat": 1.0}, "beat=1 must be above 0 and at most lease/5=0.6: lower it, or raise"),
         ({"lease": 7200}, "lease=7200 must be from 0.01 to 3600.0 seconds"),
         ({"term_base": -1}, "term_base=-1 must be a whole number from 0"),
         ({"guarantee": "available"}, "guarantee='available' is not of term, which is exclusive: choose the"),
-        ({"witness": "child"}, "witness='child' is of no use to term, whose leaders end by their lease alone"),
+        ({"witness": "child"}, "witness is an option of the protocol induction, and term has none: leave it out"),
         ({"layout": Layout(slots=16384, partitions=8192)}, "8192 partitions are too many for term"),
     ],
 )
@@ -266,7 +245,7 @@ def test_peers_have_defaults_that_leave_room_for_two_lost_heartbeats_and_classes
     assert (1.5, 0.5, "priority", 1) == (term.lease, term.beat, term.policy, term.me)
     classes: dict[str, Any] = {"first_class": 1, "relay": True}
     for options, expected in (({}, (None, False, 3)), (classes, (1, True, 1))):
-        gossip = Config(PEERS, protocol="gossip", name="a", **options).peer_settings(2)
+        gossip = Config(PEERS, protocol=Gossip(**options), name="a").peer_settings(2)
         assert isinstance(gossip, GossipSettings)
         assert (3.0, 0.3, "a") == (gossip.lease, gossip.beat, gossip.name)
         assert expected == (gossip.first_class, gossip.relay, gossip.voters)
@@ -275,7 +254,7 @@ def test_peers_have_defaults_that_leave_room_for_two_lost_heartbeats_and_classes
 def test_an_even_number_of_voters_is_a_doubt_that_says_what_it_costs() -> None:
     def doubts(count: int, **options: Any) -> list[str]:
         peers = ",".join(f"127.0.0.1:{7801 + i}" for i in range(count))
-        return Config(f"peers://{peers}/jobs", **{"protocol": "term", **options}).peer_settings(0).doubts
+        return Config.of({"ledger": f"peers://{peers}/jobs", "protocol": "term", **options}).peer_settings(0).doubts
 
     assert [[], [], [], []] == [doubts(1), doubts(3), doubts(5), doubts(4, replicas=3)]
     for expected, found in (
@@ -290,7 +269,7 @@ def test_an_even_number_of_voters_is_a_doubt_that_says_what_it_costs() -> None:
 
 def test_preferences_order_the_replicas_and_do_not_choose_them() -> None:
     wished = "1: 127.0.0.1:7803; others,127.0.0.1:7801"
-    term = Config(PEERS, protocol="term", replicas=2, preferences=wished).peer_settings(0)
+    term = Config(PEERS, protocol=Term(replicas=2, preferences=wished)).peer_settings(0)
     assert isinstance(term, TermSettings)
     assert term.priorities is not None
     # Assigned are (2, 1, 0), (0, 2, 1), (1, 0, 2), (2, 1, 0).

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from neli_router.config.options import OPTIONS, shown
 from neli_router.config.resolve import resolve
-from neli_router.drivers.ledgers.addresses import public_address
+from neli_router.drivers.addresses import public_address
 from neli_router.errors import ConfigError
 
 SECRET = "Tr0ub4dor&3-Tr0ub4dor"  # noqa: S105 - of a test.

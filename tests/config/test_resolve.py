@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.config.config import Config, peers_at
+from neli_router.config.config import Config
 from neli_router.config.options import OPTIONS
+from neli_router.config.protocols import PROTOCOLS
 from neli_router.config.resolve import Resolved, resolve
 from neli_router.errors import ConfigError
 
@@ -58,7 +59,7 @@ def test_peers_are_named_in_any_layer_and_stand_for_a_ledger(tmp_path: Path) -> 
     made = resolve({"peers.me": "127.0.0.1:7802"}, {"NELI_PEERS_BIND": "127.0.0.1:9"}, str(path), places=())
     listed = "peers://127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803/jobs"
     assert f"{listed}?bind=127.0.0.1:9&me=127.0.0.1:7802&state=/var/a+%26+b" == made.config.ledger
-    at = peers_at(made.config)
+    at = made.config.peers
     assert ("127.0.0.1:7802", "/var/a & b", "127.0.0.1:9") == (at.me, at.state, at.bind)
     sources = [source(made, f"peers.{name}") for name in ("list", "group", "me", "key_file")]
     assert [f"{path} line 3", f"{path} line 4", "flag --me", "default"] == sources
@@ -116,7 +117,7 @@ log_format = "json"
 
 def test_a_switch_in_the_environment_is_said_in_any_usual_word_and_an_empty_variable_counts_as_none() -> None:
     for text, expected in (("true", True), ("YES", True), ("1", True), ("no", False), ("0", False)):
-        assert expected == resolved({"NELI_ACCEPT_REWINDS": text}).config.accept_rewinds
+        assert expected == resolved({"NELI_ACCEPT_REWINDS": text}).config.induction.accept_rewinds
     assert 1.0 == resolved({"NELI_LEASE": ""}).config.lease
 
 
@@ -196,7 +197,8 @@ def test_variables_of_other_parts_are_no_mistake_and_a_hundred_unknown_ones_are_
 
 def test_every_setting_is_an_option_with_a_flag_and_a_variable_of_its_own() -> None:
     """The settings of borrowed groups once were not options, so agents could not have them."""
-    settings = [field.name for field in fields(Config) if field.name != "layout"]
+    settings = {field.name for field in fields(Config)} - {"layout"}
+    settings |= {field.name for kind in PROTOCOLS.values() for field in fields(kind)}
     assert sorted(settings) == sorted(option.name for option in OPTIONS.values() if not option.section)
     assert len(OPTIONS) == len({option.flag for option in OPTIONS.values()})
     assert len(OPTIONS) == len({option.variable for option in OPTIONS.values()})

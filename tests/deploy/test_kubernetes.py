@@ -8,7 +8,7 @@ from typing import Any
 import neli_router
 from neli_router.config.config import Config
 from neli_router.config.resolve import resolve
-from neli_router.drivers.ledgers.addresses import problems_of
+from neli_router.drivers.addresses import problems_of
 
 FOLDER = Path(neli_router.__file__).parents[1] / "docs" / "deploy"
 yaml: Any = importlib.import_module("yaml")

@@ -16,7 +16,15 @@ from neli_router.drivers.consumer_groups.pump import SubscriptionPump
 from neli_router.drivers.ledgers.pump import Pump
 from neli_router.drivers.peers.pump import PeerPump
 from neli_router.errors import PeersUnusable
-from neli_router.protocols.consumer_group.events import Away, Back, Confirm, GiveBack, Given, LeaveGroup, Publish
+from neli_router.protocols.consumer_group.events import (
+    BrokerAway,
+    BrokerBack,
+    Confirm,
+    GiveBack,
+    Given,
+    LeaveGroup,
+    Publish,
+)
 from neli_router.protocols.electors.events import Heard, Keep, Nominate, Send
 from neli_router.protocols.induction.events import Append, Read
 from neli_router.protocols.induction.records import Drain, encode
@@ -209,14 +217,14 @@ def test_each_effect_of_a_group_is_one_call_of_its_subscription() -> None:
 
 def test_a_broker_that_goes_away_and_comes_back_is_told_and_the_machine_hears_it() -> None:
     bench = OfSubscription()
-    bench.port.coming = [Away(), Back()]
+    bench.port.coming = [BrokerAway(), BrokerBack()]
     fields = {"what": "read", "ledger": "port"}
     assert [
         ("tell", Notice("ledger.unavailable", {**fields, "error": "no broker answers"})),
-        (10.0, Away()),
+        (10.0, BrokerAway()),
         ("standing", 10.0),
         ("tell", Notice("ledger.available", fields)),
-        (10.0, Back()),
+        (10.0, BrokerBack()),
         ("standing", 10.0),
     ] == bench.turn()[1:]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from neli_router.member.barrier import Barrier, Grant, GrantState
+from neli_router.member.barrier import Barrier, Period, PeriodState
 from neli_router.member.runtime import Changed
 from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked, Stopped
 from tests.support.waiting import PATIENCE
@@ -19,7 +19,7 @@ class Stand:
         self.now = 0.0
         self.meanwhile: dict[str, str] = {}
         """Kind of event -> the command that its handler carries out."""
-        self.entered: list[Grant] = []
+        self.entered: list[Period] = []
         self.barrier = Barrier(
             None if silent else self._tell,
             Changed(),
@@ -63,14 +63,14 @@ class Stand:
                 while self.barrier.urgent.turn():
                     pass
             case ["enter", partition]:
-                grant = self.barrier.grant(int(partition))
-                assert grant is not None
-                self.barrier.enter(grant)
-                self.entered.append(grant)
+                period = self.barrier.period(int(partition))
+                assert period is not None
+                self.barrier.enter(period)
+                self.entered.append(period)
             case ["leave"]:
                 self.barrier.leave([self.entered.pop()])
             case ["led"]:
-                self.said.append(_spelled({grant.partition: grant.term for grant in self.barrier.led()}))
+                self.said.append(_spelled({period.partition: period.term for period in self.barrier.led()}))
             case ["end"]:
                 self.barrier.lose_all("the end")
             case _:
@@ -112,7 +112,7 @@ revoked 1@5     -> .
 leave           -> .
 events          -> Revoked 1@5, release 1@5
 """,
-    "a grant that ends before its handler was called needs no handler": """
+    "a period that ends before its handler was called needs no handler": """
 acquired 0@5 1@5 -> .
 revoked 0@5     -> release 0@5
 fenced 1@5      -> .
@@ -134,7 +134,7 @@ fenced 1@5      -> .
 leave           -> .
 """,
     # A block from before the outage must not delay, or be mistaken for, a block from after it.
-    "the same term after an outage is another grant": """
+    "the same term after an outage is another period": """
 acquired 0@5    -> .
 events          -> Acquired 0@5
 enter 0         -> .
@@ -217,7 +217,7 @@ fenced 0@5      -> .
 led             -> 0@9
 """
     assert script.strip() == replay(stand, script)
-    assert (GrantState.LOST, "it was acquired again under term 9") == (stand.entered[0].state, stand.entered[0].reason)
+    assert (PeriodState.LOST, "it was acquired again under term 9") == (stand.entered[0].state, stand.entered[0].reason)
 
 
 def test_without_a_handler_there_is_nothing_to_wait_for_but_blocks() -> None:
@@ -239,17 +239,17 @@ def test_a_loss_is_explained_before_it_is_told_and_remembered_with_its_time() ->
     """The standing is published between the two, and a lease may be checked at that moment."""
     stand = Stand(silent=True)
     stand.do("acquired 0@5")
-    grant = stand.barrier.grant(0)
-    assert grant is not None
-    stand.barrier.enter(grant)
+    period = stand.barrier.period(0)
+    assert period is not None
+    stand.barrier.enter(period)
     stand.now = 12.5
     stand.do("revoked 0@5")
     stand.barrier.explain([Revoked({0: 5}), Fenced({0: 4}, "an echo"), Stopped(None)])
-    assert (GrantState.FINISHING, "it was revoked, and its successor acts") == (grant.state, grant.reason)
+    assert (PeriodState.FINISHING, "it was revoked, and its successor acts") == (period.state, period.reason)
     stand.barrier.explain([Fenced({0: 5}, "silence")])
-    assert (GrantState.FINISHING, "silence") == (grant.state, grant.reason)
+    assert (PeriodState.FINISHING, "silence") == (period.state, period.reason)
     stand.do("fenced 0@5")
-    assert (GrantState.LOST, 12.5, "silence") == (grant.state, grant.lost_at, grant.reason)
+    assert (PeriodState.LOST, 12.5, "silence") == (period.state, period.lost_at, period.reason)
 
 
 def test_each_lane_is_one_thread_and_orderly_events_keep_their_order() -> None:

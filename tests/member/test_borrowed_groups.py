@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from neli_router.config import config as configuration
 from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout
+from neli_router.drivers.open import open_ledger
 from neli_router.errors import BeyondProtocol, ConfigError
 from neli_router.member.member import Member
 from neli_router.protocols.protocol import Acquired, Event, Revoked
@@ -27,7 +27,7 @@ def _config(kafka: str) -> Callable[..., Config]:
     address = f"kafka://{kafka}/group-{uuid4().hex}"
 
     def make(protocol: str, **options: Any) -> Config:
-        return Config(address, protocol=protocol, layout=LAYOUT, drain_timeout=5.0, **options)
+        return Config.of({"ledger": address, "protocol": protocol, "layout": LAYOUT, "drain_timeout": 5.0, **options})
 
     return make
 
@@ -81,7 +81,7 @@ def test_what_shows_a_whole_group_refuses_a_protocol_that_does_not_know_it() -> 
     with pytest.raises(BeyondProtocol, match="no store of owners is named"):
         Router(config)
     with pytest.raises(BeyondProtocol, match="has none"):
-        configuration.open(config)
+        open_ledger(config.common_ledger, create=True, patience=1.0)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_shows_a_whole_group_refuses_a_protocol_that_does_not_know_it() -> 
     ],
 )
 def test_a_lease_that_is_not_chosen_suits_the_protocol(protocol: str, options: dict[str, Any], lease: float) -> None:
-    assert lease == Config("kafka://127.0.0.1:1/jobs", protocol=protocol, **options).lease
+    assert lease == Config.of({"ledger": "kafka://127.0.0.1:1/jobs", "protocol": protocol, **options}).lease
 
 
 @pytest.mark.parametrize(
@@ -107,5 +107,5 @@ def test_a_lease_that_is_not_chosen_suits_the_protocol(protocol: str, options: d
 )
 def test_each_contradiction_is_spelled_out(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Config(**{"ledger": "kafka://127.0.0.1:1/jobs", **options})
+        Config.of({"ledger": "kafka://127.0.0.1:1/jobs", **options})
     assert any(words in problem for problem in caught.value.problems), caught.value.problems

@@ -16,6 +16,7 @@ from uuid import uuid4
 import pytest
 
 from neli_router.config.config import Config
+from neli_router.config.protocols import FastNeli
 from neli_router.core.clock import host_clock
 from neli_router.core.keyspace import Layout
 from neli_router.lab.processes.group import MemberProcess
@@ -68,7 +69,7 @@ def ranked(options: dict[str, Any], client: str) -> dict[str, str]:
 
 
 def test_pulse_is_false_and_raises_nothing_while_no_broker_answers() -> None:
-    config = Config("kafka://127.0.0.1:1/prices", protocol="fast-neli", goneli=True, layout=Layout(partitions=1))
+    config = Config("kafka://127.0.0.1:1/prices", protocol=FastNeli(goneli=True), layout=Layout(partitions=1))
     with Member(config, timeout=MOMENT) as member:
         assert not member.pulse(MOMENT)
         assert member.error is None

@@ -21,7 +21,7 @@ from neli_router.errors import (
     NotLeading,
     Replaced,
 )
-from neli_router.member.barrier import Grant
+from neli_router.member.barrier import Period
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
 from neli_router.member.membership import why_not
@@ -127,7 +127,7 @@ def test_every_reason_for_not_leading_has_its_words(group: Group) -> None:
     ] == [
         why_not(state, me, mine, None, "the disk is full"),
         why_not(state, "a stranger", mine, None, ""),
-        why_not(state, me, mine, Grant(mine, 7), ""),
+        why_not(state, me, mine, Period(mine, 7), ""),
         why_not(state, me, mine, None, ""),
         why_not(state, me, theirs, None, ""),
         why_not(replace(state, targets=(me,) * 8), me, theirs, None, ""),

@@ -14,7 +14,7 @@ from tests.proofs.sources import modules_of, sources_hash, tree_hash
 
 EXPLORE = Proof("neli explore --slots 2 --apart 1 --lease 1")
 GOSSIP = Proof("neli explore --protocol gossip --terms 2 --lease 1")
-MUTANT = Proof("pytest tests/protocols/electors/test_ballot.py", MUTANTS / "gossip_supports_outlive_a_life.patch")
+MUTANT = Proof("pytest tests/protocols/electors/test_election.py", MUTANTS / "gossip_supports_outlive_a_life.patch")
 
 
 def test_every_mutant_is_a_proof_and_what_catches_it_is_proved_of_the_shipped_code() -> None:
@@ -46,9 +46,11 @@ def test_a_proof_depends_on_the_modules_that_it_imports_and_on_no_others() -> No
         "neli_router.core.keyspace",
     } <= explored
     assert "neli_router.protocols.induction.machine" not in explored
-    assert {"neli_router.protocols.gossip.ballot", "neli_router.lab.sim.explore"} <= gossip
+    assert {"neli_router.protocols.gossip.election", "neli_router.lab.sim.explore"} <= gossip
     assert "neli_router.protocols.induction.fold" not in gossip
-    assert {"tests.protocols.electors.test_ballot", "neli_router.protocols.gossip.ballot"} <= modules_of(MUTANT.command)
+    assert {"tests.protocols.electors.test_election", "neli_router.protocols.gossip.election"} <= modules_of(
+        MUTANT.command
+    )
     assert sources_hash(MUTANT) != sources_hash(Proof(MUTANT.command))
 
 
@@ -98,9 +100,9 @@ def test_a_mutant_counts_as_caught_only_by_a_failed_check_and_not_by_a_crash(tmp
     source = MUTANTS / "gossip_supports_outlive_a_life.patch"
     patch = tmp_path / "harmless.patch"
     shutil.copy(source, patch)
-    caught = "pytest tests/protocols/electors/test_ballot.py -k test_a_new_life"
-    assert proving.run(Proof(caught, patch)).result.startswith("caught by tests/protocols/electors/test_ballot.py::")
-    assert "" == proving.run(Proof("pytest tests/protocols/electors/test_ballot.py -k no_such_test", patch)).result
+    caught = "pytest tests/protocols/electors/test_election.py -k test_a_new_life"
+    assert proving.run(Proof(caught, patch)).result.startswith("caught by tests/protocols/electors/test_election.py::")
+    assert "" == proving.run(Proof("pytest tests/protocols/electors/test_election.py -k no_such_test", patch)).result
     head, _, body = source.read_text(encoding="utf-8").partition("\n---\n")
     removed = [line for line in body.splitlines() if line.startswith("+") and not line.startswith("+++")]
     patch.write_text(head + "\n---\n" + body.replace(removed[0], "+        no_such_name()"), encoding="utf-8")

@@ -18,7 +18,7 @@ from airflow_provider.changes import Away, Batch
 from airflow_provider.hooks.neli import NeliHook, _with_password
 from neli_router.agent.wire import OwnerView
 from neli_router.core.keyspace import Layout
-from neli_router.drivers.ledgers.addresses import open_ledger
+from neli_router.drivers.open import open_ledger
 from neli_router.errors import (
     ConfigError,
     GroupMismatch,

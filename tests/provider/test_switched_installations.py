@@ -35,7 +35,7 @@ from neli_router import fence
 from neli_router.agent import Client
 from neli_router.core.clock import host_clock
 from neli_router.core.keyspace import Layout
-from neli_router.drivers.ledgers.addresses import open_ledger
+from neli_router.drivers.open import open_ledger
 from neli_router.errors import NeliError
 from neli_router.status.annals import Annals
 from neli_router.status.audit import audit

@@ -35,9 +35,9 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from neli_router.drivers.ledgers.addresses import open_ledger
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.drivers.open import open_ledger
 from neli_router.errors import ConfigError, LedgerMissing, LedgerRewound, LedgerTrimmed
 from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.records import Drain, Handover, Record, encode

@@ -82,7 +82,7 @@ def await_all(hosts: Hosts, name: str) -> None:
 def leave(hosts: Hosts, name: str) -> None:
     """Let all partitions go to the other host, and wait until this host has heard of it."""
     move(hosts, OTHER[name])
-    until(lambda: hosts[name].block.hold.revoked, "the revocation")
+    until(lambda: hosts[name].block.report.revoked, "the revocation")
 
 
 class Moves(Bench):
@@ -191,7 +191,7 @@ def test_a_job_that_does_not_reopen_ends_when_it_gains(tmp_path: Path, spark: Sp
 
     def gain() -> None:
         move(hosts, "patient")
-        until(lambda: len(hosts["patient"].block.hold.more) == 2, "the others")
+        until(lambda: len(hosts["patient"].block.report.more) == 2, "the others")
 
     for name, client in hosts.items():
         client.drain(name, undo=True)

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.status.notes import Acts, Done, Failed, Halted, Lost, Note, Notebook, NoteReader, Woke, in_true_time
+from neli_router.status.notes import (
+    Acts,
+    Done,
+    Failed,
+    Halted,
+    LeasesLost,
+    Note,
+    Notebook,
+    NoteReader,
+    Woke,
+    in_true_time,
+)
 from neli_router.status.referee import CLOCK_ERROR, Life, Verdict
 from neli_router.status.referee import judged as judged_lives
 
@@ -25,7 +36,7 @@ def judged(script: str) -> Verdict:
     return judged_lives(lives.values())
 
 
-_ENDS: dict[str, type[Done | Lost]] = {"done": Done, "lost": Lost}
+_ENDS: dict[str, type[Done | LeasesLost]] = {"done": Done, "lost": LeasesLost}
 
 
 def test_takeovers_and_handovers_are_counted() -> None:
@@ -129,14 +140,14 @@ def test_notes_are_read_as_they_were_written_and_only_once(tmp_path: Path) -> No
 def test_notes_by_a_clock_that_was_bent_are_judged_in_true_time() -> None:
     by_a_fast_clock: list[Note] = [
         Acts(10.5, 21.0, {0: 5}),
-        Lost(21.0, {0: 5}),
+        LeasesLost(21.0, {0: 5}),
         Halted(21.0, 1, "missed"),
         Woke(42.0, 2.1, ""),
         Failed("no port"),
     ]
     assert [
         Acts(10.0, 20.0, {0: 5}),
-        Lost(20.0, {0: 5}),
+        LeasesLost(20.0, {0: 5}),
         Halted(20.0, 1, "missed"),
         Woke(40.0, 2.0, ""),
         Failed("no port"),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from neli_router.drivers.consumer_groups.base import BrokerNews, GroupSubscription
 from neli_router.errors import NeliError
-from neli_router.protocols.consumer_group.events import AskedBack, Broken, Given, Lost, Message, Received
+from neli_router.protocols.consumer_group.events import AskedBack, BrokerBroken, Given, Lost, Message, Received
 from tests.support.waiting import PATIENCE
 
 __all__ = ["Taking", "until"]
@@ -57,7 +57,7 @@ class Taking:
     @property
     def error(self) -> NeliError | None:
         """Why the subscription is broken, if it is."""
-        broken = self.of(Broken)
+        broken = self.of(BrokerBroken)
         return broken[0].error if broken else None
 
 

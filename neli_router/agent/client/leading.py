@@ -1,6 +1,6 @@
 """Leading: a block of work that runs while this host leads a role, or a share, on a thread or on an event loop.
 
-    agent --acquired, renewed, revoked, fenced--> follower --take, confirm --> hold --news--> the block, listeners
+    agent --acquired, renewed, revoked, fenced--> follower --take, confirm --> report --news--> the block, listeners
       ^                                              |
       '-------------- lease? share? -----------------'
 
@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from neli_router.agent.client.calls import Call
-from neli_router.agent.client.leases import AgentLease, AsyncAgentLease, AsyncWait, Hold, Wait
+from neli_router.agent.client.leases import AgentLease, AgentReport, AsyncAgentLease, AsyncWait, Wait
 from neli_router.agent.client.streams import Stream
 from neli_router.agent.client.transport import AsyncTransport, BaseTransport, Transport
 from neli_router.agent.wire import LeaseView, ShareView
@@ -60,7 +60,7 @@ class BaseLeadingBlock:
     def __init__(self, transport: BaseTransport, stream: Call[Any], question: Question, timeout: float | None) -> None:
         self._transport, self._timeout = transport, timeout
         self._stream_call, self._question = stream, question
-        self.hold = Hold()
+        self.report = AgentReport()
         self.has_heard = False
         """Whether an agent has ever said anything."""
         self.trouble: NeliError | None = None
@@ -74,33 +74,33 @@ class BaseLeadingBlock:
     def _take(self, name: str, view: View) -> bool:
         """Take note of an event. Returns whether to ask for the time left now."""
         self.has_heard, self._is_new, self.trouble = True, False, None
-        must_ask = self.hold.told(name, view)
+        must_ask = self.report.told(name, view)
         if name == "ended":
             self.trouble = self._hung_up(view.why)
-        self._goes_on = not self.hold.is_lost and name != "ended"
+        self._goes_on = not self.report.is_lost and name != "ended"
         return must_ask
 
     def _listens_again(self, error: NeliError | None) -> bool:
         """The stream is over, perhaps broken by `error`. Returns whether to open another, to save the lease."""
-        if not self._goes_on or self.hold.is_lost:
+        if not self._goes_on or self.report.is_lost:
             return False
         self.trouble = error or self._hung_up()
         if error is not None and (self._is_new or not isinstance(error, NoAgent)):
             return False
-        return self.hold.end > self.hold.clock()
+        return self.report.end > self.report.clock()
 
     @property
     def why_lost(self) -> str:
         """Why the lease or share is lost, or is about to be."""
-        if self.hold.why:
-            return self.hold.why
+        if self.report.why:
+            return self.report.why
         if isinstance(self.trouble, NoAgent):
             return f"the agent at {self._transport.address} is gone, and the lease ran out"
         return "the lease ran out without being renewed"
 
     def _refused(self) -> NeliError:
         """Why the block cannot begin."""
-        return self.trouble or self.hold.not_leading(self._timeout)
+        return self.trouble or self.report.not_leading(self._timeout)
 
     def _hung_up(self, why: str = "") -> NoAgent:
         return NoAgent(
@@ -113,7 +113,7 @@ class BaseLeadingBlock:
 class LeadingBlock(BaseLeadingBlock, Generic[Right]):
     """`with client.leading(role) as lease`. One thread enters and leaves the block; the block starts another to listen.
 
-    `make` creates the block's lease or share once the hold is held.
+    `make` creates the block's lease or share once something is held.
     """
 
     _transport: Transport
@@ -123,7 +123,7 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
         transport: Transport,
         stream: Call[Any],
         question: Question,
-        make: Callable[[Hold, Wait], Right],
+        make: Callable[[AgentReport, Wait], Right],
         timeout: float | None,
     ) -> None:
         super().__init__(transport, stream, question, timeout)
@@ -139,12 +139,12 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
         self._thread.start()
         try:
             self._wait(self._is_decided, self._timeout)
-            if not self.hold.is_held:
+            if not self.report.is_held:
                 raise self._refused()
         except BaseException:
             self.close()
             raise
-        self._right = self._make(self.hold, self._wait)
+        self._right = self._make(self.report, self._wait)
         return self._right
 
     def __exit__(
@@ -164,7 +164,7 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
         """Give the role back: from here on the lease does not hold."""
         with self._changed:
             self._closed = True
-            self.hold.lose(ENDED)
+            self.report.lose(ENDED)
             if self._stream is not None:
                 self._stream.cut()
         self._thread.join(JOIN_MAX)
@@ -176,11 +176,11 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
         return self._stream
 
     def _is_decided(self) -> bool:
-        return self.hold.is_held or self.is_over
+        return self.report.is_held or self.is_over
 
     def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         with self._changed:
-            return self.hold.wait(self._changed.wait, ready, timeout)
+            return self.report.wait(self._changed.wait, ready, timeout)
 
     # The follower
 
@@ -193,7 +193,7 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
             self.is_over = True
             if self._transport.closed:
                 # Closing the client has already shown the agent that the role is free.
-                self.hold.lose("its client was closed")
+                self.report.lose("its client was closed")
             self._news()
 
     def _listen(self) -> bool:
@@ -218,18 +218,18 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
         return self._listens_again(None)
 
     def _confirm(self) -> None:
-        asked_at = self.hold.clock()
+        asked_at = self.report.clock()
         try:
-            answer = self._transport.call(self._question(self.hold.held()), timeout=CONFIRM_MAX)
+            answer = self._transport.call(self._question(self.report.held()), timeout=CONFIRM_MAX)
         except NeliError:
             return  # The next renewal asks again; until then the lease is unchanged.
-        self.hold.confirmed(answer, asked_at)
+        self.report.confirmed(answer, asked_at)
         self._news()
 
     def _news(self) -> None:
         with self._changed:
             self._changed.notify_all()
-        for listener in self.hold.listeners:
+        for listener in self.report.listeners:
             listener()
 
 
@@ -244,26 +244,26 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
         transport: AsyncTransport,
         stream: Call[Any],
         question: Question,
-        make: Callable[[Hold, AsyncWait], Right],
+        make: Callable[[AgentReport, AsyncWait], Right],
         timeout: float | None,
     ) -> None:
         super().__init__(transport, stream, question, timeout)
-        self._make, self._wait = make, partial(self.hold.wait_async, self._sleep)
+        self._make, self._wait = make, partial(self.report.wait_async, self._sleep)
         self._waiters: set[asyncio.Future[None]] = set()
         self._cancellation: LeaseCancellation | None = None
         self._following: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Right:
-        hold = self.hold
+        report = self.report
         following = self._following = asyncio.create_task(self._follow())
         try:
-            await self._wait(lambda: hold.is_held or following.done(), self._timeout)
-            if not hold.is_held:
+            await self._wait(lambda: report.is_held or following.done(), self._timeout)
+            if not report.is_held:
                 raise self._refused()
         except BaseException:
             await self.release(ENDED)
             raise
-        right = self._make(hold, self._wait)
+        right = self._make(report, self._wait)
         self._cancellation = LeaseCancellation(right)
         return right
 
@@ -279,7 +279,7 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
 
     async def release(self, why: str) -> None:
         """Show the agent that the role is free; from here on the lease does not hold."""
-        self.hold.lose(why)
+        self.report.lose(why)
         self._news()
         if self._following is not None:
             self._following.cancel()
@@ -326,18 +326,18 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
         return self._listens_again(None)
 
     async def _confirm(self) -> None:
-        asked_at = self.hold.clock()
+        asked_at = self.report.clock()
         try:
-            answer = await self._transport.call(self._question(self.hold.held()), timeout=CONFIRM_MAX)
+            answer = await self._transport.call(self._question(self.report.held()), timeout=CONFIRM_MAX)
         except NeliError:
             return  # The next renewal asks again; until then the lease is unchanged.
-        self.hold.confirmed(answer, asked_at)
+        self.report.confirmed(answer, asked_at)
         self._news()
 
     def _news(self) -> None:
         for waiter in self._waiters:
             _resolve(waiter)
-        for listener in self.hold.listeners:
+        for listener in self.report.listeners:
             listener()
         if self._cancellation is not None:
             self._cancellation.look()
@@ -345,22 +345,24 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
 
 def lease_of(role: Role, view: LeaseView, asked_at: float) -> AgentLease | None:
     """The lease in an answer to a question asked at `asked_at`, if this host leads. It is not renewed by a stream."""
-    hold = _answered(view, asked_at)
-    return AgentLease(role, hold, partial(hold.wait, time.sleep)) if hold.is_held else None  # Only time can end it.
+    report = _answered(view, asked_at)
+    return (
+        AgentLease(role, report, partial(report.wait, time.sleep)) if report.is_held else None
+    )  # Only time can end it.
 
 
 def async_lease_of(role: Role, view: LeaseView, asked_at: float) -> AsyncAgentLease | None:
     """`lease_of`, for an event loop."""
-    hold = _answered(view, asked_at)
-    return AsyncAgentLease(role, hold, partial(hold.wait_async, asyncio.sleep)) if hold.is_held else None
+    report = _answered(view, asked_at)
+    return AsyncAgentLease(role, report, partial(report.wait_async, asyncio.sleep)) if report.is_held else None
 
 
-def _answered(view: LeaseView, asked_at: float) -> Hold:
-    hold = Hold()
+def _answered(view: LeaseView, asked_at: float) -> AgentReport:
+    report = AgentReport()
     if view.leads:
-        hold.told("acquired", view)
-        hold.confirmed(view, asked_at)
-    return hold
+        report.told("acquired", view)
+        report.confirmed(view, asked_at)
+    return report
 
 
 def _resolve(waiter: "asyncio.Future[None]") -> None:

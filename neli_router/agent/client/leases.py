@@ -10,9 +10,9 @@ when the agent computed it. Until we read it, any amount of time may have passed
 program that was stopped. So the client never uses the time in an event. An event only signals news: the client then
 *asks* for what it holds, and counts the time left in the answer from before it asked.
 
-One Hold serves both. A lease covers one partition; a share covers all that were led when it began, with one common end.
-Only an answer that lists, under its term, every partition not yet reported as fenced moves that end. So the loss of a
-partition can never be missed: either an event reports it, or the end comes.
+One report serves both. A lease covers one partition; a share covers all that were led when it began, with one common
+end. Only an answer that lists, under its term, every partition not yet reported as fenced moves that end. So the loss
+of a partition can never be missed: either an event reports it, or the end comes.
 
 If the stream breaks, the client opens another once. An agent that is gone cannot answer, but then its member is gone as
 well and hands nothing over, so the lease is good until its time has run out.
@@ -36,12 +36,12 @@ from neli_router.member.leases import AsyncRevocation, BaseLease, BaseRight, Rev
 __all__ = [
     "WAIT_MAX",
     "AgentLease",
+    "AgentReport",
     "AsyncAgentLease",
     "AsyncShare",
     "AsyncWait",
     "BaseAgentLease",
     "BaseShare",
-    "Hold",
     "Share",
     "Wait",
 ]
@@ -58,13 +58,13 @@ Wait = Callable[[Callable[[], bool], float | None], bool]
 AsyncWait = Callable[[Callable[[], bool], float | None], Coroutine[Any, Any, bool]]
 
 
-class Hold:
+class AgentReport:
     """Partitions, as the agent's stream and its answers report them. One thread updates it; any thread may read it."""
 
     def __init__(self, *, clock: Callable[[], float] = host_clock) -> None:
         self.clock = clock
         self.terms: Mapping[int, int] = {}
-        """As they were acquired. Does not change while the hold is held."""
+        """As they were acquired. Does not change while it is held."""
         self.fenced: Mapping[int, str] = {}
         """The ones in `terms` that are lost, and why."""
         self.revoked: frozenset[int] = frozenset()
@@ -78,10 +78,10 @@ class Hold:
         """The ends of those partitions that end sooner."""
         self.is_held = self.is_lost = False
         self.why = ""
-        """Why the hold has to wait, was revoked, or was lost."""
+        """Why it has to wait, was revoked, or was lost."""
         self.pid = os.getpid()
         self.listeners: tuple[Callable[[], object], ...] = ()
-        """Called at each piece of news, by the thread that updates the hold."""
+        """Called at each piece of news, by the thread that updates this."""
 
     # News
 
@@ -134,7 +134,7 @@ class Hold:
             self.is_held = True
 
     def lose(self, why: str) -> None:
-        """All of it is lost forever: the same terms may come back, but in a new hold."""
+        """All of it is lost forever: the same terms may come back, but in a new report."""
         if not self.is_lost:
             self.why, self.is_lost = why, True
             self.fenced = {**dict.fromkeys(self.terms, why), **self.fenced}
@@ -231,50 +231,50 @@ def _named(partitions: Mapping[int, object]) -> str:
 
 
 class _Told(BaseRight):
-    """The common base of leases and shares: a hold that the agent keeps up to date."""
+    """The common base of leases and shares: a report that the agent keeps up to date."""
 
     __slots__ = ()
 
-    _hold: Hold
+    _report: AgentReport
 
     @property
     def drain_timeout(self) -> float:
         """How many seconds a successor waits for us after a partition is revoked."""
-        return self._hold.drain_timeout
+        return self._report.drain_timeout
 
     def on_news(self, listener: Callable[[], object]) -> Callable[[], None]:
         """Call `listener` whenever something is renewed, revoked or lost, on a thread of the client. The listener must
         not block, and is not called when a lease merely runs out. Call the returned function to remove it."""
-        hold = self._hold
-        hold.listeners += (listener,)
+        report = self._report
+        report.listeners += (listener,)
 
         def forget() -> None:
-            hold.listeners = tuple(other for other in hold.listeners if other is not listener)
+            report.listeners = tuple(other for other in report.listeners if other is not listener)
 
         return forget
 
     def _end(self) -> float:
-        return self._hold.until()
+        return self._report.until()
 
     def _is_revoked(self) -> bool:
-        return bool(self._hold.revoked) or not self.holds()
+        return bool(self._report.revoked) or not self.holds()
 
     def _not_here(self, wanted: str) -> NeliError | None:
-        return self._hold.not_here(wanted)
+        return self._report.not_here(wanted)
 
     def _why_lost(self, now: float) -> str:
-        return self._hold.why_lost(now)
+        return self._report.why_lost(now)
 
 
 class BaseAgentLease(_Told, BaseLease):
     """Everything but the wait for the revocation, which differs between the two forms."""
 
-    __slots__ = ("_hold",)
+    __slots__ = ("_report",)
 
-    def __init__(self, role: Role, hold: Hold) -> None:
-        ((partition, term),) = hold.terms.items()
-        super().__init__(role, partition, term, hold.member, hold.clock)
-        self._hold = hold
+    def __init__(self, role: Role, report: AgentReport) -> None:
+        ((partition, term),) = report.terms.items()
+        super().__init__(role, partition, term, report.member, report.clock)
+        self._report = report
 
 
 class AgentLease(BaseAgentLease):
@@ -282,8 +282,8 @@ class AgentLease(BaseAgentLease):
 
     __slots__ = ("_wait",)
 
-    def __init__(self, role: Role, hold: Hold, wait: Wait) -> None:
-        super().__init__(role, hold)
+    def __init__(self, role: Role, report: AgentReport, wait: Wait) -> None:
+        super().__init__(role, report)
         self._wait = wait
 
     @property
@@ -297,8 +297,8 @@ class AsyncAgentLease(BaseAgentLease):
 
     __slots__ = ("_wait",)
 
-    def __init__(self, role: Role, hold: Hold, wait: AsyncWait) -> None:
-        super().__init__(role, hold)
+    def __init__(self, role: Role, report: AgentReport, wait: AsyncWait) -> None:
+        super().__init__(role, report)
         self._wait = wait
 
     @property
@@ -312,62 +312,62 @@ class BaseShare(_Told):
     lost, the share as a whole is lost. `holds` and `check` also take one partition, for a program that continues
     without the lost ones."""
 
-    __slots__ = ("_hold",)
+    __slots__ = ("_report",)
 
-    def __init__(self, hold: Hold) -> None:
-        super().__init__(hold.member, hold.clock)
-        self._hold = hold
+    def __init__(self, report: AgentReport) -> None:
+        super().__init__(report.member, report.clock)
+        self._report = report
 
     @property
     def terms(self) -> Mapping[int, int]:
         """Partition -> term, fixed when the share began. It never changes."""
-        return MappingProxyType(self._hold.terms)
+        return MappingProxyType(self._report.terms)
 
     @property
     def revoked(self) -> frozenset[int]:
         """The partitions that are to go to other members. Each handover waits until this share is closed, at most
         `drain_timeout`."""
-        return self._hold.revoked
+        return self._report.revoked
 
     @property
     def fenced(self) -> Mapping[int, str]:
         """The partitions that are reported as lost, and why. Other members may act for them already."""
-        return MappingProxyType(self._hold.fenced)
+        return MappingProxyType(self._report.fenced)
 
     @property
     def more(self) -> Mapping[int, int]:
         """Partitions that this host has started to lead since, and their terms. A new share would hold them."""
-        return MappingProxyType(self._hold.more)
+        return MappingProxyType(self._report.more)
 
     def holds(self, partition: int | None = None) -> bool:
         """Whether all of the share holds now, or just `partition`."""
-        return self._hold.until(partition) > self._clock()
+        return self._report.until(partition) > self._clock()
 
     def check(self, partition: int | None = None) -> None:
         """Raise LeaseLost unless all of the share holds now, or just `partition` (and Forked in a forked child)."""
-        if self._hold.until(partition) <= self._clock():
+        if self._report.until(partition) <= self._clock():
             raise self.lost(partition)
 
     def lost(self, partition: int | None = None) -> NeliError:
         """The error that says what was lost, when and why."""
-        hold = self._hold
-        if partition is None or hold.is_lost:
+        report = self._report
+        if partition is None or report.is_lost:
             return super().lost()
         wanted = f"the lease of partition {partition} was needed"
-        found = hold.why_lost(self._clock())
-        if partition not in hold.terms:
+        found = report.why_lost(self._clock())
+        if partition not in report.terms:
             found = "it was not led here when this share began"
-        return hold.not_here(wanted) or LeaseLost(
+        return report.not_here(wanted) or LeaseLost(
             wanted,
-            f"it was lost: {hold.fenced[partition]}" if partition in hold.fenced else found,
+            f"it was lost: {report.fenced[partition]}" if partition in report.fenced else found,
             "stop this work now, and undo or fence what it did since: another member may be doing it already",
         )
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {_named(self._hold.terms)} for {self._member}>"
+        return f"<{type(self).__name__} of {_named(self._report.terms)} for {self._member}>"
 
     def _wanted(self) -> str:
-        terms = self._hold.terms
+        terms = self._report.terms
         return f"the lease{'s' * (len(terms) > 1)} of {_named(terms)} {'were' if len(terms) > 1 else 'was'} needed"
 
 
@@ -376,8 +376,8 @@ class Share(BaseShare):
 
     __slots__ = ("_wait",)
 
-    def __init__(self, hold: Hold, wait: Wait) -> None:
-        super().__init__(hold)
+    def __init__(self, report: AgentReport, wait: Wait) -> None:
+        super().__init__(report)
         self._wait = wait
 
     @property
@@ -392,8 +392,8 @@ class AsyncShare(BaseShare):
 
     __slots__ = ("_wait",)
 
-    def __init__(self, hold: Hold, wait: AsyncWait) -> None:
-        super().__init__(hold)
+    def __init__(self, report: AgentReport, wait: AsyncWait) -> None:
+        super().__init__(report)
         self._wait = wait
 
     @property

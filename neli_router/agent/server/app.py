@@ -23,7 +23,7 @@ from neli_router.agent.server import page, views
 from neli_router.agent.server.channels import event
 from neli_router.agent.server.guard import answer, answer_bytes
 from neli_router.agent.server.hub import STATUS_PAUSE, Hub
-from neli_router.agent.server.lending import Lending, borrowers
+from neli_router.agent.server.lender import Lender, borrowers
 from neli_router.agent.server.lives import Lives
 from neli_router.agent.server.metrics import CONTENT_TYPE
 from neli_router.agent.server.requests import (
@@ -40,7 +40,8 @@ from neli_router.agent.server.requests import (
 from neli_router.agent.server.waits import Waits
 from neli_router.agent.server.wishes import KINDS, Wishes
 from neli_router.agent.wire import AGE_MAX, HistoryView, OwnersView, RebalanceView, StatusView
-from neli_router.config.config import ELECTED, Config
+from neli_router.config.config import Config
+from neli_router.config.protocols import ELECTED
 from neli_router.core.clock import host_clock
 from neli_router.errors import BeyondProtocol, NoOwner
 from neli_router.member.async_member import AsyncMember
@@ -83,8 +84,8 @@ class App:
         self._status_json = (-1.0, -1, b"")
         self._is_alone = not config.has_ledger and config.ownership is None
         """Whether this agent knows nothing about the group except what its member believes."""
-        self._lending = Lending(hub.member, config.drain_timeout)
-        self._waits = waits = Waits(member, hub, self._lending, self._status_event)
+        self._lender = Lender(hub.member, config.drain_timeout)
+        self._waits = waits = Waits(member, hub, self._lender, self._status_event)
         self._routes: Mapping[tuple[str, str], Route] = {
             ("GET", "/v1/owner"): self._owner,
             ("POST", "/v1/owners"): self._owners,
@@ -163,12 +164,12 @@ class App:
         where = place(queried(scope["query_string"], ("role",)), self._layout)
         leads = self._member.lease(where.role) is not None
         why = "" if leads else self._hub.why(where.partition)
-        lent = self._lending.partition(where.partition, leads=leads, why=why, processes=borrowers(scope))
+        lent = self._lender.partition(where.partition, leads=leads, why=why, processes=borrowers(scope))
         await answer(send, lent)
 
     async def _share(self, scope: Scope, receive: Receive, send: Send) -> None:
         wanted = partitions(queried(scope["query_string"], ("partitions",)), self._layout)
-        await answer(send, self._lending.standing(wanted))
+        await answer(send, self._lender.standing(wanted))
 
     # The group
 
@@ -186,7 +187,7 @@ class App:
     async def _peers(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
         if (outlook := self._inner.outlook) is None:
-            protocol, wanted = self._config.protocol, "the peers of this member were wanted"
+            protocol, wanted = self._config.protocol_name, "the peers of this member were wanted"
             if protocol in ELECTED:
                 raise _unwell(
                     wanted, views.why_unled(outlook), "ask again in a second; the log says what keeps it from that"
@@ -248,7 +249,7 @@ class App:
             lease=self._config.lease,
             doing=self._doing(),
             address=self._address,
-            protocol=self._config.protocol,
+            protocol=self._config.protocol_name,
             store="" if self._config.has_ledger or self._is_alone else self._feed.address,
             shed=len(self._inner.operator.shedding),
             led=0 if self._inner.closed else len(self._inner.led),
@@ -263,11 +264,11 @@ class App:
         queried(scope["query_string"], ())
         body = await body_of(receive)
         kind = next(kind for kind in KINDS if scope["path"] == f"/v1/{kind}")
-        if self._config.protocol in ELECTED and kind in ("drain", "undrain"):
+        if self._config.protocol_name in ELECTED and kind in ("drain", "undrain"):
             await self._wishes.drain_itself(kind, body, send, self._inner.engine)
             return
         if not self._config.has_ledger:
-            raise no_wishes(f"the wish {kind!r}", self._config.protocol)
+            raise no_wishes(f"the wish {kind!r}", self._config.protocol_name)
         await self._wishes.say(kind, body, send)
 
     async def _rebalance(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -314,7 +315,7 @@ class App:
     async def _ready(self, scope: Scope, receive: Receive, send: Send) -> None:
         source, yet = "ledger", "it was not admitted yet, for which it must first have read along"
         if not self._config.has_ledger:
-            source = "peers" if self._config.protocol in ELECTED else "broker"
+            source = "peers" if self._config.protocol_name in ELECTED else "broker"
             yet = "the store of owners does not show it yet"
         wanted, view = f"a member of the group that reads its {source} was wanted", self._feed.view
         if self._hub.is_ending:

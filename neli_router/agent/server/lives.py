@@ -35,7 +35,7 @@ from starlette.types import Receive, Scope, Send
 from neli_router.agent.server.channels import Channel, event
 from neli_router.agent.server.connections import Connection, connection_of
 from neli_router.agent.server.requests import RequestRefused, bad_request, body_of, queried, witness_asked
-from neli_router.config.config import SHARERS, Config
+from neli_router.config.config import Config
 from neli_router.core import logs
 from neli_router.core.clock import host_clock
 from neli_router.errors import BeyondProtocol, Unsupported
@@ -140,7 +140,7 @@ class Lives:
         if not config.has_ledger:
             raise BeyondProtocol(
                 wanted,
-                f"in a group of the protocol {config.protocol!r} {SHARERS[config.protocol]}, and miss the silent",
+                f"in a group of the protocol {config.protocol_name!r} {config.options.sharer}, and miss the silent",
                 "leave it to them; choose the protocol 'induction' for a group that takes certificates",
             )
         if ledger != config.public_ledger:

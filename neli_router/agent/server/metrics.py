@@ -170,7 +170,7 @@ class MetricsSnapshot:
         cut = {"slow": traffic.slow, "idle": traffic.idle, "crowded": traffic.crowded}
         return cls(
             name=member.name,
-            protocol=config.protocol,
+            protocol=config.protocol_name,
             has_ledger=config.has_ledger,
             version=version,
             guarantee=config.guarantee,

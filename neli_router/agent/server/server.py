@@ -49,7 +49,8 @@ from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
 from neli_router.agent.server.sockets import OwnSocket, listen_tcp, listen_unix
 from neli_router.config.addresses import parse_place, spell_place
 from neli_router.config.agent_options import AgentOptions
-from neli_router.config.config import BORROWED, ELECTED, Config
+from neli_router.config.config import Config
+from neli_router.config.protocols import BORROWED, ELECTED
 from neli_router.config.reload import Reload
 from neli_router.core import logs
 from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
@@ -84,12 +85,12 @@ class Agent:
     def __init__(self, config: Config, options: AgentOptions, *, reload: Reload | None = None) -> None:
         if not options.socket and options.listen is None:
             raise ConfigError(["the agent would listen nowhere: name a socket, or an address to listen on"])
-        if config.protocol in BORROWED and config.ownership is None:
+        if config.protocol_name in BORROWED and config.ownership is None:
             # An agent that shows only its own share would lead an operator to think that the rest has no owner.
             problem = (
-                f"an agent answers for the whole group, and a member of {config.protocol!r} knows only what it leads "
-                "itself: give all members the same --ownership redis://host:6379/group (NELI_OWNERSHIP, or ownership "
-                "in neli.toml), where each publishes what it leads"
+                f"an agent answers for the whole group, and a member of {config.protocol_name!r} knows only what it "
+                "leads itself: give all members the same --ownership redis://host:6379/group (NELI_OWNERSHIP, or "
+                "ownership in neli.toml), where each publishes what it leads"
             )
             raise ConfigError([problem])
         self.config, self.options = config, options
@@ -101,7 +102,7 @@ class Agent:
         )
         self._peers_chronicle = (
             PeersChronicle(config.layout, lease=config.lease, guarantee=config.guarantee)
-            if config.protocol in ELECTED and config.ownership is None
+            if config.protocol_name in ELECTED and config.ownership is None
             else None
         )
         self.chronicle = self._peers_chronicle or self._owners_chronicle or Chronicle()
@@ -208,7 +209,7 @@ class Agent:
                 pass  # Opening it raises any error that will not go away.
         return ServedMember(
             # Its clients continue under its leases after it has died, and only its child process knows until when.
-            self.config if self.config.witness == "child" else replace(self.config, witness="none"),
+            _without_witness(self.config),
             on_event=self._on_event,
             timeout=OPEN_MAX,
             tap=self.chronicle,
@@ -399,3 +400,10 @@ def _raise_descriptors() -> None:
             f"this process may have {least}",
             "raise `ulimit -n` (LimitNOFILE= of systemd) to 1024 or more",
         )
+
+
+def _without_witness(config: Config) -> Config:
+    """The configuration of a member whose death only its own child process may report."""
+    if not config.has_ledger or config.induction.witness == "child":
+        return config
+    return replace(config, protocol=replace(config.induction, witness="none"))

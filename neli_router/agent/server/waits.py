@@ -24,7 +24,7 @@ from neli_router.agent.server.channels import Channel, event
 from neli_router.agent.server.connections import connection_of
 from neli_router.agent.server.guard import answer
 from neli_router.agent.server.hub import STREAMS_MAX, Hub
-from neli_router.agent.server.lending import Lending, borrowers
+from neli_router.agent.server.lender import Lender, borrowers
 from neli_router.agent.server.requests import RequestRefused, number, partitions, place, queried
 from neli_router.agent.wire import LeaseView
 from neli_router.core.clock import host_clock
@@ -50,9 +50,9 @@ Spell = Callable[[Sequence[Lease], str], msgspec.Struct]
 class Waits:
     """The endpoints that wait."""
 
-    def __init__(self, member: AsyncMember, hub: Hub, lending: Lending, status: Callable[[str, int], bytes]) -> None:
+    def __init__(self, member: AsyncMember, hub: Hub, lender: Lender, status: Callable[[str, int], bytes]) -> None:
         self._member, self._inner, self._hub, self._status = member, hub.member, hub, status
-        self._lending = lending
+        self._lender = lender
 
     async def leadership(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = queried(scope["query_string"], ("role", "timeout"))
@@ -84,7 +84,7 @@ class Waits:
         if lease is None:
             self._inner.require_open()
             raise self._inner.not_leading(where.partition, timeout)
-        await answer(send, self._lending.lease(lease))
+        await answer(send, self._lender.lease(lease))
 
     async def leadership_events(self, scope: Scope, receive: Receive, send: Send) -> None:
         partition = place(queried(scope["query_string"], ("role",)), self._member.layout).partition
@@ -92,14 +92,14 @@ class Waits:
 
         def spell(leases: Sequence[Lease], why: str) -> LeaseView:
             if leases:
-                return self._lending.lease(leases[0], why, processes)
-            return self._lending.nothing(partition, why)
+                return self._lender.lease(leases[0], why, processes)
+            return self._lender.nothing(partition, why)
 
         await self._leadership_events(self._channel(scope), (partition,), spell, send)
 
     async def share_events(self, scope: Scope, receive: Receive, send: Send) -> None:
         wanted = tuple(partitions(queried(scope["query_string"], ("partitions",)), self._member.layout))
-        await self._leadership_events(self._channel(scope), wanted, self._lending.share, send)
+        await self._leadership_events(self._channel(scope), wanted, self._lender.share, send)
 
     async def watch(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = queried(scope["query_string"], ("key", "key64", "role"))

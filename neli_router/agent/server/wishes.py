@@ -19,6 +19,7 @@ from neli_router.agent.server import views
 from neli_router.agent.server.guard import answer
 from neli_router.agent.server.requests import load_asked, wish_asked
 from neli_router.agent.wire import Cause, DrainView, LoadAsked, LoadView, WishAsked, WishView
+from neli_router.config.protocols import Term
 from neli_router.errors import ConfigError, StaleTable
 from neli_router.member import wishes
 from neli_router.member.async_member import AsyncMember
@@ -82,7 +83,8 @@ class Wishes:
         if not asked.preview:
             engine.shed(None if is_drain else ())
         moves = views.planned_views([(i, name, None) for i in led], 0, kind, name)
-        prefers = engine.config.protocol == "term" and engine.config.policy != "random"
+        options = engine.config.options
+        prefers = isinstance(options, Term) and options.policy != "random"
         if is_drain:
             remark = f"{GOES if led else STAYS if self._member.led else ''}{DRAINED}"
         else:

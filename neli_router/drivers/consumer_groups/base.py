@@ -26,7 +26,16 @@ Until it is closed, a handle belongs to the process that opened it, like a ledge
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from neli_router.protocols.consumer_group.events import AskedBack, Away, Back, Broken, Confirmed, Given, Lost, Received
+from neli_router.protocols.consumer_group.events import (
+    AskedBack,
+    BrokerAway,
+    BrokerBack,
+    BrokerBroken,
+    Confirmed,
+    Given,
+    Lost,
+    Received,
+)
 
 __all__ = ["TAKE_MAX", "BrokerNews", "GroupLook", "GroupSubscription"]
 
@@ -34,7 +43,7 @@ TAKE_MAX = 1000
 """The most messages that wait to be taken. When that many wait, or one has waited for a session, the driver stops
 polling the broker: a member that hangs for longer than its patience then leaves the group."""
 
-BrokerNews = Given | AskedBack | Lost | Received | Confirmed | Away | Back | Broken
+BrokerNews = Given | AskedBack | Lost | Received | Confirmed | BrokerAway | BrokerBack | BrokerBroken
 
 
 class GroupLook(NamedTuple):
@@ -55,7 +64,7 @@ class GroupSubscription(Protocol):
 
     @property
     def partitions(self) -> int:
-        """How many the topic has. The broker was asked at the start; if the number changes, `Broken` follows."""
+        """How many the topic has. The broker was asked at the start; if the number changes, `BrokerBroken` follows."""
 
     @property
     def session(self) -> float:

@@ -20,8 +20,8 @@ from typing import Generic, TypeVar
 
 from neli_router.drivers.consumer_groups.base import GroupSubscription
 from neli_router.protocols.consumer_group.events import (
-    Away,
-    Back,
+    BrokerAway,
+    BrokerBack,
     BrokerEffect,
     BrokerInput,
     Confirm,
@@ -73,7 +73,7 @@ class SubscriptionPump(Generic[GroupMachine]):
             self._subscription.wait(min(WAIT_MAX, max(0.0, self.machine.deadline - self._clock())))
         now = self._clock()
         for event in self._subscription.take() or (TICK,):
-            if isinstance(event, Away | Back):
+            if isinstance(event, BrokerAway | BrokerBack):
                 self._tell(self._notice(event))
             self._step(event, now)
 
@@ -95,8 +95,8 @@ class SubscriptionPump(Generic[GroupMachine]):
                 case _:
                     self._tell(effect)
 
-    def _notice(self, event: Away | Back) -> Notice:
+    def _notice(self, event: BrokerAway | BrokerBack) -> Notice:
         fields: dict[str, object] = {"what": "read", "ledger": self._subscription.address}
-        if isinstance(event, Back):
+        if isinstance(event, BrokerBack):
             return Notice("ledger.available", fields)
         return Notice("ledger.unavailable", {**fields, "error": "no broker answers"})

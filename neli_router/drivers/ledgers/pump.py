@@ -32,10 +32,10 @@ from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable, 
 from neli_router.protocols.induction.events import (
     Acknowledged,
     Append,
-    Away,
-    Broken,
     Effect,
     Input,
+    LedgerAway,
+    LedgerBroken,
     Read,
     Recheck,
     Restart,
@@ -167,10 +167,10 @@ class Pump(Generic[Driven]):
             self._restart()
         except LedgerUnavailable as error:
             self._note_away("read", error)
-            self._step(Away())
+            self._step(LedgerAway())
             self._pause(RETRY_EVERY)
         except (LedgerRewound, LedgerUnusable) as error:
-            self._step(Broken(error))
+            self._step(LedgerBroken(error))
         else:
             age = self._ledger.age()
             if age < inf:
@@ -186,7 +186,7 @@ class Pump(Generic[Driven]):
         if self._evidence.is_checking():
             known, error = self._evidence.check([entry[:2] for entry in entries], at_tip=age < inf)
             if error is not None:
-                self._step(Broken(error))
+                self._step(LedgerBroken(error))
                 return
             if not self._evidence.is_checking():
                 now = self._clock()
@@ -249,7 +249,7 @@ class Pump(Generic[Driven]):
             # It may be appended all the same. The machine finds out from what it reads, or from reading nothing.
             self._note_away("append", error)
         except (LedgerRewound, LedgerUnusable) as error:
-            self.post(Broken(error))
+            self.post(LedgerBroken(error))
 
     def _trim(self, before: int) -> None:
         try:
@@ -257,7 +257,7 @@ class Pump(Generic[Driven]):
         except (LedgerUnavailable, LedgerUnusable) as error:
             self._tell(Notice("ledger.trim_failed", {"before": before, "error": str(error)}))
         except LedgerRewound as error:
-            self.post(Broken(error))
+            self.post(LedgerBroken(error))
 
     def _restart(self) -> None:
         try:
@@ -270,10 +270,10 @@ class Pump(Generic[Driven]):
             self._ledger.seek(state.at)
         except LedgerUnavailable as error:
             self._note_away("read", error)
-            self._step(Away())
+            self._step(LedgerAway())
             self._pause(RETRY_EVERY)
         except (LedgerRewound, LedgerUnusable) as error:
-            self._step(Broken(error))
+            self._step(LedgerBroken(error))
         else:
             self._evidence, self._doubts = Evidence(), False
             if self._tap is not None:

@@ -12,9 +12,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from neli_router.config import config as configuration
 from neli_router.config.config import Config
 from neli_router.drivers.ledgers.base import Entry
+from neli_router.drivers.open import open_ledger
 from neli_router.errors import ConfigError, NeliError
 
 __all__ = ["a_folder", "ending_in_order", "records_of"]
@@ -57,7 +57,7 @@ def ending_in_order() -> Iterator[None]:
 def records_of(config: Config) -> list[Entry]:
     """The whole ledger, from its first record; empty if it cannot be read, which then fails a check."""
     records: list[Entry] = []
-    with suppress(NeliError), closing(configuration.open(config, create=False)) as ledger:
+    with suppress(NeliError), closing(open_ledger(config.common_ledger, create=False, patience=config.lease)) as ledger:
         while entries := ledger.read(0):
             records += entries
         return records

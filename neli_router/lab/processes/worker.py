@@ -163,7 +163,7 @@ class Worker:
 
     def _lose(self, terms: Mapping[int, int], now: float) -> None:
         if known := {partition: term for partition, term in terms.items() if self._noted.get(partition) == term}:
-            self._note(notes.Lost(now, known))
+            self._note(notes.LeasesLost(now, known))
             self._noted = _without(self._noted, known)
 
 

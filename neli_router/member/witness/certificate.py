@@ -11,8 +11,8 @@ may have failed, the whole attempt is repeated.
 import time
 from collections.abc import Sequence
 
-from neli_router.drivers.ledgers.addresses import open_ledger
 from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.open import open_ledger
 from neli_router.errors import LedgerTrimmed, LedgerUnavailable, NeliError
 from neli_router.protocols.induction.records import Certify, encode
 

@@ -62,7 +62,7 @@ class ChildWitness:
             "path": [entry or str(Path.cwd()) for entry in sys.path],
             "package": str(PROGRAM.parents[2]),
         }
-        self._page = SharedPage.of(json.dumps(said), (config.kill_hung or 0.0) * config.lease)
+        self._page = SharedPage.of(json.dumps(said), (config.induction.kill_hung or 0.0) * config.lease)
         self._tell = tell
         self._lock = threading.Lock()
         """Guards what is pledged: several threads may pledge."""

@@ -29,7 +29,7 @@ __all__ = ["choose"]
 
 def choose(config: Config, name: str, life: OwnLife, ledger: Ledger, tell: Callable[[Notice], None]) -> Witness:
     """The witness of the member called `name`, on its `ledger`. Notices for people go to `tell`."""
-    match config.witness:
+    match config.induction.witness:
         case "agent":
             return Registration(config, name, life, tell, wanted=True)
         case "auto":

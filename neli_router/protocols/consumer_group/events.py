@@ -1,6 +1,6 @@
 """The broker's side of the protocols that borrow a consumer group: a machine's inputs from it, and its effects on it.
 
-    broker --Given, AskedBack, Lost, Received, Confirmed, Away, Back, Broken--> machine
+    broker --Given, AskedBack, Lost, Received, Confirmed, BrokerAway, BrokerBack, BrokerBroken--> machine
     machine --Publish, Confirm, GiveBack, LeaveGroup--> broker
 
 Each member publishes to the partitions of one topic, and consumes it in one group with the others. The broker gives
@@ -26,9 +26,9 @@ from neli_router.protocols.protocol import Close, News, Released, Tick
 
 __all__ = [
     "AskedBack",
-    "Away",
-    "Back",
-    "Broken",
+    "BrokerAway",
+    "BrokerBack",
+    "BrokerBroken",
     "BrokerEffect",
     "BrokerInput",
     "Confirm",
@@ -101,23 +101,25 @@ class Confirmed:
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
+class BrokerAway:
     """The broker cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
-class Back:
+class BrokerBack:
     """The broker can be reached again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokerBroken:
     """The topic or the group can no longer be used, and trying again will not help."""
 
     error: NeliError
 
 
-BrokerInput = Given | AskedBack | Lost | Received | Confirmed | Away | Back | Broken | Released | Close | Tick
+BrokerInput = (
+    Given | AskedBack | Lost | Received | Confirmed | BrokerAway | BrokerBack | BrokerBroken | Released | Close | Tick
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,25 +27,25 @@ until the group has confirmed, no heartbeat prolongs its leadership. So a zombie
 successor from the successor's first heartbeat. This costs an owner nothing: it keeps leading while it asks.
 
 Not promised: a zombie that is waiting for the group's answer leads alongside its successor for up to a heartbeat
-timeout. Its term is lower (`contender` says why), and a fence refuses it. A member of goNELI has no terms.
+timeout. Its term is lower (`machine.py` says why), and a fence refuses it. A member of goNELI has no terms.
 """
 
 from collections.abc import Mapping
 from math import inf
 from random import Random
 
-from neli_router.protocols.consumer_group.contender import Contender
 from neli_router.protocols.consumer_group.events import BrokerEffect, Message
+from neli_router.protocols.consumer_group.machine import GroupMachine
 from neli_router.protocols.consumer_group.settings import FastNeliSettings
 
-__all__ = ["HEARTBEATS_MAX", "FastNeli"]
+__all__ = ["HEARTBEATS_MAX", "FastNeliMachine"]
 
 HEARTBEATS_MAX = 1024
 """How many of its own heartbeats a member remembers: by default a hundred seconds of them, while only the last five
 seconds prove anything. A forgotten heartbeat that comes back looks like a stranger's, and costs a question."""
 
 
-class FastNeli(Contender):
+class FastNeliMachine(GroupMachine):
     """One member. Not thread-safe. `wall_nanoseconds` is this host's wall clock at `now`: marks begin there."""
 
     def __init__(

@@ -32,7 +32,7 @@ transition: 2T from the last message that counted to the first act of the new le
 counts for nothing); a topic with the broker's own timestamps; and a broker that sends messages of a partition only to
 its consumer. Kafka does not guarantee the last: a zombie that keeps fetching receives new messages, and its V[i] stays
 fresh until it learns that it was expelled. Then two members lead, with different terms, and only a fence keeps them
-apart. The paper says this, too, about every exclusive mode. `contender` explains why the zombie's term is the lower
+apart. The paper says this, too, about every exclusive mode. `machine.py` explains why the zombie's term is the lower
 one, and why it cannot begin again.
 
 This implementation adds one thing to the paper: the term, and the question to the group that the term needs.
@@ -43,15 +43,15 @@ from math import inf
 from random import Random
 
 from neli_router.errors import ConfigError
-from neli_router.protocols.consumer_group.contender import Contender
 from neli_router.protocols.consumer_group.events import BrokerEffect, Message
+from neli_router.protocols.consumer_group.machine import GroupMachine
 from neli_router.protocols.consumer_group.settings import NeliSettings
 from neli_router.protocols.protocol import Notice
 
-__all__ = ["Neli"]
+__all__ = ["NeliMachine"]
 
 
-class Neli(Contender):
+class NeliMachine(GroupMachine):
     """One process p of the paper's P. Not thread-safe. `partitions` is the size of M, as the broker reports it."""
 
     def __init__(self, settings: NeliSettings, partitions: int, now: float, *, rng: Random) -> None:

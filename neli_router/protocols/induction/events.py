@@ -1,6 +1,6 @@
 """The ledger's side of induction: what a machine takes from its ledger and gives to it. See `protocol` for the program.
 
-    ledger --Read, Away, Restart, Acknowledged, Broken--> machine --Append, Trim, Recheck--> ledger
+    ledger --Read, LedgerAway, Restart, Acknowledged, LedgerBroken--> machine --Append, Trim, Recheck--> ledger
                      program --Wish: record this--------> machine
 
 A pump carries all of it between one ledger and one machine.
@@ -15,7 +15,19 @@ from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Record
 from neli_router.protocols.protocol import Close, News, Released, Tick
 
-__all__ = ["Acknowledged", "Append", "Away", "Broken", "Effect", "Input", "Read", "Recheck", "Restart", "Trim", "Wish"]
+__all__ = [
+    "Acknowledged",
+    "Append",
+    "Effect",
+    "Input",
+    "LedgerAway",
+    "LedgerBroken",
+    "Read",
+    "Recheck",
+    "Restart",
+    "Trim",
+    "Wish",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +44,12 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
+class LedgerAway:
     """The ledger could not be read. This does not mean that the members were silent."""
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class LedgerBroken:
     """The ledger can no longer be used, and trying again will not help."""
 
     error: NeliError
@@ -64,7 +76,7 @@ class Wish:
     record: Record
 
 
-Input = Read | Away | Broken | Restart | Acknowledged | Wish | Released | Close | Tick
+Input = Read | LedgerAway | LedgerBroken | Restart | Acknowledged | Wish | Released | Close | Tick
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,10 @@ from neli_router.protocols.induction.beats import BeatSchedule
 from neli_router.protocols.induction.events import (
     Acknowledged,
     Append,
-    Away,
-    Broken,
     Effect,
     Input,
+    LedgerAway,
+    LedgerBroken,
     Read,
     Recheck,
     Restart,
@@ -56,7 +56,7 @@ from neli_router.protocols.induction.tenure import Linger, Tenure
 from neli_router.protocols.induction.trust import LedgerTrust
 from neli_router.protocols.protocol import Close, Notice, Released, Settings, Standing, Stopped
 
-__all__ = ["AUTHORS_MAX", "LIFE_LENGTH", "POWERLESS_TOLD_EVERY", "Induction", "Phase"]
+__all__ = ["AUTHORS_MAX", "LIFE_LENGTH", "POWERLESS_TOLD_EVERY", "InductionMachine", "Phase"]
 
 AUTHORS_MAX = 1024
 """How many names of this process's own records to remember: its incarnations, and the names that wishes were recorded
@@ -75,7 +75,7 @@ POWERLESS_TOLD_EVERY = 600.0
 Phase = Enum("Phase", "READING FOUNDING WAITING JOINING MEMBER LEAVING STOPPED")
 
 
-class Induction:
+class InductionMachine:
     """One member's protocol. Not thread-safe. `now` is the host's clock just after the read that brought `state`.
 
     `base` is the wall clock in microseconds; it is used only if this member must found the group. `life` is the first
@@ -222,9 +222,9 @@ class Induction:
                     self._take(offset, record, now, effects)
                     if self.error is not None and not self.tenure.lingering:
                         break  # The records after the fault do not matter.
-            case Away():
+            case LedgerAway():
                 self._beats.away()
-            case Broken(error):
+            case LedgerBroken(error):
                 self._fail(error, effects)
             case Wish(record):
                 self._sign_as(record.by)

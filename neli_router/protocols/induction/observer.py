@@ -10,7 +10,7 @@ from math import inf
 
 from neli_router.errors import NeliError
 from neli_router.protocols.induction.admission import unknown_version
-from neli_router.protocols.induction.events import Append, Broken, Effect, Input, Read, Recheck, Restart, Wish
+from neli_router.protocols.induction.events import Append, Effect, Input, LedgerBroken, Read, Recheck, Restart, Wish
 from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.records import Record, skip_notices
 from neli_router.protocols.induction.trust import LedgerTrust
@@ -67,7 +67,7 @@ class Observer:
                 effects.append(Notice("observer.restarted", {"at": state.at}))
             case Wish(record):
                 effects.append(Append([record], lasting=True))
-            case Broken(error):
+            case LedgerBroken(error):
                 self.error = error
         if self._trust.doubts():
             effects.append(Recheck())

@@ -41,7 +41,7 @@ whole wait, because it does not know what it promised before. These rules keep t
 To keep two nodes from leading under one term, the term must be on disk: a node that forgot it could vote twice under
 one term.
 
-**The interface**, which `council.py`, simulators and explorers drive:
+**The interface**, which `machine.py`, simulators and explorers drive:
 
     step(Said | TICK | Stand | Cede, now) -> [Tell | Remember | Became]      deadline
     role, term, leader (as perceived), acts_from, acts_until, tenure(now), preferred(now)

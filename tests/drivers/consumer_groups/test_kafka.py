@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from neli_router.drivers.consumer_groups.kafka.address import parse
 from neli_router.drivers.consumer_groups.kafka.subscription import KafkaSubscription
 from neli_router.errors import ConfigError, GroupMismatch, LedgerMissing, LedgerUnusable, NeliError
-from neli_router.protocols.consumer_group.events import AskedBack, Away, Back, Confirmed
+from neli_router.protocols.consumer_group.events import AskedBack, BrokerAway, BrokerBack, Confirmed
 from tests.conftest import require
 from tests.support.servers.kafka import SHORT_GROUPS, Kafka, missing
 from tests.support.taking import Taking, until
@@ -315,12 +315,12 @@ def test_a_broker_that_goes_away_and_comes_back_is_told_and_nobody_waits_for_it_
         until(lambda: member.has == ALL, member)
         node.nodes[0].freeze()
         try:
-            until(lambda: member.of(Away), member)
+            until(lambda: member.of(BrokerAway), member)
             subscription.confirm({0: 1})
             assert [] == member.of(Confirmed)
         finally:
             node.nodes[0].thaw()
-        until(lambda: member.of(Back), member)
+        until(lambda: member.of(BrokerBack), member)
 
         def heard() -> bool:
             subscription.publish({0: b"back"})

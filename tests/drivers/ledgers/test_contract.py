@@ -25,9 +25,9 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 import neli_router
-from neli_router.drivers.ledgers.addresses import open_ledger
 from neli_router.drivers.ledgers.base import READ_MAX, Entry, Ledger, Promise
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.drivers.open import open_ledger
 from neli_router.errors import Closed, LedgerTrimmed, LedgerUnusable
 from tests.support.waiting import PATIENCE, until
 
@@ -61,7 +61,7 @@ def in_memory(_folder: Path, _server: Server) -> Place:
 def at(address: str) -> Place:
     """The ledger at an address, in the form that programs use."""
     opener = (
-        "from neli_router.drivers.ledgers.addresses import open_ledger\n"
+        "from neli_router.drivers.open import open_ledger\n"
         "from neli_router.drivers.ledgers.redis import link\n"
         f"link.ANSWER_MAX = {PATIENCE}\n"
         f"ledger = open_ledger({address!r}, create=True, patience={PATIENCE})\n"

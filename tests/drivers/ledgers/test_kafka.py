@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
 )
 
 from neli_router import Config, Member, Router
+from neli_router.config.protocols import Induction
 from neli_router.drivers.ledgers.base import Entry, Promise
 from neli_router.drivers.ledgers.kafka.address import KafkaAddress, parse
 from neli_router.drivers.ledgers.kafka.clients import serve
@@ -122,7 +123,7 @@ def test_an_exclusive_group_needs_its_risk_accepted_by_name_and_then_members_sha
     config = Config(f"kafka://{kafka}/{fresh()}", lease=2.0, name="one")
     with pytest.raises(ConfigError, match=r"1 replica.*accept_rewinds=True"), Member(config):
         pass
-    config = replace(config, accept_rewinds=True)
+    config = replace(config, protocol=Induction(accept_rewinds=True))
     with Member(config) as one, Router(config) as router:
         with one.leading("nightly", timeout=PATIENCE):
             until(lambda: owner_of(router) == "one")

@@ -13,8 +13,8 @@ from neli_router.errors import LedgerError, LedgerRewound, LedgerUnavailable, Le
 from neli_router.protocols.induction.events import (
     Acknowledged,
     Append,
-    Away,
-    Broken,
+    LedgerAway,
+    LedgerBroken,
     Read,
     Recheck,
     Restart,
@@ -140,7 +140,7 @@ def test_an_outage_is_no_silence_and_it_and_its_end_are_noted_once() -> None:
     away = Notice("ledger.unavailable", {"what": "read", "ledger": "tape", "error": str(error)})
     back = Notice("ledger.available", {"what": "read", "ledger": "tape"})
     rig.turn(3)
-    assert ([Away()] * 3, [RETRY_EVERY] * 3, [away]) == (rig.events, rig.pauses, rig.told)
+    assert ([LedgerAway()] * 3, [RETRY_EVERY] * 3, [away]) == (rig.events, rig.pauses, rig.told)
     del rig.tape.fails["read"]
     assert [away, back] == rig.turn(3).told
     rig.tape.fails["read"] = error
@@ -167,7 +167,7 @@ def test_a_ledger_that_will_not_heal_breaks_the_machine(kind: type[LedgerError])
     rig.turn()
     assert ([Read([], 0.0)], [Stopped(None)]) == (rig.events, rig.told)
     rig.tape.fails["read"] = error
-    assert [Broken(error), Broken(error)] == rig.turn().events[1:]
+    assert [LedgerBroken(error), LedgerBroken(error)] == rig.turn().events[1:]
 
 
 def test_a_trim_that_fails_does_no_harm_unless_it_finds_the_ledger_rewound() -> None:
@@ -184,7 +184,7 @@ def test_a_trim_that_fails_does_no_harm_unless_it_finds_the_ledger_rewound() -> 
     rig.tape.fails.clear()
     rig.machine.answers[Read] = [Trim(7)]
     rig.turn()
-    assert [Read([], 0.0)] * 3 + [Broken(rewound), Read([], 0.0)] == rig.events
+    assert [Read([], 0.0)] * 3 + [LedgerBroken(rewound), Read([], 0.0)] == rig.events
     assert ("trim", 7) == rig.tape.log[-1]
 
 
@@ -198,7 +198,7 @@ def test_a_record_that_is_too_long_is_told_of_and_ends_nothing(monkeypatch: pyte
     rig.machine.answers[Read] = [Append([WISH, Leave(by="a")], lasting=True)]
     assert "ledger.record_too_long" == rig.turn().told[-1].event
     assert ("append", [encode(Leave(by="a"))], True) == rig.tape.log[-1]
-    assert not any(isinstance(event, Broken) for event in rig.turn().events)
+    assert not any(isinstance(event, LedgerBroken) for event in rig.turn().events)
 
 
 def behind() -> Rig:
@@ -217,13 +217,13 @@ def test_a_machine_that_was_left_behind_restarts_from_a_snapshot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "event"), [(LedgerUnavailable, Away), (LedgerRewound, Broken), (LedgerUnusable, Broken)]
+    ("kind", "event"), [(LedgerUnavailable, LedgerAway), (LedgerRewound, LedgerBroken), (LedgerUnusable, LedgerBroken)]
 )
 def test_a_restart_may_fail_as_a_read_may(kind: type[LedgerError], event: type) -> None:
     rig = behind()
     rig.tape.fails["start"] = failure(kind)
     assert [event] == [type(one) for one in rig.turn().events]
-    if event is Away:
+    if event is LedgerAway:
         assert (["ledger.unavailable"], [RETRY_EVERY]) == ([notice.event for notice in rig.told], rig.pauses)
         del rig.tape.fails["start"]
         assert Restart(founded(None, join("a"))) == rig.turn().events[-1]
@@ -385,7 +385,7 @@ def test_what_was_read_and_is_not_there_any_more_breaks_the_ledger(*, shorter: b
     rig = in_doubt(tape)
     tape.payloads[1:] = [] if shorter else [encode(join("b")), b"a line"]
     event = rig.turn().events[0]
-    assert isinstance(event, Broken)
+    assert isinstance(event, LedgerBroken)
     assert isinstance(event.error, LedgerRewound)
 
 
@@ -404,7 +404,7 @@ def test_a_doubt_that_meets_an_outage_is_looked_into_after_it() -> None:
     rig.turn()
     tape.fails.clear()
     tape.payloads[0] = b"other"
-    assert [Away, Broken] == [type(event) for event in rig.turn().events]
+    assert [LedgerAway, LedgerBroken] == [type(event) for event in rig.turn().events]
 
 
 def test_lines_that_raise_doubts_do_not_keep_a_member_from_reading_on() -> None:

@@ -15,9 +15,11 @@ from typing import Any, TypeVar
 import pytest
 
 from neli_router.config.config import Config
-from neli_router.drivers.ledgers.addresses import delete_ledger, open_ledger, problems_of, public_address
+from neli_router.config.protocols import Induction
+from neli_router.drivers.addresses import problems_of, public_address
 from neli_router.drivers.ledgers.base import Ledger, Promise
 from neli_router.drivers.ledgers.redis.address import SCHEMES, RedisAddress, parse
+from neli_router.drivers.open import delete_ledger, open_ledger
 from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
 from neli_router.member.member import Member
 from neli_router.router.router import Router
@@ -215,7 +217,7 @@ def test_no_secret_of_an_address_is_ever_shown(scheme: str, broken: str) -> None
     assert "hidden" not in " ".join(shown)
     assert bool(problems) == bool(broken)
     if not broken:
-        assert "hidden" not in repr(Config(url, accept_rewinds=True, ownership=url))
+        assert "hidden" not in repr(Config(url, protocol=Induction(accept_rewinds=True), ownership=url))
 
 
 @on_servers
@@ -557,7 +559,7 @@ def test_what_it_promises_and_what_endangers_it_follow_from_the_settings(server:
 
 @on_servers
 def test_members_on_a_server_that_lost_records_stop_and_say_why(server: Redis) -> None:
-    with Member(Config(server.url("jobs"), lease=0.5, accept_rewinds=True)) as member:
+    with Member(Config(server.url("jobs"), lease=0.5, protocol=Induction(accept_rewinds=True))) as member:
         assert member.pulse(PATIENCE)
         server.restart()
         with pytest.raises(LedgerRewound, match="a restart without AOF, a failover, FLUSHALL"):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neli_router.config.config import Config
-from neli_router.drivers.ledgers.addresses import public_address
+from neli_router.drivers.addresses import public_address
 from neli_router.drivers.peers.address import HARMLESS, PeersAddress, parse, split_place
 from neli_router.errors import ConfigError
 

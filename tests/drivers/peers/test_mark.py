@@ -5,15 +5,18 @@ from typing import Any
 
 import pytest
 
-from neli_router.config.config import Config, _peers_mark, open_link
+from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
 from neli_router.core.keyspace import Layout
+from neli_router.drivers.peers.udp import open_link
 from neli_router.errors import PeersUnusable
 
 
 def configured(folder: str | Path = "/state", protocol: str = "term", **options: Any) -> Config:
     peers = "127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803"
-    return Config(f"peers://{peers}/jobs?me=127.0.0.1:7801&state={folder}", protocol=protocol, **options)
+    return Config.of(
+        {"ledger": f"peers://{peers}/jobs?me=127.0.0.1:7801&state={folder}", "protocol": protocol, **options}
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,14 +36,15 @@ def test_members_that_count_voters_or_find_keys_otherwise_have_another_mark(
     options: dict[str, Any], *, is_refused: bool
 ) -> None:
     """A link refuses each datagram with another mark: see test_seal.py and test_udp.py."""
-    assert is_refused == (_peers_mark(configured()) != _peers_mark(configured(**options)))
+    assert is_refused == (configured().peers_mark != configured(**options).peers_mark)
     gossip = configured(protocol="gossip")
-    assert _peers_mark(gossip) != _peers_mark(configured(protocol="gossip", first_class=1))
+    assert gossip.peers_mark != configured(protocol="gossip", first_class=1).peers_mark
 
 
 def test_what_was_kept_for_another_layout_is_not_taken_over(tmp_path: Path) -> None:
-    link = open_link(configured(tmp_path), host_clock)
+    before, after = configured(tmp_path), configured(tmp_path, layout=Layout(tags=True))
+    link = open_link(before.peers, mark=before.peers_mark, clock=host_clock)
     link.keep(b"votes")
     link.close()
     with pytest.raises(PeersUnusable, match="for another protocol, or for another number of partitions"):
-        open_link(configured(tmp_path, layout=Layout(tags=True)), host_clock)
+        open_link(after.peers, mark=after.peers_mark, clock=host_clock)

@@ -11,7 +11,7 @@ import pytest
 from neli_router.lab.processes.worker import Worker
 from neli_router.member.lease import Lease
 from neli_router.protocols.protocol import BEATS_PER_LEASE, Acquired, Fenced
-from neli_router.status.notes import Acts, Done, Halted, Lost, Note, Woke
+from neli_router.status.notes import Acts, Done, Halted, LeasesLost, Note, Woke
 from neli_router.status.referee import judged
 from tests.lab.demo.miniature import NAMES, STEP, Miniature, miniature
 
@@ -61,7 +61,7 @@ def test_a_stopped_process_keeps_its_claim_until_its_lease_ends_and_is_refused_w
     woke, lost, halted = (note for note in fresh(small) if not isinstance(note, Acts))
     assert isinstance(woke, Woke)
     assert (True, True) == (abs(woke.asleep - 3.0) < 2 * STEP, "no Beat of this member" in woke.refusal)
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, LeasesLost)
     assert {partition: span.term for partition, span in held.items()} == lost.terms
     assert {until} == {span.until for span in held.values()}
     assert isinstance(halted, Halted)
@@ -119,7 +119,7 @@ def test_a_lease_that_is_lost_hides_no_other_claim() -> None:
     assert worker.look(lambda partition: cast("Lease", (one, other)[partition]), {})
     now[0], one.left = 5.5, 0.0
     assert not worker.look(lambda _: None, {})
-    assert [Acts(5.0, 6.0, {0: 7, 1: 8}), Lost(5.5, {0: 7}), Acts(5.5, 6.5, {1: 8})] == notes
+    assert [Acts(5.0, 6.0, {0: 7, 1: 8}), LeasesLost(5.5, {0: 7}), Acts(5.5, 6.5, {1: 8})] == notes
 
 
 def test_a_lease_that_holds_again_held_all_the_time_in_between() -> None:

@@ -9,7 +9,7 @@ from neli_router.lab.sim.induction.options import RunOptions, Weather
 from neli_router.lab.sim.induction.process import Process
 from neli_router.lab.sim.induction.simulate import CONVERGED_LEASES_MAX
 from neli_router.lab.sim.world import World
-from neli_router.protocols.induction.machine import Induction
+from neli_router.protocols.induction.machine import InductionMachine
 from neli_router.protocols.protocol import Guarantee
 
 __all__ = ["LEASE", "at_rest", "group", "incarnation", "options"]
@@ -41,5 +41,5 @@ def at_rest(
 
 
 def incarnation(process: Process) -> str:
-    assert isinstance(process.machine, Induction)
+    assert isinstance(process.machine, InductionMachine)
     return process.machine.incarnation

@@ -28,7 +28,7 @@ from neli_router.lab.sim.program import Program
 from neli_router.lab.sim.world import LocalClock, Violation, World
 from neli_router.protocols.induction.events import Effect, Input
 from neli_router.protocols.induction.fold import DEPARTED_MAX, State, fold
-from neli_router.protocols.induction.machine import Induction
+from neli_router.protocols.induction.machine import InductionMachine
 from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.induction.records import Certify, Handover, Join, Leave, Pin, Record, encode
 from neli_router.protocols.induction.tenure import Tenure
@@ -211,7 +211,7 @@ class ActingScene:
 
     def __init__(self, *, exclusive: bool = True) -> None:
         self.world = World(1)
-        self.acting: Acting[Process, Induction] = Acting(self.world, exclusive=exclusive, ends_of=ends_of_tenure)
+        self.acting: Acting[Process, InductionMachine] = Acting(self.world, exclusive=exclusive, ends_of=ends_of_tenure)
         self._group = SimulatedGroup(self.world, options())
 
     def host(self, label: str) -> Process:
@@ -223,7 +223,7 @@ class ActingScene:
         ends at `settled`.
         """
         process = self.host(host) if isinstance(host, str) else host
-        machine = Induction(Settings(name=who, layout=LAYOUT, lease=LEASE), state, 0.0, base=0, rng=Random(1))
+        machine = InductionMachine(Settings(name=who, layout=LAYOUT, lease=LEASE), state, 0.0, base=0, rng=Random(1))
         machine.tenure = Tenure(incarnation=who, exclusive=True, lasts=LEASE, wait=LEASE, sent=sent, settled=settled)
         machine._look()
         self.acting.step(process, machine)
@@ -477,7 +477,7 @@ def test_a_reader_that_computes_another_table_is_found_at_its_next_step_or_at_th
     found.world.run(found.world.now + LEASE)
     found.finish()
     for process in (one, router):
-        assert isinstance(process.machine, Induction | Observer)
+        assert isinstance(process.machine, InductionMachine | Observer)
         process.machine.state = changed(process.machine.state, drains={"x": 3})
         with breaks("equal_prefixes", f"{process.label} at"):
             found.on_step(process)
@@ -509,9 +509,9 @@ def test_two_who_act_for_longer_than_the_doubt_after_a_rewind_are_found() -> Non
 def test_two_who_act_on_tables_that_differ_after_the_doubt_are_found() -> None:
     found, one, other = rewound()
     for process in (one, other):
-        assert isinstance(process.machine, Induction)
+        assert isinstance(process.machine, InductionMachine)
         process.machine.state = changed(process.machine.state, at=10**6)
-    assert isinstance(other.machine, Induction)
+    assert isinstance(other.machine, InductionMachine)
     other.machine.state = changed(other.machine.state, drains={"x": 3})
     found.on_step(one)
     found.on_step(other)  # Both are still in doubt.

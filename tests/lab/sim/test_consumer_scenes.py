@@ -22,7 +22,7 @@ from neli_router.lab.sim.consumer_group.options import BorrowedProtocol, Consume
 from neli_router.lab.sim.consumer_group.process import ConsumerProcess
 from neli_router.lab.sim.consumer_group.simulate import _converge, simulate_consumers
 from neli_router.lab.sim.world import Violation, World
-from neli_router.protocols.consumer_group.events import Broken
+from neli_router.protocols.consumer_group.events import BrokerBroken
 from neli_router.protocols.protocol import Guarantee
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
@@ -197,7 +197,7 @@ HARMS: list[tuple[str, dict[str, Any], Callable[[ConsumerProcess], None]]] = [
     # All leave a partition, although its leader lives.
     ("at_least_one", {"guarantee": "available", "current": 1.02}, lambda leader: leader.cut_off(60.0)),
     # A process ends without a cause.
-    ("stops_for_a_reason", {"weather": "foul"}, lambda leader: leader.consumer.break_for(Broken(GROUP_CHANGED))),
+    ("stops_for_a_reason", {"weather": "foul"}, lambda leader: leader.consumer.break_for(BrokerBroken(GROUP_CHANGED))),
 ]
 
 

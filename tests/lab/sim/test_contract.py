@@ -36,9 +36,9 @@ from neli_router.lab.sim.induction.faults import Faults
 from neli_router.lab.sim.induction.group import SimulatedGroup
 from neli_router.lab.sim.induction.options import RunOptions
 from neli_router.lab.sim.world import LINES_MAX, World
-from neli_router.protocols.consumer_group.fast_neli import FastNeli
-from neli_router.protocols.consumer_group.neli import Neli
-from neli_router.protocols.gossip.ballot import Ballot
+from neli_router.protocols.consumer_group.fast_neli import FastNeliMachine
+from neli_router.protocols.consumer_group.neli import NeliMachine
+from neli_router.protocols.gossip.election import GossipElection
 from neli_router.protocols.induction.tenure import Tenure
 from neli_router.protocols.term.elector import TermElector
 
@@ -293,12 +293,12 @@ Fault = tuple[type, str, Callable[..., object]]
 
 BROKEN: list[tuple[proofs._Asked, Fault | None, str]] = [
     (proofs._Asked("induction", None, None, None), (Tenure, "_free", lambda *_: True), "told_before_sent"),
-    (proofs._Asked("neli", "exclusive", "foul", None), (Neli, "_begins", lambda *_: -1e9), "at_most_one_acts"),
-    (proofs._Asked("fast-neli", None, None, None), (FastNeli, "_ends", lambda *_: 1e9), "keeps_its_word"),
+    (proofs._Asked("neli", "exclusive", "foul", None), (NeliMachine, "_begins", lambda *_: -1e9), "at_most_one_acts"),
+    (proofs._Asked("fast-neli", None, None, None), (FastNeliMachine, "_ends", lambda *_: 1e9), "keeps_its_word"),
     # A disk forgets: a peer votes, restarts at 0, and votes again.
     (proofs._Asked("term", None, "amnesiac", 3), None, "terms_grow"),
     (proofs._Asked("term", None, "foul", None), (TermElector, "_owed", lambda *_: 0.0), "at_most_one_acts"),
-    (proofs._Asked("gossip", None, "foul", None), (Ballot, "is_free", lambda *_: True), "at_most_one_acts"),
+    (proofs._Asked("gossip", None, "foul", None), (GossipElection, "is_free", lambda *_: True), "at_most_one_acts"),
 ]
 """The kind of runs, the code that is broken on purpose, and the rule that the first failing seed breaks."""
 

@@ -16,8 +16,8 @@ from neli_router.lab.sim.electors.options import ElectorOptions, ElectorWeather
 from neli_router.lab.sim.electors.simulate import ElectorOutcome, run_electors
 from neli_router.lab.sim.world import World
 from neli_router.protocols.electors.events import PeerEffect
-from neli_router.protocols.electors.voter import Voter
-from neli_router.protocols.term.council import Council
+from neli_router.protocols.electors.machine import PeerMachine
+from neli_router.protocols.term.machine import TermMachine
 
 SEARCHED = range(150)
 """Seeds within which a planted fault has to show."""
@@ -40,25 +40,25 @@ def broken_rules(weather: ElectorWeather, forced: dict[str, Any]) -> Iterator[st
     return (one.violation.rule for one in found if one.violation is not None)
 
 
-TENURES, TURN, END = Council.tenures, Council._turn, Council._end
+TENURES, TURN, END = TermMachine.tenures, TermMachine._turn, TermMachine._end
 
 
-def gives_up(council: Council, now: float) -> dict[int, int]:
+def gives_up(machine: TermMachine, now: float) -> dict[int, int]:
     """A leader tires of leading, although everyone supports it."""
-    lease = council._peer.lease
-    return TENURES(council, now) if now % (8 * lease) < 7 * lease else {}
+    lease = machine._peer.lease
+    return TENURES(machine, now) if now % (8 * lease) < 7 * lease else {}
 
 
-def quits(council: Council, now: float, effects: list[PeerEffect]) -> None:
+def quits(machine: TermMachine, now: float, effects: list[PeerEffect]) -> None:
     """A leader ends without being asked."""
-    TURN(council, now, effects)
-    if TENURES(council, now):
-        council._end(None, now, effects)
+    TURN(machine, now, effects)
+    if TENURES(machine, now):
+        machine._end(None, now, effects)
 
 
-def fails(council: Council, error: NeliError | None, now: float, effects: list[PeerEffect]) -> None:
+def fails(machine: TermMachine, error: NeliError | None, now: float, effects: list[PeerEffect]) -> None:
     """A member that is asked to end does so with an error."""
-    END(council, NeliError("a farewell was to be said", "no peer was there", "start it again"), now, effects)
+    END(machine, NeliError("a farewell was to be said", "no peer was there", "start it again"), now, effects)
 
 
 NEVER_STANDS: dict[str, Callable[..., object]] = {"_turn": lambda *_: None, "_due": lambda _: inf}
@@ -83,12 +83,12 @@ def test_an_elector_that_is_broken_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, method in broken.items():
-        monkeypatch.setattr(Council, name, method)
+        monkeypatch.setattr(TermMachine, name, method)
     assert rule == next(broken_rules(weather, forced))
 
 
 class _AllLead(TermInsight):
-    def led_by(self, machine: Voter) -> list[tuple[int, int]]:
+    def led_by(self, machine: PeerMachine) -> list[tuple[int, int]]:
         return [(0, 7)]
 
 

@@ -29,8 +29,8 @@ from neli_router.lab.sim.term import canon as elector_canon
 from neli_router.lab.sim.term.canon import ElectorCover
 from neli_router.lab.sim.term.miniature import ElectorBounds
 from neli_router.lab.sim.term.steps import ElectorMiniatures
-from neli_router.protocols.consumer_group.contender import Contender
-from neli_router.protocols.consumer_group.neli import Neli
+from neli_router.protocols.consumer_group.machine import GroupMachine
+from neli_router.protocols.consumer_group.neli import NeliMachine
 from neli_router.protocols.induction.fold import fold
 from neli_router.protocols.induction.snapshots import restore
 from neli_router.protocols.induction.tenure import Tenure
@@ -126,7 +126,7 @@ def test_worlds_with_one_key_can_do_the_same_and_a_step_changes_no_world_but_its
         (
             rumour_keys.KEPT,
             rumour_keys.LEFT_OUT,
-            [(ballot := GossipMiniatures(RIVALS).first().places[0].ballot), ballot.clocks],
+            [(election := GossipMiniatures(RIVALS).first().places[0].election), election.clocks],
         ),
     ],
     ids=["consumers", "electors", "rumours"],
@@ -158,7 +158,7 @@ def test_a_small_group_breaks_no_rule_and_only_an_exploration_that_was_not_cut_s
     assert (complete, None, None) == (report.complete, report.broken, report.trace)
 
 
-def begin_at_once(machine: Contender, partition: int, offset: int) -> None:
+def begin_at_once(machine: GroupMachine, partition: int, offset: int) -> None:
     """A member that does not ask the group whether it is still a member."""
     held = machine._held[partition]
     if not (held.asked_back or held.began):
@@ -189,7 +189,7 @@ SEARCHED: dict[str, AnyBounds] = {
         ),
         # Members publish nothing.
         (
-            Neli,
+            NeliMachine,
             "_bodies",
             lambda *_: {},
             "exclusive",
@@ -197,14 +197,14 @@ SEARCHED: dict[str, AnyBounds] = {
         ),
         # A tenure does not lapse.
         (
-            Neli,
+            NeliMachine,
             "_ends",
             lambda machine, partition: machine.vector[partition] + 3,
             "available",
             "evidence ends: m0 acts for partition 0, which it has not heard for T",
         ),
         # A zombie that does not ask the group has the term of its successor.
-        (Contender, "_propose", begin_at_once, "neli zombies", "terms grow: "),
+        (GroupMachine, "_propose", begin_at_once, "neli zombies", "terms grow: "),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from neli_router.core.closing import Closing
-from neli_router.drivers.ledgers.addresses import open_ledger
 from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.open import open_ledger
 from neli_router.hosts.descendants import children
 from neli_router.protocols.induction.records import Certify, Record, decode
 from tests.support.waiting import PATIENCE, until

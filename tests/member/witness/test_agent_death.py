@@ -178,4 +178,4 @@ def test_a_client_that_asked_once_at_the_door_holds_its_lease_to_the_end(tmp_pat
 def test_no_module_of_the_agent_but_one_lets_a_lease_out() -> None:
     folder = Path(server.__file__).parent
     makers = [path.name for path in folder.glob("*.py") if re.search(r"(Lease|Share)View\(", path.read_text())]
-    assert ["lending.py"] == makers
+    assert ["lender.py"] == makers

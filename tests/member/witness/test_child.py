@@ -22,6 +22,7 @@ from uuid import uuid4
 import pytest
 
 from neli_router.config.config import Config
+from neli_router.config.protocols import Induction
 from neli_router.core.clock import host_clock
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
@@ -58,7 +59,8 @@ def await_seat(member):
         time.sleep(0.01)
 
 logging.basicConfig()
-config = Config(sys.argv[1], name="alpha", layout=Layout(partitions=4), witness="child", **eval(sys.argv[2]))
+options = {"name": "alpha", "layout": Layout(partitions=4), "witness": "child", **eval(sys.argv[2])}
+config = Config.of({"ledger": sys.argv[1], **options})
 """
 
 PLAIN = """
@@ -403,7 +405,7 @@ def test_what_was_lent_to_processes_is_waited_for_until_the_last_of_them_has_end
 def test_a_pledge_of_no_lease_there_can_be_or_that_a_witness_would_not_keep_is_refused(
     witness: str, tmp_path: Path
 ) -> None:
-    with Member(Config(f"sqlite:{tmp_path}/ledger.db", witness=witness)) as member:
+    with Member(Config(f"sqlite:{tmp_path}/ledger.db", protocol=Induction(witness=witness))) as member:
         for seconds in (-1.0, math.nan, math.inf, 3601.0):
             with pytest.raises(ConfigError, match="a pledge is of 0 to 3600 seconds"):
                 member.pledge(seconds)

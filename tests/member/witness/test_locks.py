@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from neli_router.config.config import Config
-from neli_router.drivers.ledgers.addresses import open_ledger
+from neli_router.config.protocols import Induction
 from neli_router.drivers.ledgers.base import Entry
 from neli_router.drivers.ledgers.sqlite.file import beside, delete_file
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.drivers.open import open_ledger
 from neli_router.errors import Unsupported
 from neli_router.member.witness import locks
 from neli_router.member.witness.base import NO_WITNESS
@@ -296,7 +297,10 @@ def test_on_the_embedded_ledger_the_members_are_witnesses_if_nothing_else_is_ask
     kind: str, asked: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NELI_AGENT", f"{tmp_path}/no-agent.sock")
-    config = Config(f"sqlite://{tmp_path}/ledger.db" if kind == "sqlite" else "memory://test-locks", witness=asked)
+    config = Config(
+        f"sqlite://{tmp_path}/ledger.db" if kind == "sqlite" else "memory://test-locks",
+        protocol=Induction(witness=asked),
+    )
     with closing(open_ledger(config.ledger, create=True, patience=60.0)) as ledger:
         chosen = choose(config, "worker", OwnLife("0" * 32), ledger, lambda _: None)
         assert found == chosen.name

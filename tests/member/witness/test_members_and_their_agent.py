@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from neli_router.drivers.ledgers.addresses import open_ledger
+from neli_router.drivers.open import open_ledger
 from neli_router.lab.processes.group import MemberProcess, ProcessGroup, led_elsewhere
 from neli_router.protocols.induction.records import Certify, Expire
 from neli_router.status.moves import History, history_of

@@ -15,6 +15,7 @@ import pytest
 
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
+from neli_router.config.protocols import Induction
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.errors import LedgerUnavailable
@@ -112,7 +113,7 @@ def test_a_member_says_in_its_join_who_witnesses_it(tmp_path: Path, monkeypatch:
     config = configured(tmp_path, AGENT)
     with running(config, options) as agent:
         agent.await_ready()
-        with Member(replace(config, name="m", witness="agent")) as member:
+        with Member(replace(config, name="m", protocol=Induction(witness="agent"))) as member:
             until(lambda: member.incarnation in member.state.seats, "a seat")
             said = {seat.name: seat.witness for seat in member.state.seats.values()}
             assert {AGENT: "", "m": AGENT} == said  # The agent does not witness itself.

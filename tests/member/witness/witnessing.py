@@ -15,8 +15,8 @@ from pathlib import Path
 from random import Random
 
 from neli_router.core.closing import Closing
-from neli_router.drivers.ledgers.addresses import open_ledger
 from neli_router.drivers.ledgers.base import Entry
+from neli_router.drivers.open import open_ledger
 from neli_router.errors import LedgerUnavailable
 from neli_router.member.witness.life import OwnLife
 from neli_router.protocols.induction.fold import State

@@ -9,7 +9,6 @@ from random import Random
 from typing import Any, Generic, TypeVar
 
 from neli_router.core.keyspace import Layout
-from neli_router.protocols.consumer_group.contender import Contender
 from neli_router.protocols.consumer_group.events import (
     AskedBack,
     BrokerEffect,
@@ -22,8 +21,9 @@ from neli_router.protocols.consumer_group.events import (
     Publish,
     Received,
 )
-from neli_router.protocols.consumer_group.fast_neli import FastNeli
-from neli_router.protocols.consumer_group.neli import Neli
+from neli_router.protocols.consumer_group.fast_neli import FastNeliMachine
+from neli_router.protocols.consumer_group.machine import GroupMachine
+from neli_router.protocols.consumer_group.neli import NeliMachine
 from neli_router.protocols.consumer_group.settings import FastNeliSettings, NeliSettings
 from neli_router.protocols.protocol import TICK, Fenced, Notice
 
@@ -33,7 +33,7 @@ WALL = 1_700_000_000.0
 """This host's wall clock when its monotonic clock was 0."""
 
 
-Driven = TypeVar("Driven", bound=Contender)
+Driven = TypeVar("Driven", bound=GroupMachine)
 
 
 class Scene(Generic[Driven]):
@@ -99,9 +99,9 @@ class Scene(Generic[Driven]):
         return sorted(may)
 
 
-class NeliScene(Scene[Neli]):
+class NeliScene(Scene[NeliMachine]):
     def __init__(self, settings: NeliSettings, *, confirms: bool = True, partitions: int = 4) -> None:
-        super().__init__(Neli(settings, partitions, 0.0, rng=Random(7)), confirms=confirms)
+        super().__init__(NeliMachine(settings, partitions, 0.0, rng=Random(7)), confirms=confirms)
 
 
 def neli_settings(**told: object) -> NeliSettings:
@@ -148,10 +148,10 @@ def exclusive_leader(*partitions: int, **told: object) -> NeliScene:
     return scene
 
 
-class FastScene(Scene[FastNeli]):
+class FastScene(Scene[FastNeliMachine]):
     def __init__(self, settings: FastNeliSettings | None = None, *, partitions: int = 4, **told: Any) -> None:
         settings = settings or FastNeliSettings(name="a", layout=LAYOUT, **told)
-        machine = FastNeli(settings, partitions, 0.0, wall_nanoseconds=int(WALL) * 10**9, rng=Random(7))
+        machine = FastNeliMachine(settings, partitions, 0.0, wall_nanoseconds=int(WALL) * 10**9, rng=Random(7))
         super().__init__(machine)
 
     def returns(self, now: float, *, sent: int = -1, wall: float | None = None) -> list[BrokerEffect]:

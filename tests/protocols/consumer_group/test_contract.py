@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from neli_router.errors import GroupMismatch, LedgerUnusable
-from neli_router.protocols.consumer_group.events import Away, Back, Broken, GiveBack, LeaveGroup
+from neli_router.protocols.consumer_group.events import BrokerAway, BrokerBack, BrokerBroken, GiveBack, LeaveGroup
 from neli_router.protocols.protocol import Close, Fenced, Released, Revoked, Stopped
 from tests.protocols.consumer_group.scenes import (
     EXCLUSIVE,
@@ -104,9 +104,9 @@ def test_a_leader_that_closes_at_once_is_fenced_and_one_that_does_not_lead_is_no
 
 def test_a_broken_topic_ends_the_member_with_its_error(protocol: str) -> None:
     scene, now, _ = leader(protocol, 1)
-    for event in (Away(), Back()):  # Faults that may heal cost a leader nothing.
+    for event in (BrokerAway(), BrokerBack()):  # Faults that may heal cost a leader nothing.
         assert [] == scene.step(now, event)
         assert [1] == scene.leads(now)
     error = LedgerUnusable("a topic was wanted", "it was deleted", "make it")
-    loss, end = scene.step(now, Broken(error))
+    loss, end = scene.step(now, BrokerBroken(error))
     assert ([1], Stopped(error)) == (fenced([loss]), end)

@@ -21,7 +21,7 @@ import pytest
 
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError, LedgerRewound
-from neli_router.protocols.consumer_group.events import Away, Back, Confirmed, GiveBack, LeaveGroup
+from neli_router.protocols.consumer_group.events import BrokerAway, BrokerBack, Confirmed, GiveBack, LeaveGroup
 from neli_router.protocols.consumer_group.settings import NeliSettings
 from neli_router.protocols.protocol import Acquired, Close, Fenced, Notice, Revoked, Stopped
 from tests.protocols.consumer_group.scenes import (
@@ -346,12 +346,12 @@ def test_available_member_that_closes_leaves_at_once_and_leads_on_until_t_has_pa
 
 def test_an_outage_says_why_a_leader_ended_and_its_end_is_followed_by_a_broadcast() -> None:
     scene = exclusive_leader(1)
-    scene.step(5.0, Away())
+    scene.step(5.0, BrokerAway())
     (loss,) = scene.step(8.0)
     assert isinstance(loss, Fenced)
     assert loss.reason.endswith("while the broker could not be reached")
     before = len(scene.published)
-    scene.step(8.25, Back())
+    scene.step(8.25, BrokerBack())
     assert before + 1 == len(scene.published)
 
 

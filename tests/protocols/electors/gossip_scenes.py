@@ -17,7 +17,7 @@ from random import Random
 from neli_router.core.keyspace import Layout
 from neli_router.protocols.electors.events import BODY_MAX, Heard, Keep, PeerInput, Send
 from neli_router.protocols.electors.settings import GossipSettings
-from neli_router.protocols.gossip.elector import Gossip, uuid_of
+from neli_router.protocols.gossip.machine import GossipMachine, uuid_of
 from neli_router.protocols.protocol import TICK, Acquired, Event, Fenced, Notice, Released, Revoked, Stopped
 
 __all__ = ["GossipScene", "gossip_settings"]
@@ -59,7 +59,7 @@ class GossipScene:
         self,
         size: int = 3,
         *,
-        machine: type[Gossip] = Gossip,
+        machine: type[GossipMachine] = GossipMachine,
         seed: int = 1,
         delay: float = 0.01,
         rates: dict[int, float] | None = None,
@@ -77,7 +77,7 @@ class GossipScene:
         }
         self.by_uuid = sorted(range(size), key=lambda i: uuid_of(self.settings[i].peers[i]))
         self.rng = Random(seed)
-        self.members: dict[int, Gossip] = {}
+        self.members: dict[int, GossipMachine] = {}
         self.disks: dict[int, bytes] = {}
         self.acts: list[tuple[float, int, int]] = []
         self.told: list[tuple[float, int, Event | Stopped]] = []

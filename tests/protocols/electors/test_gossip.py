@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from neli_router.protocols.electors.events import Heard, Led, Nominate, Prefer
 from neli_router.protocols.electors.priority import LEAST
 from neli_router.protocols.electors.settings import GossipSettings
-from neli_router.protocols.gossip.ballot import NOBODY, Triplet
 from neli_router.protocols.gossip.clocks import TICKS
-from neli_router.protocols.gossip.elector import (
+from neli_router.protocols.gossip.election import NOBODY, Triplet
+from neli_router.protocols.gossip.machine import (
     CAUSES,
     ELECTORATE,
     FLOOR,
@@ -23,7 +23,7 @@ from neli_router.protocols.gossip.elector import (
     LAPSED,
     LEADS,
     WISH,
-    Gossip,
+    GossipMachine,
     uuid_of,
 )
 from neli_router.protocols.gossip.scuttlebutt import Rest
@@ -109,7 +109,7 @@ def test_two_candidates_that_do_not_hear_each_other_never_both_lead() -> None:
 # Freezing
 
 
-class Doubter(Gossip):
+class Doubter(GossipMachine):
     """Considers a member dead although it hears it, as a detector may."""
 
     doubted: int | None = None
@@ -234,12 +234,12 @@ def test_bounds_of_a_leaders_older_life_do_not_make_its_new_life_lead(remembers:
     claims = []
     for _ in range(60):
         scene.run(scene.now + P / 60)
-        claims += [*scene.acting, scene.members[leader]._ballot.lead_term]
+        claims += [*scene.acting, scene.members[leader]._election.lead_term]
     assert {None} == set(claims)
 
 
 def test_a_memory_that_cannot_be_read_is_a_lost_one_and_garbage_changes_nothing() -> None:
-    one = Gossip(gossip_settings(), b"garbage", 0.0, rng=Random(1))
+    one = GossipMachine(gossip_settings(), b"garbage", 0.0, rng=Random(1))
     assert [] == [effect for effect in one.step(TICK, 0.0) if isinstance(effect, Stopped)]
     assert [] == one.step(Heard(1, b"\x93\x02garbage"), 0.1)
 
@@ -265,7 +265,7 @@ def test_a_biased_clock_is_never_ahead_of_the_clock_that_it_estimates(relay: boo
         scene.run(scene.now + 0.7)
         for me, member in scene.members.items():
             for place, other in scene.members.items():
-                if member._clocks.lives[place] == other._ballot.life:
+                if member._clocks.lives[place] == other._election.life:
                     estimate = member._clocks.read(place, scene.clock(me))
                     assert estimate <= (scene.clock(place) - other._clocks.when(0)) * TICKS
 
@@ -324,7 +324,7 @@ def test_favourites_that_were_chosen_in_cut_off_parts_do_not_stay_split() -> Non
     scene = GossipScene(4)
     low, high = scene.by_uuid[:2], scene.by_uuid[2:]
     for place, member in scene.members.items():
-        member._ballot.favourite = (low[-1], scene.members[low[-1]]._ballot.life) if place in low else None
+        member._election.favourite = (low[-1], scene.members[low[-1]]._election.life) if place in low else None
         member._favoured_at = scene.clock(place)
     scene.run(8 * P)
     assert [scene.by_uuid[-1]] == scene.acting
@@ -616,8 +616,8 @@ def test_a_term_is_dropped_with_the_majority_that_it_was_taken_on() -> None:
 @pytest.mark.parametrize("other", [{"lease": 20.0}, {"drift": 0.01}, {"first_class": 1}, {"size": 4}])
 def test_members_with_another_p_drift_or_electorate_do_not_hear_each_other(other: dict[str, object]) -> None:
     options: dict[str, object] = {"size": 3, "me": 1, **other}
-    one = Gossip(gossip_settings(), b"", 0.0, rng=Random(1))
-    stranger = Gossip(gossip_settings(**options), b"", 0.0, rng=Random(2))  # type: ignore[arg-type]
+    one = GossipMachine(gossip_settings(), b"", 0.0, rng=Random(1))
+    stranger = GossipMachine(gossip_settings(**options), b"", 0.0, rng=Random(2))  # type: ignore[arg-type]
     assert [] == one.step(TICK, 0.0)[3:]
     strange = Heard(1, stranger._copies.ask())
     told = [effect.event for effect in one.step(strange, 0.1) if isinstance(effect, Notice)]
@@ -630,9 +630,9 @@ def test_a_heartbeat_of_another_shape_is_ignored() -> None:
     """A newer release may say more."""
     scene = GossipScene(3).run(0.0)
     one, other = scene.members[0], scene.members[1]
-    other._copies.set(0, (*Triplet(0, one._ballot.life, 10**9, 10**9, 99, 0, 0), 1))
+    other._copies.set(0, (*Triplet(0, one._election.life, 10**9, 10**9, 99, 0, 0), 1))
     scene.step(0, Heard(1, other._copies.farewell()))
-    assert (0, {}) == (one._ballot.term, one._ballot.supports)
+    assert (0, {}) == (one._election.term, one._election.supports)
 
 
 def hear_of(scene: GossipScene, place: int, of: int, *said: tuple[int, object], life: int | None = None) -> None:
@@ -658,15 +658,15 @@ def test_a_leader_that_names_nobody_of_the_list_is_missed_as_others_are() -> Non
 def test_a_term_that_no_number_of_elections_comes_to_is_ignored() -> None:
     scene = settled()
     follower, liar, leader = scene.by_uuid
-    before, life = scene.members[follower]._ballot.term, scene.members[leader]._ballot.life
+    before, life = scene.members[follower]._election.term, scene.members[leader]._election.life
     hear_of(scene, follower, liar, (HEARTBEAT, (leader, life, 10**6, 10**5, 1 << 60, 0, 0)))
-    assert before == scene.members[follower]._ballot.term
+    assert before == scene.members[follower]._election.term
 
 
 def test_a_clock_that_nobody_lives_to_see_is_not_believed() -> None:
     scene = settled()
     follower, leader = scene.by_uuid[0], scene.by_uuid[-1]
-    life = scene.members[leader]._ballot.life
+    life = scene.members[leader]._election.life
     hear_of(scene, follower, leader, (HEARTBEAT, (leader, life, (1 << 64) - 1, 0, 1, 0, 0)))
     scene.run(scene.now + 2 * P)
     assert [leader] == scene.acting
@@ -692,7 +692,7 @@ def test_only_first_class_citizens_vote_and_all_watch() -> None:
     assert {scene.by_uuid[-1]} == {member.leader for member in scene.members.values()}
 
 
-class Asking(Gossip):
+class Asking(GossipMachine):
     """Notes the partners that it asks."""
 
     asked: tuple[int, ...] = ()

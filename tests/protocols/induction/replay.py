@@ -37,10 +37,10 @@ from neli_router.protocols.induction import records as kinds
 from neli_router.protocols.induction.events import (
     Acknowledged,
     Append,
-    Away,
-    Broken,
     Effect,
     Input,
+    LedgerAway,
+    LedgerBroken,
     Read,
     Recheck,
     Restart,
@@ -48,7 +48,7 @@ from neli_router.protocols.induction.events import (
     Wish,
 )
 from neli_router.protocols.induction.fold import State, fold
-from neli_router.protocols.induction.machine import Induction
+from neli_router.protocols.induction.machine import InductionMachine
 from neli_router.protocols.induction.records import Record, decode, encode
 from neli_router.protocols.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Settings, Stopped
 from tests.support.records import BASE, folded, join, parsed, table, value_of
@@ -75,7 +75,7 @@ class _Stage:
         self.names: dict[str, str] = {}
         self.sent: deque[Record] = deque()
         self.next = FIRST
-        self.machine: Induction | None = None
+        self.machine: InductionMachine | None = None
         self.settings = Settings(name="a", layout=Layout(slots=16, partitions=4), lease=6.0, drift=0.0)
         self.start = State()
         self.now = 0.0
@@ -111,7 +111,7 @@ class _Stage:
 
     def _answers(self, now: float, asked: str) -> list[str]:
         if self.machine is None:
-            self.machine = Induction(self.settings, self.start, now, base=BASE, rng=Random(7))
+            self.machine = InductionMachine(self.settings, self.start, now, base=BASE, rng=Random(7))
             self._name()
         if asked == "ask":
             answers = [self._standing(self.machine, now)]
@@ -131,7 +131,7 @@ class _Stage:
                 self.sent.extend(effect.records)
         return effects
 
-    def _lives(self, machine: Induction, others: list[str], end: float) -> Iterator[str]:
+    def _lives(self, machine: InductionMachine, others: list[str], end: float) -> Iterator[str]:
         now = self.now
         beat_at = now
         for _ in range(STEPS_MAX):
@@ -155,7 +155,7 @@ class _Stage:
         if self.machine.incarnation not in self.names:
             self.names[self.machine.incarnation] = "me" if not self.names else f"me{len(self.names) + 1}"
 
-    def _standing(self, machine: Induction, now: float) -> str:
+    def _standing(self, machine: InductionMachine, now: float) -> str:
         terms, standing = machine.tenures(now), machine.standing
         ends = {standing.end(i, term) for i, term in terms.items()}
         until = f" until {' '.join(f'{end:g}' for end in sorted(ends))}" if ends else ""
@@ -176,9 +176,9 @@ class _Stage:
             case "tick":
                 return TICK
             case "away":
-                return Away()
+                return LedgerAway()
             case "broken":
-                return Broken(LedgerUnusable("a good ledger was wanted", "it is broken", "mend it"))
+                return LedgerBroken(LedgerUnusable("a good ledger was wanted", "it is broken", "mend it"))
             case "acknowledged":
                 return Acknowledged([int(offset) for offset in rest])
             case "released":

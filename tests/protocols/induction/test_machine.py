@@ -14,9 +14,9 @@ import pytest
 
 from neli_router.core.keyspace import Layout
 from neli_router.errors import GroupMismatch
-from neli_router.protocols.induction.events import Acknowledged, Append, Away, Effect, Input, Read, Restart, Wish
+from neli_router.protocols.induction.events import Acknowledged, Append, Effect, Input, LedgerAway, Read, Restart, Wish
 from neli_router.protocols.induction.fold import State
-from neli_router.protocols.induction.machine import AUTHORS_MAX, POWERLESS_TOLD_EVERY, Induction, Phase
+from neli_router.protocols.induction.machine import AUTHORS_MAX, POWERLESS_TOLD_EVERY, InductionMachine, Phase
 from neli_router.protocols.induction.program_view import HANDOVERS_MAX
 from neli_router.protocols.induction.records import Beat, Drain, Expire, Handover, Record, Undrain, Upgrade
 from neli_router.protocols.protocol import (
@@ -50,10 +50,10 @@ def test_a_life_goes_as_written_down(path: Path, pytestconfig: pytest.Config) ->
 # The end of a member
 
 
-def begun(state: State, now: float = 0.0, *, life: str = "", witness: str = "", **told: object) -> Induction:
+def begun(state: State, now: float = 0.0, *, life: str = "", witness: str = "", **told: object) -> InductionMachine:
     """A member that starts from `state`."""
     wanted = Settings(**{"name": "a", "layout": LAYOUT, "lease": 6.0, "drift": 0.0, **told})  # type: ignore[arg-type]
-    return Induction(wanted, state, now, base=1000, rng=Random(7), life=life, witness=witness)
+    return InductionMachine(wanted, state, now, base=1000, rng=Random(7), life=life, witness=witness)
 
 
 def stopped(effects: Sequence[Effect]) -> Stopped:
@@ -93,7 +93,7 @@ def test_a_member_that_has_ended_says_nothing_more() -> None:
     member = begun(founded(join("b")))
     stopped(member.step(Close(), 0.0))
     wish, close = Wish(Drain(by="o", name="x")), Close(at_once=True)
-    events: list[Input] = [TICK, Read([], 0.0), Away(), close, wish, Acknowledged([9])]
+    events: list[Input] = [TICK, Read([], 0.0), LedgerAway(), close, wish, Acknowledged([9])]
     assert [] == [effect for event in events for effect in member.step(event, 1.0)]
     assert inf == member.deadline
 
@@ -183,7 +183,7 @@ class Owner:
 
     partitions: int = 600
     guarantee: Guarantee = "exclusive"
-    member: Induction = field(init=False)
+    member: InductionMachine = field(init=False)
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
@@ -254,7 +254,7 @@ def test_a_member_repeats_no_handover_while_it_hears_nothing_of_itself_and_all_w
             repeated.append(owner.now)
     assert repeated
     assert max(repeated) <= began_at + lease
-    effects = owner.member.step(Away(), owner.now)
+    effects = owner.member.step(LedgerAway(), owner.now)
     effects += owner.read([join("c")], owner.now)
     assert set(asked.terms) <= set(owner.handovers(effects))
 
@@ -288,10 +288,10 @@ class Group:
         self.told: list[dict[int, int]] = [{}, {}, {}]
         self.members = [self.newcomer(name) for name in "abc"]
 
-    def newcomer(self, name: str) -> Induction:
+    def newcomer(self, name: str) -> InductionMachine:
         self.born += 1
         wanted = Settings(name=name, layout=LAYOUT, lease=6.0, guarantee=self.guarantee, drain_timeout=2.0)
-        return Induction(wanted, State(), self.now, base=1000, rng=Random(self.born))
+        return InductionMachine(wanted, State(), self.now, base=1000, rng=Random(self.born))
 
     def play(self, place: int, what: str) -> None:
         name, member = "abc"[place], self.members[place]
@@ -390,7 +390,7 @@ class Group:
 
 WHATEVER: dict[str, Callable[[str], Input]] = {
     "tick": lambda name: TICK,
-    "away": lambda name: Away(),
+    "away": lambda name: LedgerAway(),
     "close": lambda name: Close(),
     "close at once": lambda name: Close(at_once=True),
 }
@@ -438,7 +438,7 @@ def expired(effects: Sequence[Effect]) -> list[str]:
     return [record.incarnation for record in appended(effects) if isinstance(record, Expire)]
 
 
-def almost_accusing(group: Group) -> Induction:
+def almost_accusing(group: Group) -> InductionMachine:
     """The first member, which still hears itself but no longer the second, just before it would accuse the second."""
     group.live(15.0)
     member = group.members[0]

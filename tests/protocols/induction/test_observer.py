@@ -9,9 +9,9 @@ from neli_router.errors import Diverged, GroupMismatch, LedgerRewound, LedgerUnu
 from neli_router.protocols.induction.events import (
     Acknowledged,
     Append,
-    Away,
-    Broken,
     Effect,
+    LedgerAway,
+    LedgerBroken,
     Read,
     Recheck,
     Restart,
@@ -87,7 +87,7 @@ def test_after_a_restart_it_has_to_catch_up_again() -> None:
 def test_it_carries_wishes_and_ends_when_it_is_told_to_and_other_inputs_leave_it_alone() -> None:
     observer = watching(join("a"))
     before, wish = observer.state, Drain(by="operator", name="a")
-    for event in (TICK, Away(), Acknowledged([9]), Released({0: 1001})):
+    for event in (TICK, LedgerAway(), Acknowledged([9]), Released({0: 1001})):
         assert [] == observer.step(event, 2.0)
     assert [Append([wish], lasting=True)] == observer.step(Wish(wish), 2.0)
     assert before is observer.state
@@ -125,7 +125,7 @@ def test_a_line_that_anyone_may_have_written_makes_it_look_and_go_on(by: str) ->
 
 def test_it_ends_when_the_ledger_cannot_be_used_or_the_group_moves_to_a_fold_that_it_does_not_know() -> None:
     error = LedgerUnusable("a ledger", "it is corrupt", "mend it")
-    assert [Stopped(error)] == watching().step(Broken(error), 2.0)
+    assert [Stopped(error)] == watching().step(LedgerBroken(error), 2.0)
     (effect,) = read(watching(join("a", versions=(1, 2))), Upgrade(by="operator", version=2))
     assert isinstance(effect, Stopped)
     assert isinstance(effect.error, GroupMismatch)

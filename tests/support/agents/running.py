@@ -56,7 +56,7 @@ Block = TypeVar("Block", bound=BaseLeadingBlock)
 def configured(folder: Path, name: str = "a", **options: Any) -> Config:
     ledger = f"sqlite://{folder}/ledger.db"
     chosen: dict[str, Any] = {"lease": LEASE, "layout": Layout(partitions=PARTITIONS), "drain_timeout": DRAIN}
-    return Config(ledger, name=name, **{**chosen, **options})
+    return Config.of({"ledger": ledger, "name": name, **chosen, **options})
 
 
 def over_unix(path: str | None, **options: Any) -> httpx.Client:
@@ -219,5 +219,5 @@ def over_once_told(block: Block) -> Block:
     """The timeout of `block` ends as soon as it knows why it waits. A fixed short timeout could end before that on a
     busy machine, and the error would not say why."""
     hours = count(1)
-    block.hold.clock = lambda: host_clock() + (3600.0 * next(hours) if block.hold.why else 0.0)
+    block.report.clock = lambda: host_clock() + (3600.0 * next(hours) if block.report.why else 0.0)
     return block

@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 
 from neli_router.core.closing import Closing
-from neli_router.drivers.ledgers.addresses import open_ledger
 from neli_router.drivers.ledgers.base import Entry, Ledger
+from neli_router.drivers.open import open_ledger
 from neli_router.errors import LedgerUnavailable
 
 __all__ = ["LedgerCopy"]

@@ -2,7 +2,7 @@
 
     broker --rebalance callbacks, messages--> the polling thread --> [ events, bounded ] --wait, take--> the pump
     broker <-------------------------- producer <-------- publish, give_back ----------------------------'
-    broker <--which topic, how many partitions?-- the watching thread --Away, Back, Broken--> [ events ]
+    broker <--which topic, how many partitions?-- the watching thread --BrokerAway, -Back, -Broken--> [ events ]
 
 The callback of a revocation runs inside a poll, and the partitions are given back when it returns. So the callback
 waits for `give_back`, on a thread of its own: meanwhile the program finishes its work, and the pump goes on.
@@ -57,9 +57,9 @@ from neli_router.drivers.ledgers.kafka.faults import DENIED, explain, is_fatal, 
 from neli_router.errors import ConfigError, GroupMismatch, LedgerUnavailable, LedgerUnusable, NeliError
 from neli_router.protocols.consumer_group.events import (
     AskedBack,
-    Away,
-    Back,
-    Broken,
+    BrokerAway,
+    BrokerBack,
+    BrokerBroken,
     Confirmed,
     Given,
     Lost,
@@ -349,11 +349,11 @@ class KafkaSubscription:
                 why = look_at_topic(self._admin, self._at, self._topic.seen)
             except KafkaException:
                 if not away:
-                    self._put(Away())
+                    self._put(BrokerAway())
                 away = True
                 continue
             if away:
-                self._put(Back())
+                self._put(BrokerBack())
             away, gone = False, gone + 1 if why is not None else 0
             if why is not None and gone >= GONE_LOOKS:
                 self._break(why)
@@ -373,7 +373,7 @@ class KafkaSubscription:
     def _break(self, error: NeliError) -> None:
         with self._changed:
             if not self._broken:
-                self._put(Broken(error))
+                self._put(BrokerBroken(error))
             self._broken = True
             self._changed.notify_all()
 

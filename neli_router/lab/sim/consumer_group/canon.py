@@ -18,8 +18,8 @@ from typing import NamedTuple
 from neli_router.lab.sim.consumer_group.miniature import ConsumerBounds, ConsumerMiniature
 from neli_router.lab.sim.consumer_group.process import BorrowedMachine
 from neli_router.protocols.consumer_group.events import Confirmed, Given, Lost
-from neli_router.protocols.consumer_group.fast_neli import FastNeli
-from neli_router.protocols.consumer_group.neli import Neli
+from neli_router.protocols.consumer_group.fast_neli import FastNeliMachine
+from neli_router.protocols.consumer_group.neli import NeliMachine
 from neli_router.protocols.consumer_group.settings import NeliSettings
 
 __all__ = ["KEPT", "LEFT_OUT", "consumer_key"]
@@ -155,13 +155,13 @@ def _place(world: ConsumerMiniature, index: int, bounds: ConsumerBounds, ranks: 
         key.append(NONE)
         if act is not None:
             key += (offsets[act[0] - FIRST], givings[act[1]])
-        if isinstance(machine, Neli) and not machine.settings.exclusive:
+        if isinstance(machine, NeliMachine) and not machine.settings.exclusive:
             key.append(_capped(now - place.received_at[i], int(machine.settings.t)))
-        if isinstance(machine, FastNeli):
+        if isinstance(machine, FastNeliMachine):
             key += [_heartbeat(machine, i, message.body, now) for message in log]
     # Without a partition nothing is published, and with the next one it is immediately. The same goes for the question
     # whether a tenure begins. Only a doubt of `fast-neli` about what it holds waits for its turn.
-    fast = isinstance(machine, FastNeli) and bool(machine._held)
+    fast = isinstance(machine, FastNeliMachine) and bool(machine._held)
     due = fast and machine._publish_at <= now
     asks = (fast or bool(machine._questions())) and machine._confirm_at <= now
     key.append(due | asks << 1 | machine._news << 2 | machine._closing << 3 | machine._left << 4)
@@ -179,7 +179,7 @@ def _add_partition(key: list[int], machine: BorrowedMachine, partition: int, off
     else:
         key.append(held.asked_back | (held.began and left > 0) << 1 | (held.doubted and left > 0) << 2)
         key.append(offsets[held.proposed] if held.proposed is not None and left > 0 else NONE)
-        if isinstance(machine, Neli) and machine.settings.exclusive:
+        if isinstance(machine, NeliMachine) and machine.settings.exclusive:
             key.append(_capped(now - held.given_at, int(machine.settings.grace)))
     began = machine._tenures.get(partition)
     if began is None or left == 0:
@@ -192,7 +192,7 @@ def _add_partition(key: list[int], machine: BorrowedMachine, partition: int, off
 
 def _heartbeat(machine: BorrowedMachine | None, partition: int, body: bytes | None, now: int) -> int:
     """A heartbeat as a machine sees it: how long ago the machine sent it, if it is its own."""
-    if not isinstance(machine, FastNeli) or (mark := machine._read(body)) is None or mark[1] != machine._name:
+    if not isinstance(machine, FastNeliMachine) or (mark := machine._read(body)) is None or mark[1] != machine._name:
         return NONE
     sent_at = machine._sent.get(mark[0])
     if sent_at is None:

@@ -27,8 +27,8 @@ from neli_router.lab.sim.consumer_group.broker import Answer, Broker
 from neli_router.lab.sim.world import LocalClock
 from neli_router.protocols.consumer_group.events import (
     AskedBack,
-    Away,
-    Back,
+    BrokerAway,
+    BrokerBack,
     BrokerInput,
     Confirmed,
     Given,
@@ -249,7 +249,7 @@ class Consumer:
         away = world.now < self.broker.away_until
         if away != self._away:
             self._away = away
-            self._changes.append((Away() if away else Back(), {}))
+            self._changes.append((BrokerAway() if away else BrokerBack(), {}))
             self._on_news(world.now)
         if not self._dozes:
             if self._clock.at(world.now) > self._answered_at + options.session:

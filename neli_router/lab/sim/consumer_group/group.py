@@ -32,7 +32,7 @@ from neli_router.lab.sim.consumer_group.broker import Broker, DayClock, draw_day
 from neli_router.lab.sim.consumer_group.options import ConsumerOptions
 from neli_router.lab.sim.consumer_group.process import BorrowedMachine, ConsumerProcess
 from neli_router.lab.sim.world import LocalClock, Violation, World, draw_clock
-from neli_router.protocols.consumer_group.events import Broken, Message
+from neli_router.protocols.consumer_group.events import BrokerBroken, Message
 
 __all__ = ["ConsumerGroup", "TermsOfGivings"]
 
@@ -171,7 +171,7 @@ class ConsumerGroup:
         """The topic grew: its client reports that it is no longer usable."""
         if process.label not in self._broken:
             self._broken[process.label] = error = GroupMismatch("a topic of 4 partitions", "5", "start a new group")
-            process.consumer.break_for(Broken(error))
+            process.consumer.break_for(BrokerBroken(error))
 
     def drop(self, partition: int) -> None:
         """Retention: all messages of `partition` up to now are gone."""

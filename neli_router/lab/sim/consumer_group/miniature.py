@@ -31,8 +31,8 @@ from neli_router.core.keyspace import Layout
 from neli_router.lab.sim.consumer_group.options import BorrowedProtocol
 from neli_router.lab.sim.consumer_group.process import BorrowedMachine
 from neli_router.protocols.consumer_group.events import BrokerInput, Lost, Message
-from neli_router.protocols.consumer_group.fast_neli import FastNeli
-from neli_router.protocols.consumer_group.neli import Neli
+from neli_router.protocols.consumer_group.fast_neli import FastNeliMachine
+from neli_router.protocols.consumer_group.neli import NeliMachine
 from neli_router.protocols.consumer_group.settings import FastNeliSettings, NeliSettings
 from neli_router.protocols.protocol import Guarantee
 
@@ -52,8 +52,8 @@ __all__ = [
 NANOSECONDS = 10**9
 
 CHANGING: dict[type, tuple[str, ...]] = {
-    Neli: ("_tenures", "_offsets", "vector"),
-    FastNeli: ("_tenures", "_offsets", "_sent", "_since", "_proven"),
+    NeliMachine: ("_tenures", "_offsets", "vector"),
+    FastNeliMachine: ("_tenures", "_offsets", "_sent", "_since", "_proven"),
 }
 """The containers that a machine changes during a step, apart from what it holds and what its program believes."""
 
@@ -109,8 +109,8 @@ class ConsumerBounds:
     def machine(self, name: str, now: int, born: int) -> BorrowedMachine:
         settings, dice = self.settings(name), Random(born)
         if isinstance(settings, FastNeliSettings):
-            return FastNeli(settings, self.partitions, now, wall_nanoseconds=now * NANOSECONDS + born, rng=dice)
-        return Neli(settings, self.partitions, now, rng=dice)
+            return FastNeliMachine(settings, self.partitions, now, wall_nanoseconds=now * NANOSECONDS + born, rng=dice)
+        return NeliMachine(settings, self.partitions, now, rng=dice)
 
 
 @cache
@@ -247,7 +247,7 @@ def broken_consumer_rule(world: ConsumerMiniature, bounds: ConsumerBounds) -> st
 
 def _unfounded(world: ConsumerMiniature, place: MemberPlace, machine: BorrowedMachine) -> str | None:
     """A tenure without evidence, or a belief without a tenure."""
-    if any(place.acts) and isinstance(machine, Neli) and not machine.settings.exclusive:
+    if any(place.acts) and isinstance(machine, NeliMachine) and not machine.settings.exclusive:
         for partition, act in enumerate(place.acts):
             if act is not None and world.now >= place.received_at[partition] + machine.settings.t:
                 return f"evidence ends: {place.name} acts for partition {partition}, which it has not heard for T"

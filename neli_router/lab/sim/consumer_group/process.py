@@ -32,8 +32,8 @@ from neli_router.protocols.consumer_group.events import (
     Publish,
     Received,
 )
-from neli_router.protocols.consumer_group.fast_neli import FastNeli
-from neli_router.protocols.consumer_group.neli import Neli
+from neli_router.protocols.consumer_group.fast_neli import FastNeliMachine
+from neli_router.protocols.consumer_group.neli import NeliMachine
 from neli_router.protocols.consumer_group.settings import FastNeliSettings
 from neli_router.protocols.protocol import NO_STANDING, TICK, Close, News, Notice, Released, Standing, Stopped
 
@@ -45,7 +45,7 @@ TURN = 1e-4
 STOPS_HERE = 0.4
 """How often a pause aimed at a turn comes before the next of its moments rather than later."""
 
-BorrowedMachine = Neli | FastNeli
+BorrowedMachine = NeliMachine | FastNeliMachine
 
 
 class ConsumerChecks(Protocol):
@@ -97,7 +97,7 @@ class ConsumerProcess:
         self.program = Program(label, self.options, self.options.session, world.random, self._release_later)
         settings, dice = self.options.settings(name), type(world.random)(world.random.getrandbits(64))
         self.machine = (
-            FastNeli(
+            FastNeliMachine(
                 settings,
                 self.options.partitions,
                 self.now,
@@ -105,7 +105,7 @@ class ConsumerProcess:
                 rng=dice,
             )
             if isinstance(settings, FastNeliSettings)
-            else Neli(settings, self.options.partitions, self.now, rng=dice)
+            else NeliMachine(settings, self.options.partitions, self.now, rng=dice)
         )
         self.consumer = Consumer(broker, label, clock=clock, on_news=self._wake)
         world.note(label, "started")

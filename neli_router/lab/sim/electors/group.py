@@ -27,7 +27,7 @@ from neli_router.lab.sim.electors.network import Network
 from neli_router.lab.sim.electors.options import ElectorOptions
 from neli_router.lab.sim.electors.process import Disk, ElectorProcess
 from neli_router.lab.sim.world import LocalClock, Violation, World, draw_clock
-from neli_router.protocols.electors.voter import Voter
+from neli_router.protocols.electors.machine import PeerMachine
 
 __all__ = ["ElectorGroup"]
 
@@ -44,7 +44,7 @@ class ElectorGroup:
         self.measured: dict[str, float] = {"leaderless": 0.0}
         """The longest times in seconds; `leaderless` counts while an election should succeed, in fair weather."""
         self.network = Network(world, options, self.counts, deliver=self._deliver)
-        self.acting: Acting[ElectorProcess, Voter] = Acting(world, exclusive=True, ends_of=insight.turns)
+        self.acting: Acting[ElectorProcess, PeerMachine] = Acting(world, exclusive=True, ends_of=insight.turns)
         self.living: list[ElectorProcess] = []
         self._places: list[ElectorProcess | None] = [None] * options.size
         self._dead: list[ElectorProcess] = []

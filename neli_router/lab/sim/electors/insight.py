@@ -12,12 +12,12 @@ from random import Random
 
 from neli_router.lab.sim.electors.options import ElectorOptions
 from neli_router.lab.sim.electors.process import Build
+from neli_router.protocols.electors.machine import PeerMachine
 from neli_router.protocols.electors.priority import electorate
 from neli_router.protocols.electors.settings import MISSES, GossipSettings, PeerSettings, TermSettings
-from neli_router.protocols.electors.voter import Voter
-from neli_router.protocols.gossip.elector import Gossip
-from neli_router.protocols.term.council import Council
+from neli_router.protocols.gossip.machine import GossipMachine
 from neli_router.protocols.term.elector import STEADY_TIME_OUTS, Role, TermElector
+from neli_router.protocols.term.machine import TermMachine
 
 __all__ = ["GossipInsight", "Insight", "TermInsight", "insight_of"]
 
@@ -26,26 +26,26 @@ GOSSIP_ROUNDS = 10
 
 
 class Insight:
-    """Insight into machines that expose no more than any Voter does. `build` makes them."""
+    """Insight into machines that expose no more than any PeerMachine does. `build` makes them."""
 
     def __init__(self, options: ElectorOptions, build: Build) -> None:
         self.options, self.build = options, build
 
     # About machines
 
-    def turns(self, machine: Voter) -> Iterable[float]:
+    def turns(self, machine: PeerMachine) -> Iterable[float]:
         """The times at which its tenures may begin or end without a step."""
         return [machine._ends(i) for i in range(self.options.partitions)]  # noqa: SLF001 - no program needs to know.
 
-    def led_by(self, machine: Voter) -> Iterable[tuple[int, int]]:
+    def led_by(self, machine: PeerMachine) -> Iterable[tuple[int, int]]:
         """The partitions it leads and the terms, including those it may not act for yet, or no longer."""
         return ()
 
-    def prefers(self, machines: Mapping[int, Voter], leader: int, partition: int) -> bool:
+    def prefers(self, machines: Mapping[int, PeerMachine], leader: int, partition: int) -> bool:
         """Whether one of those should have `partition` instead of its leader."""
         return False
 
-    def tell(self, machine: Voter) -> str:
+    def tell(self, machine: PeerMachine) -> str:
         """Its current state, for people to read."""
         return ""
 
@@ -60,7 +60,7 @@ class Insight:
 
     # Bounds, in seconds
 
-    def patience(self, machine: Voter) -> float:
+    def patience(self, machine: PeerMachine) -> float:
         """How long it may put off what it will eventually do."""
         return 0.0
 
@@ -87,10 +87,10 @@ class Insight:
 
 
 class TermInsight(Insight):
-    """Insight into `Council`, with either policy."""
+    """Insight into `TermMachine`, with either policy."""
 
     def __init__(self, options: ElectorOptions) -> None:
-        super().__init__(options, _council)
+        super().__init__(options, _term_machine)
         settings = _term_settings(options, 0)
         self._voters = [electorate(settings, i)[0] for i in range(options.partitions)]
         self._wait, self._beat, self._time_out = settings.wait, settings.beat, MISSES * settings.beat
@@ -99,33 +99,33 @@ class TermInsight(Insight):
             settings.longest_wait if settings.policy == "random" else (options.replicas + 1) * 1.5 * settings.beat
         )
 
-    def turns(self, machine: Voter) -> Iterable[float]:
+    def turns(self, machine: PeerMachine) -> Iterable[float]:
         electors = _electors(machine)
         return [turn for one in electors.values() if one.acts_until > 0 for turn in (one.acts_from, one.acts_until)]
 
-    def led_by(self, machine: Voter) -> Iterable[tuple[int, int]]:
+    def led_by(self, machine: PeerMachine) -> Iterable[tuple[int, int]]:
         return [(i, one.term) for i, one in _electors(machine).items() if one.role is Role.LEADER]
 
-    def prefers(self, machines: Mapping[int, Voter], leader: int, partition: int) -> bool:
+    def prefers(self, machines: Mapping[int, PeerMachine], leader: int, partition: int) -> bool:
         if leader not in machines:
             return False
-        council = machines[leader]
-        if not (self.options.protocol == "priority" and self.options.transfer) and partition not in council.shed:
+        machine = machines[leader]
+        if not (self.options.protocol == "priority" and self.options.transfer) and partition not in machine.shed:
             return False
-        if partition in council._named:  # type: ignore[attr-defined]  # noqa: SLF001 - an operator named it.
+        if partition in machine._named:  # type: ignore[attr-defined]  # noqa: SLF001 - an operator named it.
             return False
-        mine = _electors(council)[partition].priority
+        mine = _electors(machine)[partition].priority
         return any(
             _electors(machines[peer])[partition].priority > mine for peer in self._voters[partition] if peer in machines
         )
 
-    def tell(self, machine: Voter) -> str:
+    def tell(self, machine: PeerMachine) -> str:
         return ", ".join(f"{i}: {one.role.value} {one.term} of {one.leader}" for i, one in _electors(machine).items())
 
     def voters(self, partition: int) -> Sequence[int]:
         return self._voters[partition]
 
-    def patience(self, machine: Voter) -> float:
+    def patience(self, machine: PeerMachine) -> float:
         """A leader waits twice as long each time before it cedes again to a peer that did not win."""
         passed = (times for one in _electors(machine).values() for times in one._passed.values())  # noqa: SLF001
         return STEADY_TIME_OUTS * self._time_out * float(2 ** max(passed, default=0))
@@ -153,31 +153,31 @@ class TermInsight(Insight):
 
 
 class GossipInsight(Insight):
-    """Insight into `Gossip`. If not all its members vote, its leaders decide which do."""
+    """Insight into `GossipMachine`. If not all its members vote, its leaders decide which do."""
 
     def __init__(self, options: ElectorOptions) -> None:
         super().__init__(options, _gossip)
         settings = options.settings(0)
         self._wait, self._interval = settings.wait, settings.beat
 
-    def turns(self, machine: Voter) -> Iterable[float]:
+    def turns(self, machine: PeerMachine) -> Iterable[float]:
         return [machine._ends(0)]  # noqa: SLF001 - no program needs to know.
 
     def is_majority(self, places: Sequence[int], partition: int) -> bool:
         return self.options.size - len(places) <= (self.options.first_class - 1) // 2
 
-    def prefers(self, machines: Mapping[int, Voter], leader: int, partition: int) -> bool:
+    def prefers(self, machines: Mapping[int, PeerMachine], leader: int, partition: int) -> bool:
         if leader not in machines:
             return False
         leading = machines[leader]
-        assert isinstance(leading, Gossip)
+        assert isinstance(leading, GossipMachine)
         if not leading.drained or leading._was_named:  # noqa: SLF001 - an operator named it.
             return False
         voters = leading.electorate.places
         return any(place in voters and not machine.drained for place, machine in machines.items())
 
-    def tell(self, machine: Voter) -> str:
-        assert isinstance(machine, Gossip)
+    def tell(self, machine: PeerMachine) -> str:
+        assert isinstance(machine, GossipMachine)
         return f"favours {machine.favourite}, sees {machine.leader}, {machine.electorate}"
 
     @property
@@ -202,14 +202,14 @@ def insight_of(options: ElectorOptions) -> Insight:
     return GossipInsight(options) if options.protocol == "gossip" else TermInsight(options)
 
 
-def _gossip(settings: PeerSettings, memory: bytes, now: float, rng: Random) -> Voter:
+def _gossip(settings: PeerSettings, memory: bytes, now: float, rng: Random) -> PeerMachine:
     assert isinstance(settings, GossipSettings)  # The options of a run ensure it, here and below.
-    return Gossip(settings, memory, now, rng=rng)
+    return GossipMachine(settings, memory, now, rng=rng)
 
 
-def _council(settings: PeerSettings, memory: bytes, now: float, rng: Random) -> Voter:
+def _term_machine(settings: PeerSettings, memory: bytes, now: float, rng: Random) -> PeerMachine:
     assert isinstance(settings, TermSettings)
-    return Council(settings, memory, now, rng=rng)
+    return TermMachine(settings, memory, now, rng=rng)
 
 
 def _term_settings(options: ElectorOptions, place: int) -> TermSettings:
@@ -218,6 +218,6 @@ def _term_settings(options: ElectorOptions, place: int) -> TermSettings:
     return settings
 
 
-def _electors(machine: Voter) -> Mapping[int, TermElector]:
-    assert isinstance(machine, Council)
+def _electors(machine: PeerMachine) -> Mapping[int, TermElector]:
+    assert isinstance(machine, TermMachine)
     return machine.electors

@@ -24,8 +24,8 @@ from neli_router.lab.sim.electors.options import ElectorOptions
 from neli_router.lab.sim.program import Program
 from neli_router.lab.sim.world import LocalClock, Violation, World
 from neli_router.protocols.electors.events import Heard, Keep, PeerEffect, PeerInput, Send
+from neli_router.protocols.electors.machine import PeerMachine
 from neli_router.protocols.electors.settings import PeerSettings
-from neli_router.protocols.electors.voter import Voter
 from neli_router.protocols.protocol import NO_STANDING, TICK, Close, News, Notice, Released, Standing, Stopped
 
 __all__ = ["Build", "Disk", "ElectorChecks", "ElectorProcess"]
@@ -39,7 +39,7 @@ STOPS_HERE = 0.4
 MAIL_MAX = 2000
 """Datagrams that wait for a paused process. A real socket also drops what does not fit."""
 
-Build = Callable[[PeerSettings, bytes, float, Random], Voter]
+Build = Callable[[PeerSettings, bytes, float, Random], PeerMachine]
 """Makes a machine from its settings, what its place kept, the time, and its dice."""
 
 

@@ -19,15 +19,15 @@
                                restart, also its effect on a hearer that has forgotten everything but its term
     the highest acted term     nothing, once no place can act under it or a lower one any more
 
-`KEPT` and `LEFT_OUT` name every field of the ballot and its clocks, so that a new field cannot be overlooked.
+`KEPT` and `LEFT_OUT` name every field of the election and its clocks, so that a new field cannot be overlooked.
 """
 
 from itertools import permutations
 from math import ceil
 
 from neli_router.lab.sim.gossip.miniature import FIRST, GossipBounds, GossipMiniature, Word, clock
-from neli_router.protocols.gossip.ballot import Ballot
 from neli_router.protocols.gossip.clocks import TICKS
+from neli_router.protocols.gossip.election import GossipElection
 from neli_router.protocols.gossip.electorate import Electorate
 
 __all__ = ["KEPT", "LEFT_OUT", "rumour_key"]
@@ -91,43 +91,43 @@ def _past(world: GossipMiniature) -> int:
     """The highest term that was acted under, as long as any place may still act under it or a lower one."""
     acted, by, life = world.acted
     for index, place in enumerate(world.places):
-        ballot = place.ballot
-        if ballot.term < acted:
+        election = place.election
+        if election.term < acted:
             return acted
-        if ballot.lead_term is not None and ballot.lead_term <= acted and (index, ballot.life) != (by, life):
+        if election.lead_term is not None and election.lead_term <= acted and (index, election.life) != (by, life):
             return acted
     return 0
 
 
 def _own(world: GossipMiniature, index: int, bounds: GossipBounds) -> bytes:
     """The part of a place's state that names no other place."""
-    ballot, now = world.places[index].ballot, clock(world, index, bounds)
+    election, now = world.places[index].election, clock(world, index, bounds)
     acted, by, life = world.acted
-    lapsed = ballot.has_lapsed(now)
-    lead = NONE if ballot.lead_term is None else LAPSED if lapsed else ballot.lead_term
+    lapsed = election.has_lapsed(now)
+    lead = NONE if election.lead_term is None else LAPSED if lapsed else election.lead_term
     key = [
         bounds.rate(index),
         len(bounds.hears(index)),
-        ballot.term,
+        election.term,
         lead,
-        ballot.acting and not lapsed,
-        _left(max(now, ballot.told_until), now),
-        _left(ballot.quiet_until, now) if ballot.favourite is None else NONE,
-        _floor(ballot, now, bounds),
-        (index, ballot.life) == (by, life) and acted == ballot.lead_term and not lapsed,
+        election.acting and not lapsed,
+        _left(max(now, election.told_until), now),
+        _left(election.quiet_until, now) if election.favourite is None else NONE,
+        _floor(election, now, bounds),
+        (index, election.life) == (by, life) and acted == election.lead_term and not lapsed,
     ]
-    if ballot.favourite is not None:
-        key.append(0 if ballot.favourite[0] == index or ballot.is_free(now) else _left(ballot.free_at, now))
+    if election.favourite is not None:
+        key.append(0 if election.favourite[0] == index or election.is_free(now) else _left(election.free_at, now))
     if bounds.changes:
-        key += (NONE, *_named(ballot.electorate))
-        key.append(_lag(round((ballot.ends - now) * TICKS)) if ballot.acting and not lapsed else NONE)
+        key += (NONE, *_named(election.electorate))
+        key.append(_lag(round((election.ends - now) * TICKS)) if election.acting and not lapsed else NONE)
     key.append(NONE)
     return bytes(key)
 
 
-def _floor(ballot: Ballot, now: float, bounds: GossipBounds) -> int:
-    lag = ballot.clocks.elapsed(now) - ballot.floor
-    if ballot.floor < 0 or (not bounds.floors and lag >= bounds.lease * TICKS):
+def _floor(election: GossipElection, now: float, bounds: GossipBounds) -> int:
+    lag = election.clocks.elapsed(now) - election.floor
+    if election.floor < 0 or (not bounds.floors and lag >= bounds.lease * TICKS):
         return NONE
     return _recent(lag, bounds)
 
@@ -139,24 +139,24 @@ def _named(electorate: Electorate) -> tuple[int, ...]:
 
 def _toward(world: GossipMiniature, index: int, other: int, bounds: GossipBounds) -> bytes:
     """The state a place has about another or about itself, and what it may still hear from it."""
-    ballot, now = world.places[index].ballot, clock(world, index, bounds)
-    theirs, then = world.places[other].ballot, clock(world, other, bounds)
+    election, now = world.places[index].election, clock(world, index, bounds)
+    theirs, then = world.places[other].election, clock(world, other, bounds)
     key: list[int] = []
-    if ballot.favourite is not None and ballot.favourite[0] == other:
-        key += (1, theirs.life - ballot.favourite[1])
-    support = _support(ballot, other, now, bounds)
+    if election.favourite is not None and election.favourite[0] == other:
+        key += (1, theirs.life - election.favourite[1])
+    support = _support(election, other, now, bounds)
     if support is not None:
         key += (2, *support)
     if other not in bounds.hears(index):
         key.append(NONE)
         return bytes(key)
-    heard, clocks = world.places[index].heard[other], ballot.clocks
+    heard, clocks = world.places[index].heard[other], election.clocks
     key += (3, theirs.life - clocks.lives[other])
     if other in bounds.wants(index) and clocks.knows(other):
         estimate = clocks.read(other, now)
         if clocks.lives[other] == theirs.life:
             key.append(_recent(theirs.clocks.elapsed(then) - estimate, bounds))
-        floor = ballot.floors.get(other, -1)
+        floor = election.floors.get(other, -1)
         key.append(_lag(floor - estimate) if floor >= estimate else NONE)
     for position, word in enumerate(() if bounds.prompt else world.words[other]):
         if (word.life, word.version) > heard:
@@ -165,52 +165,52 @@ def _toward(world: GossipMiniature, index: int, other: int, bounds: GossipBounds
                 key += (4, position, *effect)
         if world.restarts < bounds.restarts and bounds.may_restart(index):
             key += (5, *_raw(world, index, other, word, bounds))
-        if bounds.separate and word.electorate.tag > _least_known(ballot, world, index, bounds).tag:
+        if bounds.separate and word.electorate.tag > _least_known(election, world, index, bounds).tag:
             key += (6, *_named(word.electorate))
     key.append(NONE)
     return bytes(key)
 
 
-def _support(ballot: Ballot, other: int, now: float, bounds: GossipBounds) -> tuple[int, ...] | None:
-    support = ballot.supports.get(other)
-    return None if support is None else _worth(ballot, support.bound, support.term, support.tag, now, bounds)
+def _support(election: GossipElection, other: int, now: float, bounds: GossipBounds) -> tuple[int, ...] | None:
+    support = election.supports.get(other)
+    return None if support is None else _worth(election, support.bound, support.term, support.tag, now, bounds)
 
 
 def _worth(
-    ballot: Ballot, bound: int, term: int, tag: tuple[int, ...], now: float, bounds: GossipBounds
+    election: GossipElection, bound: int, term: int, tag: tuple[int, ...], now: float, bounds: GossipBounds
 ) -> tuple[int, ...] | None:
     """The worth of a declaration for this place, if it has any."""
-    lag = ballot.clocks.elapsed(now) - bound
-    if bound <= ballot.floor or lag >= bounds.lease * TICKS:
+    lag = election.clocks.elapsed(now) - bound
+    if bound <= election.floor or lag >= bounds.lease * TICKS:
         return None
-    counts = ballot.lead_term is not None and term >= ballot.lead_term
-    return _lag(lag), counts, *(tag if bounds.changes and tag >= ballot.electorate.tag else ())
+    counts = election.lead_term is not None and term >= election.lead_term
+    return _lag(lag), counts, *(tag if bounds.changes and tag >= election.electorate.tag else ())
 
 
-def _least_known(ballot: Ballot, world: GossipMiniature, index: int, bounds: GossipBounds) -> Electorate:
+def _least_known(election: GossipElection, world: GossipMiniature, index: int, bounds: GossipBounds) -> Electorate:
     """The electorate that a place knows, or may have after a restart that forgets."""
     forgets = bounds.forget and world.restarts < bounds.restarts and bounds.may_restart(index)
-    return FIRST if forgets else ballot.electorate
+    return FIRST if forgets else election.electorate
 
 
 def _effect(
     world: GossipMiniature, index: int, other: int, word: Word, bounds: GossipBounds, support: tuple[int, ...] | None
 ) -> tuple[int, ...] | None:
     """The changes that hearing this word makes; None if it makes none."""
-    ballot, now = world.places[index].ballot, clock(world, index, bounds)
-    theirs, then = world.places[other].ballot, clock(world, other, bounds)
-    triplet, clocks = word.triplet, ballot.clocks
+    election, now = world.places[index].election, clock(world, index, bounds)
+    theirs, then = world.places[other].election, clock(world, other, bounds)
+    triplet, clocks = word.triplet, election.clocks
     meets = word.life != clocks.lives[other]
     vote = None
-    if triplet.favourite == index and triplet.life == ballot.life:
-        vote = _worth(ballot, triplet.bound, triplet.term, triplet[5:], now, bounds)
+    if triplet.favourite == index and triplet.life == election.life:
+        vote = _worth(election, triplet.bound, triplet.term, triplet[5:], now, bounds)
     voted = (NONE,) if vote == support else vote or (VOID,)
-    term = triplet.term if triplet.term > ballot.term else 0
+    term = triplet.term if triplet.term > election.term else 0
     elapsed = floored = NONE
     if other in bounds.wants(index) and word.life == theirs.life:
         knows = clocks.knows(other) and not meets
         estimate = clocks.read(other, now) if knows else -1
-        heard_floor = -1 if meets else ballot.floors.get(other, -1)
+        heard_floor = -1 if meets else election.floors.get(other, -1)
         floor = max(heard_floor, word.floor)
         lag = theirs.clocks.elapsed(then) - max(estimate, triplet.elapsed)
         if triplet.elapsed > estimate and (not knows or lag < bounds.lease * TICKS or floor >= estimate):
@@ -219,10 +219,10 @@ def _effect(
         if floor >= estimate and (floor > heard_floor or elapsed != NONE):
             floored = _lag(floor - estimate)
     frees = False
-    if ballot.favourite == (other, word.life) and not ballot.is_free(now):
-        assert ballot.triplet is not None
-        frees = word.floor >= ballot.triplet.bound
-    taken = _named(word.electorate) if not bounds.separate and triplet[5:] > ballot.electorate.tag else ()
+    if election.favourite == (other, word.life) and not election.is_free(now):
+        assert election.triplet is not None
+        frees = word.floor >= election.triplet.bound
+    taken = _named(word.electorate) if not bounds.separate and triplet[5:] > election.electorate.tag else ()
     effect = (meets, term, elapsed, floored, frees, *voted)
     if not taken and effect == (False, 0, NONE, NONE, False, NONE):
         return None
@@ -231,11 +231,13 @@ def _effect(
 
 def _raw(world: GossipMiniature, index: int, other: int, word: Word, bounds: GossipBounds) -> tuple[int, ...]:
     """The effect of the word on a place that has forgotten everything but its term."""
-    ballot, theirs, then = world.places[index].ballot, world.places[other].ballot, clock(world, other, bounds)
-    term = word.triplet.term + 1 if word.triplet.term > ballot.term else 0
+    election, theirs, then = world.places[index].election, world.places[other].election, clock(world, other, bounds)
+    term = word.triplet.term + 1 if word.triplet.term > election.term else 0
     tag = word.triplet[5:]
     taken = (
-        _named(word.electorate) if not bounds.separate and tag > _least_known(ballot, world, index, bounds).tag else ()
+        _named(word.electorate)
+        if not bounds.separate and tag > _least_known(election, world, index, bounds).tag
+        else ()
     )
     if word.life != theirs.life or other not in bounds.wants(index):
         return (theirs.life - word.life, term, NONE, *taken)

@@ -1,17 +1,17 @@
 """The miniature of gossiping electors: places that hear each other's declarations now, late, or never.
 
-    place i   ballot (the shipped Ballot) --declares, favours, ends--> its words ------.
+    place i   election (the shipped one) --declares, favours, ends--> its words ------.
                  ^                                                                      |
                  '------------ hears the last word of another place, or an older one <--'
 
 Rumours have no ways here: a place hears what another said of itself, from any place, at any later time, in any order,
 repeatedly or never. So loss, relaying, cuts and slow links need no steps. Suspicion and trust play no part: at any
-time, a place may renew its declaration, or favour another as soon as the ballot allows it, for no reason, or do neither
-for as long as it likes. That is more than phi, uuids, beats, pauses and the wish for a leader allow. The rest is the
-shipped rule: biased clocks, the promise not to favour another within P, the quiet P, floors and terms.
+time, a place may renew its declaration, or favour another as soon as the election allows it, for no reason, or do
+neither for as long as it likes. That is more than phi, uuids, beats, pauses and the wish for a leader allow. The rest
+is the shipped rule: biased clocks, the promise not to favour another within P, the quiet P, floors and terms.
 
 Time advances in ticks, and each place's own clock by `rates` of them. With a rate of 2 for the voter, the drift is a
-third: ballots are configured with it, and they must wait for P of the slowest clock on the fastest.
+third: elections are configured with it, and they must wait for P of the slowest clock on the fastest.
 
 These rules must hold in each world: at most one acts, and the terms that are acted under grow. The terms and the
 restarts over all time are bounded. All places begin together, when the first quiet P is over, and know each other's
@@ -21,7 +21,7 @@ except when it knows the last term; and disks that forget a term.
 
 *With changes of the electorate* there is a fourth place, which does not vote at first, and the worlds begin when the
 first place leads with the second's support. It may begin to replace its rival as long as there are `changes` left, and
-settle that at any time when the ballot allows it. No place is dead: the rival goes on as before, knows nothing of the
+settle that at any time when the election allows it. No place is dead: the rival goes on as before, knows nothing of the
 change, and may be favoured; when it leads by the joint electorate, it may settle that, too. A declaration that names a
 later electorate than its hearer knows brings the electorate with it, as in the shipped machine. With `separate` it does
 not; the electorate is then learnt in its own step, before the declaration, after it, or never.
@@ -35,7 +35,7 @@ a place remembers of it: a support, and the electorate that it was given under.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from neli_router.protocols.gossip.ballot import Ballot, Triplet
+from neli_router.protocols.gossip.election import GossipElection, Triplet
 from neli_router.protocols.gossip.electorate import Electorate
 from neli_router.protocols.protocol import wait_for
 
@@ -169,9 +169,9 @@ class Word(NamedTuple):
 
 
 class GossipPlace(NamedTuple):
-    """One of the places. Its disk holds the term and the electorate that its ballot knows."""
+    """One of the places. Its disk holds the term and the electorate that its election knows."""
 
-    ballot: Ballot
+    election: GossipElection
     heard: tuple[tuple[int, int], ...]
     """For each other place, the life and the version of the word that was heard last."""
 
@@ -198,5 +198,5 @@ def acting(world: GossipMiniature, bounds: GossipBounds) -> dict[int, int]:
     return {
         index: term
         for index, place in enumerate(world.places)
-        if place.ballot.acting and (term := place.ballot.tenure(clock(world, index, bounds))) is not None
+        if place.election.acting and (term := place.election.tenure(clock(world, index, bounds))) is not None
     }

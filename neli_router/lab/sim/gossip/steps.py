@@ -3,17 +3,17 @@
     tick               time advances for all
     declare            a place declares again whom it favours, as of now
     say                it does so, and another hears it immediately: unless words may be `late`, that is the only way
-    favour             it favours another, as soon as the ballot allows it
+    favour             it favours another, as soon as the election allows it
     hear               it hears a word of another that is newer than the last one it heard from there
     wake               it finds that its majority has lapsed, or that it may act now; all other steps do that, too
     restart            it forgets everything but its term, its electorate and its number of lives
     cede               a leader ends gracefully
     replace            a leader that acts begins to have another place vote instead of one of its voters
-    settle             it ends that, as soon as the ballot allows it
+    settle             it ends that, as soon as the election allows it
     learn              a place takes over an electorate that another published, if these travel separately
 
-No step is left out because another would do: worlds are few enough. A step takes a copy of one ballot and does what the
-shipped machine does in one step: time passes first, then comes the event, and then the ballot leads if it can.
+No step is left out because another would do: worlds are few enough. A step takes a copy of one election and does what
+the shipped machine does in one step: time passes first, then comes the event, and then the election leads if it can.
 """
 
 from collections.abc import Iterator
@@ -31,8 +31,8 @@ from neli_router.lab.sim.gossip.miniature import (
     acting,
     clock,
 )
-from neli_router.protocols.gossip.ballot import NOBODY, Ballot
 from neli_router.protocols.gossip.clocks import TICKS, BiasedClocks
+from neli_router.protocols.gossip.election import NOBODY, GossipElection
 from neli_router.protocols.gossip.electorate import Electorate
 
 __all__ = ["GossipMiniatures"]
@@ -66,7 +66,7 @@ class GossipMiniatures:
     def tell(self, label: Label, world: GossipMiniature) -> str:
         verb, *rest = label
         words = " ".join(str(part) for part in rest)
-        favours = " ".join("-" if (f := place.ballot.favourite) is None else f"p{f[0]}" for place in world.places)
+        favours = " ".join("-" if (f := place.election.favourite) is None else f"p{f[0]}" for place in world.places)
         actors = ", ".join(
             f"p{place} under {term}" + self._by(world, place) for place, term in acting(world, self.bounds).items()
         )
@@ -75,7 +75,7 @@ class GossipMiniatures:
 
     def _by(self, world: GossipMiniature, place: int) -> str:
         """The electorate by which it acts, if electorates change."""
-        return f" by {_sets(world.places[place].ballot.electorate)}" if self.bounds.changes else ""
+        return f" by {_sets(world.places[place].election.electorate)}" if self.bounds.changes else ""
 
 
 def _first_world(bounds: GossipBounds) -> GossipMiniature:
@@ -85,12 +85,12 @@ def _first_world(bounds: GossipBounds) -> GossipMiniature:
     """
     now, size = ceil(bounds.wait / min(bounds.rates)), len(bounds.places)
     never = ((0, 0),) * size
-    places = tuple(GossipPlace(_ballot(bounds, place, 1, 0, FIRST, 0.0), never) for place in bounds.places)
+    places = tuple(GossipPlace(_election(bounds, place, 1, 0, FIRST, 0.0), never) for place in bounds.places)
     world = GossipMiniature(now, places, ((),) * size, (0, 0, 0), 0)
     for index in bounds.places:
-        ballot = _twin(world.places[index].ballot)
-        ballot.declare(clock(world, index, bounds))
-        world = _with(world, index, ballot, bounds)
+        election = _twin(world.places[index].election)
+        election.declare(clock(world, index, bounds))
+        world = _with(world, index, election, bounds)
     for index in bounds.places:
         for other in bounds.hears(index):
             world = _heard(world, index, other, world.words[other][0], bounds)
@@ -111,15 +111,15 @@ def _steps(world: GossipMiniature, bounds: GossipBounds) -> Iterator[Step]:
     yield ("tick",), _judged(_ticked(world, bounds), bounds)
     for index, place in enumerate(world.places):
         me, now = f"p{index}", clock(world, index, bounds)
-        ballot = place.ballot
-        if ballot.lead_term is not None and (ballot.has_lapsed(now) or not ballot.acting or bounds.changes):
+        election = place.election
+        if election.lead_term is not None and (election.has_lapsed(now) or not election.acting or bounds.changes):
             yield ("wake", me), _woken(world, index, bounds)
         if not bounds.prompt or index in bounds.wants(index):
             yield ("declare", me), _declared(world, index, bounds)
-        if ballot.is_free(now):
+        if election.is_free(now):
             for other in bounds.wants(index):
-                favourite = (other, ballot.life if other == index else ballot.clocks.lives[other])
-                if ballot.clocks.knows(other) and favourite != ballot.favourite:
+                favourite = (other, election.life if other == index else election.clocks.lives[other])
+                if election.clocks.knows(other) and favourite != election.favourite:
                     yield ("favour", me, f"p{other}"), _favoured(world, index, favourite, bounds)
         for other in bounds.hears(index):
             if bounds.prompt:
@@ -130,11 +130,11 @@ def _steps(world: GossipMiniature, bounds: GossipBounds) -> Iterator[Step]:
                 if (word.life, word.version) > place.heard[other]:
                     label = ("hear", me, f"p{other}", *_told(word))
                     yield label, _heard(world, index, other, word, bounds)
-        if bounds.cede and ballot.lead_term is not None:
+        if bounds.cede and election.lead_term is not None:
             yield ("cede", me), _ceded(world, index, bounds)
         if world.restarts < bounds.restarts and bounds.may_restart(index):
             yield ("restart", me), _restarted(world, index, bounds)
-        if bounds.changes and ballot.tenure(now) is not None:
+        if bounds.changes and election.tenure(now) is not None:
             yield from _changes(world, index, bounds)
         if bounds.separate:
             yield from _learnt(world, index, bounds)
@@ -142,18 +142,18 @@ def _steps(world: GossipMiniature, bounds: GossipBounds) -> Iterator[Step]:
 
 def _changes(world: GossipMiniature, index: int, bounds: GossipBounds) -> Iterator[Step]:
     """A leader's changes to its electorate. As in the product, it then declares, and counts votes in a later step."""
-    ballot = world.places[index].ballot
-    if ballot.electorate.is_joint:
-        ballot = _twin(ballot)
-        if ballot.settle(clock(world, index, bounds)):
-            ballot.declare(clock(world, index, bounds))
-            yield ("settle", f"p{index}"), _said(world, index, ballot, bounds)
+    election = world.places[index].election
+    if election.electorate.is_joint:
+        election = _twin(election)
+        if election.settle(clock(world, index, bounds)):
+            election.declare(clock(world, index, bounds))
+            yield ("settle", f"p{index}"), _said(world, index, election, bounds)
     elif world.changes < bounds.changes:
-        (spare,) = set(bounds.places).difference(ballot.electorate.new)
-        for voter in ballot.electorate.new:
+        (spare,) = set(bounds.places).difference(election.electorate.new)
+        for voter in election.electorate.new:
             if bounds.may_replace(index, voter):
-                after = _twin(ballot)
-                after.replace(tuple(sorted({spare, *ballot.electorate.new} - {voter})))
+                after = _twin(election)
+                after.replace(tuple(sorted({spare, *election.electorate.new} - {voter})))
                 after.declare(clock(world, index, bounds))
                 label = ("replace", f"p{index}", f"p{voter}", f"by p{spare}")
                 yield label, _said(world._replace(changes=world.changes + 1), index, after, bounds)
@@ -161,14 +161,14 @@ def _changes(world: GossipMiniature, index: int, bounds: GossipBounds) -> Iterat
 
 def _learnt(world: GossipMiniature, index: int, bounds: GossipBounds) -> Iterator[Step]:
     """Electorates that others published and that are later than its own."""
-    known = world.places[index].ballot.electorate
+    known = world.places[index].election.electorate
     for other in bounds.hears(index):
-        theirs = world.places[other].ballot.electorate
+        theirs = world.places[other].election.electorate
         for electorate in dict.fromkeys([theirs, *(word.electorate for word in world.words[other])]):
             if electorate.tag > known.tag:
-                ballot, _ = _awake(world, index, bounds)
-                ballot.take_over(electorate)
-                yield ("learn", f"p{index}", f"p{other}", _sets(electorate)), _with(world, index, ballot, bounds)
+                election, _ = _awake(world, index, bounds)
+                election.take_over(electorate)
+                yield ("learn", f"p{index}", f"p{other}", _sets(electorate)), _with(world, index, election, bounds)
 
 
 def _ticked(world: GossipMiniature, bounds: GossipBounds) -> GossipMiniature:
@@ -178,63 +178,65 @@ def _ticked(world: GossipMiniature, bounds: GossipBounds) -> GossipMiniature:
         return world
     places = []
     for index, place in enumerate(world.places):
-        ballot, now = _twin(place.ballot), clock(world, index, bounds)
+        election, now = _twin(place.election), clock(world, index, bounds)
         for other in bounds.hears(index):
-            theirs = world.places[other].ballot
-            if ballot.clocks.lives[other] == theirs.life:
-                ballot.clocks.hear(other, theirs.clocks.elapsed(clock(world, other, bounds)), now)
-        places.append(place._replace(ballot=ballot))
+            theirs = world.places[other].election
+            if election.clocks.lives[other] == theirs.life:
+                election.clocks.hear(other, theirs.clocks.elapsed(clock(world, other, bounds)), now)
+        places.append(place._replace(election=election))
     return world._replace(places=tuple(places))
 
 
 def _woken(world: GossipMiniature, index: int, bounds: GossipBounds) -> GossipMiniature:
-    ballot, _ = _awake(world, index, bounds)
-    return _with(world, index, ballot, bounds)
+    election, _ = _awake(world, index, bounds)
+    return _with(world, index, election, bounds)
 
 
 def _declared(world: GossipMiniature, index: int, bounds: GossipBounds) -> GossipMiniature:
-    ballot, now = _awake(world, index, bounds)
-    ballot.declare(now)
-    return _with(world, index, ballot, bounds)
+    election, now = _awake(world, index, bounds)
+    election.declare(now)
+    return _with(world, index, election, bounds)
 
 
 def _favoured(world: GossipMiniature, index: int, favourite: tuple[int, int], bounds: GossipBounds) -> GossipMiniature:
-    ballot, now = _awake(world, index, bounds)
-    ballot.favour(favourite, now)
-    return _with(world, index, ballot, bounds)
+    election, now = _awake(world, index, bounds)
+    election.favour(favourite, now)
+    return _with(world, index, election, bounds)
 
 
 def _heard(world: GossipMiniature, index: int, other: int, word: Word, bounds: GossipBounds) -> GossipMiniature:
-    ballot, now = _awake(world, index, bounds)
-    if ballot.clocks.lives[other] != word.life:
-        ballot.meet(other, word.life)
+    election, now = _awake(world, index, bounds)
+    if election.clocks.lives[other] != word.life:
+        election.meet(other, word.life)
     if word.floor >= 0:
-        ballot.hear_floor(other, word.floor)
-    if not bounds.separate and word.triplet[5:] > ballot.electorate.tag:
-        ballot.take_over(word.electorate)
-    ballot.hear(other, word.triplet, now)
+        election.hear_floor(other, word.floor)
+    if not bounds.separate and word.triplet[5:] > election.electorate.tag:
+        election.take_over(word.electorate)
+    election.hear(other, word.triplet, now)
     heard = _replaced(world.places[index].heard, other, (word.life, word.version))
-    return _with(world, index, ballot, bounds, heard=heard)
+    return _with(world, index, election, bounds, heard=heard)
 
 
 def _ceded(world: GossipMiniature, index: int, bounds: GossipBounds) -> GossipMiniature:
-    ballot, now = _awake(world, index, bounds)
-    ballot.end(now, finished=True)
-    return _with(world, index, ballot, bounds)
+    election, now = _awake(world, index, bounds)
+    election.end(now, finished=True)
+    return _with(world, index, election, bounds)
 
 
 def _restarted(world: GossipMiniature, index: int, bounds: GossipBounds) -> GossipMiniature:
-    old = world.places[index].ballot
+    old = world.places[index].election
     electorate = FIRST if bounds.forget else old.electorate
-    ballot = _ballot(bounds, index, old.life + 1, old.term, electorate, clock(world, index, bounds))
-    place = GossipPlace(ballot, ((0, 0),) * len(bounds.places))
+    election = _election(bounds, index, old.life + 1, old.term, electorate, clock(world, index, bounds))
+    place = GossipPlace(election, ((0, 0),) * len(bounds.places))
     after = world._replace(places=_replaced(world.places, index, place), restarts=world.restarts + 1)
     return _judged(after, bounds)
 
 
-def _ballot(bounds: GossipBounds, place: int, life: int, term: int, electorate: Electorate, now: float) -> Ballot:
+def _election(
+    bounds: GossipBounds, place: int, life: int, term: int, electorate: Electorate, now: float
+) -> GossipElection:
     clocks = BiasedClocks(len(bounds.places), place, now, drift=bounds.drift)
-    return Ballot(
+    return GossipElection(
         place,
         electorate,
         clocks,
@@ -246,18 +248,18 @@ def _ballot(bounds: GossipBounds, place: int, life: int, term: int, electorate: 
     )
 
 
-def _awake(world: GossipMiniature, index: int, bounds: GossipBounds) -> tuple[Ballot, float]:
-    """A copy of the place's ballot, and its time, which has passed first: as in each step of the shipped machine."""
-    ballot, now = _twin(world.places[index].ballot), clock(world, index, bounds)
-    if ballot.has_lapsed(now):
-        ballot.end(now)
-    return ballot, now
+def _awake(world: GossipMiniature, index: int, bounds: GossipBounds) -> tuple[GossipElection, float]:
+    """A copy of the place's election, and its time, which has passed first: as in each step of the shipped machine."""
+    election, now = _twin(world.places[index].election), clock(world, index, bounds)
+    if election.has_lapsed(now):
+        election.end(now)
+    return election, now
 
 
 def _with(
     world: GossipMiniature,
     index: int,
-    ballot: Ballot,
+    election: GossipElection,
     bounds: GossipBounds,
     *,
     heard: tuple[tuple[int, int], ...] | None = None,
@@ -267,32 +269,32 @@ def _with(
     A term that was taken is not declared immediately: declaring is a step of its own.
     """
     now = clock(world, index, bounds)
-    if bounds.prompt and ballot.favourite is not None and ballot.favourite[0] == index:
-        ballot.declare(now)
-    ballot.lead(now, would=ballot.term < bounds.terms, fresh=False)
-    return _said(world, index, ballot, bounds, heard=heard)
+    if bounds.prompt and election.favourite is not None and election.favourite[0] == index:
+        election.declare(now)
+    election.lead(now, would=election.term < bounds.terms, fresh=False)
+    return _said(world, index, election, bounds, heard=heard)
 
 
 def _said(
     world: GossipMiniature,
     index: int,
-    ballot: Ballot,
+    election: GossipElection,
     bounds: GossipBounds,
     *,
     heard: tuple[tuple[int, int], ...] | None = None,
 ) -> GossipMiniature:
     """The world after the step, in which the place says what is new about it."""
     words = world.words
-    triplet = ballot.triplet
+    triplet = election.triplet
     if triplet is not None:
         former = words[index][0] if words[index] else None
-        floor = ballot.floor if bounds.floors else -1
-        said = (triplet, floor, ballot.electorate)
-        if former is None or former.life != ballot.life or former[2:] != said:
-            version = former.version + 1 if former is not None and former.life == ballot.life else 1
-            word = Word(ballot.life, version, *said)
+        floor = election.floor if bounds.floors else -1
+        said = (triplet, floor, election.electorate)
+        if former is None or former.life != election.life or former[2:] != said:
+            version = former.version + 1 if former is not None and former.life == election.life else 1
+            word = Word(election.life, version, *said)
             words = _replaced(words, index, (word, *_still_heard(words[index], word, bounds)))
-    place = GossipPlace(ballot, world.places[index].heard if heard is None else heard)
+    place = GossipPlace(election, world.places[index].heard if heard is None else heard)
     return _judged(world._replace(places=_replaced(world.places, index, place), words=words), bounds)
 
 
@@ -310,7 +312,7 @@ def _judged(world: GossipMiniature, bounds: GossipBounds) -> GossipMiniature:
     if len(actors) > 1:
         return world._replace(broken=f"at most one acts: {' and '.join(f'p{place}' for place in actors)} both may")
     for index, term in actors.items():
-        actor = (term, index, world.places[index].ballot.life)
+        actor = (term, index, world.places[index].election.life)
         if term < world.acted[0] or (term == world.acted[0] and actor != world.acted):
             broken = f"terms grow: p{index} acts under {term}, after {world.acted[0]} was acted under"
             return world._replace(broken=broken)
@@ -319,12 +321,12 @@ def _judged(world: GossipMiniature, bounds: GossipBounds) -> GossipMiniature:
     return world
 
 
-def _twin(ballot: Ballot) -> Ballot:
+def _twin(election: GossipElection) -> GossipElection:
     """A copy that shares nothing mutable."""
-    copy, clocks = _shallow(ballot), _shallow(ballot.clocks)
+    copy, clocks = _shallow(election), _shallow(election.clocks)
     for name in ("lives", "_bases", "_based_at"):
         setattr(clocks, name, getattr(clocks, name).copy())
-    copy.clocks, copy.supports, copy.floors = clocks, ballot.supports.copy(), ballot.floors.copy()
+    copy.clocks, copy.supports, copy.floors = clocks, election.supports.copy(), election.floors.copy()
     return copy
 
 

@@ -19,7 +19,7 @@ from neli_router.lab.sim.induction.options import RunOptions
 from neli_router.lab.sim.induction.process import Process
 from neli_router.lab.sim.world import Violation, World
 from neli_router.protocols.induction.fold import State
-from neli_router.protocols.induction.machine import Induction
+from neli_router.protocols.induction.machine import InductionMachine
 
 __all__ = ["Coverage", "ends_of_tenure"]
 
@@ -27,7 +27,7 @@ SLACK = 0.01
 """In leases: the time that the turns of pumps take, which D leaves out."""
 
 
-def ends_of_tenure(machine: Induction) -> list[float]:
+def ends_of_tenure(machine: InductionMachine) -> list[float]:
     """The times at which leases and waits of `induction` end."""
     tenure = machine.tenure
     lingering = (linger.until for linger in tenure.lingering.values())
@@ -41,7 +41,7 @@ class Coverage:
         self,
         world: World,
         options: RunOptions,
-        acting: Acting[Process, Induction],
+        acting: Acting[Process, InductionMachine],
         owner_of: Callable[[str], Process | None],
     ) -> None:
         settings = options.settings("any")

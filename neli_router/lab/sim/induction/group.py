@@ -40,7 +40,7 @@ from neli_router.lab.sim.world import LocalClock, Violation, World, draw_clock
 from neli_router.protocols.induction.beats import IN_FLIGHT_MAX
 from neli_router.protocols.induction.evidence import EVIDENCE_MAX
 from neli_router.protocols.induction.fold import DEPARTED_MAX, State
-from neli_router.protocols.induction.machine import Induction, Phase
+from neli_router.protocols.induction.machine import InductionMachine, Phase
 from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.induction.records import Certify, Expire, Handover, Join, Leave, decode
 from neli_router.protocols.induction.trust import OWN_MAX, RING_MAX
@@ -75,7 +75,9 @@ class SimulatedGroup:
         )
         self.log = Log(world, options, self._on_append)
         self.witnesses = Witnesses(world, self.log, self.referee)
-        self.acting: Acting[Process, Induction] = Acting(world, exclusive=options.exclusive, ends_of=ends_of_tenure)
+        self.acting: Acting[Process, InductionMachine] = Acting(
+            world, exclusive=options.exclusive, ends_of=ends_of_tenure
+        )
         self.living: list[Process] = []
         """Members' processes, in the order in which they started."""
         self.observers: list[Process] = []
@@ -112,8 +114,8 @@ class SimulatedGroup:
         base, seed = WALL_CLOCK + int(1e6 * self.world.now), random.getrandbits(64)
         witness = self.witnesses.choose(self.living)
 
-        def birth(state: State, now: float) -> Induction:
-            return Induction(settings, state, now, base=base, rng=type(random)(seed), witness=witness[0])
+        def birth(state: State, now: float) -> InductionMachine:
+            return InductionMachine(settings, state, now, base=base, rng=type(random)(seed), witness=witness[0])
 
         process = self._process(name, birth)
         self._witnessed[process] = witness
@@ -182,7 +184,7 @@ class SimulatedGroup:
         led: dict[int, int] = {}
         for process in self.living:
             machine, standing, now = process.machine, process.standing, process.now
-            if not isinstance(machine, Induction) or machine.phase is not Phase.MEMBER:
+            if not isinstance(machine, InductionMachine) or machine.phase is not Phase.MEMBER:
                 return False
             if machine.finishing or machine.tenure.sent < process.clock.at(self.healed_at):
                 return False
@@ -198,7 +200,7 @@ class SimulatedGroup:
         lines = [f"members {[self.names.get(seat, seat) for seat in state.seats]}"]
         for process in self.living:
             machine = process.machine
-            phase = machine.phase.name if isinstance(machine, Induction) else "BOOTING"
+            phase = machine.phase.name if isinstance(machine, InductionMachine) else "BOOTING"
             lines.append(f"{process.label} is {phase}, leads {dict(process.standing.terms)}")
         for partition, (owner, target) in enumerate(zip(state.owners, state.targets, strict=True)):
             who = self.names.get(owner or "", owner), self.names.get(target or "", target)
@@ -233,7 +235,7 @@ class SimulatedGroup:
         assert machine is not None
         self.counts["steps"] += 1
         in_doubt = self.world.now < self.doubt_until
-        if isinstance(machine, Induction):
+        if isinstance(machine, InductionMachine):
             incarnation = machine.incarnation
             if incarnation not in self.names:
                 self._introduce(process, incarnation)

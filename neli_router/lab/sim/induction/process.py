@@ -27,7 +27,7 @@ from neli_router.lab.sim.program import Program
 from neli_router.lab.sim.world import LocalClock, Violation, World
 from neli_router.protocols.induction.events import Input
 from neli_router.protocols.induction.fold import State
-from neli_router.protocols.induction.machine import Induction
+from neli_router.protocols.induction.machine import InductionMachine
 from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.protocol import NO_STANDING, Close, News, Notice, Released, Standing, Stopped
 
@@ -56,7 +56,7 @@ Answer = list[Entry] | LedgerError
 class Birth(Protocol):
     """Makes a machine from the ledger's initial state and the time just after that was read."""
 
-    def __call__(self, state: State, now: float) -> Induction | Observer: ...
+    def __call__(self, state: State, now: float) -> InductionMachine | Observer: ...
 
 
 class Checkers(Protocol):
@@ -77,7 +77,7 @@ class Process:
         self.started_at, self.ended_at = world.now, inf
         self.was_told_to_end = False
         self.paused_until = 0.0
-        self.pump: Pump[Induction | Observer] | None = None
+        self.pump: Pump[InductionMachine | Observer] | None = None
         self._watch, self._birth = watch, birth
         self._lease = log.options.lease
         self.program = Program(label, log.options, log.options.lease, world.random, self._release_later)
@@ -108,7 +108,7 @@ class Process:
         return self._phase is not TurnPhase.ENDED
 
     @property
-    def machine(self) -> Induction | Observer | None:
+    def machine(self) -> InductionMachine | Observer | None:
         return self.pump.machine if self.pump is not None and self.alive else None
 
     @property
@@ -305,7 +305,7 @@ class Process:
     def _rest(self, seconds: float) -> None:
         self._rests_until = self.world.now + seconds
 
-    def _publish(self, machine: Induction | Observer, now: float) -> None:
+    def _publish(self, machine: InductionMachine | Observer, now: float) -> None:
         self.standing = machine.standing
         if len(self._shows_next) == 1:
             self._shows = self._shows_next.pop()

@@ -21,7 +21,7 @@ from neli_router.lab.sim.induction.process import Process
 from neli_router.lab.sim.induction.referee import Referee
 from neli_router.lab.sim.world import World
 from neli_router.protocols.induction.events import Wish
-from neli_router.protocols.induction.machine import Induction
+from neli_router.protocols.induction.machine import InductionMachine
 from neli_router.protocols.induction.records import Certify, encode
 
 __all__ = ["Witnesses"]
@@ -81,7 +81,7 @@ class Witnesses:
                 self._log.extend(None, [encode(Certify(by="a child", incarnation=incarnation))])
             return
         machine = agent.machine
-        if isinstance(machine, Induction):
+        if isinstance(machine, InductionMachine):
             agent.post(Wish(Certify(by=machine.incarnation, incarnation=incarnation)))
         if agent.alive and times > 1:
             again_at = self._world.now + REPEATED_EVERY * self._lease

@@ -36,12 +36,12 @@ from math import inf
 from random import Random
 
 from neli_router.errors import GroupMismatch, LedgerRewound, NeliError
-from neli_router.protocols.belief import Believer
+from neli_router.protocols.belief import BaseMachine
 from neli_router.protocols.consumer_group.events import (
     AskedBack,
-    Away,
-    Back,
-    Broken,
+    BrokerAway,
+    BrokerBack,
+    BrokerBroken,
     BrokerEffect,
     BrokerInput,
     Confirm,
@@ -57,7 +57,7 @@ from neli_router.protocols.consumer_group.events import (
 from neli_router.protocols.consumer_group.settings import GroupSettings
 from neli_router.protocols.protocol import Close, Released, Stopped
 
-__all__ = ["Contender", "Held"]
+__all__ = ["GroupMachine", "Held"]
 
 LOST = "the broker took the partition for itself, or the group forgot this member"
 
@@ -76,7 +76,7 @@ class Held:
         """Whether the group must confirm the present tenure again. Until it has, no message prolongs the tenure."""
 
 
-class Contender(Believer):
+class GroupMachine(BaseMachine):
     """One member's machine. Not thread-safe. `partitions` is M, as the broker reported it at the start."""
 
     def __init__(self, settings: GroupSettings, partitions: int, now: float, *, rng: Random) -> None:
@@ -164,11 +164,11 @@ class Contender(Believer):
                 self._take(messages, wall, now, effects)
             case Confirmed(offsets):
                 self._begin(offsets)
-            case Away():
+            case BrokerAway():
                 self._away = True
-            case Back():
+            case BrokerBack():
                 self._away, self._publish_at = False, now  # Others may lack a message since the outage began.
-            case Broken(error):
+            case BrokerBroken(error):
                 self._stop(error, str(error), now, effects)
             case Released(terms):
                 for i in self._belief.release(terms):

@@ -19,15 +19,15 @@ from math import inf
 from random import Random
 
 from neli_router.errors import NeliError
-from neli_router.protocols.belief import Believer
+from neli_router.protocols.belief import BaseMachine
 from neli_router.protocols.electors.events import Heard, Led, Nominate, PeerEffect, PeerInput, Prefer, Rebalance
 from neli_router.protocols.electors.settings import PeerSettings
 from neli_router.protocols.protocol import Close, Released, Stopped
 
-__all__ = ["Voter"]
+__all__ = ["PeerMachine"]
 
 
-class Voter(Believer):
+class PeerMachine(BaseMachine):
     """One member's machine. Not thread-safe."""
 
     shed: frozenset[int] = frozenset()

@@ -54,7 +54,7 @@ from neli_router.protocols.electors.events import COUNT_MAX
 from neli_router.protocols.gossip.clocks import BiasedClocks
 from neli_router.protocols.gossip.electorate import Electorate
 
-__all__ = ["NOBODY", "ON_NONE", "Ballot", "Triplet"]
+__all__ = ["NOBODY", "ON_NONE", "GossipElection", "Triplet"]
 
 NOBODY = -1
 ON_NONE = (1 << 62) - 1
@@ -82,7 +82,7 @@ class _Favour(NamedTuple):
     tag: tuple[int, int]
 
 
-class Ballot:
+class GossipElection:
     """One member's part in the election. The caller announces what a step changes here. Not thread-safe.
 
     Before anything else in a step, and when `acts_until` is over: `has_lapsed`, and then `end`. After it: `lead`.

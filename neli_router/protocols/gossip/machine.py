@@ -6,7 +6,7 @@
                                |             '-----------------------------'                                          |
                                '--------------------------------------------------------------------------------------'
 
-`ballot.py` defines which declarations make a leader, and why there is at most one; `electorate.py` defines the voters.
+`election.py` defines which declarations make a leader, and why there is at most one; `electorate.py` defines who votes.
 This module carries the declarations. They are part of each member's state, which Scuttlebutt brings to all others.
 Phi-accrual suspicion decides which members are alive. Every interval, a member repeats its declaration. While it is
 frozen, it only *pulses*, or the others would consider it dead. The text leaves some points open. These rules settle
@@ -41,11 +41,11 @@ from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, encode
 
 from neli_router.protocols.electors.events import COUNT_MAX, Keep, Led, Nominate, PeerEffect, Prefer, Rebalance, Send
+from neli_router.protocols.electors.machine import PeerMachine
 from neli_router.protocols.electors.priority import LEAST
 from neli_router.protocols.electors.settings import GossipSettings
-from neli_router.protocols.electors.voter import Voter
-from neli_router.protocols.gossip.ballot import NOBODY, ON_NONE, Ballot
 from neli_router.protocols.gossip.clocks import BiasedClocks
+from neli_router.protocols.gossip.election import NOBODY, ON_NONE, GossipElection
 from neli_router.protocols.gossip.electorate import Electorate
 from neli_router.protocols.gossip.phi import Signs
 from neli_router.protocols.gossip.scuttlebutt import (
@@ -60,7 +60,7 @@ from neli_router.protocols.gossip.scuttlebutt import (
 )
 from neli_router.protocols.protocol import Notice
 
-__all__ = ["CAUSES", "ELECTORATE", "FLOOR", "HEARTBEAT", "LAPSED", "LEADS", "READY", "WISH", "Gossip", "uuid_of"]
+__all__ = ["CAUSES", "ELECTORATE", "FLOOR", "HEARTBEAT", "LAPSED", "LEADS", "READY", "WISH", "GossipMachine", "uuid_of"]
 
 URGENT_MAX = 5
 """Members that are contacted immediately when all of them wait for news. More is quicker, and a burst of datagrams."""
@@ -114,7 +114,7 @@ def uuid_of(address: str) -> str:
     return sha256(address.encode()).hexdigest()[:32]
 
 
-class Gossip(Voter):
+class GossipMachine(PeerMachine):
     """One member of a group that elects one leader for all partitions. `memory` is what its last life kept."""
 
     def __init__(self, settings: GossipSettings, memory: bytes, now: float, *, rng: Random) -> None:
@@ -140,7 +140,7 @@ class Gossip(Voter):
         self._copies = Scuttlebutt(size, me, 0, mark=crc32(told.encode()))
         life = incarnation_after(last, rng.getrandbits(16))
         self._clocks = BiasedClocks(size, me, now, drift=settings.drift)
-        self._ballot = Ballot(
+        self._election = GossipElection(
             me,
             electorate,
             self._clocks,
@@ -179,7 +179,7 @@ class Gossip(Voter):
         self._begin_life(now)
 
     def _begin_life(self, now: float) -> None:
-        """Reset everything that the ballot does not reset itself."""
+        """Reset everything that the election does not reset itself."""
         self._kept = False
         self._favoured_at = now
         self._steady = True
@@ -194,7 +194,7 @@ class Gossip(Voter):
         self._is_news = False
         self._urgent: dict[int, None] = {}
         self._told_leader: int | None = None
-        self._copies.begin(self._ballot.life)
+        self._copies.begin(self._election.life)
         self._publish_electorate()
 
     # Questions
@@ -202,7 +202,7 @@ class Gossip(Voter):
     @property
     def leader(self) -> int | None:
         """The place of the leader, as far as this member has heard."""
-        if self._ballot.acting:
+        if self._election.acting:
             return self._settings.me
         best, found = 0, None
         for place in self._leaders:
@@ -214,26 +214,26 @@ class Gossip(Voter):
     @property
     def favourite(self) -> int | None:
         """The place of this member's favourite."""
-        return None if (favourite := self._ballot.favourite) is None else favourite[0]
+        return None if (favourite := self._election.favourite) is None else favourite[0]
 
     @property
     def electorate(self) -> Electorate:
-        return self._ballot.electorate
+        return self._election.electorate
 
     def tenures(self, now: float) -> dict[int, int]:
-        if (term := self._ballot.tenure(now)) is None:
+        if (term := self._election.tenure(now)) is None:
             return {}
         return {i: term for i in range(self._settings.layout.partitions) if i not in self._given}
 
     def _ends(self, partition: int) -> float:
-        return self._ballot.ends
+        return self._election.ends
 
     def _unwanted(self, now: float) -> Iterable[int]:
         return range(self._settings.layout.partitions) if self._successor is not None else ()
 
     def _due(self) -> float:
-        ballot = self._ballot
-        free_at = inf if self._steady and ballot.favourite is not None else ballot.free_at
+        election = self._election
+        free_at = inf if self._steady and election.favourite is not None else election.free_at
         # A choice without a result is repeated at the next beat.
         return min(self._beat_at, free_at if free_at > self._turned_at else inf)
 
@@ -244,17 +244,17 @@ class Gossip(Voter):
             told, reason = self._told_leader, self._lost_by
             if told not in (None, self._settings.me):  # It is reported at the next beat.
                 reason = str(self._farewell_of(told).fields["reason"])
-            led = Led(None, self._ballot.term, reason)
+            led = Led(None, self._election.term, reason)
         elif leader == self._settings.me:
             why = self._end_before(leader)
-            led = Led(leader, self._ballot.lead_term or 0, "; ".join(filter(None, (why, "a majority favour it"))))
+            led = Led(leader, self._election.lead_term or 0, "; ".join(filter(None, (why, "a majority favour it"))))
         else:
             led = Led(leader, self._leads(leader), self._end_before(leader) or "it says that it leads")
         return [led] * self._settings.layout.partitions
 
     @property
     def electorates(self) -> Collection[tuple[int, ...]]:
-        electorate = self._ballot.electorate
+        electorate = self._election.electorate
         return {electorate.old, electorate.new}
 
     @property
@@ -273,7 +273,7 @@ class Gossip(Voter):
 
     @property
     def _electors(self) -> tuple[int, ...]:
-        return self._ballot.electorate.places
+        return self._election.electorate.places
 
     # Messages
 
@@ -305,37 +305,37 @@ class Gossip(Voter):
 
     def _take(self, pieces: list[Piece], now: float, effects: list[PeerEffect]) -> None:
         """Bring copies up to date, and with them the clocks, supports and suspicion."""
-        ballot, copies = self._ballot, self._copies
+        election, copies = self._election, self._copies
         two_classes, favourite = self._two_classes, self.favourite
-        term, electorate = ballot.term, ballot.electorate
+        term, electorate = election.term, election.electorate
         beats, changed = copies.take(pieces, HEARTBEAT)
         for place in changed:
             self._look_at(place)
             beats[place] = copies.get(place, HEARTBEAT)
         for place, beat in beats.items():
             if beat is not None and len(beat) == 7:
-                if two_classes and beat[5:] > ballot.electorate.tag:
+                if two_classes and beat[5:] > election.electorate.tag:
                     self._take_over(copies.get(place, ELECTORATE))
-                ballot.hear(place, beat, now)
+                election.hear(place, beat, now)
         self._signs.sign(beats, now - self._slept)
         if favourite in beats:
             self._steady = self._sticks(now)  # First, because the code below may declare it.
-        if ballot.term > term or ballot.electorate is not electorate:
+        if election.term > term or election.electorate is not electorate:
             self._publish_electorate()
             self._keep(effects)
             if self._steady:
                 self._declare(now)
                 self._is_news = True
-        if ballot.acting and self._wishers:
+        if election.acting and self._wishers:
             self._heed_wishes()
 
     def _look_at(self, place: int) -> None:
         """More than the heartbeat has changed in the copy of this member's state."""
         if self._clocks.lives[place] != (life := self._copies.lives[place]):
-            self._ballot.meet(place, life)
+            self._election.meet(place, life)
             self._signs.forget(place)
         if floor := self._copies.get(place, FLOOR):
-            self._ballot.hear_floor(place, floor[0])
+            self._election.hear_floor(place, floor[0])
         for key, places in ((LEADS, self._leaders), (WISH, self._wishers)):
             (places.discard if self._copies.get(place, key) is None else places.add)(place)
 
@@ -359,7 +359,7 @@ class Gossip(Voter):
         if is_beat:
             self._look_round(now)
         self._favour(now)
-        if self._ballot.supports or self._ballot.lead_term is not None:
+        if self._election.supports or self._election.lead_term is not None:
             self._lead(now, effects)
         if is_beat:
             self._beat(now, effects)
@@ -425,41 +425,41 @@ class Gossip(Voter):
         if now > self._beat_at + PAUSE_BEATS * self._settings.beat:
             self._slept += now - self._beat_at
             self._beat_at = now
-        if self._ballot.has_lapsed(now):
+        if self._election.has_lapsed(now):
             self._end_lead(now, LAPSED)
 
     def _look_round(self, now: float) -> None:
         """Determine whether I am a candidate, and whether I stick to my favourite."""
-        ballot, awake = self._ballot, now - self._slept
+        election, awake = self._election, now - self._slept
         # A leader is heard by a majority, and a short outage must not unseat it: P decides.
-        hears = ballot.acting or self._hears_majority(awake)
-        aside = now < self._aside_until or (self._closing and ballot.lead_term is None)
+        hears = election.acting or self._hears_majority(awake)
+        aside = now < self._aside_until or (self._closing and election.lead_term is None)
         if hears and not aside and self._settings.me in self._electors:
             ready = LAST_CHOICE if self.drained else ()
             if self._copies.get(self._settings.me, READY) != ready:
                 self._copies.set(READY, ready)
         else:
             self._copies.delete(READY)
-        if aside and ballot.floor < ON_NONE and now >= ballot.told_until:
+        if aside and election.floor < ON_NONE and now >= election.told_until:
             self._raise_floor(self._clocks.elapsed(now))
-        if self.drained and ballot.acting and not self._was_named and self._successor is None:
+        if self.drained and election.acting and not self._was_named and self._successor is None:
             others = (self._copies.get(place, READY) for place in self._candidates(now))
             if any(ready != LAST_CHOICE for ready in others):
                 self._successor = self._settings.me
         self._steady = self._sticks(now)
         if (
             self._steady
-            and ballot.favourite is not None
+            and election.favourite is not None
             and now >= self._favoured_at + self._settings.wait
-            and not self._leads(ballot.favourite[0])
-            and self._choose(now) != ballot.favourite
+            and not self._leads(election.favourite[0])
+            and self._choose(now) != election.favourite
         ):
             self._steady = False
 
     def _hears_majority(self, awake: float) -> bool:
         """Whether a majority of the electorate seem alive. It avoids looking at each of a hundred members."""
         if awake >= self._hears_until:
-            me, signs, level = self._settings.me, self._signs, self._ballot.electorate.level
+            me, signs, level = self._settings.me, self._signs, self._election.electorate.level
             heard = level({**dict(enumerate(signs.last)), me: inf})
             assert heard is not None
             self._hears_until = heard + signs.least
@@ -472,7 +472,7 @@ class Gossip(Voter):
     def _beat(self, now: float, effects: list[PeerEffect]) -> None:
         # In step with the last beat, unless that time is past: beats must not follow one another without a pause.
         self._beat_at = next_at if (next_at := self._beat_at + self._interval) > now else now + self._interval
-        if self._ballot.acting and self._two_classes:
+        if self._election.acting and self._two_classes:
             self._govern(now, effects)
         if self._steady:
             self._declare(now)
@@ -497,30 +497,30 @@ class Gossip(Voter):
 
     def _declare(self, now: float) -> None:
         """Repeat whom I favour, as of now."""
-        self._copies.set(HEARTBEAT, self._ballot.declare(now))
+        self._copies.set(HEARTBEAT, self._election.declare(now))
 
     # The favourite
 
     def _favour(self, now: float) -> None:
         """Choose another favourite, if the present one will not do and I am free."""
-        ballot = self._ballot
-        if (ballot.favourite is not None and self._steady) or not ballot.is_free(now):
+        election = self._election
+        if (election.favourite is not None and self._steady) or not election.is_free(now):
             return
         chosen = self._choose(now)
         self._steady = True
-        if chosen == ballot.favourite:
+        if chosen == election.favourite:
             return
         if self.favourite == self._settings.me:
             self._end_lead(now, TURNED)
-        self._copies.set(HEARTBEAT, ballot.favour(chosen, now))
+        self._copies.set(HEARTBEAT, election.favour(chosen, now))
         self._favoured_at = now
         self._is_news = True
 
     def _sticks(self, now: float) -> bool:
         """Whether my favourite is alive and would lead."""
-        if self._ballot.favourite is None:
+        if self._election.favourite is None:
             return True
-        place, life = self._ballot.favourite
+        place, life = self._election.favourite
         if self._settings.me not in self._electors:
             return False
         if place == self._settings.me:
@@ -538,7 +538,7 @@ class Gossip(Voter):
         held, favourite = self._copies.get, self.favourite
         if self._settings.me not in self._electors or not (candidates := self._candidates(now)):
             return None
-        named, said = NOBODY, self._ballot.triplet
+        named, said = NOBODY, self._election.triplet
         # A name counts if it ends the lead that I declared last, and not an earlier one. Take two members that favour
         # each other, one of which once named the other: both would change over, and back, and so on forever.
         floor = held(favourite, FLOOR) if favourite is not None else None
@@ -571,10 +571,10 @@ class Gossip(Voter):
 
     def _lead(self, now: float, effects: list[PeerEffect]) -> None:
         """Check whether I am the leader."""
-        ballot = self._ballot
-        before, acted, said = ballot.lead_term, ballot.acting, ballot.triplet
-        ballot.lead(now, would=self._copies.get(self._settings.me, READY) is not None, fresh=self._steady)
-        if ballot.lead_term is None:
+        election = self._election
+        before, acted, said = election.lead_term, election.acting, election.triplet
+        election.lead(now, would=self._copies.get(self._settings.me, READY) is not None, fresh=self._steady)
+        if election.lead_term is None:
             if before is not None:
                 self._tell_end(now, LAPSED)
             return
@@ -583,16 +583,16 @@ class Gossip(Voter):
             self._was_named = self._is_heir() or (self._was_named and self._last_leader == self._settings.me)
             if self._named != NOBODY:  # It belonged to the end of another lead.
                 self._named = NOBODY
-                self._raise_floor(ballot.floor)
+                self._raise_floor(election.floor)
             self._keep(effects)
-            if ballot.triplet is not None and ballot.triplet is not said:
-                self._copies.set(HEARTBEAT, ballot.triplet)
+            if election.triplet is not None and election.triplet is not said:
+                self._copies.set(HEARTBEAT, election.triplet)
             self._tell_voters()
             self.transitions["candidate", "favoured"] += 1
-        if ballot.acting and not acted:
+        if election.acting and not acted:
             self._reason = LAPSED
             self.transitions["leader", "elected"] += 1
-            self._copies.set(LEADS, (ballot.lead_term,))
+            self._copies.set(LEADS, (election.lead_term,))
             self._tell_voters()
 
     def _is_heir(self) -> bool:
@@ -602,8 +602,8 @@ class Gossip(Voter):
         return floor is not None and len(floor) == 2 and floor[1] == me
 
     def _end_lead(self, now: float, reason: str) -> None:
-        if self._ballot.lead_term is not None:
-            self._ballot.end(now, finished=reason == GAVE)
+        if self._election.lead_term is not None:
+            self._election.end(now, finished=reason == GAVE)
             self._tell_end(now, reason)
 
     def _tell_end(self, now: float, reason: str) -> None:
@@ -615,16 +615,16 @@ class Gossip(Voter):
         self._named, self._successor = NOBODY if self._successor is None else self._successor, None
         if reason == GAVE and self._named not in (NOBODY, me):
             self._lost_by = f"{peers[me]} gave way to {peers[self._named]}"
-        self._raise_floor(self._ballot.floor)
+        self._raise_floor(self._election.floor)
         self._tell_voters()
 
     def _raise_floor(self, floor: int) -> None:
-        self._ballot.raise_floor(floor)
-        self._copies.set(FLOOR, (self._ballot.floor, self._named))
+        self._election.raise_floor(floor)
+        self._copies.set(FLOOR, (self._election.floor, self._named))
 
     def _tell_voters(self) -> None:
         """Send news to the voters that wait for it."""
-        others = sorted(place for place in self._ballot.supports if place != self._settings.me)
+        others = sorted(place for place in self._election.supports if place != self._settings.me)
         for place in others if len(others) <= URGENT_MAX else self._rng.sample(others, URGENT_MAX):
             self._urgent[place] = None
 
@@ -632,14 +632,14 @@ class Gossip(Voter):
         self._given.update(partitions)
         if len(self._given) < self._settings.layout.partitions:
             return
-        if self._ballot.lead_term is not None:
+        if self._election.lead_term is not None:
             self._aside_until = now + 2 * self._settings.wait
             self._copies.delete(READY)
             self._end_lead(now, GAVE)
         if self._closing:
             # The process ends: a voter that hears this need not wait, whatever it declares in the meantime.
             self._copies.delete(READY)
-            if self._ballot.floor < ON_NONE and now >= self._ballot.told_until:
+            if self._election.floor < ON_NONE and now >= self._election.told_until:
                 self._raise_floor(ON_NONE)
                 body = self._copies.farewell()
                 effects.extend(Send(i, body) for i in range(self._settings.size) if i != self._settings.me)
@@ -654,7 +654,7 @@ class Gossip(Voter):
             return
         if not isinstance(event, Nominate) or not 0 <= event.node < self._settings.size:
             return
-        if self._ballot.acting:
+        if self._election.acting:
             self._was_named = event.node == self._settings.me
             self._give_way(event.node)
         elif (leader := self.leader) is not None:
@@ -668,7 +668,7 @@ class Gossip(Voter):
     def _heed_wishes(self) -> None:
         for place in sorted(self._wishers):
             wish = self._copies.get(place, WISH)
-            if wish and len(wish) == 2 and wish[1] == self._ballot.lead_term:
+            if wish and len(wish) == 2 and wish[1] == self._election.lead_term:
                 if wish[0] == self._settings.me:
                     self._was_named = True
                 else:
@@ -688,10 +688,10 @@ class Gossip(Voter):
 
     def _govern(self, now: float, effects: list[PeerEffect]) -> None:
         """Replace dead first-class citizens through a joint electorate."""
-        ballot, awake = self._ballot, now - self._slept
-        mine = ballot.electorate
+        election, awake = self._election, now - self._slept
+        mine = election.electorate
         if mine.is_joint:
-            if not ballot.settle(now):
+            if not election.settle(now):
                 return
         else:
             living = [p for p in mine.new if p == self._settings.me or self._signs.is_alive(p, awake)]
@@ -704,8 +704,8 @@ class Gossip(Voter):
             swapped = dict(zip(dead, spare, strict=False))
             if not swapped:
                 return
-            ballot.replace(tuple(sorted(swapped.get(p, p) for p in mine.new)))
-        mine = ballot.electorate
+            election.replace(tuple(sorted(swapped.get(p, p) for p in mine.new)))
+        mine = election.electorate
         old, new = (",".join(self._settings.peers[place] for place in part) for part in (mine.old, mine.new))
         effects.append(Notice("electorate.changed", {"term": mine.term, "old": old, "new": new}))
         self._publish_electorate()
@@ -717,11 +717,11 @@ class Gossip(Voter):
         if value and len(value) >= 4 and max(value[:2]) < COUNT_MAX:
             electorate = Electorate.of(value)
             if electorate.old and electorate.new and {*electorate.old, *electorate.new} <= self._rank.keys():
-                self._ballot.take_over(electorate)
+                self._election.take_over(electorate)
 
     def _publish_electorate(self) -> None:
         """Publish the electorate before a heartbeat names it, so that no member has the heartbeat without it."""
-        value = self._ballot.electorate.flat
+        value = self._election.electorate.flat
         if self._two_classes and self._copies.get(self._settings.me, ELECTORATE) != value:
             self._copies.set(ELECTORATE, value)
         self._hears_until = -inf
@@ -732,17 +732,17 @@ class Gossip(Voter):
         """Others know a later life of mine than I do: my disk was lost. They ignore this life's messages."""
         later = self._copies.outlived
         self._end_lead(now, OUTLIVED)
-        self._ballot.begin(incarnation_after(later, self._rng.getrandbits(16)), now)
+        self._election.begin(incarnation_after(later, self._rng.getrandbits(16)), now)
         self._begin_life(now)
-        effects.append(Notice("memory.lost", {"incarnation": self._ballot.life}))
+        effects.append(Notice("memory.lost", {"incarnation": self._election.life}))
         self._wake(now, effects)
 
     def _keep(self, effects: list[PeerEffect]) -> None:
-        ballot = self._ballot
-        electorate = ballot.electorate.flat if self._two_classes else ()
+        election = self._election
+        electorate = election.electorate.flat if self._two_classes else ()
         # A member with a favourite owes nothing of an older life any longer.
-        wait = max(self._owed, self._settings.wait) if ballot.favourite is None else self._settings.wait
-        memory = _Memory(ballot.life, ballot.term, electorate, wait, self.drained, self._voters_mark)
+        wait = max(self._owed, self._settings.wait) if election.favourite is None else self._settings.wait
+        memory = _Memory(election.life, election.term, electorate, wait, self.drained, self._voters_mark)
         effects.append(Keep(encode(memory)))
 
 

@@ -1,4 +1,4 @@
-"""Lending: the one place where leases leave the agent, so that its death is certified only when they have ended.
+"""The lender: the one place where leases leave the agent, so that its death is certified only when they have ended.
 
     client --lease? share?--> how long is left --pledged to the member's witness--> then the view, and the answer
 
@@ -31,10 +31,10 @@ from neli_router.hosts.process import ProcessMark, peer_number
 from neli_router.member.leases import BaseLease
 from neli_router.member.served_member import ServedMember
 
-__all__ = ["Lending", "borrowers"]
+__all__ = ["Lender", "borrowers"]
 
 
-class Lending:
+class Lender:
     """The leases of `member`, for its agent's clients."""
 
     def __init__(self, member: ServedMember, drain_timeout: float) -> None:

@@ -26,8 +26,8 @@ from neli_router.protocols.electors.events import (
 from neli_router.protocols.electors.priority import LEAST
 from neli_router.protocols.electors.settings import TermSettings
 from neli_router.protocols.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Stopped
-from neli_router.protocols.term.council import Body, Council, packed
 from neli_router.protocols.term.elector import CAUSES, Ceded, Heartbeat, Message, Proposal, Role, Support
+from neli_router.protocols.term.machine import Body, TermMachine, packed
 
 BEAT = 0.1
 LEASE = 0.3
@@ -48,7 +48,7 @@ class Scene:
     def __init__(self, *, size: int = 3, partitions: int = 6, **options: Any) -> None:
         self.now = 0.0
         self.options: dict[str, Any] = {"size": size, "partitions": partitions, **options}
-        self.members: dict[int, Council] = {}
+        self.members: dict[int, TermMachine] = {}
         self.disks = dict.fromkeys(range(size), b"")
         self.told: dict[int, list[object]] = {i: [] for i in range(size)}
         self.busy: set[int] = set()
@@ -62,7 +62,7 @@ class Scene:
 
     def start(self, me: int, **others: Any) -> None:
         made = settings(me, **{**self.options, **others})
-        self.members[me] = Council(made, self.disks[me], self.now, rng=Random(f"{me} {self.now}"))
+        self.members[me] = TermMachine(made, self.disks[me], self.now, rng=Random(f"{me} {self.now}"))
 
     def kill(self, me: int) -> None:
         del self.members[me]
@@ -241,11 +241,11 @@ def test_when_a_leader_dies_others_take_its_partitions_under_higher_terms_and_pe
 
 
 def test_terms_that_grow_in_one_step_are_kept_at_once_and_before_anything_is_sent_or_acquired() -> None:
-    council = Council(settings(0, size=1), b"", 0.0, rng=Random(7))
+    machine = TermMachine(settings(0, size=1), b"", 0.0, rng=Random(7))
     kinds: list[str] = []
     for _ in range(1000):
-        kinds += [type(effect).__name__ for effect in council.step(TICK, council.deadline)]
-        if len(council.leading) == 6:
+        kinds += [type(effect).__name__ for effect in machine.step(TICK, machine.deadline)]
+        if len(machine.leading) == 6:
             break
     assert "Keep" == kinds[0]
     assert kinds.count("Acquired") >= kinds.count("Keep")
@@ -275,7 +275,7 @@ def test_a_member_that_closes_hands_over_at_once_and_people_are_told_of_no_troub
 
 
 def test_a_member_that_hears_of_several_leaders_at_once_tells_of_the_last_one_last() -> None:
-    council = Council(settings(0), b"", 0.0, rng=Random(1))
+    machine = TermMachine(settings(0), b"", 0.0, rng=Random(1))
     heard: list[tuple[int, Message, list[int]]] = [
         (1, Heartbeat(4, 1), [0, 1, 2]),
         (1, Ceded(4, 2, None), [0, 1]),
@@ -285,8 +285,8 @@ def test_a_member_that_hears_of_several_leaders_at_once_tells_of_the_last_one_la
     effects: list[PeerEffect] = []
     for sender, message, partitions in heard:
         for body in packed(LEASE, 3, False, {message: partitions}, []):
-            effects += council.step(Heard(sender, body), 0.01)
-    effects += council.step(TICK, 0.01 + BEAT)
+            effects += machine.step(Heard(sender, body), 0.01)
+    effects += machine.step(TICK, 0.01 + BEAT)
     told = [(one.event, one.fields) for one in effects if isinstance(one, Notice)]
     found = "p1:1 was discovered, which leads term"
     assert [
@@ -558,8 +558,8 @@ def test_only_the_replicas_of_a_partition_vote_for_it() -> None:
     scene.post(3, Nominate(3, (0,)))  # It is not a replica of this partition.
     scene.run(1.0)
     assert [3, 3, 3, 3] == scene.shares()
-    council = Council(settings(3, size=4, partitions=1, replicas=3), b"", 0.0, rng=Random(7))
-    assert ({}, False) == (council.electors, council.drained), "a replica of nothing is not drained"
+    machine = TermMachine(settings(3, size=4, partitions=1, replicas=3), b"", 0.0, rng=Random(7))
+    assert ({}, False) == (machine.electors, machine.drained), "a replica of nothing is not drained"
 
 
 def test_a_leader_that_was_paused_is_fenced_when_it_wakes_up_and_says_why() -> None:
@@ -593,18 +593,18 @@ def test_a_peer_with_another_lease_is_not_listened_to_and_people_are_told_once()
 
 
 def test_what_cannot_be_read_is_ignored_but_in_a_memory() -> None:
-    council = Council(settings(0), b"", 0.0, rng=Random(7))
+    machine = TermMachine(settings(0), b"", 0.0, rng=Random(7))
     impossible = msgspec.msgpack.encode([LEASE, False, [[["H", 1, 1], [9999, -1]]]])
     for body in (b"", b"\xc1", b"\x93\xcb", b"\x90", impossible):
-        assert [] == council.step(Heard(1, body), 0.01)
+        assert [] == machine.step(Heard(1, body), 0.01)
     with pytest.raises(LedgerUnusable, match="cannot be read"):
-        Council(settings(0), b"\xc1", 0.0, rng=Random(7))
+        TermMachine(settings(0), b"\xc1", 0.0, rng=Random(7))
 
 
 def test_terms_of_partitions_that_a_smaller_layout_leaves_out_are_kept() -> None:
     scene = elected(partitions=6)
     memory = scene.disks[0]
-    small = Council(settings(0, size=1, partitions=2), memory, 0.0, rng=Random(7))
+    small = TermMachine(settings(0, size=1, partitions=2), memory, 0.0, rng=Random(7))
     kept = [
         effect.memory for _ in range(100) for effect in small.step(TICK, small.deadline) if isinstance(effect, Keep)
     ]
@@ -620,13 +620,13 @@ def test_acquired_carries_terms_above_the_base() -> None:
 # Members restarted with another lease
 
 
-def started(memory: bytes, now: float, *, lease: float) -> Council:
-    return Council(settings(0, partitions=1, lease=lease), memory, now, rng=Random(7))
+def started(memory: bytes, now: float, *, lease: float) -> TermMachine:
+    return TermMachine(settings(0, partitions=1, lease=lease), memory, now, rng=Random(7))
 
 
-def heard(council: Council, message: Message, now: float, *, lease: float) -> tuple[Support, list[bytes]]:
-    """The yes of `council` to a message of peer 1, and everything that it keeps before it."""
-    effects = council.step(Heard(1, msgspec.msgpack.encode(Body(lease, False, [(message, [0])]))), now)
+def heard(machine: TermMachine, message: Message, now: float, *, lease: float) -> tuple[Support, list[bytes]]:
+    """The yes of `machine` to a message of peer 1, and everything that it keeps before it."""
+    effects = machine.step(Heard(1, msgspec.msgpack.encode(Body(lease, False, [(message, [0])]))), now)
     *kept, sent = [effect for effect in effects if isinstance(effect, Keep | Send)]
     assert isinstance(sent, Send)
     ((yes, _),) = msgspec.msgpack.decode(sent.body, type=Body).said
@@ -663,9 +663,9 @@ def test_a_longer_lease_is_kept_before_the_first_promise_under_it() -> None:
 
 
 def test_a_memory_of_an_older_release_is_read_though_it_tells_of_no_lease_and_no_drain() -> None:
-    council = started(msgspec.msgpack.encode([41, [0]]), 0.0, lease=1.0)
-    assert ({41}, frozenset()) == ({one.term for one in council.electors.values()}, council.shed)
-    yes, _ = heard(council, Proposal(42), 0.0, lease=1.0)
+    machine = started(msgspec.msgpack.encode([41, [0]]), 0.0, lease=1.0)
+    assert ({41}, frozenset()) == ({one.term for one in machine.electors.values()}, machine.shed)
+    yes, _ = heard(machine, Proposal(42), 0.0, lease=1.0)
     assert (42, True) == (yes.term, 1.0 < yes.owed < 1.1)
 
 

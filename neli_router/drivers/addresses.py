@@ -1,4 +1,4 @@
-"""Ledger addresses: which driver, and where. A driver is imported only when one of its ledgers is opened.
+"""Addresses: which driver, and where. `open.py` opens what they name.
 
 sqlite:///var/lib/ledger.db        one file, from the root         sqlite:ledger.db   from the working directory
                                    sqlite:///ledger.db is refused: to SQLAlchemy's users it means the latter
@@ -11,33 +11,20 @@ redis://host:6379/jobs             one stream; also rediss, redis+unix, redis+se
 """
 
 import difflib
-import os
 import re
-import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Literal, TypeVar
+from collections.abc import Iterable
 
-from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.ledgers.kafka import address as kafka_address
-from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.drivers.ledgers.redis import address as redis_address
-from neli_router.errors import MissingExtra
 
 __all__ = [
-    "delete_ledger",
     "harmless_start",
-    "needing",
-    "open_ledger",
     "owners_problems",
+    "place_of",
     "problems_of",
     "public_address",
-    "require_driver",
     "unknown",
 ]
-
-Address = TypeVar("Address")
 
 _PEERS = re.compile(
     r"(//)?[A-Za-z0-9._:,\[\]-]+/[A-Za-z0-9._-]+"
@@ -46,8 +33,6 @@ _PEERS = re.compile(
 """A well-formed list of peers: places, and names of files. A text that is not a path may be the key itself."""
 
 _SCHEMES = ("kafka", "memory", *redis_address.SCHEMES, "sqlite")
-
-_IN_KAFKA, _IN_REDIS = "a ledger in Kafka", "a ledger in Redis"
 
 _EXAMPLES = (
     "sqlite:///var/lib/jobs/ledger.db, kafka://localhost:9092/jobs, redis://localhost:6379/jobs or memory://jobs"
@@ -66,7 +51,7 @@ def problems_of(address: str) -> list[str]:
         return [f"ledger={shown!r:.200}: {problem}" for problem in kafka_address.parse(rest)[1]]
     if scheme in redis_address.SCHEMES:
         return [f"ledger={shown!r:.200}: {problem}" for problem in redis_address.parse(scheme, rest)[1]]
-    host, slashes, place = "", rest.startswith("//"), _place(rest)
+    host, slashes, place = "", rest.startswith("//"), place_of(rest)
     if scheme == "sqlite" and slashes and not place.startswith("/"):
         host = place.partition("/")[0]
     if scheme == "sqlite" and slashes and place.startswith("/") and place.count("/") == 1 and place != "/":
@@ -79,72 +64,6 @@ def problems_of(address: str) -> list[str]:
     if scheme == "sqlite" and "?" in place:
         return [f"ledger={shown!r:.200} has options, and a file takes none: take away the ? and what follows it"]
     return []
-
-
-def open_ledger(address: str, *, create: bool, patience: float) -> Ledger:
-    """The ledger at `address`, which has no problems. `patience`: see the drivers whose records wait for a broker."""
-    scheme, _, rest = address.partition(":")
-    match scheme:
-        case "memory":
-            with _naming:  # No need to look for it: it is always created.
-                return MemoryLedger(_logs.setdefault(_place(rest), MemoryLog()))
-        case "sqlite":
-            from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger  # noqa: PLC0415 - a program pays for its driver only.
-
-            return SqliteLedger(_place(rest), create=create)
-        case "kafka":
-            with needing("kafka", _IN_KAFKA):
-                from neli_router.drivers.ledgers.kafka.ledger import KafkaLedger  # noqa: PLC0415 - it may not be installed.
-            return KafkaLedger(_parsed(kafka_address.parse(rest)), create=create, patience=patience)
-        case _:
-            with needing("redis", _IN_REDIS):
-                from neli_router.drivers.ledgers.redis.ledger import RedisLedger  # noqa: PLC0415 - as above.
-            return RedisLedger(_parsed(redis_address.parse(scheme, rest)), create=create)
-
-
-def require_driver(address: str) -> None:
-    """Raise MissingExtra if the client library that the ledger at `address` needs is not installed."""
-    scheme = address.partition(":")[0]
-    if scheme == "kafka":
-        with needing("kafka", _IN_KAFKA):
-            import neli_router.drivers.ledgers.kafka.ledger  # noqa: PLC0415 - as above.
-    elif scheme in redis_address.SCHEMES:
-        with needing("redis", _IN_REDIS):
-            import neli_router.drivers.ledgers.redis.ledger  # noqa: F401, PLC0415 - as above.
-
-
-def delete_ledger(address: str) -> list[str]:
-    """Delete the ledger at `address`, which has no problems: files, a topic or a stream. Returns their names.
-
-    Its members, if there are any, stop and log why. A ledger in memory ends with its process. Raises LedgerError.
-    """
-    scheme, _, rest = address.partition(":")
-    assert scheme != "memory", "no other process could have asked for it"
-    match scheme:
-        case "sqlite":
-            from neli_router.drivers.ledgers.sqlite.file import delete_file  # noqa: PLC0415 - as above.
-
-            return delete_file(Path(_place(rest)))
-        case "kafka":
-            with needing("kafka", _IN_KAFKA):
-                from neli_router.drivers.ledgers.kafka.ledger import delete_topic  # noqa: PLC0415 - as above.
-            return [delete_topic(_parsed(kafka_address.parse(rest)))]
-        case _:
-            with needing("redis", _IN_REDIS):
-                from neli_router.drivers.ledgers.redis.ledger import delete_stream  # noqa: PLC0415 - as above.
-            return [delete_stream(_parsed(redis_address.parse(scheme, rest)))]
-
-
-@contextmanager
-def needing(extra: Literal["kafka", "redis"], purpose: str) -> Iterator[None]:
-    """Around an import: raise MissingExtra, with the remedy, if the client library of `extra` is not installed."""
-    library, module = {"kafka": ("confluent-kafka", "confluent_kafka"), "redis": ("redis-py", "redis")}[extra]
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith(module):
-            raise
-        raise MissingExtra.of(library, f"for {purpose}", extra) from None
 
 
 def public_address(address: str) -> str:
@@ -215,25 +134,6 @@ def unknown(what: str, name: object, known: Iterable[str], within: str = "") -> 
     return f"{within}{name!s:.60} is not a known {what}: {guess}{choice[0].upper() if guess else choice[0]}{choice[1:]}"
 
 
-def _place(rest: str) -> str:
+def place_of(rest: str) -> str:
+    """The part of an address after its slashes: a path, or a name."""
     return rest.removeprefix("//")
-
-
-def _parsed(found: tuple[Address | None, list[str]]) -> Address:
-    assert found[0] is not None, "an address with problems is refused before it is used"
-    return found[0]
-
-
-_logs: dict[str, MemoryLog] = {}
-_naming = threading.Lock()
-
-
-def _forget_logs() -> None:
-    """In a forked child: it cannot share the parent's logs, and the thread that held the lock does not exist."""
-    global _naming  # noqa: PLW0603 - a lock that a fork left locked can only be replaced.
-    _naming = threading.Lock()
-    _logs.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_logs)

@@ -1,6 +1,6 @@
-"""The council: the electors of all partitions of one member, which travel together.
+"""The machine of `term`: the electors of all partitions of one member, which travel together.
 
-    peers --bodies--> Council --Said--> TermElector of partition 0, 1, 2 ... --Tell--> outbox --bodies--> peers
+    peers --bodies--> TermMachine --Said--> TermElector of partition 0, 1, 2 ... --Tell--> outbox --bodies--> peers
                          |   <-----------------Became, Remember------------'
                          |--> tenures, notices: the program and people
                          '--> all kept terms: the disk, once a step
@@ -10,7 +10,7 @@ to one peer in one step share a few bodies. Equal messages are sent once, togeth
 about. Heartbeats are equal for most partitions, and those of all partitions are sent at the same moment. So a group of
 256 partitions costs hardly more datagrams than one of a single partition.
 
-The council handles these for all electors together:
+The machine handles these for all electors together:
 
 - *The disk first.* Whatever an elector must remember is on disk before anything is sent or acquired in the same step.
   The memory holds all terms. It is written once a step, however many of them grew.
@@ -43,9 +43,9 @@ from msgspec import Meta, Struct
 from neli_router.core.keyspace import spelled
 from neli_router.errors import LedgerUnusable
 from neli_router.protocols.electors.events import BODY_MAX, Keep, Led, Nominate, PeerEffect, Prefer, Rebalance, Send
+from neli_router.protocols.electors.machine import PeerMachine
 from neli_router.protocols.electors.priority import Priorities, electorate
 from neli_router.protocols.electors.settings import MISSES, TermSettings
-from neli_router.protocols.electors.voter import Voter
 from neli_router.protocols.protocol import TICK, Acquired, Notice
 from neli_router.protocols.term.elector import (
     CAUSES,
@@ -61,7 +61,7 @@ from neli_router.protocols.term.elector import (
     TermEvent,
 )
 
-__all__ = ["Body", "Council", "Memory", "packed"]
+__all__ = ["Body", "Memory", "TermMachine", "packed"]
 
 SILENCE = "for a lease, too few of the peers supported it"
 """Why a tenure ended if no other reason is known."""
@@ -119,7 +119,7 @@ _BODIES = msgspec.msgpack.Decoder(Body)
 _MEMORIES = msgspec.msgpack.Decoder(Memory)
 
 
-class Council(Voter):
+class TermMachine(PeerMachine):
     """One member's machine. `memory` is the last one that it kept; empty for a member that never voted."""
 
     def __init__(self, settings: TermSettings, memory: bytes, now: float, *, rng: Random) -> None:
