@@ -28,7 +28,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, BaseHook, Connection
@@ -39,7 +39,7 @@ from neli_router.agent import AgentLease, AsyncAgentLease, AsyncClient, AsyncSha
 from neli_router.agent.client import calls
 from neli_router.agent.client.leading import LeadingBlock
 from neli_router.agent.server.views import owner_view
-from neli_router.agent.wire import OwnerView, StatusView
+from neli_router.agent.wire import KEY_MAX, OwnerView, StatusView
 from neli_router.config.addresses import spell_place
 from neli_router.config.agent_address import PORT
 from neli_router.core.keyspace import Key, Layout, Role
@@ -50,7 +50,7 @@ from neli_router.router.refusal import NO_MEMBER, NoTable
 from neli_router.router.router import AWAIT_MAX, Router
 from neli_router.router.table import Table
 
-__all__ = ["CONNECTION_ID", "Expected", "NeliHook", "checked"]
+__all__ = ["CONNECTION_ID", "Expected", "LeaderHere", "NeliHook", "checked"]
 
 CONNECTION_ID = "neli_default"
 
@@ -83,6 +83,16 @@ class _Target:
         if self.ownership:
             return Router.from_redis(self.ownership, wait=False)
         return Router(self.ledger, wait=False)
+
+
+class LeaderHere(NamedTuple):
+    """The owner of a partition, as this host sees it."""
+
+    owner: OwnerView
+    member: str | None
+    """This host's member; None if the connection is to a ledger, which knows no host."""
+    may_act: bool
+    """Whether this host leads the partition and may act for it now."""
 
 
 class NeliHook(BaseHook):
@@ -179,7 +189,21 @@ class NeliHook(BaseHook):
     def layout(self, *, wanted: Layout | None = None) -> Layout:
         """How the group's keys fall into partitions. Raises GroupMismatch if `wanted` is another layout."""
         conn = self.get_conn()
-        return checked(conn.table().layout if isinstance(conn, Client) else conn.feed.layout, wanted)
+        return checked(conn.call(calls.leader(0)).layout if isinstance(conn, Client) else conn.feed.layout, wanted)
+
+    def leader(self, role: Role, *, wanted: Layout | None = None) -> LeaderHere:
+        """The leader of `role`, and whether that is this host, in one question. Raises the errors of `owner`, and
+        GroupMismatch if `wanted` is another layout than the group's."""
+        conn = self.get_conn()
+        if not isinstance(conn, Client):
+            checked(conn.feed.layout, wanted)
+            return LeaderHere(_named(_of_role(conn, role)), None, may_act=False)
+        question = calls.leader(role)
+        if len(question.target) > KEY_MAX:  # It does not fit into an address. Its partition does.
+            question = calls.leader(self.layout().partition_of_role(role))
+        seen = conn.call(question)
+        checked(seen.layout, wanted)
+        return LeaderHere(calls.led_by(seen), seen.member, may_act=seen.may_act)
 
     async def aowner(self, key: Key) -> OwnerView:
         conn = await self.aget_conn()
@@ -198,14 +222,14 @@ class NeliHook(BaseHook):
     async def alayout(self, *, wanted: Layout | None = None) -> Layout:
         conn = await self.aget_conn()
         if isinstance(conn, AsyncClient):
-            return checked((await conn.table()).layout, wanted)
+            return checked((await conn.call(calls.leader(0))).layout, wanted)
         return checked(self._opened().feed.layout, wanted)
 
     # This host: a ledger does not know which member is this host's.
 
     def member(self) -> str:
         """The name of this host's member."""
-        return self._agent("the name of this host's member").call(calls.lease(0)).member
+        return self._agent("the name of this host's member").call(calls.leader(0)).member
 
     def leads(self, role: Role, *, within: float = 0.0) -> bool:
         """Whether this host leads `role` now, or begins to `within` that many seconds (at most 3600). Holds nothing."""
@@ -230,7 +254,7 @@ class NeliHook(BaseHook):
         return self._agent("a share").share(partitions, timeout=timeout)
 
     async def amember(self) -> str:
-        return (await (await self._aagent("the name of this host's member")).call(calls.lease(0))).member
+        return (await (await self._aagent("the name of this host's member")).call(calls.leader(0))).member
 
     async def aleads(self, role: Role, *, within: float = 0.0) -> bool:
         return await self.alease(role, within=within) is not None
@@ -345,15 +369,16 @@ class NeliHook(BaseHook):
         conn = self.get_conn()
         if isinstance(conn, Client):
             return conn
-        raise self._no_agent(wanted)
+        raise self.no_agent(wanted)
 
     async def _aagent(self, wanted: str) -> AsyncClient:
         target = await self._atarget()
         if target.is_agent:
             return self._aclient_of(target)
-        raise self._no_agent(wanted)
+        raise self.no_agent(wanted)
 
-    def _no_agent(self, wanted: str) -> ConfigError:
+    def no_agent(self, wanted: str) -> ConfigError:
+        """The error of what only an agent can say."""
         problem = (
             f"{wanted} was wanted, but the connection {self.neli_conn_id!r} is to a ledger, which does not know this "
             "host: give it the address of this host's agent, such as unix:/run/neli/agent.sock"

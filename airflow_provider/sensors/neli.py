@@ -35,10 +35,9 @@ from airflow_provider.triggers.neli import (
     Otherwise,
     WhenAway,
     leader_of,
-    partition_wanted,
     require_sense,
+    role_wanted,
 )
-from neli_router.agent import Client
 from neli_router.errors import BadKey, ConfigError, GroupMismatch, NeliError, NoOwner
 
 if TYPE_CHECKING:
@@ -134,15 +133,13 @@ class WaitingSensor(BaseSensorOperator):
         return found or None
 
     def _asked(self, hook: NeliHook) -> PokeReturnValue:
-        is_of_agent = isinstance(hook.get_conn(), Client)
         # The Dag's mapper made a run by partition, and it must have the group's layout.
-        layout = hook.layout(wanted=layout_of_run(self.get_dag()))
-        view = hook.owner_of_role(partition_wanted(layout, self.role, self.key))
-        # A connection to a ledger does not know this host's member; if asked for it, it raises an error with the
-        # remedy.
-        is_here = hook.member() == view.name if is_of_agent or self.expect == "here" else None
+        seen = hook.leader(role_wanted(self.role, self.key), wanted=layout_of_run(self.get_dag()))
+        view, is_here = seen.owner, None if seen.member is None else seen.member == seen.owner.name
+        if self.expect == "here" and is_here is None:
+            raise hook.no_agent("the name of this host's member")
         if self.expect == "here" and is_here:
-            is_expected = hook.leads(view.partition)
+            is_expected = seen.may_act
         else:
             is_expected = self.expect in {"anybody", view.name}
             if not is_expected and self.otherwise != "wait":

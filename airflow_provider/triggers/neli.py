@@ -60,6 +60,7 @@ __all__ = [
     "leader_of",
     "partition_wanted",
     "require_sense",
+    "role_wanted",
 ]
 
 EARLY = 2.0
@@ -89,7 +90,12 @@ class Conclusion(NamedTuple):
 
 
 def partition_wanted(layout: Layout, role: object, key: object) -> int:
-    """The partition of a role or a key; a template may have produced any value. Raises BadKey."""
+    """The partition of a role or a key. Raises BadKey."""
+    return layout.partition_of_role(role_wanted(role, key))
+
+
+def role_wanted(role: object, key: object) -> int | str:
+    """A role or a key, as a role; a template may have produced any value. Raises BadKey."""
     asked, text = asked_role(role, key)
     found = text if asked is None else asked
     assert found is not None, "asked_role gives one of the two"
@@ -98,7 +104,7 @@ def partition_wanted(layout: Layout, role: object, key: object) -> int:
         raise BadKey(
             f"a {name} of at most {KEY_MAX} characters was wanted", f"it has {len(found)}", "take a shorter one"
         )
-    return layout.partition_of_role(found)  # The text of a key is never read as a number there.
+    return found  # The text of a key is never read as a number.
 
 
 def require_sense(*, role: object, key: object, expect: object, **own_words: object) -> None:

@@ -2,6 +2,7 @@
 
     GET  /v1/owner?key=K | key64=B | role=N      OwnerView      key64 is URL-safe base64, for keys that are not text
     POST /v1/owners           OwnersAsked        OwnersView
+    GET  /v1/leader?key=K | key64=B | role=N     LeaderView     its owner, this member, if it may act, the layout
     GET  /v1/lease?role=N                        LeaseView      whether this host leads it now
     GET  /v1/leadership?role=N&timeout=S         LeaseView      waits until it does, at most S seconds
     GET  /v1/leadership/events?role=N            stream (LeaseView): waiting, acquired, renewed, revoked, fenced, ended
@@ -63,6 +64,7 @@ __all__ = [
     "DrainView",
     "EventView",
     "HistoryView",
+    "LeaderView",
     "LeaseView",
     "LoadAsked",
     "LoadView",
@@ -138,6 +140,27 @@ class OwnersView(_View, frozen=True):
     owners: list[OwnerView]
     at: int
     age: float
+
+
+class Refusal(_View, frozen=True):
+    """An error that the agent raised: `kind` is its class in `neli_router.errors`."""
+
+    kind: str
+    wanted: str
+    found: str
+    remedy: str
+
+
+class LeaderView(_View, frozen=True):
+    """A partition, and this agent's member: enough to decide whether to begin work, in one answer. It lends nothing."""
+
+    member: str
+    may_act: bool
+    """Whether `member` leads the partition and may act for it now."""
+    layout: Layout
+    owner: OwnerView | None
+    refusal: Refusal | None = None
+    """Why no owner can be named: the error that a question for the owner would raise."""
 
 
 class LeaseView(_View, frozen=True):
@@ -451,15 +474,6 @@ class LoadView(WishView, frozen=True):
     """With partitions where they will be, once all are handed over."""
     share: float
     """The largest fraction of the whole load that is fair for one member."""
-
-
-class Refusal(_View, frozen=True):
-    """An error that the agent raised: `kind` is its class in `neli_router.errors`."""
-
-    kind: str
-    wanted: str
-    found: str
-    remedy: str
 
 
 STATUS_OF: Mapping[str, int] = {

@@ -12,6 +12,7 @@ from neli_router.agent import wire
 from neli_router.agent.wire import (
     KEY_MAX,
     HistoryView,
+    LeaderView,
     LeaseView,
     LoadView,
     MembersView,
@@ -122,6 +123,13 @@ def test_a_body_that_is_not_what_was_asked_for_is_refused(agent: Running, body: 
     with agent.client() as client:
         refusal = refused(client.post("/v1/owners", content=body))
     assert ("BadRequest", found) == (refusal.kind, refusal.found)
+
+
+def test_one_question_says_who_leads_what_and_whether_this_member_may_act(agent: Running) -> None:
+    for asked in ({"role": "3"}, {"key": "nightly"}):
+        found, owner = get(agent, "leader", LeaderView, **asked), get(agent, "owner", OwnerView, **asked)
+        assert ("a", True, LAYOUT, None) == (found.member, found.may_act, found.layout, found.refusal)
+        assert (found.owner and (found.owner.partition, found.owner.term)) == (owner.partition, owner.term)
 
 
 def test_a_lease_says_how_long_it_holds_and_is_not_waited_for_where_it_is_led(agent: Running) -> None:

@@ -33,6 +33,7 @@ METHODS = st.sampled_from([b"GET", b"POST", b"HEAD", b"PUT", b"DELETE", b"OPTION
 ROUTES: dict[bytes, dict[bytes, tuple[bytes, ...]]] = {
     b"GET": {
         b"/v1/owner": (b"key", b"key64", b"role"),
+        b"/v1/leader": (b"key", b"key64", b"role"),
         b"/v1/lease": (b"role",),
         b"/v1/leadership": (b"role", b"timeout"),
         b"/v1/leadership/events": (b"role",),

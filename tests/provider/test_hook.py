@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, aclosing, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
@@ -16,6 +16,8 @@ from airflow.providers.common.compat.sdk import AirflowException, Connection
 from airflow_provider import changes
 from airflow_provider.changes import Away, Batch
 from airflow_provider.hooks.neli import NeliHook, _with_password
+from neli_router.agent import Client
+from neli_router.agent.client.calls import Call
 from neli_router.agent.wire import OwnerView
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.open import open_ledger
@@ -78,6 +80,33 @@ def test_it_names_owners_by_key_and_by_role(neli_default: str, ledger: str, conn
         assert PARTITIONS == (await hook.alayout()).partitions
 
     play(story, conn_id)
+
+
+def test_one_request_says_who_leads_whether_that_is_here_and_what_the_layout_is(
+    neli_default: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    call = Client.call
+
+    def counted(client: Client, question: Call[Any], **options: Any) -> Any:
+        asked.append(question.target)
+        return call(client, question, **options)
+
+    monkeypatch.setattr(Client, "call", counted)
+    with NeliHook() as hook:
+        found = hook.leader("nightly", wanted=Layout(partitions=PARTITIONS))
+        assert ("a", "a", True) == (found.owner.name, found.member, found.may_act)
+        assert ["/v1/leader?key=nightly"] == asked
+        # A name that does not fit into an address is asked for by its partition.
+        assert Layout(partitions=PARTITIONS).partition("€" * 8000) == hook.leader("€" * 8000).owner.partition
+        with pytest.raises(GroupMismatch, match="partitions=16"):
+            hook.leader("nightly", wanted=Layout(partitions=16))
+
+
+def test_a_ledger_knows_no_host_and_so_none_that_may_act(ledger: str) -> None:
+    with NeliHook(ledger) as hook:
+        found = hook.leader("nightly")
+    assert ("a", None, False) == (found.owner.name, found.member, found.may_act)
 
 
 def test_it_knows_what_this_host_leads(neli_default: str) -> None:

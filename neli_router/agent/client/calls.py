@@ -26,6 +26,7 @@ from neli_router.agent.wire import (
     DrainView,
     EventView,
     HistoryView,
+    LeaderView,
     LeaseView,
     LoadAsked,
     LoadView,
@@ -62,8 +63,10 @@ __all__ = [
     "batches",
     "drain",
     "history",
+    "leader",
     "leadership",
     "lease",
+    "led_by",
     "led_within",
     "load",
     "moves",
@@ -124,6 +127,12 @@ def owner(key: Key) -> Call[Any]:
 def owner_of_role(role: Role) -> Call[Any]:
     # A name is a key, and a key may look like a number.
     return owner(role) if isinstance(role, str | bytes) else Call("GET", f"/v1/owner?{_role(role)}", OwnerView)
+
+
+def leader(role: Role) -> Call[LeaderView]:
+    """The leader of `role`, and what this host has to do with it. A name must fit into an address: see `KEY_MAX`."""
+    asked = _key(role) if isinstance(role, str | bytes) else _role(role)
+    return Call("GET", f"/v1/leader?{asked}", LeaderView)
 
 
 def owners(keys: Iterable[Key]) -> Call[OwnersView]:
@@ -220,6 +229,14 @@ def load(asked: LoadAsked) -> Call[LoadView]:
 
 
 # Answers
+
+
+def led_by(view: LeaderView) -> OwnerView:
+    """The owner, if there is one. Raises what a question for the owner raises."""
+    if view.owner is None:
+        assert view.refusal is not None, "an agent names an owner or a reason"
+        raise raised(view.refusal)
+    return view.owner
 
 
 def named(view: OwnerView | OwnersView) -> OwnerView:

@@ -27,6 +27,7 @@ from neli_router.agent.server.lender import Lender, borrowers
 from neli_router.agent.server.lives import Lives
 from neli_router.agent.server.metrics import CONTENT_TYPE
 from neli_router.agent.server.requests import (
+    Place,
     RequestRefused,
     body_of,
     keys_of,
@@ -39,11 +40,21 @@ from neli_router.agent.server.requests import (
 )
 from neli_router.agent.server.waits import Waits
 from neli_router.agent.server.wishes import KINDS, Wishes
-from neli_router.agent.wire import AGE_MAX, HistoryView, OwnersView, RebalanceView, StatusView
+from neli_router.agent.wire import (
+    AGE_MAX,
+    HistoryView,
+    LeaderView,
+    OwnersView,
+    OwnerView,
+    RebalanceView,
+    Refusal,
+    StatusView,
+    refusal,
+)
 from neli_router.config.config import Config
 from neli_router.config.protocols import ELECTED
 from neli_router.core.clock import host_clock
-from neli_router.errors import BeyondProtocol, NoOwner
+from neli_router.errors import BeyondProtocol, NeliError, NoOwner
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.wishes import no_wishes
 from neli_router.router.refusal import At
@@ -57,6 +68,8 @@ KEYS_MAX = 70_000
 
 RUN = 500
 """Keys that are looked up before another request gets its turn: half a millisecond."""
+
+PLACE = ("key", "key64", "role")
 
 Route = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -89,6 +102,7 @@ class App:
         self._routes: Mapping[tuple[str, str], Route] = {
             ("GET", "/v1/owner"): self._owner,
             ("POST", "/v1/owners"): self._owners,
+            ("GET", "/v1/leader"): self._leader,
             ("GET", "/v1/lease"): self._lease,
             ("GET", "/v1/leadership"): waits.leadership,
             ("GET", "/v1/leadership/events"): waits.leadership_events,
@@ -127,7 +141,20 @@ class App:
     # Owners
 
     async def _owner(self, scope: Scope, receive: Receive, send: Send) -> None:
-        where = place(queried(scope["query_string"], ("key", "key64", "role")), self._layout)
+        await answer(send, self._owner_of(place(queried(scope["query_string"], PLACE), self._layout)))
+
+    async def _leader(self, scope: Scope, receive: Receive, send: Send) -> None:
+        where = place(queried(scope["query_string"], PLACE), self._layout)
+        owner: OwnerView | None = None
+        refused: Refusal | None = None
+        try:
+            owner = self._owner_of(where)
+        except NeliError as error:
+            refused = refusal(error)
+        may_act = self._member.lease(where.partition) is not None
+        await answer(send, LeaderView(self._member.name, may_act, self._layout, owner, refused))
+
+    def _owner_of(self, where: Place) -> OwnerView:
         view = self._feed.view
         if not isinstance(view, Table):
             error = view.explain(f"the owner of partition {where.partition} was wanted")
@@ -137,7 +164,7 @@ class App:
         self._traffic.lookups["owned" if found.name is not None else "NoOwner"] += 1
         if found.name is None:
             raise NoOwner(f"the owner of partition {where.partition} was wanted", found.why, view.why_unowned[1])
-        await answer(send, found)
+        return found
 
     async def _owners(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked = owners_asked(await body_of(receive))
