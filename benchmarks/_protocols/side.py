@@ -132,7 +132,8 @@ def _side(folder: Path, there: str, name: str, *, shortest: bool) -> Side:
         return _goneli(folder, there.removeprefix("kafka://"), name, group, **lease)
     address = f"{there}/{group}{AS_GONELI if row.endswith(EAGER) else ''}"
     # A single broker has one replica, and may lose its tail in a power failure.
-    options: dict[str, Any] = {"protocol": protocol, "accept_rewinds": True, **lease}
+    careless = {"accept_rewinds": True} if protocol == "induction" else {}
+    options: dict[str, Any] = {"protocol": protocol, **careless, **lease}
     pause = Config.of({"ledger": address, **options}).lease / ROUNDS_PER_LEASE
     made = ProcessGroup(folder, partitions=int(partitions), pause=pause, ledger=address, **options)
     borrows = protocol != "induction"

@@ -192,7 +192,7 @@ class ProcessGroup(Closing):
         """
         self._started[name] += 1
         label = f"{name}.{self._started[name]}"
-        of_member = {"name": name, "replace": replace, "ledger": ledger or self.ledger}
+        of_member = {"name": name, "ledger": ledger or self.ledger, **({"replace": True} if replace else {})}
         process = self._begin(label, prefix, environment or {}, **of_member)
         self.processes.append(process)
         return process
