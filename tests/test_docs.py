@@ -133,7 +133,8 @@ def check_neli(words: list[str]) -> None:
         if command is None:
             assert words in (["--version"], ["--help"]), f"`neli {words[0]}` is not a command"
         else:
-            command.make_context(words[0], words[1:], parent=context)
+            with suppress(click.exceptions.Exit):  # It has printed its help.
+                command.make_context(words[0], words[1:], parent=context)
 
 
 def check_make(words: list[str]) -> None:

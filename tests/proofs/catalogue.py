@@ -10,41 +10,17 @@ Most take less than half a minute, because `make test` repeats whole proofs. `ma
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from neli_router.lab.commands.proofs import PROFILES
 
 __all__ = ["MUTANTS", "Proof", "proofs"]
 
 MUTANTS = Path(__file__).parents[1] / "mutants"
 
 CAUGHT_BY = re.compile(r"^caught-by: (?P<command>(?:neli|pytest) .+)$", re.MULTILINE)
-
-EXPLORATIONS = (
-    "--slots 2 --apart 2 --lease 2",
-    "--slots 2 --apart 2 --lease 1",
-    "--slots 2 --apart 1 --lease 1 --no-certify",
-    "--slots 3 --births 3 --apart 1 --lease 1 --no-leave",
-    "--protocol neli --no-leave --no-crash",
-    "--protocol neli --error 0 --no-leave --no-crash",
-    "--protocol neli --guarantee available --no-leave --no-crash --states 12000",
-    "--protocol neli --zombies --no-leave --no-crash --states 4000",
-    "--protocol fast-neli --no-leave --no-crash --states 12000",
-    "--protocol fast-neli --zombies --no-leave --no-crash --states 4000",
-    "--protocol term --terms 1 --lease 2 --restarts 1",
-    "--protocol term --terms 1 --restarts 2",
-    "--protocol term --terms 2",
-    "--protocol term --terms 2 --restarts 1",
-    "--protocol term --terms 2 --no-cede --restarts 1 --states 40000",
-    "--protocol term --terms 3 --no-cede --states 40000",
-    "--protocol gossip --terms 1 --lease 1 --any",
-    "--protocol gossip --terms 2 --voter-twice-as-fast",
-    "--protocol gossip --terms 2 --lease 1",
-    "--protocol gossip --terms 2 --lease 1 --changes 1",
-    "--protocol gossip --terms 2 --lease 1 --changes 1 --separate --states 60000",
-    "--protocol gossip --terms 2 --lease 1 --changes 1 --restarts 1 --states 60000",
-    "--protocol gossip --terms 2 --lease 1 --restarts 1 --states 90000",
-)
-"""Bounds of `neli explore`. One without `--states` visits every reachable world."""
 
 SEEDS = (
     *(f"--start {first} --seeds 100" for first in range(0, 500, 100)),
@@ -87,9 +63,17 @@ class Proof:
 def proofs() -> list[Proof]:
     """All of them, in the order of the lock file."""
     mutants = [Proof(_caught_by(patch), patch) for patch in sorted(MUTANTS.glob("*.patch"))]
-    shipped = {f"neli explore {bounds}" for bounds in EXPLORATIONS} | {f"neli simulate {seeds}" for seeds in SEEDS}
+    shipped = {*_explorations()} | {f"neli simulate {seeds}" for seeds in SEEDS}
     shipped |= {mutant.command for mutant in mutants if mutant.command.startswith("neli ")}
     return sorted([*map(Proof, shipped), *mutants], key=lambda proof: proof.name)
+
+
+def _explorations() -> Iterator[str]:
+    """Each profile with one set of bounds. Of the others, `test` repeats some of these, and `full` takes hours."""
+    for protocol, profiles in PROFILES.items():
+        for name, profile in profiles.items():
+            if len(profile.bounds) == 1:
+                yield f"neli explore --protocol {protocol} --profile {name}"
 
 
 def _caught_by(patch: Path) -> str:

@@ -7,7 +7,8 @@ Imports are read from the text, including imports inside functions. A package's 
 is taken from it: `neli_router/__init__.py` offers the whole product, and a simulator that imports one pure module below
 it does not depend on the rest.
 
-The command line that starts a proof is not part of the hash. It decides the bounds, and a result begins with them.
+The command line that starts a proof is not part of the hash. The profiles that it looks up are: they are declared next
+to the bounds.
 """
 
 import ast

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from neli_router.lab.commands.proofs import PROFILES
 from tests.proofs import __main__ as proving
 from tests.proofs.catalogue import MUTANTS, Proof, proofs
 from tests.proofs.lock import Line, read, sample, stale, write
 from tests.proofs.sources import modules_of, sources_hash, tree_hash
 
-EXPLORE = Proof("neli explore --slots 2 --apart 1 --lease 1")
-GOSSIP = Proof("neli explore --protocol gossip --terms 2 --lease 1")
+EXPLORE = Proof("neli explore --protocol induction --profile close")
+GOSSIP = Proof("neli explore --protocol gossip --profile rivals")
 MUTANT = Proof("pytest tests/protocols/electors/test_election.py", MUTANTS / "gossip_supports_outlive_a_life.patch")
 
 
@@ -24,6 +25,13 @@ def test_every_mutant_is_a_proof_and_what_catches_it_is_proved_of_the_shipped_co
     assert len(names) == len(catalogue)
     assert len(list(MUTANTS.glob("*.patch"))) == len(mutants)
     assert {proof.command for proof in mutants if not proof.command.startswith("pytest ")} <= names
+
+
+def test_only_the_full_profiles_have_bounds_that_are_not_proved() -> None:
+    """A profile with one set of bounds is a proof."""
+    for profiles in PROFILES.values():
+        proved = {profile.bounds[0] for profile in profiles.values() if len(profile.bounds) == 1}
+        assert {"full"} == {name for name, profile in profiles.items() if not {*profile.bounds} <= proved}
 
 
 @pytest.mark.parametrize("patch", sorted(MUTANTS.glob("*.patch")), ids=lambda path: path.stem)
@@ -43,10 +51,11 @@ def test_a_proof_depends_on_the_modules_that_it_imports_and_on_no_others() -> No
     assert {
         "neli_router.protocols.induction.fold",
         "neli_router.lab.sim.explore",
+        "neli_router.lab.sim.induction.miniature",  # It declares the profiles.
         "neli_router.core.keyspace",
     } <= explored
     assert "neli_router.protocols.induction.machine" not in explored
-    assert {"neli_router.protocols.gossip.election", "neli_router.lab.sim.explore"} <= gossip
+    assert {"neli_router.protocols.gossip.election", "neli_router.lab.sim.gossip.miniature"} <= gossip
     assert "neli_router.protocols.induction.fold" not in gossip
     assert {"tests.protocols.electors.test_election", "neli_router.protocols.gossip.election"} <= modules_of(
         MUTANT.command
@@ -88,7 +97,7 @@ def test_samples_are_alike_in_size_and_come_to_every_proof() -> None:
 
 
 def test_a_forged_line_is_found_when_its_proof_is_repeated(capsys: pytest.CaptureFixture[str]) -> None:
-    proof = Proof("neli explore --protocol neli --zombies --no-leave --no-crash --states 40")
+    proof = Proof("neli explore --protocol neli --profile zombies --states 40")
     shown = proving.run(proof).result
     assert shown.startswith("as far as it came: ")
     forged = Line(proof.name, sources_hash(proof), 1, shown.replace("states", "worlds"))

@@ -8,137 +8,48 @@ neli explore       every interleaving of a small group
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, cast, get_args
 
 import click
 
 from neli_router.core.exit_codes import EXIT_BROKEN
 from neli_router.lab import demo
-from neli_router.lab.sim.consumer_group.miniature import ConsumerBounds
+from neli_router.lab.sim.consumer_group.miniature import FAST_NELI_PROFILES, NELI_PROFILES, ConsumerBounds
 from neli_router.lab.sim.consumer_group.options import BorrowedProtocol, ConsumerWeather
 from neli_router.lab.sim.consumer_group.simulate import ConsumerOutcome, simulate_consumers
 from neli_router.lab.sim.consumer_group.steps import ConsumerMiniatures
 from neli_router.lab.sim.electors.options import PEERS_MAX, ElectorProtocol, ElectorWeather
 from neli_router.lab.sim.electors.simulate import ElectorOutcome, simulate_electors
-from neli_router.lab.sim.explore import Miniatures, Report, explore, transcript
-from neli_router.lab.sim.gossip.miniature import GossipBounds
+from neli_router.lab.sim.explore import Miniatures, Profile, Report, explore, transcript
+from neli_router.lab.sim.gossip.miniature import GOSSIP_PROFILES, GossipBounds
 from neli_router.lab.sim.gossip.steps import GossipMiniatures
-from neli_router.lab.sim.induction.miniature import Bounds
+from neli_router.lab.sim.induction.miniature import INDUCTION_PROFILES, Bounds
 from neli_router.lab.sim.induction.options import Weather
 from neli_router.lab.sim.induction.simulate import Result, simulate
 from neli_router.lab.sim.induction.steps import LedgerMiniatures
 from neli_router.lab.sim.term.canon import ElectorCover
-from neli_router.lab.sim.term.miniature import ElectorBounds
+from neli_router.lab.sim.term.miniature import TERM_PROFILES, ElectorBounds
 from neli_router.lab.sim.term.steps import ElectorMiniatures
 from neli_router.protocols.protocol import Guarantee
 
-__all__ = ["demo_command", "explore_command", "simulate_command"]
-
-WorldT = TypeVar("WorldT")
+__all__ = ["demo_command", "explore_command", "miniatures_of", "simulate_command"]
 
 AnyBounds = Bounds | ConsumerBounds | ElectorBounds | GossipBounds
 
-PROFILES: dict[str, dict[str, tuple[AnyBounds, ...]]] = {
-    "induction": {
-        "test": (Bounds(slots=2, apart=2, lease=2),),
-        "full": (
-            Bounds(slots=2, apart=2, lease=3),
-            Bounds(slots=3, apart=1, lease=1),
-            Bounds(slots=2, apart=3, lease=1),
-            Bounds(slots=3, apart=2, lease=1, leave=False, states_max=12_000_000),
-        ),
-    },
-    "neli": {
-        "test": (
-            ConsumerBounds("neli", leave=False, crash=False),
-            ConsumerBounds("neli", guarantee="available", leave=False, crash=False, states_max=12_000),
-            ConsumerBounds("neli", zombies=True, leave=False, crash=False, states_max=4_000),
-        ),
-        "full": (
-            ConsumerBounds("neli"),
-            ConsumerBounds("neli", guarantee="available"),
-            ConsumerBounds("neli", zombies=True, leave=False, crash=False),
-            ConsumerBounds("neli", apart=2, leave=False, crash=False),
-            ConsumerBounds("neli", partitions=2, leave=False, crash=False, states_max=300_000),
-        ),
-    },
-    "fast-neli": {
-        "test": (
-            ConsumerBounds("fast-neli", leave=False, crash=False, states_max=12_000),
-            ConsumerBounds("fast-neli", zombies=True, leave=False, crash=False, states_max=4_000),
-        ),
-        "full": (
-            ConsumerBounds("fast-neli"),
-            ConsumerBounds("fast-neli", zombies=True),
-            ConsumerBounds("fast-neli", apart=2, leave=False, crash=False),
-            ConsumerBounds("fast-neli", partitions=2, leave=False, crash=False, states_max=300_000),
-        ),
-    },
-    "term": {
-        "test": (
-            ElectorBounds(terms=1, lease=2, restarts=1),
-            ElectorBounds(terms=2),
-            ElectorBounds(terms=2, restarts=1),
-        ),
-        "full": (
-            ElectorBounds(terms=1, lease=2, wires=2, restarts=2),
-            ElectorBounds(terms=2, lease=2, states_max=1_000_000),
-            ElectorBounds(terms=2, lease=2, restarts=1, states_max=1_000_000),
-            ElectorBounds(terms=3, cede=False, states_max=1_000_000),
-        ),
-    },
-    "gossip": {
-        "test": (
-            GossipBounds(terms=2, rates=(1, 2, 1)),
-            GossipBounds(terms=1, lease=1, rivals=False),
-            GossipBounds(terms=2, lease=1, changes=1),
-        ),
-        "full": (
-            GossipBounds(terms=2, wires=2, cede=True),
-            GossipBounds(terms=3, rates=(1, 2, 1)),
-            GossipBounds(terms=2, lease=3, rates=(1, 2, 1)),
-            GossipBounds(terms=2, lease=1, restarts=1),
-            GossipBounds(terms=1, rivals=False),
-            GossipBounds(terms=2, lease=1, rivals=False),
-            GossipBounds(terms=2, rates=(1, 1, 2), states_max=1_000_000),
-            GossipBounds(terms=2, changes=1, states_max=1_000_000),
-            GossipBounds(terms=2, lease=1, changes=1, separate=True, states_max=1_000_000),
-            GossipBounds(terms=2, lease=1, changes=1, restarts=1, states_max=1_000_000),
-            GossipBounds(terms=2, lease=1, changes=1, fickle=(1, 3), states_max=1_000_000),
-            GossipBounds(terms=2, lease=1, changes=1, late=True, wires=2, states_max=1_000_000),
-        ),
-    },
+PROFILES: Mapping[str, Mapping[str, Profile[AnyBounds]]] = {
+    "induction": INDUCTION_PROFILES,
+    "neli": NELI_PROFILES,
+    "fast-neli": FAST_NELI_PROFILES,
+    "term": TERM_PROFILES,
+    "gossip": GOSSIP_PROFILES,
 }
-"""The `test` profile of `induction` completes within minutes. `full` takes under two hours. Its last bounds, with three
-incarnations, stop after twelve million worlds, which is what fits into eight gigabytes.
-
-The `test` profile of a borrowed group takes seconds. Only the first bounds of `neli` are complete in it (16,914
-worlds). In `full`, all bounds with one partition are complete: 24,000 to 205,000 worlds each, in one to ten minutes on
-a busy machine. Those with two partitions stop after 300,000 worlds.
-
-The `test` profile of `term` completes in 35 s of a quiet core: 5,916 worlds of one election with a restart and a lease
-of 2 ticks, 4,616 of two elections with ceding, and 16,332 of two elections with ceding and a restart. Worlds that
-another world covers are not counted. In `full`, one election with two restarts, two messages and a lease of two ticks
-is complete: 27,287 worlds in half a minute. The others have not been run to the end.
-
-The `test` profile of `gossip` is complete: 20,000 worlds with two elections among rivals and a fast voter, 17,000 with
-one election where each place favours any other, and 32,000 with a change of the electorate and another place's election
-before, during or after it (25 s of a processor). Each takes a minute or two on a busy machine. `full` has 24,000 with
-ceding and older words, 59,000 with three elections, 68,000 with a P of 3, 419,000 with a restart of the voter, and
-102,000 and 145,000 where each place favours any other: the last has two leaders, one after the other. It takes under
-ten minutes."""
-
-_KINDS_OF_BOUNDS: dict[str, type[Bounds | ElectorBounds | GossipBounds]] = {
-    "induction": Bounds,
-    "term": ElectorBounds,
-    "gossip": GossipBounds,
-}
+"""Protocol -> what can be explored of it, by name."""
 
 WEATHERS: dict[str, tuple[str, ...]] = {
     "induction": get_args(Weather),
@@ -174,125 +85,78 @@ def demo_command(
     )
 
 
-@click.command("explore")
+class _WithProfiles(click.Command):
+    """Its help lists the profiles of one protocol, and how their bounds differ from the usual ones."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        protocol = ctx.params.get("protocol", "induction")
+        profiles = PROFILES[protocol]
+        usual = {it.name: it.default for it in fields(profiles["test"].bounds[0]) if it.name != "protocol"}
+        rows = []
+        for name, profile in profiles.items():
+            rows.append((name, profile.about))
+            for bounds in profile.bounds:
+                given = {it: getattr(bounds, it) for it in usual}
+                rows.append(("", f"[{_listed({it: given[it] for it in usual if given[it] != usual[it]})}]"))
+        with formatter.section(f"Profiles of {protocol}"):
+            formatter.write_text(f"The bounds are {_listed(usual)}, unless a profile changes them in brackets.")
+            formatter.write_paragraph()
+            formatter.write_dl(rows)
+
+
+def _listed(bounds: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in bounds.items()) or "unchanged"
+
+
+@click.command("explore", cls=_WithProfiles)
 @click.option(
-    "--profile",
-    type=click.Choice(["full", "test"]),
-    help="A named set of bounds, instead of the options below except --protocol.",
+    "--protocol",
+    type=click.Choice(list(PROFILES)),
+    default="induction",
+    show_default=True,
+    is_eager=True,  # The help, which is eager, too, lists this protocol's profiles.
+    help="What the group runs.",
 )
 @click.option(
-    "--protocol", type=click.Choice(list(PROFILES)), default="induction", show_default=True, help="What the group runs."
+    "--profile", metavar="NAME", default="test", show_default=True, help="What to explore, from the list below."
 )
-@click.option("--slots", type=click.IntRange(1, 4), help="induction: incarnations at the same time.  [default: 2]")
-@click.option(
-    "--lease", type=click.IntRange(1, 6), help="induction, term, gossip: the lease, in ticks.  [default: 2; term: 1]"
-)
-@click.option("--births", type=click.IntRange(1), help="induction: incarnations over all time.  [default: any number]")
-@click.option("--guarantee", type=click.Choice(["exclusive", "available"]), help="neli: what the group promises.")
-@click.option("--partitions", type=click.IntRange(1, 2), help="neli, fast-neli: partitions.  [default: 1]")
-@click.option("--error", type=click.IntRange(0, 1), help="neli: e, how far clocks may differ.  [default: 1]")
-@click.option("--zombies", is_flag=True, default=None, help="neli, fast-neli: forgotten members go on fetching.")
-@click.option("--session", type=click.IntRange(1, 9), help="fast-neli: the broker's, in ticks.  [default: as promised]")
-@click.option(
-    "--apart", type=click.IntRange(1, 6), help="Records between readers.  [default: 2; neli and fast-neli: 1]"
-)
-@click.option(
-    "--leave/--no-leave", default=None, help="Except term: whether members may leave gracefully.  [default: leave]"
-)
-@click.option("--crash/--no-crash", default=None, help="Except term: whether processes may crash.  [default: crash]")
-@click.option(
-    "--certify/--no-certify",
-    default=None,
-    help="induction: whether witnesses certify processes that crashed.  [default: certify]",
-)
-@click.option(
-    "--terms", type=click.IntRange(1, 6), help="term, gossip: how many over all time.  [default: 2; gossip: 1]"
-)
-@click.option("--restarts", type=click.IntRange(0, 9), help="term, gossip: how many over all time.  [default: 0]")
-@click.option(
-    "--forget",
-    is_flag=True,
-    default=None,
-    help="A restarted process has forgotten its term (term) or the electorate (gossip).",
-)
-@click.option(
-    "--wires",
-    type=click.IntRange(1, 3),
-    help="term: messages of a kind between two; gossip: words of a place.  [default: 1]",
-)
-@click.option(
-    "--cede/--no-cede",
-    default=None,
-    help="term, gossip: whether leaders may cede.  [default: cede; gossip: no-cede]",
-)
-@click.option(
-    "--voter-twice-as-fast",
-    "rates",
-    flag_value=(1, 2, 1),
-    default=None,
-    type=click.UNPROCESSED,
-    help="gossip: the clock of one place, the voter, runs twice as fast, and all places know.",
-)
-@click.option(
-    "--rival-twice-as-fast",
-    "rates",
-    flag_value=(1, 1, 2),
-    default=None,
-    type=click.UNPROCESSED,
-    help="gossip: the same for one rival, so that the other rival's clock is slow.",
-)
-@click.option("--changes", type=click.IntRange(0, 2), help="gossip: how often a leader changes the electorate.")
-@click.option("--separate", is_flag=True, default=None, help="gossip: electorates travel apart from declarations.")
-@click.option("--late", is_flag=True, default=None, help="gossip, with changes: words are heard at any time.")
-@click.option(
-    "--both-voters-fickle",
-    "fickle",
-    flag_value=(1, 3),
-    default=None,
-    type=click.UNPROCESSED,
-    help="gossip, with changes: the new voter, too, may favour either rival.",
-)
-@click.option(
-    "--rivals/--any", default=None, help="gossip: two rivals and a voter, or each favours any.  [default: rivals]"
-)
-@click.option("--states", "states_max", type=click.IntRange(1), help="Stop after this many states.")
-def explore_command(profile: str | None, protocol: str, **given: object) -> None:
+@click.option("--states", type=click.IntRange(1), help="Stop after this many states, whatever the profile says.")
+def explore_command(protocol: str, profile: str, states: int | None) -> None:
     """Walk every interleaving of a small group, running the shipped protocol.
 
     Prints its bounds and how far it got. When a rule is broken, prints the shortest way there and exits with 1.
+
+    `neli explore --protocol NAME --help` lists the profiles of another protocol.
     """
-    for bounds in PROFILES[protocol][profile] if profile else (_bounds(protocol, given),):
-        click.echo(f"explore: {bounds}")
-        match bounds:
-            case Bounds():
-                _explore(LedgerMiniatures(bounds))
-            case ConsumerBounds():
-                _explore(ConsumerMiniatures(bounds))
-            case ElectorBounds():
-                _explore(ElectorMiniatures(bounds), covers=ElectorCover().covers)
-            case GossipBounds():
-                _explore(GossipMiniatures(bounds))
+    if profile not in PROFILES[protocol]:
+        known = ", ".join(PROFILES[protocol])
+        raise click.BadParameter(f"{protocol} has {known}, and not {profile}", param_hint="--profile")
+    for bounds in PROFILES[protocol][profile].bounds:
+        _explore(bounds if states is None else replace(bounds, states_max=states))
 
 
-def _bounds(protocol: str, given: dict[str, object]) -> AnyBounds:
-    """The bounds asked for. An option of another protocol is refused: it would bound nothing."""
-    asked = {name: value for name, value in given.items() if value is not None}
-    known = {field.name for field in fields(_KINDS_OF_BOUNDS.get(protocol, ConsumerBounds))}
-    known -= {"fast-neli": {"guarantee", "error"}, "neli": {"session"}}.get(protocol, set())
-    if strange := sorted(asked.keys() - known):
-        raise click.BadParameter(f"{protocol} has no such bound", param_hint=f"--{strange[0]}")
-    if kind := _KINDS_OF_BOUNDS.get(protocol):
-        return kind(**cast(dict[str, Any], asked))
-    return ConsumerBounds(cast(BorrowedProtocol, protocol), **cast(dict[str, Any], asked))
+def miniatures_of(bounds: AnyBounds) -> Miniatures[Any]:
+    """All worlds within these bounds."""
+    match bounds:
+        case Bounds():
+            return LedgerMiniatures(bounds)
+        case ConsumerBounds():
+            return ConsumerMiniatures(bounds)
+        case ElectorBounds():
+            return ElectorMiniatures(bounds)
+        case GossipBounds():
+            return GossipMiniatures(bounds)
 
 
-def _explore(miniatures: Miniatures[WorldT], *, covers: Callable[[bytes], bool] = lambda key: False) -> None:
+def _explore(bounds: AnyBounds) -> None:
+    click.echo(f"explore: {bounds}")
     progress, started = _Progress(), monotonic()
 
-    def tell(report: Report[WorldT]) -> None:
+    def tell(report: Report[Any]) -> None:
         progress.tell(f"depth {report.depth}: {report.states:,} states, {report.steps:,} steps")
 
-    report = explore(miniatures, tell, covers=covers)
+    covers = ElectorCover().covers if isinstance(bounds, ElectorBounds) else lambda key: False
+    report = explore(miniatures_of(bounds), tell, covers=covers)
     progress.end()
     verdict = "complete" if report.complete else "as far as it came"
     if report.trace is not None:

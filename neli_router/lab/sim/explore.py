@@ -19,12 +19,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Label", "Miniatures", "Report", "explore", "transcript"]
+__all__ = ["Label", "Miniatures", "Profile", "Report", "explore", "transcript"]
 
 Label = tuple[object, ...]
 """A step, for the transcript: a verb, the process that takes it and its object."""
 
 WorldT = TypeVar("WorldT")
+BoundsT_co = TypeVar("BoundsT_co", covariant=True)
+
+
+class Profile(Generic[BoundsT_co]):
+    """A name's meaning on the command line: the bounds of one exploration, or of several, one after the other."""
+
+    def __init__(self, about: str, *bounds: BoundsT_co) -> None:
+        self.about, self.bounds = about, bounds
 
 
 class Miniatures(Protocol[WorldT]):

@@ -3,6 +3,7 @@ broken and the way there, ends, and prints its bounds. The other files cover wha
 """
 
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -14,17 +15,17 @@ from click.testing import CliRunner
 from msgspec.structs import replace as changed
 
 from neli_router.commands.cli import main
-from neli_router.lab.commands.proofs import AnyBounds
+from neli_router.lab.commands import proofs
+from neli_router.lab.commands.proofs import PROFILES, AnyBounds, miniatures_of
 from neli_router.lab.sim.consumer_group import canon as consumer_canon
 from neli_router.lab.sim.consumer_group.miniature import ConsumerBounds, broken_consumer_rule
-from neli_router.lab.sim.consumer_group.steps import ConsumerMiniatures, next_in_calm
-from neli_router.lab.sim.explore import Miniatures, explore, transcript
+from neli_router.lab.sim.consumer_group.steps import next_in_calm
+from neli_router.lab.sim.explore import Miniatures, Profile, explore, transcript
 from neli_router.lab.sim.gossip import canon as rumour_keys
 from neli_router.lab.sim.gossip.miniature import GossipBounds
 from neli_router.lab.sim.gossip.steps import GossipMiniatures
 from neli_router.lab.sim.induction import steps as ledger_steps
 from neli_router.lab.sim.induction.miniature import Bounds
-from neli_router.lab.sim.induction.steps import LedgerMiniatures
 from neli_router.lab.sim.term import canon as elector_canon
 from neli_router.lab.sim.term.canon import ElectorCover
 from neli_router.lab.sim.term.miniature import ElectorBounds
@@ -67,18 +68,6 @@ NEAR, FAR = 60, 120
 
 AHEAD = 0.97
 """How often a walk goes on: about thirty steps until it starts over."""
-
-
-def miniatures_of(bounds: AnyBounds) -> Miniatures[Any]:
-    match bounds:
-        case Bounds():
-            return LedgerMiniatures(bounds)
-        case ConsumerBounds():
-            return ConsumerMiniatures(bounds)
-        case ElectorBounds():
-            return ElectorMiniatures(bounds)
-        case GossipBounds():
-            return GossipMiniatures(bounds)
 
 
 def nearest(miniatures: Miniatures[Any]) -> Iterator[Any]:
@@ -250,59 +239,75 @@ def test_a_group_in_calm_settles_and_a_program_that_believes_more_than_its_machi
 # The command line
 
 
-def neli(arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(main, ("explore", *arguments.split()))
+def neli(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ("explore", *arguments))
     return result.exit_code, result.output
 
 
-def test_the_way_to_what_is_broken_is_printed() -> None:
+def test_the_way_to_what_is_broken_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that waits less than members expect lets two lead."""
-    code, output = neli("--protocol fast-neli --session 1 --no-leave --no-crash")
+    hasty = Profile("The broker is hasty.", ConsumerBounds("fast-neli", session=1, leave=False, crash=False))
+    monkeypatch.setitem(proofs.PROFILES, "fast-neli", {"hasty": hasty})
+    code, output = neli("--protocol", "fast-neli", "--profile", "hasty")
     *_, both, fail = output.splitlines()
     assert (1, "FAIL at most one acts: m0 and m1 both may, for partition 0") == (code, fail)
     assert "m0 0 under" in both
     assert "m1 0 under" in both
 
 
-PRINTED = """
-neli explore --slots 3 --births 4 --apart 2 --lease 1 --no-leave --no-crash --no-certify --states 100
-explore: 3 incarnations at once (4 over all time), 1 partition, readers at most 2 records apart, lease 1 ticks,
-without Leave, without crashes, without certificates of them, with restarts under the same name and starts from any
-snapshot; at most 100 states
+PRINTED = {
+    Bounds(slots=3, births=4, lease=1, leave=False, crash=False, certify=False, states_max=1000): """
+3 incarnations at once (4 over all time), 1 partition, readers at most 2 records apart, lease 1 ticks, without Leave,
+without crashes, without certificates of them, with restarts under the same name and starts from any snapshot; at most
+1,000 states
+""",
+    ConsumerBounds("neli", zombies=True, crash=False): """
+neli, exclusive: 2 members, 1 partition, T=2 ticks, e=1, readers at most 1 messages behind, with fetching zombies, with
+clean stops, without kills; all states
+""",
+    ElectorBounds(restarts=1, forget=True, cede=False): """
+term: 3 electors, 2 terms over all time, lease 1 ticks, each stands at any time, without ceding, 1 restarts over all
+time, which forget their term, the newest message of each kind between two lost, late, doubled; all states
+""",
+    GossipBounds(changes=1, separate=True, restarts=1, fickle=(1, 3)): """
+gossip: 4 electors, two rivals and two voters, of whom one has no vote at first and both favour either, 1 terms and 1
+restarts of the voters over all time, 1 changes of the electorate, which travel apart from declarations, P=2 ticks,
+clocks that run alike, without ceding, words heard at once or lost; all states
+""",
+}
 
-neli explore --protocol neli --zombies --no-crash --states 100
-explore: neli, exclusive: 2 members, 1 partition, T=2 ticks, e=1, readers at most 1 messages behind, with fetching
-zombies, with clean stops, without kills; at most 100 states
 
-neli explore --protocol term --restarts 1 --forget --no-cede --states 100
-explore: term: 3 electors, 2 terms over all time, lease 1 ticks, each stands at any time, without ceding, 1 restarts
-over all time, which forget their term, the newest message of each kind between two lost, late, doubled; at most 100
-states
-
-neli explore --protocol gossip --changes 1 --separate --restarts 1 --both-voters-fickle --states 100
-explore: gossip: 4 electors, two rivals and two voters, of whom one has no vote at first and both favour either, 1 terms
-and 1 restarts of the voters over all time, 1 changes of the electorate, which travel apart from declarations, P=2
-ticks, clocks that run alike, without ceding, words heard at once or lost; at most 100 states
-"""
-
-
-@pytest.mark.parametrize("printed", PRINTED.split("\n\n"))
-def test_bounds_are_printed_with_what_they_leave_out(printed: str) -> None:
-    command, bounds = printed.strip().split("\n", 1)
-    code, output = neli(command.removeprefix("neli explore "))
-    first, last = output.splitlines()
-    assert (0, bounds.replace("\n", " ")) == (code, first)
-    assert last.startswith("  as far as it came: ")
+@pytest.mark.parametrize("bounds", PRINTED, ids=lambda bounds: type(bounds).__name__)
+def test_bounds_say_what_they_leave_out(bounds: AnyBounds) -> None:
+    assert PRINTED[bounds].strip().replace("\n", " ") == str(bounds)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ("--protocol neli --slots 2", "Invalid value for --slots: neli has no such bound"),
-        ("--protocol fast-neli --error 0", "Invalid value for --error: fast-neli has no such bound"),
-        ("--zombies", "Invalid value for --zombies: induction has no such bound"),
-    ],
+    ("protocol", "profile"), [(protocol, name) for protocol, profiles in PROFILES.items() for name in profiles]
 )
-def test_a_bound_of_another_protocol_is_refused(arguments: str, complaint: str) -> None:
-    code, output = neli(arguments)
-    assert (2, True) == (code, complaint in " ".join(output.replace("│", " ").split())), output
+def test_all_bounds_of_a_profile_are_explored_up_to_the_limit(protocol: str, profile: str) -> None:
+    code, output = neli("--protocol", protocol, "--profile", profile, "--states", "20")
+    assert 0 == code
+    limited = [replace(bounds, states_max=20) for bounds in PROFILES[protocol][profile].bounds]
+    assert [f"explore: {bounds}" for bounds in limited] == output.splitlines()[::2]
+    assert all(line.startswith("  as far as it came: ") for line in output.splitlines()[1::2])
+
+
+@pytest.mark.parametrize("protocol", PROFILES)
+def test_the_help_lists_the_profiles_of_a_protocol_and_how_they_differ(protocol: str) -> None:
+    code, output = neli("--protocol", protocol, "--help")
+    _, listed = output.split(f"Profiles of {protocol}:\n")
+    assert 0 == code
+    assert [*PROFILES[protocol]] == re.findall(r"^  ([\w-]+)  ", listed, re.MULTILINE)
+    assert sum(len(profile.bounds) for profile in PROFILES[protocol].values()) == listed.count("[")
+
+
+def test_the_help_names_a_bound_as_a_profile_declares_it() -> None:
+    _, output = neli("--help")
+    assert "slots=3, apart=1, lease=1, leave=False, births=3" in output
+
+
+def test_a_profile_of_another_protocol_is_refused_with_those_that_there_are() -> None:
+    code, output = neli("--protocol", "fast-neli", "--profile", "available")
+    assert 2 == code
+    assert "fast-neli has test, exclusive, zombies, full, and not available" in " ".join(output.split())

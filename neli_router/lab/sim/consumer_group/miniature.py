@@ -30,6 +30,7 @@ from typing import NamedTuple, TypeVar
 from neli_router.core.keyspace import Layout
 from neli_router.lab.sim.consumer_group.options import BorrowedProtocol
 from neli_router.lab.sim.consumer_group.process import BorrowedMachine
+from neli_router.lab.sim.explore import Profile
 from neli_router.protocols.consumer_group.events import BrokerInput, Lost, Message
 from neli_router.protocols.consumer_group.fast_neli import FastNeliMachine
 from neli_router.protocols.consumer_group.neli import NeliMachine
@@ -37,6 +38,8 @@ from neli_router.protocols.consumer_group.settings import FastNeliSettings, Neli
 from neli_router.protocols.protocol import Guarantee
 
 __all__ = [
+    "FAST_NELI_PROFILES",
+    "NELI_PROFILES",
     "ActedTerms",
     "ConsumerBounds",
     "ConsumerMiniature",
@@ -111,6 +114,62 @@ class ConsumerBounds:
         if isinstance(settings, FastNeliSettings):
             return FastNeliMachine(settings, self.partitions, now, wall_nanoseconds=now * NANOSECONDS + born, rng=dice)
         return NeliMachine(settings, self.partitions, now, rng=dice)
+
+
+NELI_PROFILES = {
+    "test": Profile(
+        "The same as `exclusive`, `available` and `zombies`: seconds.",
+        ConsumerBounds("neli", leave=False, crash=False),
+        ConsumerBounds("neli", guarantee="available", leave=False, crash=False, states_max=12_000),
+        ConsumerBounds("neli", zombies=True, leave=False, crash=False, states_max=4_000),
+    ),
+    "exclusive": Profile(
+        "Two members: the broker may forget either at any time, and give its partitions away.",
+        ConsumerBounds("neli", leave=False, crash=False),
+    ),
+    "exact-clocks": Profile(
+        "As `exclusive`, with clocks that agree.", ConsumerBounds("neli", error=0, leave=False, crash=False)
+    ),
+    "available": Profile(
+        "As `exclusive`, under the other guarantee.",
+        ConsumerBounds("neli", guarantee="available", leave=False, crash=False, states_max=12_000),
+    ),
+    "zombies": Profile(
+        "As `exclusive`, and a forgotten member goes on fetching.",
+        ConsumerBounds("neli", zombies=True, leave=False, crash=False, states_max=4_000),
+    ),
+    "full": Profile(
+        "Members also stop or are killed, read further apart, and share two partitions: under an hour.",
+        ConsumerBounds("neli"),
+        ConsumerBounds("neli", guarantee="available"),
+        ConsumerBounds("neli", zombies=True, leave=False, crash=False),
+        ConsumerBounds("neli", apart=2, leave=False, crash=False),
+        ConsumerBounds("neli", partitions=2, leave=False, crash=False, states_max=300_000),
+    ),
+}
+FAST_NELI_PROFILES = {
+    "test": Profile(
+        "The same as `exclusive` and `zombies`: seconds.",
+        ConsumerBounds("fast-neli", leave=False, crash=False, states_max=12_000),
+        ConsumerBounds("fast-neli", zombies=True, leave=False, crash=False, states_max=4_000),
+    ),
+    "exclusive": Profile(
+        "Two members: the broker forgets one that freezes, and gives its partitions away.",
+        ConsumerBounds("fast-neli", leave=False, crash=False, states_max=12_000),
+    ),
+    "zombies": Profile(
+        "As `exclusive`, but the broker forgets members at any time, and they go on fetching.",
+        ConsumerBounds("fast-neli", zombies=True, leave=False, crash=False, states_max=4_000),
+    ),
+    "full": Profile(
+        "Members also stop or are killed, read further apart, and share two partitions: under an hour.",
+        ConsumerBounds("fast-neli"),
+        ConsumerBounds("fast-neli", zombies=True),
+        ConsumerBounds("fast-neli", apart=2, leave=False, crash=False),
+        ConsumerBounds("fast-neli", partitions=2, leave=False, crash=False, states_max=300_000),
+    ),
+}
+"""All bounds of `full` with one partition are complete: 24,000 to 205,000 worlds each, in one to ten minutes."""
 
 
 @cache

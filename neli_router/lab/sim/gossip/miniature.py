@@ -35,11 +35,12 @@ a place remembers of it: a support, and the electorate that it was given under.
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from neli_router.lab.sim.explore import Profile
 from neli_router.protocols.gossip.election import GossipElection, Triplet
 from neli_router.protocols.gossip.electorate import Electorate
 from neli_router.protocols.protocol import wait_for
 
-__all__ = ["FIRST", "GossipBounds", "GossipMiniature", "GossipPlace", "Word", "acting", "clock"]
+__all__ = ["FIRST", "GOSSIP_PROFILES", "GossipBounds", "GossipMiniature", "GossipPlace", "Word", "acting", "clock"]
 
 RIVALS = (0, 2)
 """The places that want to lead, in the scene with rivals."""
@@ -151,6 +152,52 @@ class GossipBounds:
     @property
     def wait(self) -> float:
         return wait_for(self.lease, self.drift)
+
+
+GOSSIP_PROFILES = {
+    "test": Profile(
+        "The same as `fast-voter`, `any` and `change`: a minute or two.",
+        GossipBounds(terms=2, rates=(1, 2, 1)),
+        GossipBounds(terms=1, lease=1, rivals=False),
+        GossipBounds(terms=2, lease=1, changes=1),
+    ),
+    "rivals": Profile("Two rivals want to lead, and one voter hears both.", GossipBounds(terms=2, lease=1)),
+    "fast-voter": Profile("The voter's clock runs twice as fast.", GossipBounds(terms=2, rates=(1, 2, 1))),
+    "any": Profile("No rivals: each place may favour any other.", GossipBounds(terms=1, lease=1, rivals=False)),
+    "restart": Profile(
+        "As `rivals`, and the voter restarts once.", GossipBounds(terms=2, lease=1, restarts=1, states_max=90_000)
+    ),
+    "change": Profile(
+        "The first rival leads, and has a fourth place vote instead of the other rival.",
+        GossipBounds(terms=2, lease=1, changes=1),
+    ),
+    "change-restart": Profile(
+        "As `change`, and a voter restarts once.",
+        GossipBounds(terms=2, lease=1, changes=1, restarts=1, states_max=60_000),
+    ),
+    "change-apart": Profile(
+        "As `change`, but places learn the new electorate apart from declarations.",
+        GossipBounds(terms=2, lease=1, changes=1, separate=True, states_max=60_000),
+    ),
+    "full": Profile(
+        "Older words, more elections, a fast rival, voters that favour either: hours.",
+        GossipBounds(terms=2, wires=2, cede=True),
+        GossipBounds(terms=3, rates=(1, 2, 1)),
+        GossipBounds(terms=2, lease=3, rates=(1, 2, 1)),
+        GossipBounds(terms=2, lease=1, restarts=1),
+        GossipBounds(terms=1, rivals=False),
+        GossipBounds(terms=2, lease=1, rivals=False),
+        GossipBounds(terms=2, rates=(1, 1, 2), states_max=1_000_000),
+        GossipBounds(terms=2, changes=1, states_max=1_000_000),
+        GossipBounds(terms=2, lease=1, changes=1, separate=True, states_max=1_000_000),
+        GossipBounds(terms=2, lease=1, changes=1, restarts=1, states_max=1_000_000),
+        GossipBounds(terms=2, lease=1, changes=1, fickle=(1, 3), states_max=1_000_000),
+        GossipBounds(terms=2, lease=1, changes=1, late=True, wires=2, states_max=1_000_000),
+    ),
+}
+"""The first six bounds of `full` are complete: 24,000 worlds with ceding and older words, 59,000 with three elections,
+68,000 with a P of 3, 419,000 with a restart, and 102,000 and 145,000 where each place favours any other: the last has
+two leaders, one after the other."""
 
 
 class Word(NamedTuple):

@@ -17,12 +17,23 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from neli_router.core.keyspace import Layout
+from neli_router.lab.sim.explore import Profile
 from neli_router.protocols.induction.fold import FOLD_VERSIONS, State, fold
 from neli_router.protocols.induction.records import Genesis, Record
 from neli_router.protocols.induction.tenure import Tenure
 from neli_router.protocols.protocol import Settings
 
-__all__ = ["PARTITION", "Bounds", "FoldedRecord", "Miniature", "Slot", "acting", "broken_rule", "genesis_world"]
+__all__ = [
+    "INDUCTION_PROFILES",
+    "PARTITION",
+    "Bounds",
+    "FoldedRecord",
+    "Miniature",
+    "Slot",
+    "acting",
+    "broken_rule",
+    "genesis_world",
+]
 
 PARTITION = 0
 """The only partition. Partitions do not know of each other, so a rule that holds for one holds for each."""
@@ -52,6 +63,31 @@ class Bounds:
             f"{'with' if self.crash else 'without'} crashes, {'with' if self.certify else 'without'} certificates of "
             f"them, with restarts under the same name and starts from any snapshot; {limit}"
         )
+
+
+INDUCTION_PROFILES = {
+    "test": Profile("Two incarnations at once, with all that may happen to them: minutes.", Bounds()),
+    "close": Profile(
+        "Readers one record apart, a lease of one tick: finds most mistakes in seconds.", Bounds(apart=1, lease=1)
+    ),
+    "short-lease": Profile("The lease is one tick.", Bounds(lease=1)),
+    "uncertified": Profile("As `close`, but no witness certifies a death.", Bounds(apart=1, lease=1, certify=False)),
+    "handovers": Profile(
+        "Nobody leaves or crashes, so partitions pass on while their owners live.",
+        Bounds(lease=1, leave=False, crash=False, certify=False),
+    ),
+    "three": Profile(
+        "Three incarnations over all time, of which none leaves.",
+        Bounds(slots=3, apart=1, lease=1, leave=False, births=3),
+    ),
+    "full": Profile(
+        "Longer leases, readers further apart, and three incarnations at once: under two hours, eight gigabytes.",
+        Bounds(lease=3),
+        Bounds(slots=3, apart=1, lease=1),
+        Bounds(apart=3, lease=1),
+        Bounds(slots=3, lease=1, leave=False, states_max=12_000_000),  # More do not fit into eight gigabytes.
+    ),
+}
 
 
 class FoldedRecord(NamedTuple):
