@@ -24,7 +24,7 @@ from neli_router.lab.sim.consumer_group.miniature import FAST_NELI_PROFILES, NEL
 from neli_router.lab.sim.consumer_group.options import BorrowedProtocol, ConsumerWeather
 from neli_router.lab.sim.consumer_group.simulate import ConsumerOutcome, simulate_consumers
 from neli_router.lab.sim.consumer_group.steps import ConsumerMiniatures
-from neli_router.lab.sim.electors.options import PEERS_MAX, ElectorProtocol, ElectorWeather
+from neli_router.lab.sim.electors.options import ElectorProtocol, ElectorWeather
 from neli_router.lab.sim.electors.simulate import ElectorOutcome, simulate_electors
 from neli_router.lab.sim.explore import Miniatures, Profile, Report, explore, transcript
 from neli_router.lab.sim.gossip.miniature import GOSSIP_PROFILES, GossipBounds
@@ -66,23 +66,17 @@ CHUNK = 5
 
 @click.command("demo")
 @click.option("--members", type=int, default=3, show_default=True, help="Processes, from 2 to 8.")
-@click.option("--partitions", type=int, default=256, show_default=True, help="What they share.")
 @click.option("--lease", type=float, default=0.5, show_default=True, help="How long a heartbeat proves anything, in s.")
 @click.option("--seconds", type=float, default=20.0, show_default=True, help="How long it takes if all goes well.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Decides what happens to which member.")
 @click.option("--live/--plain", default=None, help="A live view, or plain lines.  [default: live in a terminal]")
 @click.option("--keep", type=click.Path(path_type=Path), help="An empty folder, to keep the ledger and the logs in.")
-def demo_command(
-    members: int, partitions: int, lease: float, seconds: float, seed: int, live: bool | None, keep: Path | None
-) -> None:
+def demo_command(members: int, lease: float, seconds: float, live: bool | None, keep: Path | None) -> None:
     """Start real processes that share partitions; kill one, stop one, let one leave, and route keys throughout.
 
     Prints at the end what was measured and checked. Exits with 0 only if every check held; 1 if one failed or a process
     could not start; 2 if it cannot run with these options; 130 if it was interrupted.
     """
-    raise SystemExit(
-        demo.run(members=members, partitions=partitions, lease=lease, seconds=seconds, seed=seed, live=live, keep=keep)
-    )
+    raise SystemExit(demo.run(members=members, lease=lease, seconds=seconds, live=live, keep=keep))
 
 
 class _WithProfiles(click.Command):
@@ -181,7 +175,6 @@ def _explore(bounds: AnyBounds) -> None:
     type=click.Choice(list(dict.fromkeys(weather for known in WEATHERS.values() for weather in known))),
     help="Only runs with this kind of faults.",
 )
-@click.option("--peers", type=click.IntRange(1, PEERS_MAX), help="term, priority, gossip: how many each group has.")
 @click.option(
     "--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes to use.  [default: one per core]"
 )
@@ -192,7 +185,6 @@ def simulate_command(
     protocol: str,
     guarantee: str | None,
     weather: str | None,
-    peers: int | None,
     jobs: int,
 ) -> None:
     """Run whole groups under faults in virtual time, and check every promise after every step.
@@ -208,9 +200,7 @@ def simulate_command(
         raise click.BadParameter("fast-neli is exclusive, as goNELI is", param_hint="--guarantee")
     if protocol in get_args(ElectorProtocol) and guarantee == "available":
         raise click.BadParameter(f"{protocol} is exclusive: leaders have leases", param_hint="--guarantee")
-    if protocol not in get_args(ElectorProtocol) and peers is not None:
-        raise click.BadParameter(f"a group of {protocol} has no list of peers: members join it", param_hint="--peers")
-    asked = _Asked(protocol, guarantee, weather, peers)
+    asked = _Asked(protocol, guarantee, weather)
     if first is not None:
         result = asked.run(_seed(first))
         click.echo(_summary(result))
@@ -259,7 +249,6 @@ class _Asked:
     protocol: str
     guarantee: str | None
     weather: str | None
-    peers: int | None
 
     def run(self, seed: int) -> AnyOutcome:
         guarantee = cast(Guarantee | None, self.guarantee)
@@ -268,7 +257,7 @@ class _Asked:
         if self.protocol in get_args(ElectorProtocol):
             elector = cast(ElectorProtocol, self.protocol)
             elector_weather = cast(ElectorWeather | None, self.weather)
-            return simulate_electors(seed, protocol=elector, weather=elector_weather, size=self.peers)
+            return simulate_electors(seed, protocol=elector, weather=elector_weather)
         protocol, weather = cast(BorrowedProtocol, self.protocol), cast(ConsumerWeather | None, self.weather)
         return simulate_consumers(seed, protocol=protocol, guarantee=guarantee, weather=weather)
 
@@ -287,8 +276,6 @@ def _show(result: AnyOutcome, asked: _Asked) -> None:
         if not isinstance(result, ElectorOutcome):  # Its groups have no other guarantee.
             flags.append(f"--guarantee {result.options.guarantee}")
         flags.append(f"--weather {result.options.weather}")
-    if asked.peers is not None:
-        flags.append(f"--peers {asked.peers}")
     click.echo(f"FAIL {result.violation} at t={result.time:.3f}; replay: neli simulate {' '.join(flags)}")
 
 

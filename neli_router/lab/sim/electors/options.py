@@ -23,10 +23,10 @@ from typing import Literal
 from neli_router.core.keyspace import Layout
 from neli_router.lab.sim.seed import SeedOptions
 from neli_router.protocols.electors.preferences import OTHERS, preferred_rows
-from neli_router.protocols.electors.settings import MISSES, PEERS_MAX, GossipSettings, PeerSettings, TermSettings
+from neli_router.protocols.electors.settings import MISSES, GossipSettings, PeerSettings, TermSettings
 from neli_router.protocols.protocol import DRIFT_MAX
 
-__all__ = ["FAIR_STRIKES", "FOUL_STRIKES", "PEERS_MAX", "ElectorOptions", "ElectorProtocol", "ElectorWeather"]
+__all__ = ["FAIR_STRIKES", "FOUL_STRIKES", "ElectorOptions", "ElectorProtocol", "ElectorWeather"]
 
 ElectorProtocol = Literal["term", "priority", "gossip"]
 ElectorWeather = Literal["fair", "foul", "amnesiac"]
@@ -112,21 +112,14 @@ class ElectorOptions(SeedOptions):
 
     @classmethod
     def draw(
-        cls,
-        seed: int,
-        random: Random,
-        *,
-        protocol: ElectorProtocol | None,
-        weather: ElectorWeather | None,
-        size: int | None = None,
+        cls, seed: int, random: Random, *, protocol: ElectorProtocol | None, weather: ElectorWeather | None
     ) -> "ElectorOptions":
         """The options of `seed`; arguments override what is drawn."""
         drawn_protocol: ElectorProtocol = random.choices(("term", "priority", "gossip"), (40, 30, 30))[0]
         drawn_weather: ElectorWeather = random.choices(("foul", "fair"), (60, 40))[0]
         protocol, weather = protocol or drawn_protocol, weather or drawn_weather
         fair, gossip = weather == "fair", protocol == "gossip"
-        drawn_size = random.choices((1, 2, 3, 4, 5, 7), (1, 2, 8, 3, 5, 2))[0]
-        size = size or drawn_size
+        size = random.choices((1, 2, 3, 4, 5, 7), (1, 2, 8, 3, 5, 2))[0]
         replicas = random.randint(min(size, 2), size) if protocol == "priority" else size
 
         def some(chance: float, most: float) -> float:

@@ -20,9 +20,8 @@ from neli_router.lab.sim.world import World
 
 __all__ = ["ElectorOutcome", "run_electors", "simulate_electors"]
 
-STEPS_MAX, PEERS_USUAL = 6000, 7
-"""The number of machine steps after which a run's faults end, if its time is not over before, in a group of up to that
-many peers; larger groups have more."""
+STEPS_MAX = 6000
+"""The number of machine steps after which a run's faults end, if its time is not over before."""
 
 CALM_LEASES = 4.0
 CHECKS_PER_LEASE = 10
@@ -39,15 +38,11 @@ class ElectorOutcome(Outcome[ElectorOptions]):
 
 
 def simulate_electors(
-    seed: int,
-    *,
-    protocol: ElectorProtocol | None = None,
-    weather: ElectorWeather | None = None,
-    size: int | None = None,
+    seed: int, *, protocol: ElectorProtocol | None = None, weather: ElectorWeather | None = None
 ) -> ElectorOutcome:
     """Run `seed`. Arguments override what the seed would draw; a replay must pass them, too."""
     world = World(seed)
-    options = ElectorOptions.draw(seed, world.random, protocol=protocol, weather=weather, size=size)
+    options = ElectorOptions.draw(seed, world.random, protocol=protocol, weather=weather)
     return run_electors(world, options, insight_of(options))
 
 
@@ -73,8 +68,7 @@ def _run(world: World, group: ElectorGroup, options: ElectorOptions) -> float:
     assemble(world, group, options.size, lease)
     faults = ElectorFaults(world, group, options)
     world.at(random.uniform(0.0, 4.0) * lease, faults.begin)
-    steps_max = STEPS_MAX * max(1.0, options.size / PEERS_USUAL)
-    while world.now < options.leases * lease and group.counts["steps"] < steps_max:
+    while world.now < options.leases * lease and group.counts["steps"] < STEPS_MAX:
         world.run(world.now + lease)
     faults.stop()
     group.heal()
