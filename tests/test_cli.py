@@ -43,11 +43,6 @@ def test_explore_prints_its_bounds_and_that_it_is_complete() -> None:
     assert last.startswith("  complete: ")
 
 
-def test_explore_says_when_it_was_cut_short() -> None:
-    code, output = run("explore", "--states", "100")
-    assert (0, True) == (code, output.splitlines()[-1].startswith("  as far as it came: "))
-
-
 def test_one_seed_prints_its_options_and_its_trace_and_is_the_same_twice() -> None:
     code, output = run("simulate", "--seed", "0x5eed")
     assert (0, True) == (code, output.startswith("seed=0x5eed trace="))

@@ -150,7 +150,7 @@ def _explore(bounds: AnyBounds) -> None:
         progress.tell(f"depth {report.depth}: {report.states:,} states, {report.steps:,} steps")
 
     covers = ElectorCover().covers if isinstance(bounds, ElectorBounds) else lambda key: False
-    report = explore(miniatures_of(bounds), tell, covers=covers)
+    report = explore(miniatures_of(bounds), tell, covers=covers, states_max=bounds.states_max)
     progress.end()
     verdict = "complete" if report.complete else "as far as it came"
     if report.trace is not None:

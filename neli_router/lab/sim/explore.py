@@ -38,8 +38,6 @@ class Profile(Generic[BoundsT_co]):
 class Miniatures(Protocol[WorldT]):
     """All worlds of one kind within some bounds. Worlds never change."""
 
-    @property
-    def states_max(self) -> int | None: ...
     def first(self) -> WorldT: ...
     def steps(self, world: WorldT) -> Iterator[tuple[Label, WorldT]]:
         """Every step that can come next."""
@@ -90,6 +88,7 @@ def explore(
     on_progress: Callable[[Report[WorldT]], None] = lambda report: None,
     *,
     covers: Callable[[bytes], bool] = lambda key: False,
+    states_max: int | None = None,
 ) -> Report[WorldT]:
     """Explore breadth first from the first world, so that the first violation found is one of the shortest.
 
@@ -114,7 +113,7 @@ def explore(
                     report.trace = _retrace(seen, found_key, miniatures)
                     return report
                 following.append((found_key, found))
-            if miniatures.states_max is not None and len(seen) >= miniatures.states_max:
+            if states_max is not None and len(seen) >= states_max:
                 report.states = len(seen)
                 return report
         report.states, report.depth = len(seen), report.depth + 1

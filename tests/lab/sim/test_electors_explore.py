@@ -46,7 +46,7 @@ def test_a_world_that_is_covered_can_do_nothing_that_the_one_which_covers_it_can
             pairs.add((by, key))
         return by is not None
 
-    explore(Noted(bounds), covers=covers)
+    explore(Noted(bounds), covers=covers, states_max=bounds.states_max)
     assert len(pairs) > PAIRS
     for by, covered in sorted(pairs)[:PAIRS]:
         again = ElectorCover()

@@ -71,10 +71,6 @@ class ConsumerMiniatures:
         self._settling: set[bytes] = set()
         """The keys of worlds that settle."""
 
-    @property
-    def states_max(self) -> int | None:
-        return self.bounds.states_max
-
     def first(self) -> ConsumerMiniature:
         return founded(self.bounds)
 

@@ -47,10 +47,6 @@ class GossipMiniatures:
     def __init__(self, bounds: GossipBounds) -> None:
         self.bounds = bounds
 
-    @property
-    def states_max(self) -> int | None:
-        return self.bounds.states_max
-
     def first(self) -> GossipMiniature:
         return _first_world(self.bounds)
 

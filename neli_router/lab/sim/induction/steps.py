@@ -53,10 +53,6 @@ class LedgerMiniatures:
         self._genesis, self._settings = genesis_world(bounds)
         self._cap = ceil(max(self._settings.lasts, self._settings.wait))
 
-    @property
-    def states_max(self) -> int | None:
-        return self.bounds.states_max
-
     def first(self) -> Miniature:
         return self._genesis
 

@@ -69,10 +69,6 @@ class ElectorMiniatures:
     def __init__(self, bounds: ElectorBounds) -> None:
         self.bounds = bounds
 
-    @property
-    def states_max(self) -> int | None:
-        return self.bounds.states_max
-
     def first(self) -> ElectorMiniature:
         return founded_electors(self.bounds)
 
