@@ -2,7 +2,7 @@
 
     names on disk --listing--> first lines, read without importing: a missing peer must not hide the list
          |
-         '--NAME--> import, run(options) --> table, or one JSON object
+         '--NAME--> import, Options, run(options) --> table, or one JSON object
          '--all---> the same in a process each, so that no benchmark measures another's leftovers
 
 Exit codes: 0 success, 1 a benchmark of `--all` failed, 2 invalid command line.
@@ -20,13 +20,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from difflib import get_close_matches
 from itertools import chain
 from math import inf
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast, get_args, get_origin, get_type_hints
 
-from benchmarks import Figure, Figures
+from benchmarks import TEXTS, Figure, Figures
 
 __all__ = ["main"]
 
@@ -43,7 +44,9 @@ EXIT_USAGE = 2
 class Benchmark(Protocol):
     """The module of a benchmark."""
 
-    def run(self, options: Sequence[str]) -> Figures:
+    Options: type[Any]
+
+    def run(self, options: Any) -> Figures:
         """Measure, and return the figures by name."""
 
 
@@ -84,14 +87,34 @@ def _run_one(package: str, name: str, options: Sequence[str], as_json: bool) -> 
         print(f"`python -m {package}` lists them all", file=sys.stderr)
         return EXIT_USAGE
     benchmark = cast("Benchmark", importlib.import_module(f"{package}.{name}"))
+    chosen = _parsed(benchmark, options, f"python -m {package} {name}")
     started = time.perf_counter()
-    figures = benchmark.run(options)
+    figures = benchmark.run(chosen)
     took = round(time.perf_counter() - started, 3)
     if as_json:
         print(json.dumps({"benchmark": name, "figures": figures, "machine": _machine(), "took_s": took}))
     else:
         print(_table(name, figures, took))
     return 0
+
+
+def _parsed(benchmark: Benchmark, options: Sequence[str], program: str) -> Any:
+    """The benchmark's options, as the command line sets them; `Options` itself has the defaults."""
+    parser = argparse.ArgumentParser(prog=program, description=benchmark.__doc__, argument_default=argparse.SUPPRESS)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    kinds = get_type_hints(benchmark.Options)
+    for each in fields(benchmark.Options):
+        kind, default, text = kinds[each.name], each.default, each.metadata.get("help") or TEXTS[each.name]
+        if default:
+            text += f" (default: {' '.join(map(str, default)) if isinstance(default, tuple) else default})"
+        how = {"action": "store_true"} if kind is bool else {"type": next(iter(get_args(kind)), kind)}
+        several = {"nargs": "+"} if get_origin(kind) is tuple else {}
+        parser.add_argument(f"--{each.name.replace('_', '-')}", **{**how, **several, **each.metadata, "help": text})
+    chosen = vars(parser.parse_args(options)).items()
+    try:
+        return benchmark.Options(**{name: tuple(it) if isinstance(it, list) else it for name, it in chosen})
+    except ValueError as error:
+        parser.error(str(error))
 
 
 def _run_all(package: str, options: Sequence[str]) -> int:

@@ -32,10 +32,8 @@ from neli_router.lab.processes.group import send_at_rest
 from neli_router.member.member import Member
 from neli_router.protocols.protocol import Acquired, Event
 
-__all__ = ["FAULTS", "LEASES", "NESTING", "last_acts"]
+__all__ = ["FAULTS", "last_acts"]
 
-NESTING = (0, 3, 8, 20, 50)
-LEASES = (0.2, 0.5)
 FAULTS = ("agent_killed", "run_killed", "agent_stopped")
 
 ROLE = 1

@@ -22,7 +22,6 @@ on the other cores, if there are any.
     more_threads                extra threads of a witnessed member
 """
 
-import argparse
 import asyncio
 import os
 import signal
@@ -41,7 +40,7 @@ from typing import cast
 
 import uvicorn
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option
 from benchmarks._agent import LEASE, PARTITIONS, configured
 from benchmarks._handle import Handle
 from neli_router.config.config import Config
@@ -54,7 +53,7 @@ from neli_router.member.witness.life import OwnLife
 from neli_router.member.witness.registration import Registration
 from neli_router.protocols.induction.fold import State
 
-__all__ = ["REQUEST", "run", "started_agent", "until_ready"]
+__all__ = ["REQUEST", "Options", "run", "started_agent", "until_ready"]
 
 PATIENCE = 60.0
 CLIENTS = 50
@@ -94,24 +93,23 @@ class Stamping(Threads):
         return self.stamped
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks agent", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--requests", type=int, default=3000, help="look-ups by the one client")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of look-ups by fifty clients")
-    parser.add_argument("--changes", type=int, default=60, help="changes of owner that clients wait for")
-    parser.add_argument("--waiting", type=int, default=1000, help="clients that wait while nothing happens")
-    parser.add_argument("--registrations", type=int, default=200, help="members that ask for a report of their death")
-    parser.add_argument("--idle-seconds", type=float, default=10.0, help="for how long nothing happens")
-    chosen = parser.parse_args(options)
+class Options(BenchmarkOptions):
+    requests: int = option(3000, "look-ups by the one client")
+    seconds: float = option(5.0, "of look-ups by fifty clients")
+    changes: int = option(60, "changes of owner that clients wait for")
+    waiting: int = option(1000, "clients that wait while nothing happens")
+    registrations: int = option(200, "members that ask for a report of their death")
+    idle_seconds: float = option(10.0, "for how long nothing happens")
+
+
+def run(options: Options) -> Figures:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
     with tempfile.TemporaryDirectory(prefix="neli-") as folder, started_agent(folder, cores[-1]) as process:
         if len(cores) > 1:
             os.sched_setaffinity(0, set(cores[:-1]))
         loop = uvicorn.Config("", log_config=None).get_loop_factory()
         with asyncio.Runner(loop_factory=loop) as runner:
-            figures = runner.run(_measure(f"{folder}/agent.sock", folder, process, chosen))
+            figures = runner.run(_measure(f"{folder}/agent.sock", folder, process, options))
         if len(cores) > 1:
             os.sched_setaffinity(0, set(cores))
     return {**figures, "clients": CLIENTS, "partitions": PARTITIONS, "lease_s": LEASE}
@@ -129,23 +127,23 @@ def started_agent(folder: str, core: int) -> Iterator[int]:
             process.wait(PATIENCE)
 
 
-async def _measure(path: str, folder: str, process: int, chosen: argparse.Namespace) -> Figures:
+async def _measure(path: str, folder: str, process: int, options: Options) -> Figures:
     await until_ready(path)
-    registering = await asyncio.to_thread(_register, path, folder, max(2, chosen.registrations))
-    one = await _alone(path, chosen.requests)
-    many = await _together(path, chosen.seconds)
-    hurt = await _hurt(path, chosen.requests)
+    registering = await asyncio.to_thread(_register, path, folder, max(2, options.registrations))
+    one = await _alone(path, options.requests)
+    many = await _together(path, options.seconds)
+    hurt = await _hurt(path, options.requests)
     runtime = Stamping()
     with await asyncio.to_thread(Member, configured(folder, "other"), runtime=runtime) as other:
         await asyncio.to_thread(_gather, other)
-        bare = await _core_share(process, chosen.idle_seconds)
+        bare = await _core_share(process, options.idle_seconds)
         async with AsyncExitStack() as stack:
-            for number in range(chosen.waiting):
+            for number in range(options.waiting):
                 stack.callback((await _wait(path, number)).close)
             await asyncio.sleep(1.0)
             waiting = await _waiting(path)
-            idle = await _core_share(process, chosen.idle_seconds)
-            changes = [await _change(path, other, runtime) for _ in range(chosen.changes)]
+            idle = await _core_share(process, options.idle_seconds)
+            changes = [await _change(path, other, runtime) for _ in range(options.changes)]
     watched, acquired, polled = ([1e3 * took[kind] for took in changes] for kind in range(3))
     return {
         "owner_request_ms_p50": 1e3 * median(one),

@@ -21,19 +21,18 @@
 `load` is the machine's load at the beginning and at the end. Above one per core, all figures are too high.
 """
 
-import argparse
 import os
 import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from statistics import median, quantiles
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option
 from benchmarks._agent import LEASE, PARTITIONS, configured
 from benchmarks._airflow.sizes import FIRING, GATES, HELD_HERE, ROLE, WAITED_FOR, WAITING
 from benchmarks.agent import Stamping, started_agent
@@ -42,7 +41,7 @@ from neli_router.member.member import Member
 from tests.support.given import spelled
 from tests.support.servers.airflow import Airflow, until
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 PATIENCE = 600.0
 """Seconds. A busy machine may take minutes to start five hundred triggers, fifty a round."""
@@ -54,15 +53,14 @@ PACE = 1.0
 """Seconds between two changes that wake the sensors."""
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks airflow", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--runs", type=int, default=5, help=f"of {WAITING} sensors that wait")
-    parser.add_argument("--changes", type=int, default=20, help=f"of leader, for each of which {FIRING} sensors fire")
-    parser.add_argument("--tasks", type=int, default=5, help=f"that go through {GATES} gates")
-    parser.add_argument("--seconds", type=float, default=30.0, help="for which processor time is counted")
-    chosen = parser.parse_args(options)
+class Options(BenchmarkOptions):
+    runs: int = option(5, f"of {WAITING} sensors that wait")
+    changes: int = option(20, f"of leader, for each of which {FIRING} sensors fire")
+    tasks: int = option(5, f"that go through {GATES} gates")
+    seconds: float = option(30.0, "for which processor time is counted")
+
+
+def run(options: Options) -> Figures:
     runtime, cores, load = Stamping(), sorted(os.sched_getaffinity(0)), os.getloadavg()[0]
     with (
         tempfile.TemporaryDirectory(prefix="neli-") as folder,
@@ -73,15 +71,15 @@ def run(options: Sequence[str]) -> Figures:
         _pin(other, {ROLE, *WAITED_FOR}, "other")
         _pin(other, {HELD_HERE}, "agent")
         airflow.api.await_dag("waiting", "firing", "gated")
-        tasks = [_gates(airflow) for _ in range(chosen.tasks)]
-        bare = _core_share(airflow, chosen.seconds)
-        waiting = [airflow.api.trigger("waiting") for _ in range(chosen.runs)]
-        _await(lambda: WAITING * chosen.runs == sum(_begun(airflow, "waiting", one) for one in waiting), "the sensors")
+        tasks = [_gates(airflow) for _ in range(options.tasks)]
+        bare = _core_share(airflow, options.seconds)
+        waiting = [airflow.api.trigger("waiting") for _ in range(options.runs)]
+        _await(lambda: WAITING * options.runs == sum(_begun(airflow, "waiting", one) for one in waiting), "the sensors")
         time.sleep(SETTLING)
-        idle = _core_share(airflow, chosen.seconds)
+        idle = _core_share(airflow, options.seconds)
         with _restless(other):
-            changing = _core_share(airflow, chosen.seconds)
-        times = [took for _ in range(chosen.changes) for took in _change(airflow, other, runtime)]
+            changing = _core_share(airflow, options.seconds)
+        times = [took for _ in range(options.changes) for took in _change(airflow, other, runtime)]
     fired, known = ([1e3 * took[kind] for took in times] for kind in range(2))
     gates, pushes = ([took for task in tasks for took in task[kind]] for kind in range(2))
     return {
@@ -96,7 +94,7 @@ def run(options: Sequence[str]) -> Figures:
         "sensor_cpu": idle,
         "sensor_cpu_changing": changing,
         "bare_cpu": bare,
-        "sensors": WAITING * chosen.runs,
+        "sensors": WAITING * options.runs,
         "partitions": PARTITIONS,
         "lease_s": LEASE,
         "load_before": load,

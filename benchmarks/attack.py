@@ -12,7 +12,6 @@ socket_ms_p99       the owner's look-ups: the worst of all kinds of attack; @cal
 probes_failed       probes of /health over the port without a 200 within a second
 """
 
-import argparse
 import asyncio
 import os
 import signal
@@ -21,15 +20,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import quantiles
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option
 from tests.support.agents.strangers import ATTACKS, attack
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 LEASE = 1.0
 PATIENCE = 60.0
@@ -45,21 +44,22 @@ HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 METRICS = b"GET /metrics HTTP/1.1\r\nhost: agent\r\nconnection: close\r\n\r\n"
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks attack", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each kind of attack")
-    parser.add_argument("--kinds", default=",".join(ATTACKS), help="those to try")
-    parser.add_argument("--partitions", type=int, default=256, help="of the group: a status has 100 bytes for each")
-    chosen = parser.parse_args(options)
-    kinds = chosen.kinds.split(",")
-    if unknown := set(kinds) - ATTACKS.keys():
-        parser.error(f"unknown attack: {', '.join(sorted(unknown))}; known attacks: {', '.join(ATTACKS)}")
+class Options(BenchmarkOptions):
+    seconds: float = option(60.0, "of each kind of attack")
+    kinds: str = option(",".join(ATTACKS), "those to try")
+    partitions: int = option(256, "of the group: a status has 100 bytes for each")
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.kinds.split(",")) - ATTACKS.keys():
+            raise ValueError(f"unknown attack: {', '.join(sorted(unknown))}; known attacks: {', '.join(ATTACKS)}")
+
+
+def run(options: Options) -> Figures:
+    kinds = options.kinds.split(",")
     figures: Figures = {}
-    with tempfile.TemporaryDirectory(prefix="neli-") as folder, _host(Path(folder), chosen.partitions) as host:
+    with tempfile.TemporaryDirectory(prefix="neli-") as folder, _host(Path(folder), options.partitions) as host:
         for kind in (CALM, *kinds):
-            seconds = min(10.0, chosen.seconds) if kind == CALM else chosen.seconds
+            seconds = min(10.0, options.seconds) if kind == CALM else options.seconds
             figures |= asyncio.run(host.measure(kind, seconds))
         fenced, killed = host.fenced(), host.killed
     attacked = [f"@{kind}" for kind in kinds]
@@ -70,8 +70,8 @@ def run(options: Sequence[str]) -> Figures:
         "socket_ms_p99": max(_number(figures, f"socket_ms_p99{kind}") for kind in attacked),
         "probes_failed": sum(_number(figures, f"probes_failed{kind}") for kind in attacked),
         **figures,
-        "seconds": chosen.seconds,
-        "partitions": chosen.partitions,
+        "seconds": options.seconds,
+        "partitions": options.partitions,
         "lease_s": LEASE,
     }
 

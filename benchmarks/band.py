@@ -14,65 +14,61 @@ none can expire another, and each must log this.
 The default takes about six minutes.
 """
 
-import argparse
 import tempfile
-from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option
 from neli_router.core.clock import host_clock
 from neli_router.lab.processes.group import ProcessGroup, led_elsewhere
 
-__all__ = ["run"]
-
-BELOW = (0.1, 0.25, 0.3, 0.36, 0.45, 0.6, 0.7, 0.75, 0.8)
-ABOVE = (0.87, 0.95, 1.5)
+__all__ = ["Options", "run"]
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks band", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+class Options(BenchmarkOptions):
+    lease: float = 2.0
+    trials: int = 3
+    below: tuple[float, ...] = option(
+        (0.1, 0.25, 0.3, 0.36, 0.45, 0.6, 0.7, 0.75, 0.8), "round trips, in leases", nargs="*"
     )
-    parser.add_argument("--lease", type=float, default=2.0, help="seconds")
-    parser.add_argument("--trials", type=int, default=3, help="kills at each round trip")
-    parser.add_argument("--below", type=float, nargs="*", default=BELOW, help="round trips, in leases")
-    parser.add_argument("--above", type=float, nargs="*", default=ABOVE, help="round trips, in leases")
-    parser.add_argument("--members", type=int, default=3)
-    parser.add_argument("--partitions", type=int, default=32)
-    chosen = parser.parse_args(options)
-    figures: Figures = {"lease": chosen.lease, "trials": chosen.trials * len(chosen.below)}
+    above: tuple[float, ...] = option((0.87, 0.95, 1.5), "round trips, in leases", nargs="*")
+    members: int = 3
+    partitions: int = 32
+
+
+def run(options: Options) -> Figures:
+    figures: Figures = {"lease": options.lease, "trials": options.trials * len(options.below)}
     missed = overlaps = 0
-    for trip in chosen.below:
+    for trip in options.below:
         with tempfile.TemporaryDirectory(prefix="neli-band-") as folder:
-            takeovers, more = _below(_group(Path(folder), trip, chosen), chosen)
-        figures[f"takeovers_over_lease_max@{trip:g}"] = max(takeovers, default=inf) / chosen.lease
-        missed += chosen.trials - len(takeovers)
+            takeovers, more = _below(_group(Path(folder), trip, options), options)
+        figures[f"takeovers_over_lease_max@{trip:g}"] = max(takeovers, default=inf) / options.lease
+        missed += options.trials - len(takeovers)
         overlaps += more
     told = 0
-    for trip in chosen.above:
+    for trip in options.above:
         with tempfile.TemporaryDirectory(prefix="neli-band-") as folder:
-            told += _above(_group(Path(folder), trip, chosen), chosen)
-    possible = len(chosen.above) * chosen.members
+            told += _above(_group(Path(folder), trip, options), options)
+    possible = len(options.above) * options.members
     figures["powerless_told"] = told / possible if possible else None
-    return {**figures, "not_taken_over": missed, "overlaps": overlaps, "members": chosen.members}
+    return {**figures, "not_taken_over": missed, "overlaps": overlaps, "members": options.members}
 
 
-def _group(folder: Path, trip: float, chosen: argparse.Namespace) -> ProcessGroup:
-    lease = chosen.lease
+def _group(folder: Path, trip: float, options: Options) -> ProcessGroup:
+    lease = options.lease
     program = ("benchmarks._distant_worker", str(trip * lease))
-    return ProcessGroup(folder, partitions=chosen.partitions, pause=lease / 20, program=program, lease=lease)
+    return ProcessGroup(folder, partitions=options.partitions, pause=lease / 20, program=program, lease=lease)
 
 
-def _below(group: ProcessGroup, chosen: argparse.Namespace) -> tuple[list[float], int]:
+def _below(group: ProcessGroup, options: Options) -> tuple[list[float], int]:
     """The takeover times in seconds, for kills that had one; and overlaps."""
     takeovers: list[float] = []
     with group:
-        for number in range(chosen.members):
+        for number in range(options.members):
             group.start(f"m{number + 1}")
         group.settle()
-        for trial in range(chosen.trials):
-            victim = group.running[f"m{trial % chosen.members + 1}"]
+        for trial in range(options.trials):
+            victim = group.running[f"m{trial % options.members + 1}"]
             lost = list(victim.life.held)
             killed_at = victim.kill()
             try:
@@ -85,11 +81,11 @@ def _below(group: ProcessGroup, chosen: argparse.Namespace) -> tuple[list[float]
         return takeovers, len(group.verdict().overlaps)
 
 
-def _above(group: ProcessGroup, chosen: argparse.Namespace) -> int:
+def _above(group: ProcessGroup, options: Options) -> int:
     """How many members logged that they can expire no other."""
     with group:
-        members = [group.start(f"m{number + 1}") for number in range(chosen.members)]
-        give_up_at = host_clock() + 60 * chosen.lease
+        members = [group.start(f"m{number + 1}") for number in range(options.members)]
+        give_up_at = host_clock() + 60 * options.lease
 
         def told() -> int:
             return sum("member.powerless" in member.log for member in members)

@@ -16,7 +16,6 @@ before.
 It takes a minute by default. The run that counts is `--minutes 20`.
 """
 
-import argparse
 import asyncio
 import os
 import random
@@ -30,13 +29,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option, switch
 from benchmarks._agent import LEASE, PARTITIONS, configured
 from benchmarks.agent import REQUEST, started_agent, until_ready
 from neli_router.errors import NeliError
 from neli_router.member.member import Member
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 QUARTERS = 4
 SAMPLES = 240
@@ -77,21 +76,20 @@ class Sample(NamedTuple):
     threads: int
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks churn", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--minutes", type=float, default=1.0, help="how long they come and go")
-    parser.add_argument("--seed", type=int, default=1, help="of all random choices")
-    parser.add_argument("--progress", action="store_true", help="print each sample to standard error immediately")
-    chosen = parser.parse_args(options)
+class Options(BenchmarkOptions):
+    minutes: float = option(1.0, "how long they come and go")
+    seed: int = 1
+    progress: bool = switch("print each sample to standard error immediately")
+
+
+def run(options: Options) -> Figures:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
     with tempfile.TemporaryDirectory(prefix="neli-") as folder, started_agent(folder, cores[-1]) as process:
-        return asyncio.run(_measure(folder, process, chosen))
+        return asyncio.run(_measure(folder, process, options))
 
 
-async def _measure(folder: str, process: int, chosen: argparse.Namespace) -> Figures:
-    path, rng, done = f"{folder}/agent.sock", random.Random(chosen.seed), Counter[str]()
+async def _measure(folder: str, process: int, options: Options) -> Figures:
+    path, rng, done = f"{folder}/agent.sock", random.Random(options.seed), Counter[str]()
     await until_ready(path)
     before = _sample(process)
     works = [_again_and_again(lambda: _be_client(path, rng, done)) for _ in range(CLIENTS)]
@@ -100,9 +98,9 @@ async def _measure(folder: str, process: int, chosen: argparse.Namespace) -> Fig
     tasks = [asyncio.create_task(work) for work in works]
     samples = []
     for _ in range(SAMPLES):
-        await asyncio.sleep(60 * chosen.minutes / SAMPLES)
+        await asyncio.sleep(60 * options.minutes / SAMPLES)
         samples.append(_sample(process))
-        if chosen.progress:
+        if options.progress:
             sys.stderr.write(f"{samples[-1]}\n")
     for task in tasks:
         task.cancel()
@@ -118,7 +116,7 @@ async def _measure(folder: str, process: int, chosen: argparse.Namespace) -> Fig
         "threads_left": after.threads - before.threads,
         "resident_mib": samples[-1].resident / 2**20,
         "descriptors_max": max(sample.descriptors for sample in samples),
-        "minutes": chosen.minutes,
+        "minutes": options.minutes,
         **{kind: done[kind] for kind in ("requests", "streams", "broken_off", "guests", "wishes", "refused_wishes")},
         "partitions": PARTITIONS,
         "lease_s": LEASE,

@@ -12,10 +12,9 @@ question as the list. The keys are in random order, as in `lookup`.
 The routers' table is static: neither a ledger nor a member takes part in a look-up.
 """
 
-import argparse
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 from statistics import median
 from typing import Any
@@ -25,13 +24,13 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option
 from neli_router.core.keyspace import SLOTS_MAX, Layout
 from neli_router.router.columns import owners_of, partitions_of
 from neli_router.router.router import Router
 from neli_router.router.table import Owner
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 LENGTH_MAX = 80  # Twenty blocks of murmur3, with each possible length of the tail.
 EVERYTHING = Layout(slots=SLOTS_MAX, partitions=SLOTS_MAX)  # A partition is then the whole hash.
@@ -39,15 +38,16 @@ EVERYTHING = Layout(slots=SLOTS_MAX, partitions=SLOTS_MAX)  # A partition is the
 Ask = Callable[[], object]
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks columns", description=__doc__)
-    parser.add_argument("--keys", type=int, default=1_000_000, help="keys in the column")
-    parser.add_argument("--rounds", type=int, default=15, help="ratios to take the median of")
-    parser.add_argument("--random", type=int, default=1_000_000, help="random texts, and bytes, to compare with mmh3")
-    chosen = parser.parse_args(options)
-    mismatches = _mismatches(chosen.random)
-    assert mismatches == 0, f"{mismatches} of {2 * chosen.random} random keys hash differently in mmh3"
-    keys = [f"customer-{n:011d}" for n in range(chosen.keys)]
+class Options(BenchmarkOptions):
+    keys: int = 1_000_000
+    rounds: int = 15
+    random: int = option(1_000_000, "random texts, and bytes, to compare with mmh3")
+
+
+def run(options: Options) -> Figures:
+    mismatches = _mismatches(options.random)
+    assert mismatches == 0, f"{mismatches} of {2 * options.random} random keys hash differently in mmh3"
+    keys = [f"customer-{n:011d}" for n in range(options.keys)]
     Random(1).shuffle(keys)
     layout = Layout()
     owners = [Owner(f"member-{p % 4}", f"10.0.0.{p % 4}:80", p, 1 + p) for p in range(layout.partitions)]
@@ -73,7 +73,7 @@ def run(options: Sequence[str]) -> Figures:
     gc.collect()
     gc.disable()
     try:
-        for _ in range(max(1, chosen.rounds)):
+        for _ in range(max(1, options.rounds)):
             before, *took, after = (_seconds(ask) for ask in (listed, *asks.values(), listed))
             for name, each in zip(asks, took, strict=True):
                 ratios[name].append((before + after) / 2 / each)
@@ -82,15 +82,15 @@ def run(options: Sequence[str]) -> Figures:
     finally:
         gc.enable()
     return {
-        "keys_per_second": chosen.keys / min(seconds["polars"]),
+        "keys_per_second": options.keys / min(seconds["polars"]),
         "over_list": median(ratios["polars"]),
-        "list_keys_per_second": chosen.keys / min(seconds["list"]),
-        **{f"{name}_keys_per_second": chosen.keys / min(seconds[name]) for name in asks if name != "polars"},
+        "list_keys_per_second": options.keys / min(seconds["list"]),
+        **{f"{name}_keys_per_second": options.keys / min(seconds[name]) for name in asks if name != "polars"},
         **{f"{name}_over_list": median(ratios[name]) for name in asks if name != "polars"},
-        "random_keys_equal": 2 * chosen.random,
+        "random_keys_equal": 2 * options.random,
         "mismatches": mismatches,
-        "keys": chosen.keys,
-        "rounds": max(1, chosen.rounds),
+        "keys": options.keys,
+        "rounds": max(1, options.rounds),
     }
 
 

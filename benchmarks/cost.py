@@ -19,7 +19,6 @@ core reads all of them and folds them like a router.
     fold_per_second_wall    the same over wall time, in which other processes may have used that core
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -29,7 +28,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option, switch
 from benchmarks._peers.ours import patient_read
 from benchmarks._places import LEDGERS, options_at, place
 from benchmarks.memory import Group
@@ -47,10 +46,8 @@ from neli_router.protocols.induction.records import Snapshot, decode, encode
 from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.protocols.protocol import News, Stopped
 
-__all__ = ["fold_all", "run"]
+__all__ = ["Options", "fold_all", "run"]
 
-MEMBERS = (2, 4, 8, 16)
-PARTITIONS = (16, 256, 4096)
 SETTLE_MAX = 240.0
 """Seconds. Sixteen members on one processor take over thousands of partitions from each other, one by one."""
 LOOK_EVERY = 0.05
@@ -65,27 +62,26 @@ SKIPPED = b"{}"
 FOLDER = "import sys; from benchmarks.cost import fold_all; print(fold_all(sys.argv[1]))"
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ledger", choices=LEDGERS, default="sqlite")
-    parser.add_argument("--lease", type=float, default=1.0, help="seconds; a member beats six times in one")
-    parser.add_argument("--members", type=int, nargs="+", default=MEMBERS)
-    parser.add_argument("--partitions", type=int, nargs="+", default=PARTITIONS)
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each pair of the two; 0 leaves them out")
-    parser.add_argument("--records", type=int, default=300_000, help="to read and fold; 0 leaves that out")
-    parser.add_argument("--quick", action="store_true", help="3 seconds for each pair of extremes, 50,000 records")
-    chosen = parser.parse_args(options)
-    members, partitions = sorted(chosen.members), sorted(chosen.partitions)
-    seconds, records = chosen.seconds, chosen.records
-    if chosen.quick:
+class Options(BenchmarkOptions):
+    ledger: str = option("sqlite", choices=LEDGERS)
+    lease: float = option(1.0, "seconds; a member beats six times in one")
+    members: tuple[int, ...] = (2, 4, 8, 16)
+    partitions: tuple[int, ...] = (16, 256, 4096)
+    seconds: float = option(10.0, "for each pair of the two; 0 leaves them out")
+    records: int = option(300_000, "to read and fold; 0 leaves that out")
+    quick: bool = switch("3 seconds for each pair of extremes, 50,000 records")
+
+
+def run(options: Options) -> Figures:
+    members, partitions = sorted(options.members), sorted(options.partitions)
+    seconds, records = options.seconds, options.records
+    if options.quick:
         members, partitions = [members[0], members[-1]], [partitions[0], partitions[-1]]
         seconds, records = min(3.0, seconds), min(50_000, records)
-    with place(chosen.ledger) as there:
-        idle = _idle(there, members, partitions, chosen.lease, seconds) if seconds > 0 else {}
+    with place(options.ledger) as there:
+        idle = _idle(there, members, partitions, options.lease, seconds) if seconds > 0 else {}
         folded = _folded(there, records) if records > 0 else {}
-    return {**idle, **folded, "lease": chosen.lease, "ledger": chosen.ledger}
+    return {**idle, **folded, "lease": options.lease, "ledger": options.ledger}
 
 
 def _idle(there: str, members: Sequence[int], partitions: Sequence[int], lease: float, seconds: float) -> Figures:

@@ -10,7 +10,6 @@ negative one means that the answer came earlier. Calls without a time-out should
 does not wait. The agent's figures include the start and the end of an interpreter.
 """
 
-import argparse
 import asyncio
 import logging
 import os
@@ -21,12 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures
 from neli_router.config.config import Config
 from neli_router.config.protocols import Induction
 from neli_router.errors import NeliError
@@ -35,7 +34,7 @@ from neli_router.member.member import Member
 from neli_router.router.async_router import AsyncRouter
 from neli_router.router.router import Router
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 Made = TypeVar("Made", Member, Router)
 
@@ -46,10 +45,12 @@ AGENT_MAX = 60.0
 """Seconds after which an agent that does not do what it should counts as hanging."""
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks dead_ledger", description=__doc__)
-    parser.add_argument("--trials", type=int, default=3, help="how often each is tried (default: 3)")
-    trials = max(1, parser.parse_args(options).trials)
+class Options(BenchmarkOptions):
+    trials: int = 3
+
+
+def run(options: Options) -> Figures:
+    trials = max(1, options.trials)
     figures: dict[str, float | int] = {"trials": trials}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         dead = stack.enter_context(_dead_ledgers(Path(folder)))

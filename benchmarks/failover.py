@@ -33,7 +33,6 @@ the rivals take part, too.
 The default takes about nine minutes, of which the run without kills takes five; `--quick` takes about one.
 """
 
-import argparse
 import random
 import time
 from collections.abc import Sequence
@@ -41,7 +40,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from statistics import median
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option, switch
 from benchmarks._peers.ladder import compared, fitting, killed, told
 from benchmarks._peers.ours import Ours, Sizes, balanced, busy_cores, takeover
 from benchmarks._places import LEDGERS, missing, place
@@ -49,7 +48,7 @@ from neli_router.core.clock import host_clock
 from neli_router.protocols.induction.records import Certify, Expire
 from neli_router.status.moves import History, history_of
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 LEASES = (1.0, 0.3, 0.1)
 EXPIRY_LEASE = 0.3
@@ -69,39 +68,40 @@ class Trials:
     false_expiries: int
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks failover", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--lease", type=float, nargs="+", help="seconds; several are tried in turn")
-    parser.add_argument("--ledger", choices=LEDGERS, nargs="+", help="several with --witness, and then all by default")
-    parser.add_argument("--trials", type=int, default=30, help="kills at each lease")
-    parser.add_argument("--members", type=int, default=3)
-    parser.add_argument("--partitions", type=int, default=256)
-    parser.add_argument("--seconds", type=float, default=300.0, help="of the run without kills; 0 leaves it out")
-    parser.add_argument("--seed", type=int, default=1, help="draws who is killed, and when")
-    parser.add_argument("--peers", action="store_true", help="only compare with etcd, ZooKeeper and a Redis lock")
-    parser.add_argument("--witness", action="store_true", help="the host's agent reports deaths, on every --ledger")
-    parser.add_argument("--quick", action="store_true", help="5 kills at each lease, 20 seconds without any")
-    chosen = parser.parse_args(options)
-    if chosen.members < 2:
-        parser.error(f"--members {chosen.members}: one must survive, so at least 2 are needed")
-    leases = chosen.lease or ((WITNESSED_LEASE,) if chosen.witness else LEASES)
-    ledgers = chosen.ledger or ([kind for kind in LEDGERS if not missing(kind)] if chosen.witness else ["sqlite"])
-    if chosen.witness and len(leases) > 1:
-        parser.error("--witness takes one --lease: no takeover depends on it")
-    if len(ledgers) > 1 and not chosen.witness:
-        parser.error("several of --ledger were given: only --witness measures them in one run")
-    trials, seconds = (5, 20.0) if chosen.quick else (max(1, chosen.trials), chosen.seconds)
-    calibration, rng = min(seconds, PEERS_QUICK) if chosen.quick else seconds, random.Random(chosen.seed)
-    sizes = Sizes(chosen.members, chosen.partitions)
-    if chosen.witness:
-        return _witnessed(sizes, leases[0], ledgers, trials, calibration if chosen.peers else None, rng)
+class Options(BenchmarkOptions):
+    lease: tuple[float, ...] = ()
+    ledger: tuple[str, ...] = option((), "several with --witness, and then all by default", choices=LEDGERS)
+    trials: int = 30
+    members: int = 3
+    partitions: int = 256
+    seconds: float = option(300.0, "of the run without kills; 0 leaves it out")
+    seed: int = 1
+    peers: bool = switch("only compare with etcd, ZooKeeper and a Redis lock")
+    witness: bool = switch("the host's agent reports deaths, on every --ledger")
+    quick: bool = switch("5 kills at each lease, 20 seconds without any")
+
+    def __post_init__(self) -> None:
+        if self.members < 2:
+            raise ValueError(f"--members {self.members}: one must survive, so at least 2 are needed")
+        if self.witness and len(self.lease) > 1:
+            raise ValueError("--witness takes one --lease: no takeover depends on it")
+        if len(self.ledger) > 1 and not self.witness:
+            raise ValueError("several of --ledger were given: only --witness measures them in one run")
+
+
+def run(options: Options) -> Figures:
+    leases = options.lease or ((WITNESSED_LEASE,) if options.witness else LEASES)
+    ledgers = options.ledger or ([kind for kind in LEDGERS if not missing(kind)] if options.witness else ["sqlite"])
+    trials, seconds = (5, 20.0) if options.quick else (max(1, options.trials), options.seconds)
+    calibration, rng = min(seconds, PEERS_QUICK) if options.quick else seconds, random.Random(options.seed)
+    sizes = Sizes(options.members, options.partitions)
+    if options.witness:
+        return _witnessed(sizes, leases[0], ledgers, trials, calibration if options.peers else None, rng)
     with place(ledgers[0]) as there:
         sizes = replace(sizes, there=there)
         return (
             compared(sizes, calibration, trials, rng)
-            if chosen.peers
+            if options.peers
             else _measured(sizes, leases, trials, seconds, rng)
         )
 

@@ -10,21 +10,19 @@ written in turn, so a machine that becomes busy slows both down. The small table
 figures do not measure how long writing the rows takes; `stage_ms` shows it separately.
 """
 
-import argparse
 import os
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 import pyarrow as pa
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option
 from neli_router.core.keyspace import Layout
 from neli_router.fence.delta import FencedTable
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 LAYOUT = Layout()
 SCHEMA = pa.schema([("instrument", pa.string()), ("at", pa.timestamp("us", "UTC")), ("price", pa.float64())])
@@ -32,26 +30,23 @@ FEW = 10
 TERM = 7
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks fenced_table",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--commits", type=int, default=1000, help="in the large table")
-    parser.add_argument("--rounds", type=int, default=100, help="commits that are timed")
-    parser.add_argument("--partitions", type=int, default=32, help="in one step of a host that holds many")
-    chosen = parser.parse_args(options)
+class Options(BenchmarkOptions):
+    commits: int = option(1000, "in the large table")
+    rounds: int = option(100, "commits that are timed")
+    partitions: int = option(32, "in one step of a host that holds many")
+
+
+def run(options: Options) -> Figures:
     with tempfile.TemporaryDirectory(prefix="neli-") as folder:
         home = Path(folder)
-        large = _Filled(home / "large", chosen.commits, 1)
+        large = _Filled(home / "large", options.commits, 1)
         small = _Filled(home / "small-0", FEW, 1)
-        for number in range(chosen.rounds):
+        for number in range(options.rounds):
             if number % FEW == 0 and number:
                 small = _Filled(home / f"small-{number}", FEW, 1, like=small)
             small.commit()
             large.commit()
-        wide = _Filled(home / "wide", FEW, chosen.partitions)
+        wide = _Filled(home / "wide", FEW, options.partitions)
         for _ in range(FEW):
             wide.commit()
     return {
@@ -62,10 +57,10 @@ def run(options: Sequence[str]) -> Figures:
         "stage_ms_p50": median(large.staged),
         "partitions_commit_ms_p50": median(wide.took),
         "partitions_stage_ms_p50": median(wide.staged),
-        "commits": chosen.commits,
+        "commits": options.commits,
         "few_commits": FEW,
-        "partitions": chosen.partitions,
-        "rounds": chosen.rounds,
+        "partitions": options.partitions,
+        "rounds": options.rounds,
         "busy": os.getloadavg()[0],
     }
 

@@ -16,7 +16,6 @@ The first find at each place is reported on standard error, with the options tha
 The run that counts is `--seconds 600`.
 """
 
-import argparse
 import faulthandler
 import logging
 import os
@@ -27,16 +26,16 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option
 from benchmarks._fuzz import MARKER, FuzzPart, addresses, datagrams, http_door, neli_toml, records, redis_table
 
-__all__ = ["PARTS", "fuzz", "run"]
+__all__ = ["PARTS", "Options", "fuzz", "run"]
 
 PARTS: Mapping[str, FuzzPart] = {
     "addresses": FuzzPart(addresses.DOCUMENTED, addresses.opened),
@@ -67,17 +66,16 @@ class _Tally:
     """Places of finds. Each place is reported once."""
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--part", action="append", choices=sorted(PARTS), help="only this one; may be repeated")
-    parser.add_argument("--seconds", type=float, default=60.0, help="for each part")
-    parser.add_argument("--seed", type=int, default=1, help="of all inputs")
-    parser.add_argument("--input", type=int, help="only the input with this number, reported in full")
-    chosen = parser.parse_args(options)
-    parts = {name: PARTS[name] for name in chosen.part or PARTS}
-    return fuzz(parts, seconds=chosen.seconds, seed=chosen.seed, only=chosen.input)
+class Options(BenchmarkOptions):
+    part: tuple[str, ...] = option((), "only this one; may be repeated", action="extend", choices=sorted(PARTS))
+    seconds: float = option(60.0, "for each part")
+    seed: int = 1
+    input: int | None = option(None, "only the input with this number, reported in full")
+
+
+def run(options: Options) -> Figures:
+    parts = {name: PARTS[name] for name in options.part or PARTS}
+    return fuzz(parts, seconds=options.seconds, seed=options.seed, only=options.input)
 
 
 def fuzz(parts: Mapping[str, FuzzPart], *, seconds: float, seed: int, only: int | None = None) -> Figures:

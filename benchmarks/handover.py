@@ -14,16 +14,14 @@ of the same kind repeatedly appends a record and reads it back, because a handov
     handover_records_median                                  records that a drain of one member takes
 """
 
-import argparse
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from random import Random
 from statistics import median, quantiles
 from uuid import uuid4
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option, switch
 from benchmarks._peers.ours import Sizes, await_led_elsewhere, balanced, patient_read
 from benchmarks._places import LEDGERS, place
 from neli_router.core.clock import host_clock
@@ -33,7 +31,7 @@ from neli_router.lab.processes.group import MemberProcess, ProcessGroup
 from neli_router.protocols.induction.records import Drain, Undrain, encode
 from neli_router.status.referee import Life
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 APPENDS_PER_TRIAL = 30
 APPEND = b"an append of about the size of a heartbeat, which says who, when, what it has read, and a digest of that" * 2
@@ -56,22 +54,21 @@ class Found:
     moved_by_others: int = 0
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks handover", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ledger", choices=LEDGERS, default="sqlite")
-    parser.add_argument("--lease", type=float, default=1.0, help="seconds")
-    parser.add_argument("--trials", type=int, default=20, help="of each kind")
-    parser.add_argument("--members", type=int, default=3)
-    parser.add_argument("--partitions", type=int, default=256)
-    parser.add_argument("--seed", type=int, default=1, help="draws who leaves, and when")
-    parser.add_argument("--quick", action="store_true", help="5 of each kind")
-    chosen = parser.parse_args(options)
-    trials, found = 5 if chosen.quick else max(1, chosen.trials), Found()
-    with place(chosen.ledger) as there:
-        sizes, rng = Sizes(chosen.members, chosen.partitions, there), Random(chosen.seed)
-        with balanced(chosen.lease, sizes) as (group, _), closing(_beside(group)) as beside:
+class Options(BenchmarkOptions):
+    ledger: str = option("sqlite", choices=LEDGERS)
+    lease: float = 1.0
+    trials: int = 20
+    members: int = 3
+    partitions: int = 256
+    seed: int = 1
+    quick: bool = switch("5 of each kind")
+
+
+def run(options: Options) -> Figures:
+    trials, found = 5 if options.quick else max(1, options.trials), Found()
+    with place(options.ledger) as there:
+        sizes, rng = Sizes(options.members, options.partitions, there), Random(options.seed)
+        with balanced(options.lease, sizes) as (group, _), closing(_beside(group)) as beside:
             ours = open_ledger(group.ledger, create=False, patience=1.0)
             with closing(ours):
                 for _ in range(trials):
@@ -93,10 +90,10 @@ def run(options: Sequence[str]) -> Figures:
         "moved_by_others": found.moved_by_others,
         "overlaps": overlaps,
         "trials": trials,
-        "members": chosen.members,
-        "partitions": chosen.partitions,
-        "lease": chosen.lease,
-        "ledger": chosen.ledger,
+        "members": options.members,
+        "partitions": options.partitions,
+        "lease": options.lease,
+        "ledger": options.ledger,
     }
 
 

@@ -7,13 +7,13 @@ benchmark uses only public names, so the same file also counts on an older commi
     PYTHONPATH=/path/to/older/checkout python benchmarks/hops.py
 """
 
-import argparse
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from statistics import median
 from subprocess import DEVNULL, Popen
 from types import FrameType
@@ -23,7 +23,7 @@ from neli_router import Config, Member
 from neli_router.agent import Client
 from neli_router.errors import NeliError
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 HOME = neli_router.__file__.rpartition("/")[0]
 LEASE = 1.0
@@ -68,10 +68,13 @@ class _Counter:
             threading.setprofile(None)
 
 
-def run(options: Sequence[str]) -> dict[str, float | int | str | bool | None]:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks hops", description=__doc__)
-    parser.add_argument("--trials", type=int, default=20, help="blocks of a client, and turns, to take the median of")
-    trials = max(1, parser.parse_args(options).trials)
+@dataclass(frozen=True)
+class Options:
+    trials: int = 20
+
+
+def run(options: Options) -> dict[str, float | int | str | bool | None]:
+    trials = max(1, options.trials)
     with tempfile.TemporaryDirectory() as folder:
         turn, check = _of_a_member(f"sqlite://{folder}/member.db", trials)
         client = _of_a_client(folder, trials)
@@ -126,4 +129,4 @@ def _until(ready: Callable[[], bool]) -> None:
 
 
 if __name__ == "__main__":
-    print(run(sys.argv[1:]))
+    print(run(Options()))

@@ -4,17 +4,15 @@ Every command of a shell script and every task of a scheduler pays this once. Th
 that becomes busy halfway slows both down. Only warm starts count: the first pair writes and loads the caches.
 """
 
-import argparse
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 ROOT = Path(__file__).resolve().parent.parent
 BARE = "pass"
@@ -26,10 +24,12 @@ print(perf_counter() - started)
 """
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks import_time", description=__doc__)
-    parser.add_argument("--trials", type=int, default=21, help="pairs of starts to take the medians of")
-    trials = max(1, parser.parse_args(options).trials)
+class Options(BenchmarkOptions):
+    trials: int = 21
+
+
+def run(options: Options) -> Figures:
+    trials = max(1, options.trials)
     _start(BARE), _start(IMPORT)
     bare: list[float] = []
     whole: list[float] = []

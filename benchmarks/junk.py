@@ -17,19 +17,17 @@ holds during each append. So a stranger that appends faster than a member reads,
 transaction (--batch), costs the member its lease. This happens sooner on a busy machine: check what else runs on it.
 """
 
-import argparse
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from random import Random
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option
 from benchmarks._places import LEDGERS, options_at, place
 from neli_router.core.clock import host_clock
 from neli_router.drivers.open import open_ledger
@@ -37,9 +35,8 @@ from neli_router.errors import LedgerUnavailable
 from neli_router.lab.processes.group import MemberProcess, ProcessGroup
 from neli_router.status.notes import Acts, LeasesLost
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
-LEASES = (1.0, 2.0)
 LOOKS_PER_LEASE = 100
 FLOOD_MAX = 900.0
 """Seconds for all of the junk. A slower ledger is unsuitable for this benchmark."""
@@ -53,20 +50,19 @@ UNCONFIRMED_MAX = 20_000
 PAUSE = 0.005
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks junk", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--records", type=int, default=1_000_000, help="lines of junk at each lease")
-    parser.add_argument("--bytes", type=int, default=1024, help="of a line")
-    parser.add_argument("--batch", type=int, default=100, help="lines in one append, which SQLite takes as a whole")
-    parser.add_argument("--lease", type=float, nargs="+", default=LEASES, help="seconds; several are tried in turn")
-    parser.add_argument("--ledger", choices=LEDGERS, default="sqlite")
-    parser.add_argument("--members", type=int, default=3)
-    parser.add_argument("--partitions", type=int, default=64)
-    chosen = parser.parse_args(options)
-    with place(chosen.ledger) as there:
-        found = {lease: _flooded(lease, there, chosen) for lease in chosen.lease}
+class Options(BenchmarkOptions):
+    records: int = option(1_000_000, "lines of junk at each lease")
+    bytes: int = option(1024, "of a line")
+    batch: int = option(100, "lines in one append, which SQLite takes as a whole")
+    lease: tuple[float, ...] = (1.0, 2.0)
+    ledger: str = option("sqlite", choices=LEDGERS)
+    members: int = 3
+    partitions: int = 64
+
+
+def run(options: Options) -> Figures:
+    with place(options.ledger) as there:
+        found = {lease: _flooded(lease, there, options) for lease in options.lease}
     every = list(found.values())
     return {
         "leases_lost": sum(one.lost for one in every),
@@ -75,12 +71,12 @@ def run(options: Sequence[str]) -> Figures:
         "rss_mib_max": max(one.peak for one in every) / 2**20,
         "rss_mib_calm": max(one.peak_before for one in every) / 2**20,
         "overlaps": sum(one.overlaps for one in every),
-        "appended_per_s": min(chosen.records / one.took for one in every),
+        "appended_per_s": min(options.records / one.took for one in every),
         "behind_s_max": max(one.behind for one in every),
-        "records": chosen.records,
-        "bytes": chosen.bytes,
-        "batch": chosen.batch,
-        "members": chosen.members,
+        "records": options.records,
+        "bytes": options.bytes,
+        "batch": options.batch,
+        "members": options.members,
     }
 
 
@@ -109,16 +105,15 @@ class Flooded:
                 self._until[process.life.label] = note.until
 
 
-def _flooded(lease: float, there: str, chosen: argparse.Namespace) -> Flooded:
+def _flooded(lease: float, there: str, options: Options) -> Flooded:
     with tempfile.TemporaryDirectory(prefix="neli-junk-") as folder:
-        named = options_at(there, "junk")
-        sizes = {"partitions": chosen.partitions, "pause": lease / LOOKS_PER_LEASE, "lease": lease}
-        with ProcessGroup(Path(folder), **sizes, **named) as group:
-            for number in range(chosen.members):
+        named, pause = options_at(there, "junk"), lease / LOOKS_PER_LEASE
+        with ProcessGroup(Path(folder), partitions=options.partitions, pause=pause, lease=lease, **named) as group:
+            for number in range(options.members):
                 group.start(f"m{number + 1}")
             group.settle()
             found = Flooded(max(map(_peak, group.processes)))
-            ended_at = _flood(group, found, chosen)
+            ended_at = _flood(group, found, options)
 
             def all_read() -> bool:
                 found.listen(group)
@@ -131,16 +126,16 @@ def _flooded(lease: float, there: str, chosen: argparse.Namespace) -> Flooded:
     return found
 
 
-def _flood(group: ProcessGroup, found: Flooded, chosen: argparse.Namespace) -> float:
+def _flood(group: ProcessGroup, found: Flooded, options: Options) -> float:
     """Let the stranger append everything; return when it has."""
     command = [sys.executable, "-m", "benchmarks.junk", group.ledger]
-    command += [str(number) for number in (chosen.records, chosen.bytes, chosen.batch)]
+    command += [str(number) for number in (options.records, options.bytes, options.batch)]
     began = host_clock()
     with subprocess.Popen(command) as stranger:
         try:
             while stranger.poll() is None:
                 if host_clock() > began + FLOOD_MAX:
-                    raise TimeoutError(f"{chosen.records} lines were not appended within {FLOOD_MAX:g} s")
+                    raise TimeoutError(f"{options.records} lines were not appended within {FLOOD_MAX:g} s")
                 found.listen(group)
                 time.sleep(PAUSE)
         finally:

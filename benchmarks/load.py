@@ -11,16 +11,14 @@ exceeds the mean load of a member, loads cannot be even: `hottest_slot_over_mean
 names the slot.
 """
 
-import argparse
 import tempfile
-from collections.abc import Sequence
 from contextlib import ExitStack
 from statistics import median
 from time import perf_counter
 
 import polars as pl
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option
 from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout
 from neli_router.member.member import Member
@@ -29,33 +27,34 @@ from neli_router.protocols.induction.records import Load
 from neli_router.router.loads import LoadProfile
 from neli_router.status.group_view import GroupView
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 EVEN = 1.1  # The same bound as the command's.
 CHANGES_MAX = 20
 WAIT_MAX = 60.0
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks load", description=__doc__)
-    parser.add_argument("--keys", type=int, default=100_000)
-    parser.add_argument("--exponent", type=float, default=1.1, help="of the Zipf distribution")
-    parser.add_argument("--members", type=int, default=4)
-    parser.add_argument("--partitions", type=int, default=Layout().partitions)
-    parser.add_argument("--sets", type=int, default=5, help="sets of keys, each with a group of its own")
-    chosen = parser.parse_args(options)
-    layout = Layout(partitions=chosen.partitions)
+class Options(BenchmarkOptions):
+    keys: int = 100_000
+    exponent: float = option(1.1, "of the Zipf distribution")
+    members: int = 4
+    partitions: int = Layout().partitions
+    sets: int = option(5, "sets of keys, each with a group of its own")
+
+
+def run(options: Options) -> Figures:
+    layout = Layout(partitions=options.partitions)
     before: list[float] = []
     after: list[float] = []
     moves: list[list[int]] = []
     milliseconds: list[float] = []
     hottest: tuple[float, int] = (0.0, 0)
-    for number in range(max(1, chosen.sets)):
-        profile = _profile(chosen.keys, chosen.exponent, number, layout)
+    for number in range(max(1, options.sets)):
+        profile = _profile(options.keys, options.exponent, number, layout)
         slot, load = profile.hottest(1)[0]
-        hottest = max(hottest, (load * chosen.members / profile.total, slot))
+        hottest = max(hottest, (load * options.members / profile.total, slot))
         with ExitStack() as stack:
-            members = _group(stack, chosen.members, layout)
+            members = _group(stack, options.members, layout)
             started = perf_counter()
             balances, made = _evened_out(members[0], profile)
             milliseconds.append((perf_counter() - started) * 1000)
@@ -76,9 +75,9 @@ def run(options: Sequence[str]) -> Figures:
         "until_handed_over_ms_median": median(milliseconds),
         "hottest_slot_over_mean": hottest[0],
         "hottest_slot": hottest[1],
-        "members": chosen.members,
-        "partitions": chosen.partitions,
-        "keys": chosen.keys,
+        "members": options.members,
+        "partitions": options.partitions,
+        "keys": options.keys,
         "sets": len(moves),
     }
 

@@ -21,7 +21,6 @@ function with the rows as globals, one with the mask as a constant, or both comp
 most 3 of the 28 ns, which is not worth the complication.
 """
 
-import argparse
 import gc
 import tempfile
 import time
@@ -35,14 +34,14 @@ import mmh3
 import tooz.hashring
 import uhashring  # type: ignore[import-untyped] # It has no types of its own, and needs none here.
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures
 from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.router.router import Router
 from neli_router.router.table import Owner
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 KEYS = 100_000  # Each of 20 characters.
 KEYS_A_RUN = 1_000
@@ -51,19 +50,20 @@ Keys = list[str]
 Loop = Callable[[Keys], object]
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks lookup", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=501, help="ratios to take the median of")
-    parser.add_argument("--members", type=int, default=3, help="members of the group")
-    parser.add_argument("--partitions", type=int, default=Layout().partitions, help="M; S is always the default")
-    chosen = parser.parse_args(options)
-    names = [f"member-{n}" for n in range(max(1, chosen.members))]
+class Options(BenchmarkOptions):
+    rounds: int = 501
+    members: int = 3
+    partitions: int = Layout().partitions
+
+
+def run(options: Options) -> Figures:
+    names = [f"member-{n}" for n in range(max(1, options.members))]
     keys = [f"customer-{n:011d}" for n in range(KEYS)]
     Random(1).shuffle(keys)  # In the order of their creation, the processor would prefetch them.
     runs = cycle([keys[start : start + KEYS_A_RUN] for start in range(0, KEYS, KEYS_A_RUN)])
     with ExitStack() as stack:
-        plain = _router(stack, names, Layout(partitions=chosen.partitions))
-        tagged = _router(stack, names, Layout(partitions=chosen.partitions, tags=True))
+        plain = _router(stack, names, Layout(partitions=options.partitions))
+        tagged = _router(stack, names, Layout(partitions=options.partitions, tags=True))
         contenders: dict[str, Loop] = {
             "owner": _looping_over(plain),
             "owners": plain.owners,
@@ -77,7 +77,7 @@ def run(options: Sequence[str]) -> Figures:
         gc.collect()
         gc.disable()
         try:
-            for _ in range(max(1, chosen.rounds)):
+            for _ in range(max(1, options.rounds)):
                 for name, loop in contenders.items():
                     before, took, after = (_seconds(timed, next(runs)) for timed in (floor, loop, floor))
                     ratios.setdefault(f"{name}_over_floor", []).append(2 * took / (before + after))
@@ -95,7 +95,7 @@ def run(options: Sequence[str]) -> Figures:
         "lookups_per_second": 1 / median(seconds_a_key),
         "rounds": len(seconds_a_key),
         "members": len(names),
-        "partitions": chosen.partitions,
+        "partitions": options.partitions,
         "slots": Layout().slots,
     }
 

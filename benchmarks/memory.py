@@ -14,7 +14,6 @@ The members run at their usual beat, so a turn finds one record for each member.
 thousand at a time: `catch_up_records_per_second`.
 """
 
-import argparse
 import gc
 import os
 import resource
@@ -28,7 +27,7 @@ from pathlib import Path
 from random import Random
 from statistics import fmean, median
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option
 from benchmarks._handle import Handle
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.base import Entry, Ledger
@@ -41,7 +40,7 @@ from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.induction.records import Beat, decode, encode
 from neli_router.protocols.protocol import News, Settings, Stopped
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 BEATS_PER_SAMPLE = 700
 """The ledger grows, and every snapshot cuts it back after 5000 records. A sample length that divides this would observe
@@ -75,18 +74,17 @@ class Samples:
         self.blocks.append(sys.getallocatedblocks())
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--beats", type=int, default=1_000_000, help="how many, by all members together (one minute)")
-    parser.add_argument("--members", type=int, default=3, help="how many share the ledger")
-    parser.add_argument("--partitions", type=int, default=256, help="how many they share out")
-    parser.add_argument("--ledger", choices=("memory", "sqlite"), default="memory", help="SQLite takes much longer")
-    chosen = parser.parse_args(options)
-    wanted = max(2 * QUARTERS, chosen.beats // BEATS_PER_SAMPLE)
-    with _handles(chosen.ledger) as handle:
-        group = Group(handle, members=chosen.members, partitions=chosen.partitions)
+class Options(BenchmarkOptions):
+    beats: int = option(1_000_000, "how many, by all members together (one minute)")
+    members: int = 3
+    partitions: int = 256
+    ledger: str = option("memory", "SQLite takes much longer", choices=("memory", "sqlite"))
+
+
+def run(options: Options) -> Figures:
+    wanted = max(2 * QUARTERS, options.beats // BEATS_PER_SAMPLE)
+    with _handles(options.ledger) as handle:
+        group = Group(handle, members=options.members, partitions=options.partitions)
         group.gather()
         began_at = group.beats
         samples = Samples()
@@ -105,9 +103,9 @@ def run(options: Sequence[str]) -> Figures:
         "resident_mib": samples.resident[-1] / MEBIBYTE,
         "beats": beats,
         "records_retained": retained,
-        "members": chosen.members,
-        "partitions": chosen.partitions,
-        "ledger": chosen.ledger,
+        "members": options.members,
+        "partitions": options.partitions,
+        "ledger": options.ledger,
     }
 
 

@@ -8,19 +8,18 @@ partitions as its share rounded down. A member that has one more can keep that o
 to the number of shares that have to be rounded up.
 """
 
-import argparse
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from statistics import median
 from time import perf_counter
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option
 from neli_router.protocols.induction.assignment import Candidate, assign
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 CHANGES_PER_HISTORY = 20
 """Enough to get far from a group's beginning; few enough that many kinds of groups are seen."""
@@ -40,13 +39,14 @@ class Change:
     after: tuple[str | None, ...]
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks moves", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1, help="the same seed draws the same groups and changes")
-    parser.add_argument("--changes", type=int, default=4000, help="how many times members change")
-    chosen = parser.parse_args(options)
-    changes = max(1, chosen.changes)
-    rng = random.Random(chosen.seed)
+class Options(BenchmarkOptions):
+    seed: int = 1
+    changes: int = option(4000, "how many times members change")
+
+
+def run(options: Options) -> Figures:
+    changes = max(1, options.changes)
+    rng = random.Random(options.seed)
     made: list[int] = []
     fewest: list[int] = []
     spread_max = Fraction(0)

@@ -5,20 +5,19 @@
 The benchmark runs in virtual time, so the figures are the protocol's own, and the same on every machine.
 """
 
-from argparse import ArgumentParser
-from collections.abc import Sequence
-
+from benchmarks import BenchmarkOptions, Figures, option
 from neli_router.lab.sim.induction.simulate import AWAY_LEASES, MEMBERS, outage
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 
-def run(options: Sequence[str]) -> dict[str, float | int | str | bool | None]:
+class Options(BenchmarkOptions):
+    seeds: int = option(30, "how many groups")
+
+
+def run(options: Options) -> Figures:
     """The figures over all seeds."""
-    parser = ArgumentParser(prog="python -m benchmarks outage", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=30, help="how many groups (default: 30)")
-    chosen = parser.parse_args(options)
-    found = [outage(seed) for seed in range(chosen.seeds)]
+    found = [outage(seed) for seed in range(options.seeds)]
     return {
         "seeds": len(found),
         "members": MEMBERS,

@@ -11,17 +11,16 @@ thread that only looks up owners finds the new owner. The following thread share
 is what a busy program would wait for. A load is timed from before the router is created, and includes its connections.
 """
 
-import argparse
 import gc
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from itertools import cycle
 from random import Random
 from statistics import median, quantiles
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option
 from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.redis.address import parse
@@ -30,7 +29,7 @@ from neli_router.drivers.owners.redis import RedisOwners
 from neli_router.member.member import Member
 from neli_router.router.router import Router
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 KEYS = 100_000
 KEYS_A_RUN = 1_000
@@ -40,20 +39,21 @@ CHANGE_MAX = 10.0
 Loop = Callable[[list[str]], object]
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks ownership", description=__doc__)
-    parser.add_argument("--url", help="redis://... or rediss://... of a group in a running Redis")
-    parser.add_argument("--rounds", type=int, default=301, help="ratios to take the median of")
-    parser.add_argument("--changes", type=int, default=1000, help="changes to time")
-    parser.add_argument("--loads", type=int, default=21, help="loads to take the median of")
-    parser.add_argument("--partitions", type=int, default=4096, help="M of the table that is loaded")
-    parser.add_argument("--members", type=int, default=8, help="owners of that table")
-    chosen = parser.parse_args(options)
+class Options(BenchmarkOptions):
+    url: str | None = option(None, "redis://... or rediss://... of a group in a running Redis")
+    rounds: int = 301
+    changes: int = option(1000, "changes to time")
+    loads: int = option(21, "loads to take the median of")
+    partitions: int = option(4096, "M of the table that is loaded")
+    members: int = option(8, "owners of that table")
+
+
+def run(options: Options) -> Figures:
     with ExitStack() as stack:
-        url = chosen.url or stack.enter_context(_redis())
-        ratio = _owner_over_ledger_router(url, max(1, chosen.rounds))
-        changes = _changes(_beside(url, "changes"), max(2, chosen.changes))
-        loads = _loads(_beside(url, "load"), max(1, chosen.loads), chosen.partitions, max(1, chosen.members))
+        url = options.url or stack.enter_context(_redis())
+        ratio = _owner_over_ledger_router(url, max(1, options.rounds))
+        changes = _changes(_beside(url, "changes"), max(2, options.changes))
+        loads = _loads(_beside(url, "load"), max(1, options.loads), options.partitions, max(1, options.members))
     cuts = quantiles(changes, n=100, method="inclusive")
     return {
         "owner_over_ledger_router": ratio,
@@ -62,8 +62,8 @@ def run(options: Sequence[str]) -> Figures:
         "change_ms_max": max(changes),
         "load_ms": median(loads),
         "load_ms_max": max(loads),
-        "partitions_loaded": chosen.partitions,
-        "rounds": max(1, chosen.rounds),
+        "partitions_loaded": options.partitions,
+        "rounds": max(1, options.rounds),
         "changes": len(changes),
         "loads": len(loads),
     }

@@ -17,7 +17,6 @@ append.
 The bounds: opens_ms under 2000, follows_ms under 300. It needs Debian's chromium and chromium-driver.
 """
 
-import argparse
 import signal
 import socket
 import subprocess
@@ -32,7 +31,7 @@ from statistics import median
 
 from selenium import webdriver
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option
 from benchmarks._agent import LEASE, PARTITIONS, configured
 from neli_router.agent.wire import StatusView
 from neli_router.member.member import Member
@@ -41,7 +40,7 @@ from neli_router.protocols.induction.records import Certify, Expire, Record
 from tests.support.browsing import missing, started
 from tests.support.page_stand_in import StandIn, after_takeover, group
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 PATIENCE = 60.0
 ROOT = Path(__file__).resolve().parent.parent
@@ -102,26 +101,25 @@ class Hearer:
         self.ended_at += [time.time() for _, record in records if isinstance(record, Certify | Expire)]
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks page", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--opens", type=int, default=7, help="how often the large page is opened")
-    parser.add_argument("--kills", type=int, default=7, help="members that are killed")
-    parser.add_argument("--partitions", type=int, default=4096, help="of the large group")
-    parser.add_argument("--members", type=int, default=200, help="of the large group")
-    chosen = parser.parse_args(options)
+class Options(BenchmarkOptions):
+    opens: int = option(7, "how often the large page is opened")
+    kills: int = option(7, "members that are killed")
+    partitions: int = option(4096, "of the large group")
+    members: int = option(200, "of the large group")
+
+
+def run(options: Options) -> Figures:
     if why := missing():
         raise SystemExit(f"python -m benchmarks page: {why}")
-    large = group(chosen.members, chosen.partitions)
+    large = group(options.members, options.partitions)
     with started() as driver:
         driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WATCH})
         with StandIn(large) as agent:
-            opens = [_open(driver, agent.address, large) for _ in range(chosen.opens)]
-            told = [_tell(driver, agent, chosen.members - 2 - place) for place in range(min(10, chosen.members - 2))]
+            opens = [_open(driver, agent.address, large) for _ in range(options.opens)]
+            told = [_tell(driver, agent, options.members - 2 - place) for place in range(min(10, options.members - 2))]
             driver.get("about:blank")
         with tempfile.TemporaryDirectory(prefix="neli-") as folder:
-            follows, killed = _kill(driver, folder, chosen.kills)
+            follows, killed = _kill(driver, folder, options.kills)
             driver.get("about:blank")
     return {
         "opens_ms": median(opens),
@@ -131,8 +129,8 @@ def run(options: Sequence[str]) -> Figures:
         "killed_ms": median(killed),
         "follows_large_ms": median(told),
         "follows_large_ms_max": max(told),
-        "large_partitions": chosen.partitions,
-        "large_members": chosen.members,
+        "large_partitions": options.partitions,
+        "large_members": options.members,
         "partitions": PARTITIONS,
         "lease_s": LEASE,
     }

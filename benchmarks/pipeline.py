@@ -8,23 +8,22 @@ Afterwards, each tick is looked up by its sequence number, and every bar is comp
 fault until others had written rows to all partitions of that host: a lease, and the steps that are then under way.
 """
 
-import argparse
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option
 from tests.spark.takeovers import LEASE, play
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(prog="pipeline", description=__doc__)
-    parser.add_argument("--ticks", type=int, default=1_000_000, help="how many go in")
-    chosen = parser.parse_args(options)
+class Options(BenchmarkOptions):
+    ticks: int = option(1_000_000, "how many go in")
+
+
+def run(options: Options) -> Figures:
     with tempfile.TemporaryDirectory(prefix="neli-pipeline-") as folder:
-        outcome = play(Path(folder), chosen.ticks)
+        outcome = play(Path(folder), options.ticks)
     return {
         "ticks": outcome.count.made,
         "landed_once": outcome.count.landed - outcome.count.doubled,

@@ -48,7 +48,6 @@ They also run in the simulator, in virtual time, in groups of up to 101 (`_proto
 The default takes about twenty minutes, `--electors` ten, `--quick` four and `--electors --quick` two.
 """
 
-import argparse
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -56,7 +55,7 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option, switch
 from benchmarks._places import place
 from benchmarks._protocols.appended import Appended, appended
 from benchmarks._protocols.electors import real_figures
@@ -65,7 +64,7 @@ from benchmarks._protocols.side import GONELI, SIDES, Side, opened_sides
 from benchmarks._protocols.simulated import balance_figures, simulated_figures
 from tests.support.servers.goneli_build import build
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 KINDS = ("kill", "stop", "start")
 
@@ -75,59 +74,58 @@ SIMULATED_TRIALS_MAX = 3
 RESTARTS, QUICK_RESTARTS = 100, 10
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks protocols", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--trials", type=int, default=10, help="kills, and as many clean stops")
-    parser.add_argument("--members", type=int, default=3, help="processes of each group")
-    parser.add_argument("--sides", nargs="+", choices=SIDES, help="PROTOCOL,PARTITIONS: these and no others")
-    parser.add_argument("--shortest", action="store_true", help="the shortest safe times, not the default ones")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for which messages are counted, at rest")
-    parser.add_argument("--seed", type=int, default=1, help="draws when faults come")
-    parser.add_argument("--quick", action="store_true", help="2 kills and 2 clean stops; fewer and smaller electors")
-    parser.add_argument("--electors", action="store_true", help="only these, which need no broker")
-    parser.add_argument("--sizes", nargs="+", type=int, help="members of each elector's group, as real processes")
-    parser.add_argument("--simulated", nargs="+", type=int, help="the same in the simulator")
-    chosen = parser.parse_args(options)
-    if chosen.members < 2:
-        parser.error(f"--members {chosen.members}: one must survive, so at least 2 are needed")
-    sizes = chosen.sizes or (QUICK_SIZES if chosen.quick else SIZES)
-    if min(sizes) < 3:
-        parser.error(f"--sizes {min(sizes)}: a majority must survive, so at least 3 are needed")
-    simulated = chosen.simulated or (QUICK_SIMULATED if chosen.quick else SIMULATED)
-    trials = 2 if chosen.quick else max(1, chosen.trials)
+class Options(BenchmarkOptions):
+    trials: int = option(10, "kills, and as many clean stops")
+    members: int = 3
+    sides: tuple[str, ...] = option((), "PROTOCOL,PARTITIONS: these and no others", choices=SIDES)
+    shortest: bool = switch("the shortest safe times, not the default ones")
+    seconds: float = option(10.0, "for which messages are counted, at rest")
+    seed: int = 1
+    quick: bool = switch("2 kills and 2 clean stops; fewer and smaller electors")
+    electors: bool = switch("only these, which need no broker")
+    sizes: tuple[int, ...] = option((), "members of each elector's group, as real processes")
+    simulated: tuple[int, ...] = option((), "the same in the simulator")
+
+    def __post_init__(self) -> None:
+        if self.members < 2:
+            raise ValueError(f"--members {self.members}: one must survive, so at least 2 are needed")
+        if self.sizes and min(self.sizes) < 3:
+            raise ValueError(f"--sizes {min(self.sizes)}: a majority must survive, so at least 3 are needed")
+
+
+def run(options: Options) -> Figures:
+    sizes = options.sizes or (QUICK_SIZES if options.quick else SIZES)
+    simulated = options.simulated or (QUICK_SIMULATED if options.quick else SIMULATED)
+    trials = 2 if options.quick else max(1, options.trials)
     figures: Figures = {}
-    if not chosen.sides:
-        figures |= _elector_figures(sizes, simulated, trials, chosen)
-    if not chosen.electors:
-        broker = _broker_figures(chosen.sides or SIDES, trials, chosen)
+    if not options.sides:
+        figures |= _elector_figures(sizes, simulated, trials, options)
+    if not options.electors:
+        broker = _broker_figures(options.sides or SIDES, trials, options)
         overlaps = int(figures.get("overlaps") or 0) + int(broker["overlaps"] or 0)
         figures |= {**broker, "overlaps": overlaps}
     return {**figures, "trials": trials}
 
 
-def _elector_figures(
-    sizes: Sequence[int], simulated: Sequence[int], trials: int, chosen: argparse.Namespace
-) -> Figures:
-    restarts = QUICK_RESTARTS if chosen.quick else RESTARTS
+def _elector_figures(sizes: Sequence[int], simulated: Sequence[int], trials: int, options: Options) -> Figures:
+    restarts = QUICK_RESTARTS if options.quick else RESTARTS
     with tempfile.TemporaryDirectory(prefix="neli-electors-") as folder:
-        real = real_figures(Path(folder), sizes, trials=trials, seconds=chosen.seconds, rng=Random(chosen.seed))
-    shares = balance_figures(restarts, chosen.seed)
-    virtual = simulated_figures(simulated, trials=min(trials, SIMULATED_TRIALS_MAX), seed=chosen.seed)
+        real = real_figures(Path(folder), sizes, trials=trials, seconds=options.seconds, rng=Random(options.seed))
+    shares = balance_figures(restarts, options.seed)
+    virtual = simulated_figures(simulated, trials=min(trials, SIMULATED_TRIALS_MAX), seed=options.seed)
     return {**real, **shares, "restarts": restarts, **virtual}
 
 
-def _broker_figures(wanted: Sequence[str], trials: int, chosen: argparse.Namespace) -> Figures:
+def _broker_figures(wanted: Sequence[str], trials: int, options: Options) -> Figures:
     why_not = build() if any(name.startswith(GONELI) for name in wanted) else ""
     names = [name for name in dict.fromkeys(wanted) if not (why_not and name.startswith(GONELI))]
     with place("kafka") as there, tempfile.TemporaryDirectory(prefix="neli-protocols-") as folder:
         brokers = there.removeprefix("kafka://")
-        with opened_sides(Path(folder), there, names, shortest=chosen.shortest) as sides:
-            schedule = Schedule(sides, brokers, chosen.members, Random(chosen.seed))
+        with opened_sides(Path(folder), there, names, shortest=options.shortest) as sides:
+            schedule = Schedule(sides, brokers, options.members, Random(options.seed))
             loads = []
             with schedule.begun():
-                at_rest = appended(brokers, sides, chosen.seconds)
+                at_rest = appended(brokers, sides, options.seconds)
                 for _ in range(trials):
                     schedule.round()
                     loads.append(os.getloadavg()[0])
@@ -135,8 +133,8 @@ def _broker_figures(wanted: Sequence[str], trials: int, chosen: argparse.Namespa
     return {
         **({GONELI: f"not here: {why_not}"} if why_not else {}),
         **figures,
-        "members": chosen.members,
-        "settings": "shortest" if chosen.shortest else "default",
+        "members": options.members,
+        "settings": "shortest" if options.shortest else "default",
         "load_average_median": median(loads),
         "load_average_max": max(loads),
     }

@@ -22,7 +22,6 @@ same clock, when its member was fenced or asked to hand over.
 trials takes about two seconds: five minutes with 20 trials of one lease and one fault. `--quick` takes two minutes.
 """
 
-import argparse
 import fcntl
 import json
 import os
@@ -38,12 +37,12 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import TypeVar
 
-from benchmarks import Figures
-from benchmarks._last_act import FAULTS, LEASES, NESTING, last_acts
+from benchmarks import BenchmarkOptions, Figures, option, switch
+from benchmarks._last_act import FAULTS, last_acts
 from neli_router.agent import Client
 from neli_router.errors import NeliError
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 PATIENCE = 60.0
 PAUSE = 0.001
@@ -121,23 +120,22 @@ class Host:
             return subprocess.Popen(program, cwd=self._folder, env=environment, stderr=log)
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--lease", type=float, default=1.0, help="seconds")
-    parser.add_argument("--trials", type=int, default=10, help="of each kind")
-    parser.add_argument("--quick", action="store_true", help="4 trials of each kind")
-    parser.add_argument("--part", choices=("gone", "last-act", "both"), default="both")
-    parser.add_argument("--nesting", type=int, nargs="+", default=NESTING, help="sessions of the last acts")
-    parser.add_argument("--act-lease", type=float, nargs="+", default=LEASES, help="seconds, of the last acts")
-    parser.add_argument("--fault", nargs="+", choices=FAULTS, default=FAULTS, help="of the last acts")
-    chosen = parser.parse_args(options)
-    trials = 4 if chosen.quick else max(2, chosen.trials)
-    figures = {} if chosen.part == "last-act" else _gone_and_elsewhere(chosen.lease, trials)
-    if chosen.part != "gone":
-        nestings = (0, 8) if chosen.quick else chosen.nesting
-        figures |= last_acts(chosen.act_lease, nestings, chosen.fault, trials)
+class Options(BenchmarkOptions):
+    lease: float = 1.0
+    trials: int = 10
+    quick: bool = switch("4 trials of each kind")
+    part: str = option("both", "of the figures", choices=("gone", "last-act", "both"))
+    nesting: tuple[int, ...] = option((0, 3, 8, 20, 50), "sessions of the last acts")
+    act_lease: tuple[float, ...] = option((0.2, 0.5), "seconds, of the last acts")
+    fault: tuple[str, ...] = option(FAULTS, "of the last acts", choices=FAULTS)
+
+
+def run(options: Options) -> Figures:
+    trials = 4 if options.quick else max(2, options.trials)
+    figures = {} if options.part == "last-act" else _gone_and_elsewhere(options.lease, trials)
+    if options.part != "gone":
+        nestings = (0, 8) if options.quick else options.nesting
+        figures |= last_acts(options.act_lease, nestings, options.fault, trials)
     return figures
 
 

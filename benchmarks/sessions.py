@@ -20,10 +20,9 @@ Here the broker accepts all of these sessions, because of `group.min.session.tim
 under 6 seconds. The benchmark takes about ten minutes, `--quick` two.
 """
 
-import argparse
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -32,13 +31,11 @@ from uuid import uuid4
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from benchmarks import Figures
+from benchmarks import BenchmarkOptions, Figures, option, switch
 from tests.support.servers.kafka import Kafka
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
-SESSIONS = (0.5, 1.0, 2.0, 6.0)
-MEMBERS = (2, 4, 8)
 AWAKE = ("nothing", "commit", "statistics")
 COOPERATIVE = "cooperative-sticky"
 STRATEGIES = (COOPERATIVE, "range", "roundrobin")
@@ -131,31 +128,32 @@ class Broker:
                 one.await_left()
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks sessions", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--session", type=float, nargs="+", default=SESSIONS, help="seconds")
-    parser.add_argument("--members", type=int, nargs="+", default=MEMBERS, help=f"at most {PARTITIONS}")
-    parser.add_argument("--awake", nargs="+", choices=AWAKE, default=AWAKE[1:], help="what keeps librdkafka awake")
-    parser.add_argument("--strategy", choices=STRATEGIES, default=COOPERATIVE, help="how partitions are shared out")
-    parser.add_argument("--trials", type=int, default=2, help="of each kind")
-    parser.add_argument("--seconds", type=float, default=3.0, help="for which a group that settled is left alone")
-    parser.add_argument("--quick", action="store_true", help="1 trial of 2 and 8 members, sessions of 0.5 and 2 s")
-    chosen = parser.parse_args(options)
-    if not all(1 <= members <= PARTITIONS for members in chosen.members):
-        parser.error(f"--members {chosen.members}: each must get one of {PARTITIONS} partitions")
+class Options(BenchmarkOptions):
+    session: tuple[float, ...] = option((0.5, 1.0, 2.0, 6.0), "seconds")
+    members: tuple[int, ...] = option((2, 4, 8), f"at most {PARTITIONS}")
+    awake: tuple[str, ...] = option(AWAKE[1:], "what keeps librdkafka awake", choices=AWAKE)
+    strategy: str = option(COOPERATIVE, "how partitions are shared out", choices=STRATEGIES)
+    trials: int = 2
+    seconds: float = option(3.0, "for which a group that settled is left alone")
+    quick: bool = switch("1 trial of 2 and 8 members, sessions of 0.5 and 2 s")
+
+    def __post_init__(self) -> None:
+        if not all(1 <= members <= PARTITIONS for members in self.members):
+            raise ValueError(f"--members {list(self.members)}: each must get one of {PARTITIONS} partitions")
+
+
+def run(options: Options) -> Figures:
     sessions, sizes, trials = (
-        ((0.5, 2.0), (2, 8), 1) if chosen.quick else (chosen.session, chosen.members, chosen.trials)
+        ((0.5, 2.0), (2, 8), 1) if options.quick else (options.session, options.members, options.trials)
     )
     figures: Figures = {}
     with Kafka.started(settings={"group.min.session.timeout.ms": 100}) as kafka:
         broker = Broker(kafka)
         for session in sessions:
             for members in sizes:
-                for awake in chosen.awake:
+                for awake in options.awake:
                     found = [
-                        _trial(broker, session, members, awake, chosen.strategy, chosen.seconds)
+                        _trial(broker, session, members, awake, options.strategy, options.seconds)
                         for _ in range(max(1, trials))
                     ]
                     cell = f"{session:g},{members},{awake}"
@@ -165,7 +163,7 @@ def run(options: Sequence[str]) -> Figures:
                     figures[f"expelled_at_rest@{cell}"] = sum(it for _, _, it in found)
                     figures[f"settled_ms_median@{cell}"] = 1e3 * median(settled) if settled else None
                     figures[f"settled_ms_max@{cell}"] = 1e3 * max(settled) if settled else None
-    return {**figures, "trials": trials, "strategy": chosen.strategy, "partitions": PARTITIONS}
+    return {**figures, "trials": trials, "strategy": options.strategy, "partitions": PARTITIONS}
 
 
 def _trial(

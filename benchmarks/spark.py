@@ -13,7 +13,6 @@ with the first.
 from the benchmark `fenced_table`.
 """
 
-import argparse
 import random
 import tempfile
 import time
@@ -27,11 +26,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.functions import arrow_udf
 
-from benchmarks import Figures, fenced_table
+from benchmarks import BenchmarkOptions, Figures, fenced_table, option
 from neli_router.core.keyspace import SLOTS_MAX, Key, Layout, utf8
 from neli_router.spark import files_read, laid_out, owned, session, with_slot
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 LAYOUT = Layout()
 WHOLE = Layout(slots=SLOTS_MAX)
@@ -54,23 +53,24 @@ KEYS = {
 """Suffix of a figure -> how its keys are made from the numbers 0, 1, 2 ..."""
 
 
-def run(options: Sequence[str]) -> Figures:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks spark", description=__doc__)
-    parser.add_argument("--keys", type=int, default=5_000_000, help="keys that are hashed")
-    parser.add_argument("--rounds", type=int, default=11, help="ratios to take the median of")
-    parser.add_argument("--random", type=int, default=1_000_000, help="random keys, half text and half bytes")
-    chosen = parser.parse_args(options)
+class Options(BenchmarkOptions):
+    keys: int = 5_000_000
+    rounds: int = 11
+    random: int = option(1_000_000, "random keys, half text and half bytes")
+
+
+def run(options: Options) -> Figures:
     settings = {"spark.driver.memory": "3g", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
     with session("benchmark", master="local[2]", settings=settings) as spark:
-        mismatches = _mismatches(spark, chosen.random)
+        mismatches = _mismatches(spark, options.random)
         assert mismatches == 0, f"{mismatches} keys hash differently in mmh3"
-        figures: Figures = {"mismatches": mismatches, "random_keys": chosen.random // 2 * 2}
+        figures: Figures = {"mismatches": mismatches, "random_keys": options.random // 2 * 2}
         for suffix, made in KEYS.items():
-            figures |= _costs(spark, made, suffix, chosen.keys, chosen.rounds)
+            figures |= _costs(spark, made, suffix, options.keys, options.rounds)
         figures |= _pruned(spark)
-    commits = fenced_table.run([])
+    commits = fenced_table.run(fenced_table.Options())
     figures |= {name: commits[name] for name in ("commit_ms_p50", "commit_ms_p50_at_few", "many_over_few")}
-    return {**figures, "keys": chosen.keys, "rounds": chosen.rounds}
+    return {**figures, "keys": options.keys, "rounds": options.rounds}
 
 
 def _costs(spark: SparkSession, made: str, suffix: str, count: int, rounds: int) -> Figures:

@@ -20,7 +20,7 @@ NOTHING = {"crashes": 0, "secrets_printed": 0}
 
 
 def found(name: str, *, seconds: float = 2.0) -> dict[str, Any]:
-    figures = fuzz.run(["--part", name, "--seconds", str(seconds)])
+    figures = fuzz.run(fuzz.Options(part=(name,), seconds=seconds))
     assert figures[f"{name}_inputs"], "a fuzz without inputs finds nothing"
     return {figure: figures[figure] for figure in NOTHING}
 

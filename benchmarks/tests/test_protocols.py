@@ -84,18 +84,6 @@ def test_tenures_that_ended_are_counted_also_those_that_began_in_between() -> No
     assert 2 == before.ended()
 
 
-def test_at_least_two_processes_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        protocols.run(["--members", "1"])
-    assert "one must survive" in capsys.readouterr().err
-
-
-def test_a_group_of_which_no_majority_survives_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        protocols.run(["--electors", "--sizes", "2"])
-    assert "at least 3 are needed" in capsys.readouterr().err
-
-
 def test_every_elector_has_all_its_figures_in_the_simulator_beside_what_its_text_expects() -> None:
     figures = simulated_figures([3], trials=1, seed=1)
     names = {figure.partition("@")[0] for figure in figures}
@@ -152,8 +140,8 @@ def test_each_side_has_all_figures_and_none_overlaps(there: str, monkeypatch: py
     monkeypatch.setenv("NELI_TEST_KAFKA", there.removeprefix("kafka://"))
     # A lease of 0.1 s may be lost between the look at the leader and its kill, where other tests use all cores.
     monkeypatch.setattr(sides, "SHORTEST", {**sides.SHORTEST, "induction": 2.0})
-    names = ["induction,1", "fast-neli,1"]
-    figures = protocols.run(["--sides", *names, "--shortest", "--members", "2", "--trials", "1", "--seconds", "1"])
+    names = ("induction,1", "fast-neli,1")
+    figures = protocols.run(protocols.Options(sides=names, shortest=True, members=2, trials=1, seconds=1))
     assert {"overlaps": 0, "trials": 1, "members": 2, "settings": "shortest"}.items() <= figures.items()
     statistics = [
         f"{figure}_ms_{which}" for figure in ("takeover", "handover", "leaderless") for which in ("median", "max")
