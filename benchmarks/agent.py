@@ -52,6 +52,7 @@ from neli_router.member.runtime import Threads
 from neli_router.member.witness.life import OwnLife
 from neli_router.member.witness.registration import Registration
 from neli_router.protocols.induction.fold import State
+from tests.support.waiting import until
 
 __all__ = ["REQUEST", "Options", "run", "started_agent", "until_ready"]
 
@@ -353,10 +354,7 @@ def _gather(other: Member) -> None:
 
 
 def _until_led(other: Member, partitions: set[int]) -> None:
-    give_up_at = host_clock() + PATIENCE
-    while not partitions <= set(other.led):
-        assert host_clock() < give_up_at, "the other member does not lead what is pinned to it"
-        time.sleep(0.01)
+    until(lambda: partitions <= set(other.led), "the other member's lead of what is pinned to it")
 
 
 async def _change(path: str, other: Member, runtime: Stamping) -> tuple[float, float, float]:

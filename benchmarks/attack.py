@@ -27,6 +27,7 @@ from statistics import quantiles
 
 from benchmarks import BenchmarkOptions, Figures, option
 from tests.support.agents.strangers import ATTACKS, attack
+from tests.support.waiting import until
 
 __all__ = ["Options", "run"]
 
@@ -124,7 +125,7 @@ class AttackedHost:
             begun.unlink(missing_ok=True)
             command = ("sh", "-c", f"echo > {begun}; exec sleep 100000")
             self._run = _neli("run", "--role", "1", "--agent", self._socket, "--", *command)
-            _until(begun.exists, "the command of neli run")
+            until(begun.exists, "the command of neli run")
 
     def _look_at_run(self) -> None:
         assert self._run is not None
@@ -205,7 +206,7 @@ def _host(folder: Path, partitions: int) -> Iterator[AttackedHost]:
     with ExitStack() as stack:
         agent = stack.enter_context(_neli("agent", *group, *own, "--log-level", "warning"))
         stack.callback(agent.terminate)
-        _until(Path(f"{folder}/agent.sock").exists, "the agent's socket")
+        until(Path(f"{folder}/agent.sock").exists, "the agent's socket")
         host = AttackedHost(folder, agent.pid, port)
         stack.callback(host.stop_run)
         yield host
@@ -213,14 +214,6 @@ def _host(folder: Path, partitions: int) -> Iterator[AttackedHost]:
 
 def _neli(*words: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-c", NELI, *words])
-
-
-def _until(holds: object, what: str) -> None:
-    assert callable(holds)
-    give_up_at = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < give_up_at, f"{what} did not come"
-        time.sleep(0.01)
 
 
 def _memory(process: int) -> int:

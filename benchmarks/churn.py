@@ -23,21 +23,20 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from statistics import fmean
 from typing import NamedTuple
 
 from benchmarks import BenchmarkOptions, Figures, option, switch
 from benchmarks._agent import LEASE, PARTITIONS, configured
 from benchmarks.agent import REQUEST, started_agent, until_ready
+from benchmarks.memory import growth
 from neli_router.errors import NeliError
 from neli_router.member.member import Member
 
 __all__ = ["Options", "run"]
 
-QUARTERS = 4
 SAMPLES = 240
 
 CLIENTS = 20
@@ -109,9 +108,9 @@ async def _measure(folder: str, process: int, options: Options) -> Figures:
         raise RuntimeError(f"the churn stopped before the end: {broken}")
     after = await _at_rest(process, before)
     return {
-        "growth": _growth([sample.resident for sample in samples]),
-        "descriptors_growth": _growth([sample.descriptors for sample in samples]),
-        "threads_growth": _growth([sample.threads for sample in samples]),
+        "growth": growth([sample.resident for sample in samples]),
+        "descriptors_growth": growth([sample.descriptors for sample in samples]),
+        "threads_growth": growth([sample.threads for sample in samples]),
         "descriptors_left": after.descriptors - before.descriptors,
         "threads_left": after.threads - before.threads,
         "resident_mib": samples[-1].resident / 2**20,
@@ -121,11 +120,6 @@ async def _measure(folder: str, process: int, options: Options) -> Figures:
         "partitions": PARTITIONS,
         "lease_s": LEASE,
     }
-
-
-def _growth(samples: Sequence[int]) -> float:
-    quarter = len(samples) // QUARTERS
-    return fmean(samples[-quarter:]) / fmean(samples[quarter : 2 * quarter])
 
 
 def _sample(process: int) -> Sample:

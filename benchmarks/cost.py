@@ -45,6 +45,7 @@ from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.induction.records import Snapshot, decode, encode
 from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.protocols.protocol import News, Stopped
+from tests.support.waiting import until
 
 __all__ = ["Options", "fold_all", "run"]
 
@@ -115,10 +116,8 @@ def _rates(there: str, count: int, width: int, lease: float, seconds: float) -> 
             address, layout=Layout(partitions=width), lease=lease, protocol=Induction(accept_rewinds=bool(there))
         )
         group = [stack.enter_context(Member(config)) for _ in range(count)]
-        give_up_at = host_clock() + SETTLE_MAX
-        while sorted(len(it.led) for it in group) != [(width + rank) // count for rank in range(count)]:
-            assert host_clock() < give_up_at, f"{count} members did not share {width} partitions within {SETTLE_MAX} s"
-            time.sleep(LOOK_EVERY)
+        shares = [(width + rank) // count for rank in range(count)]
+        until(lambda: sorted(len(it.led) for it in group) == shares, f"shares of {count} members", patience=SETTLE_MAX)
         time.sleep(lease)  # Let records finish that were under way before the group was idle.
         ledger = stack.enter_context(closing(open_ledger(address, create=False, patience=1.0)))
         first, started = ledger.tip(), host_clock()

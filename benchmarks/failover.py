@@ -50,9 +50,7 @@ from neli_router.status.moves import History, history_of
 
 __all__ = ["Options", "run"]
 
-LEASES = (1.0, 0.3, 0.1)
 EXPIRY_LEASE = 0.3
-WITNESSED_LEASE = 1.0
 
 PEERS_QUICK = 10.0
 """Seconds without a kill for each setting, with `--quick`: enough to see that it runs, not to choose by."""
@@ -90,7 +88,7 @@ class Options(BenchmarkOptions):
 
 
 def run(options: Options) -> Figures:
-    leases = options.lease or ((WITNESSED_LEASE,) if options.witness else LEASES)
+    leases = options.lease or ((1.0,) if options.witness else (1.0, 0.3, 0.1))
     ledgers = options.ledger or ([kind for kind in LEDGERS if not missing(kind)] if options.witness else ["sqlite"])
     trials, seconds = (5, 20.0) if options.quick else (max(1, options.trials), options.seconds)
     calibration, rng = min(seconds, PEERS_QUICK) if options.quick else seconds, random.Random(options.seed)

@@ -40,7 +40,7 @@ from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.induction.records import Beat, decode, encode
 from neli_router.protocols.protocol import News, Settings, Stopped
 
-__all__ = ["Options", "run"]
+__all__ = ["Group", "Options", "growth", "run"]
 
 BEATS_PER_SAMPLE = 700
 """The ledger grows, and every snapshot cuts it back after 5000 records. A sample length that divides this would observe
@@ -94,9 +94,9 @@ def run(options: Options) -> Figures:
         retained = group.retained
         catch_up = _catch_up(handle)
     return {
-        "growth": _growth(samples.resident, fmean),
-        "blocks_growth": _growth(samples.blocks, fmean),
-        "step_cost_growth": _growth(samples.turn_over_yardstick, median),
+        "growth": growth(samples.resident),
+        "blocks_growth": growth(samples.blocks),
+        "step_cost_growth": growth(samples.turn_over_yardstick, median),
         "turn_us_median": median(samples.turn_us),
         "records_per_second": median(samples.records_per_second),
         "catch_up_records_per_second": catch_up,
@@ -109,8 +109,8 @@ def run(options: Options) -> Figures:
     }
 
 
-def _growth(samples: Sequence[float], typical: Callable[[Sequence[float]], float]) -> float:
-    """The median of the last quarter over that of the second."""
+def growth(samples: Sequence[float], typical: Callable[[Sequence[float]], float] = fmean) -> float:
+    """The typical sample of the last quarter over that of the second."""
     quarter = len(samples) // QUARTERS
     return typical(samples[-quarter:]) / typical(samples[quarter : 2 * quarter])
 

@@ -28,6 +28,7 @@ from neli_router.drivers.owners.base import Card, Claim
 from neli_router.drivers.owners.redis import RedisOwners
 from neli_router.member.member import Member
 from neli_router.router.router import Router
+from tests.support.waiting import until
 
 __all__ = ["Options", "run"]
 
@@ -88,8 +89,8 @@ def _owner_over_ledger_router(url: str, rounds: int) -> float:
         member = stack.enter_context(Member(Config(ledger, name="member", lease=0.5, ownership=url)))
         of_ledger = stack.enter_context(Router(ledger))
         of_store = stack.enter_context(Router.from_redis(url, wait=False))
-        _until(lambda: len(member.led) == member.layout.partitions and of_store.at.offset > 0)
-        _until(lambda: of_store.table.partitions == of_ledger.table.partitions)
+        until(lambda: len(member.led) == member.layout.partitions and of_store.at.offset > 0, "a group")
+        until(lambda: of_store.table.partitions == of_ledger.table.partitions, "the same table in the store")
         base, timed = _looping_over(of_ledger), _looping_over(of_store)
         ratios = []
         gc.collect()
@@ -167,11 +168,3 @@ def _seconds(loop: Loop, keys: list[str]) -> float:
     started = time.perf_counter()
     loop(keys)
     return time.perf_counter() - started
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + CHANGE_MAX
-    while not holds():
-        if time.monotonic() > give_up_at:
-            raise RuntimeError("the group did not form")
-        time.sleep(0.01)

@@ -30,24 +30,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from statistics import median, quantiles
-from typing import TypeVar
 
 from benchmarks import BenchmarkOptions, Figures, option, switch
 from benchmarks._last_act import FAULTS, last_acts
 from neli_router.agent import Client
 from neli_router.errors import NeliError
+from tests.support.waiting import until
 
 __all__ = ["Options", "run"]
 
 PATIENCE = 60.0
-PAUSE = 0.001
 ROLE = 1
-Found = TypeVar("Found")
 PARTITIONS = 4
 DRAIN_TIMEOUT = 0.3
 NELI = "from neli_router.commands.cli import main; main(prog_name='neli')"
@@ -80,7 +78,7 @@ class Host:
         self._agent = self._neli("agent", *group, *layout, *rest)
 
     def start_run(self) -> None:
-        _until(self._answers, f"an answer of {self.name}")  # `neli run` treats an agent that never answered as absent.
+        until(self._answers, f"an answer of {self.name}")  # `neli run` treats an agent that never answered as absent.
         options = ("--role", f"{ROLE}", "--keep", "--grace", f"{PATIENCE}", "--agent", self.socket)
         self._run = self._neli("run", *options, "--", "bash", "-c", COMMAND)
 
@@ -102,15 +100,15 @@ class Host:
         self._agent = self._run = None
         return killed_at
 
-    def noted_since(self, event: str, when: float) -> float | None:
-        """When the agent logged `event`."""
+    def noted_since(self, event: str, when: float) -> float:
+        """When the agent logged `event`; 0 if it has not."""
         for line in self._log.read_text().splitlines():
             noted = json.loads(line) if line.startswith("{") else {}
             if noted.get("event") == event:
                 at = datetime.fromisoformat(noted["time"]).timestamp()
                 if at >= when:
                     return at
-        return None
+        return 0.0
 
     def _neli(self, *arguments: str) -> "subprocess.Popen[bytes]":
         root = str(Path(__file__).resolve().parent.parent)
@@ -179,8 +177,8 @@ def _cut(folder: Path, hosts: Sequence[Host], lease: float) -> float:
         writer.execute("ROLLBACK")
     finally:
         writer.close()
-    fenced_at = _until(lambda: hosts[0].noted_since("leader.fenced", started_at), "Fenced")
-    _until(lambda: _count(folder / "begun") > count, "the command once more")
+    fenced_at = until(lambda: hosts[0].noted_since("leader.fenced", started_at), "Fenced")
+    until(lambda: _count(folder / "begun") > count, "the command once more")
     return gone_at - fenced_at
 
 
@@ -191,10 +189,10 @@ def _overdue(folder: Path, hosts: Sequence[Host]) -> float:
     with Client(hosts[1].socket) as client:
         client.pin(ROLE, hosts[1].name)
     gone_at = _await_gone(folder)
-    revoked_at = _until(lambda: hosts[0].noted_since("leader.revoked", started_at), "Revoked")
+    revoked_at = until(lambda: hosts[0].noted_since("leader.revoked", started_at), "Revoked")
     with Client(hosts[0].socket) as client:
         client.pin(ROLE, hosts[0].name)
-    _until(lambda: _count(folder / "begun") > count, "the command once more")
+    until(lambda: _count(folder / "begun") > count, "the command once more")
     return gone_at - (revoked_at + DRAIN_TIMEOUT)
 
 
@@ -204,7 +202,7 @@ def _elsewhere(folder: Path, hosts: Sequence[Host]) -> float:
     victim = next(host for host in hosts if host.name == name)
     count = _count(folder / "begun")
     killed_at = victim.kill()
-    _until(lambda: _count(folder / "begun") > count, "the command on the other host")
+    until(lambda: _count(folder / "begun") > count, "the command on the other host")
     began_at, _ = _last_begun(folder)
     victim.start_agent()
     victim.start_run()
@@ -227,7 +225,7 @@ def _settle(folder: Path, hosts: Sequence[Host], at: Host | None = None) -> str:
             time.sleep(0.02)
         return True
 
-    _until(is_settled_for_long, "a group at rest")
+    until(is_settled_for_long, "a group at rest")
     return _last_begun(folder)[1]
 
 
@@ -259,14 +257,6 @@ def _last_begun(folder: Path) -> tuple[float, str]:
 
 def _count(path: Path) -> int:
     return path.read_text().count("\n") if path.exists() else 0
-
-
-def _until(look: Callable[[], Found | None], what: str) -> Found:
-    give_up_at = time.monotonic() + PATIENCE
-    while not (found := look()):
-        assert time.monotonic() < give_up_at, f"{what} did not come"
-        time.sleep(PAUSE)
-    return found
 
 
 @contextmanager
