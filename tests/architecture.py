@@ -54,7 +54,7 @@ IMPURE_BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "hash",
 """I/O and the ways to reach it; also `hash` and `id`, which differ between processes."""
 
 OPTIONAL = (
-    *("agent.server.server", "drivers.consumer_groups.kafka.subscription", "drivers.ledgers.kafka.ledger"),
+    *("agent.server.server", "drivers.consumer_groups.kafka", "drivers.ledgers.kafka.ledger"),
     *("drivers.ledgers.redis.ledger", "drivers.owners.redis", "fence.delta", "lab.local_airflow", "lab.pipeline"),
     *("router.columns", "spark"),
 )

@@ -32,8 +32,8 @@ from neli_router.config.protocols import (
 )
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.addresses import owners_problems, public_address, unknown
-from neli_router.drivers.consumer_groups.kafka import address as group_address
-from neli_router.drivers.consumer_groups.kafka.address import GroupAddress
+from neli_router.drivers.consumer_groups import address as group_address
+from neli_router.drivers.consumer_groups.address import GroupAddress
 from neli_router.drivers.ledgers.base import Ledger, Promise
 from neli_router.drivers.peers.address import PeersAddress
 from neli_router.errors import BeyondProtocol, ConfigError

@@ -18,7 +18,7 @@ from textwrap import fill, indent
 from typing import Any, ClassVar, TypeVar
 
 from neli_router.drivers.addresses import problems_of, public_address
-from neli_router.drivers.consumer_groups.kafka import address as group_address
+from neli_router.drivers.consumer_groups import address as group_address
 from neli_router.drivers.peers import address as peers_address
 from neli_router.drivers.peers.address import PeersAddress
 from neli_router.errors import ConfigError

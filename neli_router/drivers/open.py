@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from neli_router.drivers.addresses import owners_problems, place_of
+from neli_router.drivers.consumer_groups.address import GroupAddress
 from neli_router.drivers.consumer_groups.base import GroupLook, GroupSubscription
-from neli_router.drivers.consumer_groups.kafka.address import GroupAddress
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.ledgers.kafka import address as kafka_address
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
@@ -93,7 +93,7 @@ def delete_ledger(address: str) -> list[str]:
 def subscribe(address: GroupAddress, *, session: float, drain_timeout: float) -> GroupSubscription:
     """A consumer in the group at `address`. Raises LedgerUnusable, LedgerUnavailable or GroupMismatch."""
     with needing("kafka", _GROUP_IN_KAFKA):
-        from neli_router.drivers.consumer_groups.kafka.subscription import KafkaSubscription  # noqa: PLC0415 - as above.
+        from neli_router.drivers.consumer_groups.kafka import KafkaSubscription  # noqa: PLC0415 - as above.
     # The broker waits for the program to finish, and a little longer for us to report it.
     return KafkaSubscription(address, session=session, patience=max(session, drain_timeout + session))
 
@@ -102,8 +102,8 @@ def look_at_group(address: GroupAddress, session: float) -> GroupLook:
     """The topic and the group at `address`, without joining or creating anything. Raises LedgerMissing, and the errors
     of `subscribe`."""
     with needing("kafka", _GROUP_IN_KAFKA):
-        from neli_router.drivers.consumer_groups.kafka import subscription  # noqa: PLC0415 - as above.
-    return subscription.look_at_group(address, session)
+        from neli_router.drivers.consumer_groups.kafka import look_at_group as look  # noqa: PLC0415 - as above.
+    return look(address, session)
 
 
 def owners_at(url: str) -> OwnersSource:

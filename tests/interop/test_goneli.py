@@ -9,8 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from neli_router.drivers.consumer_groups.kafka.address import parse
-from neli_router.drivers.consumer_groups.kafka.subscription import KafkaSubscription
+from neli_router.drivers.consumer_groups.address import parse
+from neli_router.drivers.consumer_groups.kafka import KafkaSubscription
 from neli_router.protocols.consumer_group.events import Confirmed
 from tests.support.servers.goneli import GoneliMember
 from tests.support.taking import Taking, until

@@ -2,7 +2,7 @@
 
 import pytest
 
-from neli_router.drivers.consumer_groups.kafka.address import GroupAddress, parse
+from neli_router.drivers.consumer_groups.address import GroupAddress, parse
 
 
 def read(rest: str) -> GroupAddress:

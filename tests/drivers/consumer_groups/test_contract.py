@@ -17,8 +17,8 @@ from uuid import uuid4
 import pytest
 from _pytest.mark import ParameterSet
 
+from neli_router.drivers.consumer_groups.address import parse
 from neli_router.drivers.consumer_groups.base import GroupSubscription
-from neli_router.drivers.consumer_groups.kafka.address import parse
 from neli_router.errors import Closed
 from neli_router.protocols.consumer_group.events import AskedBack, Confirmed, Given, Lost, Received
 from tests.drivers.consumer_groups.simulated import SimulatedGroup
@@ -40,7 +40,7 @@ Server = Callable[[str], str]
 
 def in_kafka(way: str) -> Callable[[Server, float], Join]:
     def make(server: Server, patience: float) -> Join:
-        from neli_router.drivers.consumer_groups.kafka.subscription import KafkaSubscription  # noqa: PLC0415 - as users do.
+        from neli_router.drivers.consumer_groups.kafka import KafkaSubscription  # noqa: PLC0415 - as users do.
 
         address, problems = parse(f"//{server('kafka')}/contract-{uuid4().hex}?partitions={PARTITIONS}&{way}")
         assert address is not None, problems

@@ -19,8 +19,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from neli_router.drivers.consumer_groups.kafka.address import parse
-from neli_router.drivers.consumer_groups.kafka.subscription import KafkaSubscription
+from neli_router.drivers.consumer_groups.address import parse
+from neli_router.drivers.consumer_groups.kafka import KafkaSubscription
 from neli_router.errors import ConfigError, GroupMismatch, LedgerMissing, LedgerUnusable, NeliError
 from neli_router.protocols.consumer_group.events import AskedBack, BrokerAway, BrokerBack, Confirmed
 from tests.conftest import require
@@ -196,8 +196,8 @@ def test_a_change_touches_no_member_that_it_does_not_concern_unless_the_assignor
 PAUSED = """
 import json, sys, time
 from neli_router.protocols.consumer_group.events import AskedBack, Received
-from neli_router.drivers.consumer_groups.kafka.address import parse
-from neli_router.drivers.consumer_groups.kafka.subscription import KafkaSubscription
+from neli_router.drivers.consumer_groups.address import parse
+from neli_router.drivers.consumer_groups.kafka import KafkaSubscription
 address, _ = parse(sys.argv[1])
 subscription = KafkaSubscription(address, session=6.0, patience=60.0)
 beat_at = 0.0

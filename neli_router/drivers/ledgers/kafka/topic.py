@@ -33,7 +33,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 
 from neli_router.drivers.ledgers.base import Promise
 from neli_router.drivers.ledgers.kafka.address import KafkaAddress
-from neli_router.drivers.ledgers.kafka.faults import UNKNOWN, answer, explain
+from neli_router.drivers.ledgers.kafka.faults import DENIED, UNKNOWN, answer, explain
 from neli_router.errors import LedgerError, LedgerMissing, LedgerUnusable
 from neli_router.protocols.protocol import RECORD_MAX
 
@@ -41,13 +41,14 @@ __all__ = [
     "ASK_MAX",
     "IN_SYNC",
     "Questions",
+    "TopicLook",
     "TopicSetup",
     "drop_topic",
     "found_or_made",
+    "look_at",
     "once_known",
     "require_topic",
     "settings_of",
-    "topic_id",
 ]
 
 Answer = TypeVar("Answer")
@@ -80,6 +81,13 @@ _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
+class TopicLook(NamedTuple):
+    """Which topic it is (a recreated one has another identity), and how many partitions it has now."""
+
+    identity: str
+    partitions: int
+
+
 class TopicSetup(NamedTuple):
     """The topic's identity, and how it is set up. `doubts` says in sentences what endangers which promise."""
 
@@ -99,7 +107,7 @@ def require_topic(admin: AdminClient, at: KafkaAddress, *, create: bool) -> Topi
                 f"{at.public} has it with {len(replicas)}, and there is no order among them",
                 "choose another group name, or recreate the topic with one partition",
             )
-        identity = once_known(lambda: topic_id(admin, at.topic))
+        identity = once_known(lambda: look_at(admin, at.topic)).identity
     except KafkaException as error:
         raise explain(error.args[0], at, f"the topic {at.topic}") from error
     doubts = _doubts(admin, at, replicas[0])
@@ -108,10 +116,11 @@ def require_topic(admin: AdminClient, at: KafkaAddress, *, create: bool) -> Topi
     return TopicSetup(identity, frozenset(promises), tuple(doubt.sentence for doubt in doubts))
 
 
-def topic_id(admin: AdminClient, topic: str, timeout: float = ASK_MAX) -> str:
-    """The topic's identity: a recreated topic has a different one. Raises KafkaException."""
+def look_at(admin: AdminClient, topic: str, timeout: float = ASK_MAX) -> TopicLook:
+    """The topic as it is now. Raises KafkaException."""
     (asked,) = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout).values()
-    return str(answer(asked, timeout).topic_id)
+    found = answer(asked, timeout)
+    return TopicLook(str(found.topic_id), len(found.partitions))
 
 
 def drop_topic(admin: AdminClient, at: KafkaAddress) -> None:
@@ -216,7 +225,7 @@ def settings_of(admin: AdminClient, at: KafkaAddress) -> dict[str, Any] | None:
     try:
         return once_known(ask)
     except KafkaException as error:
-        if error.args[0].code() not in {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}:
+        if error.args[0].code() not in DENIED:
             raise explain(error.args[0], at, f"the settings of {at.topic}") from error
         return None
 
@@ -241,7 +250,7 @@ class Questions:
 
     def changed_identity(self, timeout: float) -> str:
         """How the topic differs from the one that was opened, or nothing."""
-        now = topic_id(self._admin, self._topic, timeout)
+        now = look_at(self._admin, self._topic, timeout).identity
         return "" if now == self._identity else f"the topic was deleted and recreated ({self._identity} became {now})"
 
     def drop(self, before: int, done: Callable[[Future[object]], None]) -> None:

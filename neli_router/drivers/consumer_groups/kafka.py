@@ -27,6 +27,13 @@ commits. It commits nothing, because nothing is stored to be committed. The stat
 leaves behind a text of kilobytes each time.
 
 **A consumer's view of itself** is not trusted. It may be cut off without knowing it, and then it goes on as before.
+
+**The topic** is made if it does not exist, for messages that are worth nothing after a few seconds. The watching thread
+looks at it every second:
+
+    other number of partitions --> GroupMismatch    the members count on the old number
+    recreated, gone -------------> LedgerUnusable   its offsets start over, and the terms with them
+    no answer -------------------> BrokerAway, and it looks again
 """
 
 import os
@@ -47,13 +54,23 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka import Message as KafkaMessage
+from confluent_kafka.admin import AdminClient, ConfigResource
 
+from neli_router.drivers.consumer_groups.address import GroupAddress
 from neli_router.drivers.consumer_groups.base import TAKE_MAX, BrokerNews, GroupLook
-from neli_router.drivers.consumer_groups.kafka.address import GroupAddress
-from neli_router.drivers.consumer_groups.kafka.topic import grown, look_at_topic, require_group_topic, require_session
 from neli_router.drivers.ledgers.base import require_not_closed, require_own_process
+from neli_router.drivers.ledgers.kafka.address import KafkaAddress
 from neli_router.drivers.ledgers.kafka.clients import COMMON, asking, keep_in_children, serve
-from neli_router.drivers.ledgers.kafka.faults import DENIED, explain, is_fatal, told
+from neli_router.drivers.ledgers.kafka.faults import DENIED, UNKNOWN, answer, explain, is_fatal, told
+from neli_router.drivers.ledgers.kafka.topic import (
+    ASK_MAX,
+    IN_SYNC,
+    TopicLook,
+    found_or_made,
+    look_at,
+    once_known,
+    settings_of,
+)
 from neli_router.errors import ConfigError, GroupMismatch, LedgerUnavailable, LedgerUnusable, NeliError
 from neli_router.protocols.consumer_group.events import (
     AskedBack,
@@ -93,6 +110,28 @@ EAGER_DOUBT = (
     "?partition.assignment.strategy=cooperative-sticky, or group.protocol=consumer, unless goNELI is in the group"
 )
 
+PARTITIONS = 12
+"""The number of partitions of a topic that is created, if the address does not say. The paper advises about as many as
+there are members. More share the roles out more evenly, and each costs one message per beat from each member."""
+
+MADE_WITH: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "600000",
+    "segment.ms": "600000",  # The active segment is kept whole, for a week by default.
+    "message.timestamp.type": "LogAppendTime",  # An exclusive group goes by the broker's clock, not by writers'.
+    "unclean.leader.election.enable": "false",  # Offsets that went back would lower the terms.
+}
+
+CLASSIC_SESSION_MIN = 1.5
+"""Seconds. librdkafka asks to join at most once a second, and sends no heartbeat until then. A shorter session expels a
+member that must join twice within a second, which members that start a little apart force on each other. When the
+expelled member asks again, the others must join again, and so on. With 0.5 s, two members settled in 2 of 5 trials, and
+eight members in 1 of 5. With 0.9 s, eight members settled after ten had been expelled; with 1 s, after one or two. With
+1.2 s and 1.5 s no member was expelled in 12 trials each on a busy machine. Measured with Kafka 4.3 and librdkafka 2.16,
+by `python -m benchmarks sessions`."""
+
+LOOK_MAX = 2.0
+
 
 class KafkaSubscription:
     """One consumer. `session` and `patience` are in seconds; `patience` bounds how long a program may take to finish
@@ -105,12 +144,11 @@ class KafkaSubscription:
             )
         keep_in_children(self)
         self._address, self._at, self._process = address, address.at, os.getpid()
-        self._session, self._patience = session, patience
+        self.session, self._patience = session, patience
         with asking(self._at, "the opening") as admin:
-            self._topic = require_group_topic(admin, address, create=create)
-            doubts = require_session(admin, address, session)
+            self._topic, look = _examined(admin, address, session, create=create)
         self._admin = admin
-        self._doubts = (*self._topic.doubts, *doubts, *_doubts_of(address))
+        self.address, self.partitions, self.broker_times, self.doubts = look
         self._changed = threading.Condition()  # Reentrant, so a signal handler may call `wake` at any moment.
         self._events: deque[BrokerNews | Message] = deque()
         self._waiting_since = time.monotonic()
@@ -129,26 +167,6 @@ class KafkaSubscription:
         ]
         for thread in self._threads:
             thread.start()
-
-    @property
-    def address(self) -> str:
-        return self._at.public
-
-    @property
-    def partitions(self) -> int:
-        return self._topic.seen.partitions
-
-    @property
-    def session(self) -> float:
-        return self._session
-
-    @property
-    def broker_times(self) -> bool:
-        return self._topic.broker_times
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        return self._doubts
 
     def wait(self, timeout: float) -> None:
         self._require_open()
@@ -246,13 +264,13 @@ class KafkaSubscription:
 
     def _may_poll(self) -> bool:
         """Not while the pump hangs: the brokers must notice that."""
-        late = bool(self._events) and time.monotonic() - self._waiting_since >= self._session
+        late = bool(self._events) and time.monotonic() - self._waiting_since >= self.session
         return not self._broken and not late and len(self._events) < TAKE_MAX
 
     def _given(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         given = sorted(it.partition for it in partitions)
         if beyond := [it for it in given if it >= self.partitions]:
-            self._break(grown(self._at, self.partitions, max(beyond) + 1))
+            self._break(_grown(self._at, self.partitions, max(beyond) + 1))
             return
         if given:
             self._put(Given(given))
@@ -306,7 +324,7 @@ class KafkaSubscription:
         match error.code():
             case KafkaError.INVALID_SESSION_TIMEOUT:
                 problem = (
-                    f"session={self._session:g} is refused by the broker of {self._at.public}: raise it, or lower the "
+                    f"session={self.session:g} is refused by the broker of {self._at.public}: raise it, or lower the "
                     "broker's group.min.session.timeout.ms, which is 6000 if it was not set; its "
                     "group.max.session.timeout.ms is the bound above"
                 )
@@ -346,7 +364,7 @@ class KafkaSubscription:
                 if self._closed or self._broken:
                     return
             try:
-                why = look_at_topic(self._admin, self._at, self._topic.seen)
+                why = _unusable(self._admin, self._at, self._topic)
             except KafkaException:
                 if not away:
                     self._put(BrokerAway())
@@ -386,12 +404,12 @@ class KafkaSubscription:
         return {
             **COMMON,
             "linger.ms": 0,
-            "message.timeout.ms": int(self._session * 1000),  # An older one is worth nothing.
+            "message.timeout.ms": int(self.session * 1000),  # An older one is worth nothing.
             **self._at.client,
         }
 
     def _consumer_settings(self) -> dict[str, Any]:
-        milliseconds = self._session * 1000
+        milliseconds = self.session * 1000
         classic = {
             "session.timeout.ms": int(milliseconds),
             "heartbeat.interval.ms": max(1, int(milliseconds / HEARTBEATS_PER_SESSION)),
@@ -417,15 +435,7 @@ def look_at_group(address: GroupAddress, session: float) -> GroupLook:
     """The topic and the group as a consumer would find them. Does not join, and creates nothing. Raises LedgerMissing
     if the topic does not exist yet, and otherwise whatever KafkaSubscription raises."""
     with asking(address.at, "the look at it") as admin:
-        topic = require_group_topic(admin, address, create=False)
-        doubts = require_session(admin, address, session)
-    doubts = (*topic.doubts, *doubts, *_doubts_of(address))
-    return GroupLook(address.at.public, topic.seen.partitions, topic.broker_times, doubts)
-
-
-def _doubts_of(address: GroupAddress) -> tuple[str, ...]:
-    strategy = address.sharing.get("partition.assignment.strategy")
-    return (EAGER_DOUBT.format(strategy=strategy),) if address.eager else ()
+        return _examined(admin, address, session, create=False)[1]
 
 
 def _message(message: KafkaMessage) -> Message:
@@ -451,3 +461,116 @@ def _gathered(taken: list[BrokerNews | Message], wall: float) -> list[BrokerNews
         if one is not None:
             gathered.append(one)
     return gathered
+
+
+def _examined(
+    admin: AdminClient, address: GroupAddress, session: float, *, create: bool
+) -> tuple[TopicLook, GroupLook]:
+    """Find the topic, or create it if that is needed and allowed. Raises LedgerError, ConfigError if the group cannot
+    have this session, or GroupMismatch if the topic has another number of partitions than the address says."""
+    at, wanted = address.at, address.partitions
+    try:
+        replicas = found_or_made(admin, at, create=create, partitions=wanted or PARTITIONS, settings=MADE_WITH)
+        seen = once_known(lambda: look_at(admin, at.topic))
+    except KafkaException as error:
+        raise explain(error.args[0], at, f"the topic {at.topic}") from error
+    if wanted is not None and wanted != seen.partitions:
+        raise GroupMismatch(
+            f"the topic {at.topic} of {at.public} with {wanted} partitions was wanted",
+            f"it has {seen.partitions}",
+            f"say layout.partitions={seen.partitions}, and the same or nothing as ?partitions in the address",
+        )
+    broker_times, doubts = _judge(admin, at, min(replicas))
+    doubts += _require_session(admin, address, session)
+    if address.eager:
+        doubts.append(EAGER_DOUBT.format(strategy=address.sharing["partition.assignment.strategy"]))
+    return seen, GroupLook(at.public, seen.partitions, broker_times, tuple(doubts))
+
+
+def _judge(admin: AdminClient, at: KafkaAddress, replicas: int) -> tuple[bool, list[str]]:
+    """Whether messages carry the broker's times, and the doubts."""
+    said = settings_of(admin, at)
+    if said is None:  # The messages will show whose timestamps they carry.
+        return True, [f"the settings of {at.topic} cannot be seen: grant DescribeConfigs on it"]
+    if "compact" in str(said.get("cleanup.policy")):
+        raise LedgerUnusable(
+            f"the topic {at.topic} with cleanup.policy=delete was wanted",
+            "it is compacted, and takes no messages without a key",
+            f"kafka-configs.sh --alter --topic {at.topic} --add-config cleanup.policy=delete",
+        )
+    doubts = []
+    if replicas < IN_SYNC:
+        doubts.append(f"{at.topic} has 1 replica: while its broker is away, nothing can lead")
+    if said.get("unclean.leader.election.enable") == "true":
+        doubts.append(f"{at.topic} has unclean.leader.election.enable=true: its offsets, and so terms, may go back")
+    broker_times = said.get("message.timestamp.type") == "LogAppendTime"
+    if not broker_times:
+        doubts.append(
+            f"{at.topic} keeps the writers' times (message.timestamp.type): no exclusive group of neli can use it"
+        )
+    return broker_times, doubts
+
+
+def _require_session(admin: AdminClient, address: GroupAddress, session: float) -> list[str]:
+    """Raise ConfigError if the group cannot have, or would not survive, this session. Returns doubts, for people.
+
+    For the classic protocol the broker has its own bounds, and refuses a session outside them when the consumer joins.
+    """
+    if address.classic:
+        if session < CLASSIC_SESSION_MIN:
+            problem = (
+                f"session={session:g} is too short for the classic protocol: librdkafka asks to join at most once a "
+                "second and is silent until then, so a member that must join twice within a second is expelled, and "
+                f"the group may never settle. Say a session of {CLASSIC_SESSION_MIN:g} s or more, or "
+                "group.protocol=consumer"
+            )
+            raise ConfigError([problem])
+        return []
+    resource = ConfigResource(ConfigResource.Type.GROUP, address.at.group)
+    try:
+        (asked,) = admin.describe_configs([resource], request_timeout=ASK_MAX).values()
+        said = answer(asked, ASK_MAX)["consumer.session.timeout.ms"].value
+    except (KafkaException, KeyError):
+        return [f"the session of {address.at.group} cannot be seen: grant DescribeConfigs on the group"]
+    if int(said) == round(session * 1000):
+        return []
+    group, broker = address.at.group, f"{int(said) / 1000:g}"
+    alter = (
+        f"kafka-configs.sh --bootstrap-server {address.at.servers} --alter --entity-type groups --entity-name {group}"
+    )
+    problem = (
+        f"session={session:g} is not what the broker has for the group {group}, which is {broker}: with "
+        f"group.protocol=consumer it is a setting of the broker. Say session={broker}, or {alter} --add-config "
+        f"consumer.session.timeout.ms={round(session * 1000)}, not under its group.consumer.min.session.timeout.ms"
+    )
+    raise ConfigError([problem])
+
+
+def _unusable(admin: AdminClient, at: KafkaAddress, was: TopicLook) -> NeliError | None:
+    """Why the topic cannot be used any longer, or None. Raises KafkaException if no broker answers."""
+    try:
+        seen = look_at(admin, at.topic, LOOK_MAX)
+    except KafkaException as error:
+        if error.args[0].code() not in UNKNOWN:
+            raise
+        return _gone(at, "it no longer exists")
+    if seen.identity != was.identity:
+        return _gone(at, f"it was deleted and recreated ({was.identity} became {seen.identity})")
+    return None if seen.partitions == was.partitions else _grown(at, was.partitions, seen.partitions)
+
+
+def _grown(at: KafkaAddress, was: int, now: int) -> GroupMismatch:
+    """The error for a topic whose number of partitions has changed since the start."""
+    return GroupMismatch(
+        f"the topic {at.topic} of {at.public} with {was} partitions was wanted, as at the start",
+        f"it has {now} now, and members that count on {was} and on {now} would find two owners for one role",
+        "stop all members of the group, then start them again",
+    )
+
+
+def _gone(at: KafkaAddress, found: str) -> LedgerUnusable:
+    return LedgerUnusable(
+        f"the topic {at.topic} of {at.public} was wanted, unchanged since the start",
+        f"{found}, and offsets that start over would lower the terms",
+        "stop all members of the group, raise term_base to the highest term that was given, then start them again",
+    )
