@@ -60,17 +60,20 @@ from neli_router.drivers.consumer_groups.address import GroupAddress
 from neli_router.drivers.consumer_groups.base import TAKE_MAX, BrokerNews, GroupLook
 from neli_router.drivers.ledgers.base import require_not_closed, require_own_process
 from neli_router.drivers.ledgers.kafka.address import KafkaAddress
-from neli_router.drivers.ledgers.kafka.clients import COMMON, asking, keep_in_children, serve
-from neli_router.drivers.ledgers.kafka.faults import DENIED, UNKNOWN, answer, explain, is_fatal, told
-from neli_router.drivers.ledgers.kafka.topic import (
+from neli_router.drivers.ledgers.kafka.clients import (
     ASK_MAX,
-    IN_SYNC,
-    TopicLook,
-    found_or_made,
-    look_at,
-    once_known,
-    settings_of,
+    COMMON,
+    DENIED,
+    UNKNOWN,
+    answer,
+    asking,
+    explain,
+    is_fatal,
+    keep_in_children,
+    serve,
+    told,
 )
+from neli_router.drivers.ledgers.kafka.topic import IN_SYNC, TopicLook, found_or_made, look_at, once_known, settings_of
 from neli_router.errors import ConfigError, GroupMismatch, LedgerUnavailable, LedgerUnusable, NeliError
 from neli_router.protocols.consumer_group.events import (
     AskedBack,

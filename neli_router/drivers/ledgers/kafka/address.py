@@ -13,13 +13,13 @@ protocol relies on are refused: for example, a group that reads only committed r
 first transaction of another program hangs.
 """
 
-import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote
+
+from neli_router.core.private import Unreadable, read_checked
 
 __all__ = ["KafkaAddress", "parse"]
 
@@ -115,25 +115,11 @@ def parse(rest: str, *, ours: Mapping[str, str] = OURS) -> tuple[KafkaAddress | 
     return KafkaAddress(servers, group, topic, int(replication) if replication else None, client), []
 
 
-def _regular(path: str, flags: int) -> int:
-    """Open a regular file. Opening a named pipe would hang until another process writes into it."""
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError
-    return descriptor
-
-
 def _read(path: str, problems: list[str]) -> dict[str, str]:
     try:
-        with open(path, encoding="utf-8", opener=_regular) as file:
-            text = file.read(FILE_MAX + 1)
-    except (OSError, ValueError) as error:
-        why = type(error).__name__
-        problems.append(f"{_FILE} cannot be read ({why}): name a file that this user may read")
-        return {}
-    if len(text) > FILE_MAX:
-        problems.append(f"{_FILE} is longer than {FILE_MAX} characters")
+        text = read_checked(path, _FILE, FILE_MAX)[0].decode()
+    except (Unreadable, UnicodeDecodeError) as error:
+        problems.append(str(error) if isinstance(error, Unreadable) else f"{_FILE} is not UTF-8: save it as UTF-8")
         return {}
     settings: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):

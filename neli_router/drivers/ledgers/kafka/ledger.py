@@ -33,10 +33,18 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from neli_router.drivers.ledgers.base import Entry, Promise, require_not_closed, require_own_process
+from neli_router.drivers.ledgers.base import Entry, require_not_closed, require_own_process
 from neli_router.drivers.ledgers.kafka.address import KafkaAddress
-from neli_router.drivers.ledgers.kafka.clients import COMMON, asking, keep_in_children, serve
-from neli_router.drivers.ledgers.kafka.faults import DENIED, TOO_LONG, explain, is_fatal
+from neli_router.drivers.ledgers.kafka.clients import (
+    COMMON,
+    DENIED,
+    TOO_LONG,
+    asking,
+    explain,
+    is_fatal,
+    keep_in_children,
+    serve,
+)
 from neli_router.drivers.ledgers.kafka.prober import LOOK_MAX
 from neli_router.drivers.ledgers.kafka.reader import KafkaReader
 from neli_router.drivers.ledgers.kafka.topic import Questions, drop_topic, require_topic
@@ -64,29 +72,17 @@ class KafkaLedger:
 
     def __init__(self, address: KafkaAddress, *, create: bool = True, patience: float = 1.0) -> None:
         keep_in_children(self)
-        self._at = address
+        self._at, self.address = address, address.public
         self._process = os.getpid()
         self._closed = False
         self._high = 0
         self._trim_refused: KafkaError | None = None
         settings = {**COMMON, **address.client}
         with asking(address, "the opening") as admin:
-            self._setup = require_topic(admin, address, create=create)
-            self._questions = Questions(admin, address.topic, self._setup.identity)
+            identity, self.promises, self.doubts = require_topic(admin, address, create=create)
+            self._questions = Questions(admin, address.topic, identity)
             self._writer = _KafkaWriter(address, settings, patience=patience)
             self._reader = KafkaReader(address, self._questions, settings, self._writer)
-
-    @property
-    def promises(self) -> frozenset[Promise]:
-        return self._setup.promises
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        return self._setup.doubts
-
-    @property
-    def address(self) -> str:
-        return self._at.public
 
     def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
         self._require_open()
@@ -119,9 +115,8 @@ class KafkaLedger:
         if (refused := self._trim_refused) is not None:
             raise explain(refused, self._at, "dropping old records")
         before = min(before, max(self._high, self._reader.next))  # The broker refuses an offset above the tip.
-        if before <= 0:
-            return
-        self._questions.drop(before, self._trimmed)
+        if before > 0:
+            self._questions.drop(before, self._trimmed)
 
     def wake(self) -> None:
         if os.getpid() == self._process:  # In a child, a thread that no longer exists may hold the lock.

@@ -41,7 +41,7 @@ from math import inf
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 
 from neli_router.drivers.ledgers.base import Entry
-from neli_router.drivers.ledgers.kafka.faults import DENIED, UNKNOWN, is_fatal
+from neli_router.drivers.ledgers.kafka.clients import DENIED, UNKNOWN, is_fatal
 
 __all__ = ["QUIET_MAX", "ConsumerState", "Position", "Seam", "Tip"]
 

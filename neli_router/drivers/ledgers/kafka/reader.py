@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from neli_router.drivers.ledgers.base import READ_MAX
 from neli_router.drivers.ledgers.kafka.address import KafkaAddress
-from neli_router.drivers.ledgers.kafka.faults import explain, sorted_out, told
+from neli_router.drivers.ledgers.kafka.clients import explain, sorted_out, told
 from neli_router.drivers.ledgers.kafka.position import QUIET_MAX, ConsumerState, Position
 from neli_router.drivers.ledgers.kafka.prober import LOOK_MAX, LeaderSeeker, Prober
 from neli_router.drivers.ledgers.kafka.topic import Questions, once_known

@@ -33,12 +33,11 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 
 from neli_router.drivers.ledgers.base import Promise
 from neli_router.drivers.ledgers.kafka.address import KafkaAddress
-from neli_router.drivers.ledgers.kafka.faults import DENIED, UNKNOWN, answer, explain
+from neli_router.drivers.ledgers.kafka.clients import ASK_MAX, DENIED, UNKNOWN, answer, explain
 from neli_router.errors import LedgerError, LedgerMissing, LedgerUnusable
 from neli_router.protocols.protocol import RECORD_MAX
 
 __all__ = [
-    "ASK_MAX",
     "IN_SYNC",
     "Questions",
     "TopicLook",
@@ -52,9 +51,6 @@ __all__ = [
 ]
 
 Answer = TypeVar("Answer")
-
-ASK_MAX = 10.0
-"""Seconds for each question to the brokers. They are asked when a handle is opened, never while a member leads."""
 
 _OF_A_NEW_ONE = (*UNKNOWN, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION)
 """Answers of brokers that have not yet learned of a new topic, or of its leader."""
