@@ -20,8 +20,7 @@ from neli_router import Router
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.redis.address import parse
 from neli_router.drivers.owners.base import Card, Claim
-from neli_router.drivers.owners.redis import RedisOwners
-from neli_router.drivers.owners.redis_layout import channel, keys
+from neli_router.drivers.owners.redis import RedisOwners, channel, keys
 from neli_router.errors import GroupMismatch, LedgerUnavailable, LedgerUnusable, LookupFailed
 from tests.support.servers.redis import Redis
 

@@ -18,8 +18,7 @@ from typing import Any
 from neli_router.config.config import Config
 from neli_router.core.keyspace import spelled
 from neli_router.drivers.peers.base import PeerLink
-from neli_router.drivers.peers.card import PeerCard, decoded, encoded
-from neli_router.drivers.peers.outlook import Outlook, news_between
+from neli_router.drivers.peers.outlook import Outlook, PeerCard, decoded, encoded, news_between
 from neli_router.drivers.peers.pump import PeerPump
 from neli_router.drivers.peers.udp import my_place
 from neli_router.errors import NeliError

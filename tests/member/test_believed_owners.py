@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from neli_router.core.keyspace import Layout
-from neli_router.drivers.peers.card import PeerCard
-from neli_router.drivers.peers.outlook import Outlook
+from neli_router.drivers.peers.outlook import Outlook, PeerCard
 from neli_router.errors import NoOwner
 from neli_router.member.believed_owners import BelievedOwners
 from neli_router.protocols.electors.events import Led

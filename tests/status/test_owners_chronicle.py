@@ -9,8 +9,7 @@ from neli_router.agent.server.views import history_views, members_view, table_vi
 from neli_router.commands.events import sentence
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.owners.base import Card, Holding, Listing, Version
-from neli_router.drivers.peers.card import PeerCard
-from neli_router.drivers.peers.outlook import Outlook
+from neli_router.drivers.peers.outlook import Outlook, PeerCard
 from neli_router.protocols.electors.events import Led
 from neli_router.router.refusal import At
 from neli_router.status.owners_chronicle import EXPLAINED_MAX, OwnersChronicle

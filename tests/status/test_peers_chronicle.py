@@ -5,8 +5,7 @@ from dataclasses import replace
 from neli_router.agent.server.views import history_views, peers_view, table_view, why_unled
 from neli_router.commands.events import sentence
 from neli_router.core.keyspace import Layout
-from neli_router.drivers.peers.card import PeerCard
-from neli_router.drivers.peers.outlook import Outlook
+from neli_router.drivers.peers.outlook import Outlook, PeerCard
 from neli_router.protocols.electors.events import Led
 from neli_router.router.refusal import At
 from neli_router.status.peers_chronicle import PeersChronicle

@@ -17,6 +17,10 @@ follows hears nothing from the other followers. The link asks each peer for an a
 A majority here means a majority of the peers that answer, because that is what an operator can fix. Whether there is a
 leader is a separate fact. If not all peers elect together (replicas of a partition, first-class citizens), the outlook
 counts the electorate that is nearest to having no majority, or furthest from one.
+
+**The card** is a member's word about itself to its peers. Protocols elect places of a list. They neither know nor say
+what the member at a place is called, where its clients reach it, or that it was drained. So the card travels with the
+link's own questions, and not with votes. It may be some seconds old, and older releases send none.
 """
 
 from collections import Counter
@@ -24,11 +28,25 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from neli_router.drivers.peers.card import PeerCard
-from neli_router.protocols.electors.events import Led
-from neli_router.protocols.protocol import Notice
+import msgspec
+from msgspec import Struct
 
-__all__ = ["ONE_WAY_MAX", "WHY", "Outlook", "PeerState", "answering", "news_between", "too_few", "why_led"]
+from neli_router.protocols.electors.events import BODY_MAX, Led
+from neli_router.protocols.protocol import NAME_MAX, Notice
+
+__all__ = [
+    "ONE_WAY_MAX",
+    "WHY",
+    "Outlook",
+    "PeerCard",
+    "PeerState",
+    "answering",
+    "decoded",
+    "encoded",
+    "news_between",
+    "too_few",
+    "why_led",
+]
 
 ONE_WAY_MAX = 2.9
 """Seconds. A silent peer that was heard within this time is alive, but hears nothing: it asks us once a second. With a
@@ -36,6 +54,22 @@ higher value, a peer that has just died would be taken for one of these: it turn
 at the earliest."""
 
 PeerState = Literal["alive", "one-way", "refused", "silent", "unknown", "here"]
+
+
+class PeerCard(Struct, frozen=True, array_like=True):
+    """Newer releases may add fields at the end."""
+
+    name: str = ""
+    address: str = ""
+    """Where the member's clients reach it; empty if it gave no address."""
+    shed: int = 0
+    """How many partitions the member leads only while no other member can."""
+    drained: bool = False
+    """Whether these are all the partitions that it could lead."""
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_CARDS = msgspec.msgpack.Decoder(PeerCard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +155,25 @@ class Outlook:
     def silent_for(self, place: int) -> float:
         """Seconds since the peer was heard last, or since this member began to listen."""
         return 0.0 if place == self.me else max(0.0, self.at - self.heard_at.get(place, self.began))
+
+
+def encoded(card: PeerCard) -> bytes:
+    """`card`, encoded so that it fits into a datagram."""
+    word = _ENCODER.encode(card)
+    if len(word) > BODY_MAX:  # A name and an address of 256 letters each, at up to four bytes a letter.
+        word = _ENCODER.encode(msgspec.structs.replace(card, name="", address=""))
+    return word
+
+
+def decoded(word: bytes) -> PeerCard | None:
+    """The card that a peer sent; None if `word` is not a card."""
+    try:
+        card = _CARDS.decode(word)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # The last two for bad text and deep nesting.
+        return None
+    # The card is shown on terminals.
+    is_text = all(text.isprintable() and len(text) <= NAME_MAX for text in (card.name, card.address))
+    return card if is_text and card.shed >= 0 else None
 
 
 def answering(alive: int, voters: int, peers: int) -> str:

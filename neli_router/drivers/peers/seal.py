@@ -30,7 +30,7 @@ All state is bounded: a few numbers for each peer in the list, and nothing for a
 one datagram of ours for each of its own, and ours goes to the peer's own address. Ours has 100 bytes, and the shortest
 that is answered has 75. No Answer is answered.
 
-An Ask that is taken brings a word of its sender, for people (`card.py`). Older releases ignore the word, and send none.
+An Ask that is taken brings a word of its sender, its `PeerCard`. Older releases ignore the word, and send none.
 An Ask that is not taken is still a sign of life, and the only one of a peer to which nothing gets through. It may be a
 replay. So it counts only if it is the newest of its session, and it shows people no more than that the peer is heard
 and does not answer. An attacker who recorded a whole session can have that shown for a dead peer, for as long as the

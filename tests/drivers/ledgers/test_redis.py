@@ -31,8 +31,7 @@ pytest.importorskip("redis")
 
 import redis as redis_py
 
-from neli_router.drivers.ledgers.redis.faults import explain
-from neli_router.drivers.ledgers.redis.link import Command, Link
+from neli_router.drivers.ledgers.redis.link import Command, Link, explain
 from neli_router.drivers.ledgers.redis.reader import BLOCK_MAX
 
 QUESTIONS = 12

@@ -43,8 +43,7 @@ pytest.importorskip("redis")
 
 from neli_router.drivers.ledgers.redis.address import parse
 from neli_router.drivers.owners.base import Card, Claim, Holding, Version
-from neli_router.drivers.owners.redis import RedisOwners
-from neli_router.drivers.owners.redis_layout import news
+from neli_router.drivers.owners.redis import RedisOwners, news
 
 pytestmark = pytest.mark.redis
 

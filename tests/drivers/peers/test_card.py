@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from neli_router.drivers.peers.card import PeerCard, decoded, encoded
+from neli_router.drivers.peers.outlook import PeerCard, decoded, encoded
 from neli_router.protocols.electors.events import BODY_MAX
 from neli_router.protocols.protocol import NAME_MAX
 
