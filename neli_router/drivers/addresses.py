@@ -20,7 +20,6 @@ from neli_router.drivers.ledgers.redis import address as redis_address
 __all__ = [
     "harmless_start",
     "owners_problems",
-    "place_of",
     "problems_of",
     "public_address",
     "unknown",
@@ -51,7 +50,7 @@ def problems_of(address: str) -> list[str]:
         return [f"ledger={shown!r:.200}: {problem}" for problem in kafka_address.parse(rest)[1]]
     if scheme in redis_address.SCHEMES:
         return [f"ledger={shown!r:.200}: {problem}" for problem in redis_address.parse(scheme, rest)[1]]
-    host, slashes, place = "", rest.startswith("//"), place_of(rest)
+    host, slashes, place = "", rest.startswith("//"), rest.removeprefix("//")
     if scheme == "sqlite" and slashes and not place.startswith("/"):
         host = place.partition("/")[0]
     if scheme == "sqlite" and slashes and place.startswith("/") and place.count("/") == 1 and place != "/":
@@ -132,8 +131,3 @@ def unknown(what: str, name: object, known: Iterable[str], within: str = "") -> 
     guess = f"did you mean {within}{nearest[0]}? " if nearest else ""
     choice = f"choose from {', '.join(known)}" if len(known) > 1 else f"choose {known[0]}"
     return f"{within}{name!s:.60} is not a known {what}: {guess}{choice[0].upper() if guess else choice[0]}{choice[1:]}"
-
-
-def place_of(rest: str) -> str:
-    """The part of an address after its slashes: a path, or a name."""
-    return rest.removeprefix("//")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from neli_router.drivers.addresses import owners_problems, place_of
+from neli_router.drivers.addresses import owners_problems
 from neli_router.drivers.consumer_groups.address import GroupAddress
 from neli_router.drivers.consumer_groups.base import GroupLook, GroupSubscription
 from neli_router.drivers.ledgers.base import Ledger
@@ -42,11 +42,11 @@ def open_ledger(address: str, *, create: bool, patience: float) -> Ledger:
     match scheme:
         case "memory":
             with _naming:  # No need to look for it: it is always created.
-                return MemoryLedger(_logs.setdefault(place_of(rest), MemoryLog()))
+                return MemoryLedger(_logs.setdefault(rest.removeprefix("//"), MemoryLog()))
         case "sqlite":
             from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger  # noqa: PLC0415 - a program pays for its driver only.
 
-            return SqliteLedger(place_of(rest), create=create)
+            return SqliteLedger(rest.removeprefix("//"), create=create)
         case "kafka":
             with needing("kafka", _IN_KAFKA):
                 from neli_router.drivers.ledgers.kafka.ledger import KafkaLedger  # noqa: PLC0415 - it may not be installed.
@@ -79,7 +79,7 @@ def delete_ledger(address: str) -> list[str]:
         case "sqlite":
             from neli_router.drivers.ledgers.sqlite.file import delete_file  # noqa: PLC0415 - as above.
 
-            return delete_file(Path(place_of(rest)))
+            return delete_file(Path(rest.removeprefix("//")))
         case "kafka":
             with needing("kafka", _IN_KAFKA):
                 from neli_router.drivers.ledgers.kafka.ledger import delete_topic  # noqa: PLC0415 - as above.

@@ -14,25 +14,24 @@ the order no longer matters. It is killed from the bottom all the same: when a p
 its stopped children that are in groups of their own (SIGHUP and SIGCONT), and they would act once more.
 
 A version 2 cgroup does it in one step, even for a fork in progress, and for processes of other users. Root can create
-one, as can a service with `Delegate=yes`, or any user that may write below its own cgroup. It is an addition, not a
-requirement: COMMAND may leave the cgroup, if it is allowed to, and is still a descendant.
+one, as can a service with `Delegate=yes`. COMMAND may leave the cgroup, if it is allowed to, and is still a descendant.
 
 A process ID may be reused, but not while the parent is stopped: a parent has to collect its child first. So only the
 first walk could hit a wrong process, which would have to be created within the same microseconds.
 """
 
-import ctypes
 import logging
 import os
 import pwd
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Cgroup", "Descendants", "LeftProcess", "become_subreaper", "children", "prctl", "told_left"]
+from neli_router.hosts.leash import prctl
+
+__all__ = ["Cgroup", "Descendants", "LeftProcess", "become_subreaper", "children", "send_signal", "told_left"]
 
 _SUBREAPER = 36  # linux/prctl.h, which never changes.
 
@@ -116,13 +115,13 @@ class Descendants:
         if self._cgroup is not None:
             self._cgroup.kill()
         if group:
-            _send(os.killpg, group, signal.SIGSTOP)  # In one call: even a program that forks fast is stopped.
+            send_signal(os.killpg, group, signal.SIGSTOP)  # In one call: even a program that forks fast is stopped.
         found: dict[int, None] = {}
         while _freeze(found):
             pass
-        self._refused = {pid for pid in reversed(found) if not _send(os.kill, pid, signal.SIGKILL)}
+        self._refused = {pid for pid in reversed(found) if not send_signal(os.kill, pid, signal.SIGKILL)}
         if group:
-            _send(os.killpg, group, signal.SIGKILL)
+            send_signal(os.killpg, group, signal.SIGKILL)
 
     def left(self) -> list[LeftProcess]:
         """Those that refused the signal, if nothing else is left after the last round."""
@@ -141,11 +140,6 @@ class Descendants:
 def become_subreaper() -> None:
     """From now on, orphans beneath this process become its children."""
     prctl(_SUBREAPER, 1)
-
-
-def prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def children(pid: int) -> list[int]:
@@ -169,7 +163,7 @@ def told_left(left: list[LeftProcess]) -> str:
 def _freeze(found: dict[int, None]) -> bool:
     """Stop every process that is not in `found` yet, and add it. Returns whether there was any."""
     count, ours = len(found), os.getpid()
-    for pid in _walk(ours, lambda pid: pid in found or _send(os.kill, pid, signal.SIGSTOP)):
+    for pid in _walk(ours, lambda pid: pid in found or send_signal(os.kill, pid, signal.SIGSTOP)):
         found[pid] = None
     return len(found) > count
 
@@ -184,8 +178,8 @@ def _walk(top: int, visit: Callable[[int], object] = lambda _: None) -> Iterator
         waiting += children(pid)
 
 
-def _send(send: Callable[[int, int], None], target: int, number: int) -> bool:
-    """False if that is not allowed. A process that is gone needs no signal."""
+def send_signal(send: Callable[[int, int], None], target: int, number: int) -> bool:
+    """By `os.kill` or `os.killpg`. False if that is not allowed. A process that is gone needs no signal."""
     try:
         send(target, number)
     except ProcessLookupError:

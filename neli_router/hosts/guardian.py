@@ -11,14 +11,13 @@
                      only processes that it may not signal are left: `left`, or its own end without `neli run`
 
 It is a separate process because `neli run` may be killed or stopped like any other, and then could not stop anything.
-It shares no thread or lock with `neli run`: it is forked before there are any, and has no other job. It has a copy of
-the connection on which the agent holds the role (`keep`). So if `neli run` is killed, the agent still holds the role
-until the guardian has ended everything and is gone, too.
+It is forked before there is any thread or lock. It has a copy of the connection on which the agent holds the role
+(`keep`). So if `neli run` is killed, the agent still holds the role until the guardian has ended everything and is
+gone, too.
 
 **The margin.** Finding, stopping and killing processes takes time, above all on a busy machine, and a successor may act
-from the moment that the lease ends. So the guardian starts a fraction of the lease earlier. It sleeps nearly always,
-and when it wakes up, every millisecond counts. So it runs with real-time scheduling (SCHED_FIFO), where it may; the
-command runs with the scheduling of `neli run`.
+from the moment that the lease ends. So the guardian starts a fraction of the lease earlier, with real-time scheduling
+(SCHED_FIFO) where it may; the command runs with the scheduling of `neli run`.
 
 **The promise.** On Linux, nothing of the command is left when the guardian sends `gone`: orphans become the guardian's
 children (PR_SET_CHILD_SUBREAPER). Elsewhere that is true for the command's process group. Processes of other users
@@ -65,10 +64,10 @@ from neli_router.hosts.descendants import (
     LeftProcess,
     become_subreaper,
     children,
-    prctl,
+    send_signal,
     told_left,
 )
-from neli_router.hosts.leash import end_with_parent
+from neli_router.hosts.leash import end_with_parent, prctl
 
 __all__ = ["MARGIN_MAX", "MARGIN_MIN", "MARGIN_PART", "Guardian", "guardian", "margin_of"]
 
@@ -219,7 +218,7 @@ class Guardian:
             while self._group and _exists(self._group):
                 if self._cgroup is not None:
                     self._cgroup.kill()
-                _quietly(os.killpg, self._group, signal.SIGKILL)
+                send_signal(os.killpg, self._group, signal.SIGKILL)
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(-self._group, os.WNOHANG)  # Someone else may have made this process a subreaper.
                 select.select([], [], [], SWEEP)
@@ -406,7 +405,7 @@ class _GuardianLoop:
 
     def _send(self, number: int) -> None:
         if self._process is not None:
-            _quietly(os.killpg, self._process.pid, number)
+            send_signal(os.killpg, self._process.pid, number)
 
     def _end(self) -> NoReturn:
         """`neli run` is gone, one way or another."""
@@ -456,8 +455,3 @@ def _exists(group: int) -> bool:
     except PermissionError:
         pass
     return True
-
-
-def _quietly(send: Callable[[int, int], None], target: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        send(target, number)

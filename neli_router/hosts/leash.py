@@ -18,7 +18,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-__all__ = ["end_with_parent", "leashed"]
+__all__ = ["end_with_parent", "leashed", "prctl"]
 
 _PDEATHSIG = 1  # linux/prctl.h, which never changes.
 
@@ -29,10 +29,15 @@ def end_with_parent(parent: int | None = None, *, by: int = signal.SIGKILL) -> N
     The kernel sends no signal for a parent that ended before this call. If `parent` gives the parent's process ID, this
     process then ends immediately; otherwise it needs another way to notice.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PDEATHSIG, int(by), 0, 0, 0)
+    prctl(_PDEATHSIG, int(by))
     if parent is not None and os.getppid() != parent:
         os._exit(128 + by)
+
+
+def prctl(option: int, value: int) -> None:
+    """Set an attribute of this process, if this is Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def leashed(command: Sequence[str], *, by: int = signal.SIGKILL) -> list[str]:

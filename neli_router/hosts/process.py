@@ -6,10 +6,9 @@ A process ID may be given to another process as soon as its own process is gone.
 which it was opened. If it is opened too late, it refers to a stranger, and the intended process has ended before: then
 its end is noticed late, but never too early.
 
-A pidfd is readable only when no thread is left. It is not readable while the process is stopped or traced, while a
-killed thread is still in an uninterruptible call, when only the first thread has ended, or after an `exec`. A process
-that its parent has not waited for yet (a zombie) has ended: it no longer runs. All this comes from the kernel, so
-nothing is guessed from silence.
+A pidfd is readable only when no thread is left: not while the process is stopped or traced, while a killed thread is
+still in an uninterruptible call, when only the first thread has ended, or after an `exec`. A process that its parent
+has not waited for yet (a zombie) has ended: it no longer runs.
 
 A process ID and the moment at which its process began (`ProcessMark`) identify one process for as long as the host
 runs, even in memory that outlives the process that wrote it. If both match another process by chance, that process's
@@ -34,7 +33,6 @@ __all__ = ["HostProcess", "ProcessMark", "peer_number"]
 
 _SO_PEERPIDFD = 77  # asm-generic/socket.h, which never changes. Python 3.11 has no name for it.
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid.
-
 
 _PARENT, _BEGAN = 1, 19
 """Fields of /proc/NUMBER/stat, counted from after the name, which may contain anything."""

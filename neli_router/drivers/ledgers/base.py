@@ -22,9 +22,18 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from neli_router.errors import Closed, LedgerUnusable
+from neli_router.errors import Closed, LedgerTrimmed, LedgerUnusable
 
-__all__ = ["READ_BYTES_MAX", "READ_MAX", "Entry", "Ledger", "Promise", "require_not_closed", "require_own_process"]
+__all__ = [
+    "READ_BYTES_MAX",
+    "READ_MAX",
+    "Entry",
+    "Ledger",
+    "Promise",
+    "require_not_closed",
+    "require_own_process",
+    "trimmed",
+]
 
 READ_MAX = 1000
 """The most entries one read returns. Larger batches catch up faster, smaller ones let a late member beat sooner."""
@@ -137,3 +146,12 @@ def require_not_closed(ledger: object, *, closed: bool) -> None:
     """Raise Closed after `close`."""
     if closed:
         raise Closed(f"the ledger {ledger} was wanted", "this handle was closed before", "open it again")
+
+
+def trimmed(ledger: object, start: int, wanted: int) -> LedgerTrimmed:
+    """The error for a read at `wanted`, below the start of the ledger."""
+    return LedgerTrimmed(
+        f"the record at offset {wanted} was wanted",
+        f"{ledger} starts at {start}",
+        "start again from a snapshot, at or above that offset",
+    )

@@ -4,7 +4,7 @@
      handle b --append-->           ^ start                   --read--> handle b, at its own position
 
 One `MemoryLog` is the shared record, and every member holds a `MemoryLedger` of it. Nothing is ever lost, delayed or
-reordered: the simulator is the place for a world that fails.
+reordered.
 
 The ledger is neither DURABLE nor MULTI_HOST: the log dies with its process. It does promise NEVER_REWINDS, because all
 readers of a record die at the same moment: no reader is left to see the log start over. A fence or a table in Redis
@@ -18,8 +18,8 @@ import time
 from collections.abc import Sequence
 from math import inf
 
-from neli_router.drivers.ledgers.base import READ_MAX, Entry, Promise
-from neli_router.errors import Closed, LedgerTrimmed, LedgerUnusable
+from neli_router.drivers.ledgers.base import READ_MAX, Entry, Promise, require_not_closed, trimmed
+from neli_router.errors import LedgerUnusable
 
 __all__ = ["MemoryLedger", "MemoryLog"]
 
@@ -32,7 +32,7 @@ class MemoryLog:
     def __init__(self) -> None:
         self.changed = threading.Condition()  # Reentrant, so a signal handler may call `wake` at any moment.
         self._payloads: list[bytes] = []
-        self._start = FIRST
+        self.start = FIRST
         self._process = os.getpid()
 
     def require_same_process(self) -> None:
@@ -45,12 +45,8 @@ class MemoryLog:
             )
 
     @property
-    def start(self) -> int:
-        return self._start
-
-    @property
     def tip(self) -> int:
-        return self._start + len(self._payloads)
+        return self.start + len(self._payloads)
 
     def append(self, payloads: Sequence[bytes]) -> range:
         with self.changed:
@@ -61,7 +57,7 @@ class MemoryLog:
 
     def entries(self, position: int) -> list[Entry]:
         with self.changed:
-            index = position - self._start
+            index = position - self.start
             return [
                 Entry(offset, payload)
                 for offset, payload in enumerate(self._payloads[index : index + READ_MAX], start=position)
@@ -69,9 +65,9 @@ class MemoryLog:
 
     def trim(self, before: int) -> None:
         with self.changed:
-            dropped = min(max(0, before - self._start), len(self._payloads))
+            dropped = min(max(0, before - self.start), len(self._payloads))
             del self._payloads[:dropped]
-            self._start += dropped
+            self.start += dropped
 
 
 class MemoryLedger:
@@ -109,11 +105,7 @@ class MemoryLedger:
                 self._log.changed.wait(patience)
             self._woken = False
             if self._position < self._log.start:
-                raise LedgerTrimmed(
-                    f"the record at offset {self._position} was wanted",
-                    f"the ledger in memory starts at {self._log.start}",
-                    "start again from a snapshot, at or above that offset",
-                )
+                raise trimmed("the ledger in memory", self._log.start, self._position)
             entries = self._log.entries(self._position) if self._position < self._log.tip else []
             self._all = len(entries) < READ_MAX
         if entries:
@@ -148,9 +140,4 @@ class MemoryLedger:
 
     def _require_open(self) -> None:
         self._log.require_same_process()
-        if self._closed:
-            raise Closed(
-                "an open ledger was wanted",
-                "this handle was closed before",
-                "make another MemoryLedger of the same log",
-            )
+        require_not_closed("in memory", closed=self._closed)

@@ -10,11 +10,11 @@ The pump must fence a member in time, so it never waits for a server: it takes e
 timeout or until `wake`. Only the first read after a seek waits longer, for at most FIRST_MAX: before the first answer,
 an empty read would say "at the tip" without knowing it.
 
-An error in the reading thread has no caller to raise it to. So the thread leaves it here, and each call of the pump
-raises a fresh copy: an exception that is raised twice would collect both tracebacks.
+An error in the reading thread has no caller, so the thread leaves it here, and each call of the pump raises a fresh
+copy: an exception that is raised twice would collect both tracebacks.
 
-An answer describes a moment after it was asked for. So our knowledge is as old as the question. `_known_at` is the time
-of a question to which a server had no more than was read; it is -inf while more is known to exist.
+Our knowledge is as old as the question. `_known_at` is the time of a question to which a server had no more than was
+read; it is -inf while more is known to exist.
 """
 
 import threading

@@ -3,10 +3,9 @@
     members that lead --publish--> [ partition -> term, holder | holder -> name, address, expiry ] --table--> routers
                                       '--each change--> follow ---------------------------------------------> routers
 
-A ledger gives its readers everything and asks them to fold it. A script, a proxy in another language or ten thousand
-processes of a batch job want one thing only: which member owns this key? So members write the answer where a single
-command can read it. It is a copy, made by owners about themselves, and never proof of anything: terms, leases and the
-ledger decide which member acts, and a fence decides which member writes.
+A script, a proxy in another language or ten thousand processes of a batch job want to know one thing only: which member
+owns this key? So members write the answer where a single command can read it. It is a copy, made by owners about
+themselves, and never proof of anything.
 
 A driver promises three things. A lower term never replaces a higher one, in whatever order they arrive. A release takes
 back only its own term. And a holder that is silent for its `ttl` counts as gone, by the store's own clock, so that no

@@ -16,14 +16,10 @@ number), it counts as two peers.
 folder, a restarted member does not know that it voted, and votes twice in one term. On loopback, the only remaining
 risk is what the users of one host do to each other, and the memory lies in a folder of the user's home.
 
-If the parts are given separately, as flags or in a file, `checked` applies the same rules, and names the parts as they
-are spelled there.
-
 *An address must mean the same on all hosts.* An IPv6 address that is valid on one link only (fe80::) needs a zone, and
 zones differ from host to host. An IPv4 address in the form of IPv6 is for dual-stack sockets, and ours are not.
 
-A well-formed address contains no secret. But a malformed one may contain a password, out of habit, so the text before
-an @ is never shown.
+A malformed address may contain a password, out of habit, so the text before an @ is never shown.
 """
 
 import difflib

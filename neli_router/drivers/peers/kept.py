@@ -12,11 +12,10 @@ A file that cannot be read is never overwritten. If the file was cut, or if anot
 there, the error gives its path, and nothing is changed. An operator who deletes it then knows that this member will
 have forgotten its votes. That can give one term to two leaders, so the message says how to avoid it.
 
-Only one process may use a memory. A second process would keep votes that the first does not know of. The lock belongs
-to the open file. A forked child closes its copy (`udp.py`), so the lock ends with the process that took it.
+Only one process may use a memory. A second process would keep votes that the first does not know of. A forked child
+closes its copy of the lock (`udp.py`), so the lock ends with the process that took it.
 
-No error here sends people to another folder, because the member would start there without its votes. If other users may
-write into the folder, they can bring back older votes. The folder is used anyway, with a doubt.
+No error here sends people to another folder, because the member would start there without its votes.
 """
 
 import errno
@@ -72,26 +71,14 @@ class KeptMemory:
                     f"let this user read and write it (chown it, or remount it), and start again; {_ANOTHER}",
                 )
             self._take()
-            self._intrusion = _intrusion(self.path)
+            self.doubts = _doubts(self.path)
+            """A sentence, for people, for each way in which the memory may be lost or changed."""
             self.is_first = not os.path.lexists(self.path)
             """Whether no memory was found here."""
             self.memory = _read(self.path, self._about)
         except BaseException:
             self.close()
             raise
-
-    @property
-    def descriptors(self) -> tuple[int, ...]:
-        """The descriptors that a forked child must close."""
-        return tuple(one for one in (self._lock, self._folder) if one >= 0)
-
-    @property
-    def doubts(self) -> list[str]:
-        """A sentence, for people, for each way in which the memory may be lost or changed."""
-        if not self._intrusion:
-            return []
-        costs = "another user can change or bring back this member's votes, and then two may lead"
-        return [f"{costs}: {self._intrusion}; chown {self.path.parent} to this user, and chmod 700 it"]
 
     def keep(self, memory: bytes) -> None:
         """Put `memory` on disk. If this raises, the file has either this memory or the one before."""
@@ -104,11 +91,10 @@ class KeptMemory:
         new = Path(f"{self.path}.new")
         try:
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                _write(descriptor, text + _check(text))
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text + _check(text))
+                file.flush()
                 os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
             new.rename(self.path)
             os.fsync(self._folder)  # Without this, a power cut could undo the rename.
         except OSError as error:
@@ -117,8 +103,9 @@ class KeptMemory:
         self.memory = memory
 
     def close(self) -> None:
-        for descriptor in self.descriptors:
-            os.close(descriptor)
+        for descriptor in (self._lock, self._folder):
+            if descriptor >= 0:
+                os.close(descriptor)
         self._lock = self._folder = -1
 
     def _take(self) -> None:
@@ -193,17 +180,13 @@ def _fail(path: Path, found: str, remedy: str) -> NoReturn:
     raise PeersUnusable(f"the memory of this member's votes in {path} was wanted", found, remedy) from None
 
 
-def _intrusion(path: Path) -> str:
+def _doubts(path: Path) -> list[str]:
     try:
-        return intrusion(path)
+        found = intrusion(path)
     except OSError as error:
-        return f"{error.filename} cannot be looked at: {_reason(error)}"
-
-
-def _write(descriptor: int, text: bytes) -> None:
-    rest = memoryview(text)
-    while rest:  # A full disk accepts a part of it first.
-        rest = rest[os.write(descriptor, rest) :]
+        found = f"{error.filename} cannot be looked at: {_reason(error)}"
+    costs = "another user can change or bring back this member's votes, and then two may lead"
+    return [f"{costs}: {found}; chown {path.parent} to this user, and chmod 700 it"] if found else []
 
 
 def _check(text: bytes) -> bytes:

@@ -3,8 +3,7 @@
     place 0 --send--> [ mail of place 1 ] --take--> place 1          lost if either is cut off, or place 1 has no link
        '---keep---> disk of place 0 --memory--> the next link of place 0
 
-Nothing is late, doubled or out of order here, so that a test takes the same course each time. Members that must cope
-with all of that are simulated elsewhere. Used by one thread.
+Nothing is late, doubled or out of order here, so that a test takes the same course each time. Used by one thread.
 """
 
 from collections import Counter, deque

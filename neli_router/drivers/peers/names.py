@@ -5,10 +5,8 @@
 
 A peer that moved is silent at its old address, so its name is asked for soon. A name that does not resolve keeps the
 addresses that it had: an unreachable name server should not stop us from talking to reachable peers. This is reported
-once, and once more when the name resolves again. Numeric hosts are asked for once, and take no thread.
-
-A question may hang for as long as a name server does not answer. So there are a few threads, and no two of them ask for
-the same name at the same time.
+once, and once more when the name resolves again. Numeric hosts are asked for once, and take no thread. A question may
+hang, so there are a few threads, and no two of them ask for the same name at the same time.
 
 Name servers return several addresses in changing order. Known addresses keep their order: the link relies on which of
 them a peer answers at.

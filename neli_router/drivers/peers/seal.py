@@ -8,8 +8,7 @@
                Body     a -> b   echo = c: taken, once.   Any other echo: not taken, and Answered
 
 All peers share one key, and with it they seal every byte (blake2b, keyed). So a holder of the key may say anything, in
-any peer's name, and without the key nothing can be said. Nothing is encrypted. BLAKE2b is keyed natively, so nothing is
-wrapped around it: HMAC is for hashes that take no key.
+any peer's name, and without the key nothing can be said. Nothing is encrypted.
 
 *Why no replay is taken.* For each peer this member draws a challenge, a random number, and takes only bodies that echo
 it. A session, which is one process of a peer, learns the challenge by asking. A new challenge is drawn whenever another

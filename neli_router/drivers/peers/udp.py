@@ -189,7 +189,8 @@ class PeerSockets:
         clock: Clock,
         resolve: Resolve,
     ) -> None:
-        self._at, self._place, self._seal, self._kept, self._clock = address, place, seal, memory, clock
+        self._at, self._seal, self._kept, self._clock = address, seal, memory, clock
+        self.address, self.place = address.public, place
         self._sockets, self._listed = list(sockets), listed
         self._mouths: dict[socket.AddressFamily, socket.socket] = {}
         """Sockets that only send, to peers of a family in which this member has no address."""
@@ -224,15 +225,6 @@ class PeerSockets:
         _links.add(self)
 
     # Questions
-
-    @property
-    def address(self) -> str:
-        return self._at.public
-
-    @property
-    def place(self) -> int:
-        """This member's own place in the list."""
-        return self._place
 
     @property
     def memory(self) -> bytes:
@@ -279,7 +271,7 @@ class PeerSockets:
         if near and not self._at.is_loopback:
             found.append(
                 f"this member listens at {near}, an address of loopback, where no other host reaches it: fix what "
-                f"{self._at.peers[self._place]} is in /etc/hosts, or say with --bind HOST:PORT, or ?bind=HOST:PORT in "
+                f"{self._at.peers[self.place]} is in /etc/hosts, or say with --bind HOST:PORT, or ?bind=HOST:PORT in "
                 "an address, where to listen"
             )
         if self._listed and not {*map(_family, self._listed)} & {*map(_family, here)}:
@@ -329,7 +321,7 @@ class PeerSockets:
 
     def send(self, to: int, body: bytes) -> None:
         self._require_open()
-        assert to != self._place, "a member says nothing to itself"
+        assert to != self.place, "a member says nothing to itself"
         self._put(to, self._seal.seal(to, body))
 
     def keep(self, memory: bytes) -> None:
@@ -378,7 +370,7 @@ class PeerSockets:
                 self._answered_at[opened.sender] = now
             case Content.REPLACED:
                 raise Replaced(
-                    f"the place {self._at.peers[self._place]} among the peers of {self._at.group} was wanted",
+                    f"the place {self._at.peers[self.place]} among the peers of {self._at.group} was wanted",
                     f"{self._at.peers[opened.sender]} says that another process has taken it",
                     "run one process for each peer of the list",
                 )
@@ -413,7 +405,7 @@ class PeerSockets:
         taken.append(Notice("peers.refused", fields))
 
     def _known_sources(self) -> dict[tuple[str, int], int]:
-        return {_identity(address): place for place in self._others for address in self._names.addresses(place)}
+        return {address[:2]: place for place in self._others for address in self._names.addresses(place)}
 
     # Sending
 
@@ -476,24 +468,24 @@ class PeerSockets:
 
     def _follow(self, now: float, taken: list[Heard | Notice]) -> None:
         """Listen where this member's own name leads now, if that is another place than before."""
-        wanted = self._allowed(self._place)
-        here = {_identity(one.getsockname()) for one in self._sockets}
-        fresh = [address for address in wanted if _identity(address) not in here]
+        wanted = self._allowed(self.place)
+        here = {one.getsockname()[:2] for one in self._sockets}
+        fresh = [address for address in wanted if address[:2] not in here]
         bound = []
         for address in fresh:
             try:
                 bound.append(_socket_at(address))
             except OSError as error:
                 # If one of two addresses could never be bound, that is not reported each time: nothing has changed.
-                if not any(_identity(address) in here for address in wanted) and (
-                    times := self._complaints.note(("unbound", self._place), now)
+                if not any(address[:2] in here for address in wanted) and (
+                    times := self._complaints.note(("unbound", self.place), now)
                 ):
                     fields = {"address": spelled(address), "error": error.strerror, "times": times}
                     taken.append(Notice("peers.unbound", fields))
         if not bound:
             return
-        kept = {_identity(address) for address in wanted}
-        for one in [one for one in self._sockets if _identity(one.getsockname()) not in kept]:
+        kept = {address[:2] for address in wanted}
+        for one in [one for one in self._sockets if one.getsockname()[:2] not in kept]:
             self._poll.unregister(one)
             self._sockets.remove(one)
             one.close()
@@ -601,10 +593,6 @@ def _socket_at(address: SocketAddress) -> socket.socket:
 
 def _family(address: SocketAddress) -> socket.AddressFamily:
     return socket.AF_INET6 if len(address) == 4 else socket.AF_INET
-
-
-def _identity(address: SocketAddress) -> tuple[str, int]:
-    return address[0], address[1]
 
 
 def _is_loopback(address: SocketAddress) -> bool:

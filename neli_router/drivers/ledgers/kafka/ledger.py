@@ -21,8 +21,8 @@ Its promises depend on how the topic is set up: see `topic.py`.
                           '--a record that waits for longer than `patience` is dropped      _delivered --> offsets
                                                                                             '--> or why not
 
-The *next* append raises the error of a failed delivery: by then the record may have been tried for long, and the caller
-must do the same in both cases. The record may stand in the log after all; the protocol allows for that.
+The *next* append raises the error of a failed delivery. The record may stand in the log after all; the protocol allows
+for that.
 """
 
 import os

@@ -5,9 +5,9 @@
                 '--> everything that existed at `asked` stood below `high`: age = now - asked, once that was read
 
 librdkafka says nothing while its fetches fail, and its records may have waited in its queue while this process was
-stopped. So neither silence nor records show how recent our knowledge is. Only an answer to a question does, counted
-from *before* it was asked. A read returns nothing only if everything below the last high watermark was read and an
-answer came within QUIET_MAX. Otherwise it raises LedgerUnavailable with the last complaint.
+stopped. So only an answer to a question shows how recent our knowledge is. A read returns nothing only if everything
+below the last high watermark was read and an answer came within QUIET_MAX. Otherwise it raises LedgerUnavailable with
+the last complaint.
 
 Signs of a rewound ledger are an offset that is out of range, and a log that librdkafka finds truncated. librdkafka
 misses a truncation if the log has grown again meanwhile: see `position.py`. A topic with a different identity is a
@@ -22,14 +22,14 @@ from contextlib import contextmanager, suppress
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from neli_router.drivers.ledgers.base import READ_MAX
+from neli_router.drivers.ledgers.base import READ_MAX, trimmed
 from neli_router.drivers.ledgers.kafka.address import KafkaAddress
 from neli_router.drivers.ledgers.kafka.clients import explain, sorted_out, told
 from neli_router.drivers.ledgers.kafka.position import QUIET_MAX, ConsumerState, Position
 from neli_router.drivers.ledgers.kafka.prober import LOOK_MAX, LeaderSeeker, Prober
 from neli_router.drivers.ledgers.kafka.topic import Questions, once_known
 from neli_router.drivers.ledgers.read_ahead import AHEAD_BYTES_MAX, ReadAhead
-from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable
+from neli_router.errors import LedgerRewound, LedgerUnavailable
 
 __all__ = ["KafkaReader"]
 
@@ -161,11 +161,7 @@ class KafkaReader(ReadAhead):
         low, high = self._questions.watermarks(ASK_MAX)
         with self._moving() as position:
             if position.next < low:
-                self._trimmed = LedgerTrimmed(
-                    f"the record at offset {position.next} was wanted",
-                    f"{self._at.public} starts at {low}",
-                    "start again from a snapshot, at or above that offset",
-                )
+                self._trimmed = trimmed(self._at.public, low, position.next)
             elif position.next > high or "truncat" in error.str().lower():
                 self._rewound(told(error))
             else:

@@ -8,9 +8,8 @@
     retention that may end before a snapshot comes -> reported; a newcomer may then find nothing to start from
     records shorter than a snapshot may be ---------> reported; newcomers may then have to read much more
 
-An in-sync replica has all acknowledged records, and only an in-sync replica becomes leader. If at least two replicas
-are in sync at every append, one may lose power without losing a record. If only one is, its power failure loses
-records.
+An in-sync replica has all acknowledged records, and only an in-sync replica becomes leader. So if two replicas are in
+sync at every append, one may lose power without losing a record.
 
 **Questions** about the topic while it is in use go over a separate connection:
 
@@ -41,7 +40,6 @@ __all__ = [
     "IN_SYNC",
     "Questions",
     "TopicLook",
-    "TopicSetup",
     "drop_topic",
     "found_or_made",
     "look_at",
@@ -84,17 +82,11 @@ class TopicLook(NamedTuple):
     partitions: int
 
 
-class TopicSetup(NamedTuple):
-    """The topic's identity, and how it is set up. `doubts` says in sentences what endangers which promise."""
-
-    identity: str
-    promises: frozenset[Promise]
-    doubts: tuple[str, ...]
-
-
-def require_topic(admin: AdminClient, at: KafkaAddress, *, create: bool) -> TopicSetup:
-    """The set-up of the topic, which is created first if that is needed and allowed. Raises LedgerUnavailable or
-    LedgerUnusable."""
+def require_topic(
+    admin: AdminClient, at: KafkaAddress, *, create: bool
+) -> tuple[str, frozenset[Promise], tuple[str, ...]]:
+    """The topic's identity, its promises, and a sentence for each doubt. It is created first if that is needed and
+    allowed. Raises LedgerUnavailable or LedgerUnusable."""
     try:
         replicas = found_or_made(admin, at, create=create)
         if len(replicas) != 1:
@@ -106,10 +98,9 @@ def require_topic(admin: AdminClient, at: KafkaAddress, *, create: bool) -> Topi
         identity = once_known(lambda: look_at(admin, at.topic)).identity
     except KafkaException as error:
         raise explain(error.args[0], at, f"the topic {at.topic}") from error
-    doubts = _doubts(admin, at, replicas[0])
-    safe = not any(doubt.risky for doubt in doubts)
-    promises = {Promise.DURABLE, Promise.MULTI_HOST} | ({Promise.NEVER_REWINDS} if safe else set())
-    return TopicSetup(identity, frozenset(promises), tuple(doubt.sentence for doubt in doubts))
+    risks, doubts = _doubts(admin, at, replicas[0])
+    promises = {Promise.DURABLE, Promise.MULTI_HOST} | (set() if risks else {Promise.NEVER_REWINDS})
+    return identity, frozenset(promises), (*risks, *doubts)
 
 
 def look_at(admin: AdminClient, topic: str, timeout: float = ASK_MAX) -> TopicLook:
@@ -262,16 +253,11 @@ class Questions:
         return offset
 
 
-class _Doubt(NamedTuple):
-    sentence: str
-    risky: bool
-
-
-def _doubts(admin: AdminClient, at: KafkaAddress, replicas: int) -> list[_Doubt]:
+def _doubts(admin: AdminClient, at: KafkaAddress, replicas: int) -> tuple[list[str], list[str]]:
+    """The ways in which acknowledged records may be lost, and all other doubts."""
     said = settings_of(admin, at)
     if said is None:
-        unseen = f"the settings of {at.topic} cannot be seen: grant DescribeConfigs on it"
-        return [_Doubt(unseen, risky=True)]
+        return [f"the settings of {at.topic} cannot be seen: grant DescribeConfigs on it"], []
     policy = str(said.get("cleanup.policy"))
     if "compact" in policy:
         raise LedgerUnusable(
@@ -287,33 +273,26 @@ def _doubts(admin: AdminClient, at: KafkaAddress, replicas: int) -> list[_Doubt]
             f"min.insync.replicas is {in_sync} and it has {replicas} replicas",
             "add replicas, or lower min.insync.replicas",
         )
-    doubts = []
+    risks, doubts = [], []
     if replicas < IN_SYNC:
-        doubts.append(
-            _Doubt(f"{at.topic} has 1 replica: if its broker loses power, acknowledged records go", risky=True)
-        )
+        risks.append(f"{at.topic} has 1 replica: if its broker loses power, acknowledged records go")
     elif in_sync < IN_SYNC:
-        alone = f"{at.topic} has min.insync.replicas=1: a record may be on one broker only, and go with its power"
-        doubts.append(_Doubt(alone, risky=True))
+        risks.append(f"{at.topic} has min.insync.replicas=1: a record may be on one broker only, and go with its power")
     if said.get("unclean.leader.election.enable") == "true":
-        unclean = (
+        risks.append(
             f"{at.topic} has unclean.leader.election.enable=true: a leader without the newest records may be chosen"
         )
-        doubts.append(_Doubt(unclean, risky=True))
     retention = int(said.get("retention.ms") or -1)
     if 0 <= retention < RETENTION_MIN:
-        short = (
-            f"{at.topic} keeps records for {retention / 3_600_000:g} h (retention.ms): newcomers may find no snapshot"
-        )
-        doubts.append(_Doubt(short, risky=False))
+        hours = f"{retention / 3_600_000:g} h"
+        doubts.append(f"{at.topic} keeps records for {hours} (retention.ms): newcomers may find no snapshot")
     if int(said.get("retention.bytes") or -1) >= 0:
-        small = f"{at.topic} keeps {said['retention.bytes']} bytes (retention.bytes): newcomers may find no snapshot"
-        doubts.append(_Doubt(small, risky=False))
+        size = said["retention.bytes"]
+        doubts.append(f"{at.topic} keeps {size} bytes (retention.bytes): newcomers may find no snapshot")
     longest = int(said.get("max.message.bytes") or RECORD_MAX)
     if longest < RECORD_MAX:
-        too_short = (
+        doubts.append(
             f"{at.topic} takes records of {longest} bytes at most (max.message.bytes), and a snapshot may have "
             f"{RECORD_MAX}: without snapshots newcomers read all there is"
         )
-        doubts.append(_Doubt(too_short, risky=False))
-    return doubts
+    return risks, doubts

@@ -27,11 +27,10 @@ is appended (`stream.py`). An offset that is not above all known ones shows imme
 
 Redis never promises NEVER_REWINDS, because a master acknowledges a record before its replicas have it. So a failover
 takes the newest records with it. And a master that is cut off from its sentinels goes on acknowledging to the members
-on its side, while the sentinels promote another one. Without replicas, a lost disk is a lost ledger. No setting changes
-that, so an `exclusive` group on Redis needs its user to accept rewinds explicitly (`accept_rewinds`). Lost records are
-noticed in any case.
+on its side, while the sentinels promote another one. No setting changes that, so an `exclusive` group on Redis needs
+its user to accept rewinds explicitly (`accept_rewinds`). Lost records are noticed in any case.
 
-An operator may deny INFO and CONFIG to programs. In that case the driver knows nothing, promises nothing, and says so.
+If an operator denies INFO and CONFIG, the driver promises nothing, and says so.
 """
 
 import os

@@ -3,9 +3,9 @@
     address --TCP, TLS or a socket--> server --HELLO--> master, 7.0 or newer --> Link
        '--sentinels, one after another--> "the master is at ..." --'      '--a replica--> LedgerUnavailable
 
-A link is plain: commands go out in one write, answers come back in order, and nothing is sent twice. A client that
-automatically sends a command again would write a record twice if the first one was carried out already. So a link that
-failed is closed, and its user decides. Every wait for an answer is bounded.
+Commands go out in one write, answers come back in order, and nothing is sent twice: a command that was carried out
+already would write a record twice. So a link that failed is closed, and its user decides. Every wait for an answer is
+bounded.
 
 Sentinels are asked again for every connection, and the server that they name must report itself as a master: right
 after a failover, some sentinels still name the old one.
@@ -99,7 +99,11 @@ class Link:
         LedgerUnavailable or LedgerUnusable."""
         self.at, self._purpose, self._opening = at, purpose, opening
         try:
-            self._connection = _connected(at, ANSWER_MAX + blocked)
+            host, port = _master(at) if at.service else (at.servers or (("", 0),))[0]
+            patience = ANSWER_MAX + blocked
+            self._connection = _opened(
+                at, host, port, patience, user=at.user, password=at.password, database=at.database
+            )
         except (*AWAY, RedisError) as error:
             raise explain(error, at, purpose, opening=opening) from error
         try:
@@ -155,13 +159,8 @@ class Link:
         with self._guarded():
             return bool(self._connection.can_read(0))
 
-    def send(self, *command: str | bytes | int) -> None:
-        """Send a command whose answers `take` returns."""
-        with self._guarded():
-            self._connection.send_packed_command(self._connection.pack_commands([command]))
-
     def take(self) -> Any:
-        """The next answer, or message."""
+        """The next message."""
         with self._guarded():
             return self._connection.read_response(disable_decoding=True)
 
@@ -195,11 +194,6 @@ class Link:
             raise
         except ResponseError as error:
             return error
-
-
-def _connected(at: RedisAddress, patience: float) -> Any:
-    host, port = _master(at) if at.service else (at.servers or (("", 0),))[0]
-    return _opened(at, host, port, patience, user=at.user, password=at.password, database=at.database)
 
 
 def _opened(at: RedisAddress, host: str, port: int, patience: float, *, user: str, password: str, database: int) -> Any:

@@ -2,8 +2,7 @@
 
     Redis --XREAD BLOCK, and the anchor--> the reading thread --entries--> [ queue, bounded ] --read--> the pump
 
-The thread waits in Redis, so a record arrives within a fraction of a millisecond of its append. The pump's thread waits
-for the queue, so `wake` and `seek` need not disturb the outstanding question.
+The thread waits in Redis; the pump's thread waits for the queue, so `wake` and `seek` need not disturb the question.
 
 An error ends the thread if asking again cannot fix it: records were lost, or the key does not hold a ledger. Any other
 error is trouble, which every read raises until an answer comes. A new connection begins with the check for lost records

@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from neli_router.drivers.ledgers.base import READ_MAX, Entry
+from neli_router.drivers.ledgers.base import READ_MAX, Entry, trimmed
 from neli_router.drivers.ledgers.redis.address import RedisAddress
 from neli_router.drivers.ledgers.redis.link import Command, Link
-from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnusable
+from neli_router.errors import LedgerRewound, LedgerUnusable
 
 __all__ = ["FIELD", "FIRST", "Extent", "RecordStream"]
 
@@ -121,11 +121,7 @@ class RecordStream:
                     raise self._holed(expected)
                 break
         if extent is not None and position < extent.first and not (entries and entries[0].offset == position):
-            raise LedgerTrimmed(
-                f"the record at offset {position} was wanted",
-                f"{self.at.public} starts at {extent.first}",
-                "start again from a snapshot, at or above that offset",
-            )
+            raise trimmed(self.at.public, extent.first, position)
 
     def rewound(self, found: str) -> LedgerRewound:
         return LedgerRewound(

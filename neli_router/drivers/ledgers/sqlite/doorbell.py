@@ -5,10 +5,9 @@
      watch(descriptor, call) ----------------- it is readable ------------------> this handle's reader, after the call
      none of these ------------- PATIENCE_MS passes, or without inotify BLIND_MS -> look anyway
 
-A reader that polls must choose between waking up late and never sleeping. On a small virtual machine, one look every
-two milliseconds costs some 4 % of a core, half of it for the timer alone. A touch is one system call of the writer. It
-comes after the commit, which is the moment from which a look is worthwhile. The write itself would ring too early:
-SQLite makes a commit visible through shared memory, long after the bytes went to the file.
+A reader that polls must choose between waking up late and never sleeping. A touch is one system call of the writer,
+after the commit. The write itself would ring too early: SQLite makes a commit visible through shared memory, long after
+the bytes went to the file.
 
 The bell affects only speed, never whether a record is seen. It may stay silent: the writer was killed between commit
 and touch, or the host allows no more inotify instances, or this is macOS. So no wait is longer than PATIENCE_MS, and

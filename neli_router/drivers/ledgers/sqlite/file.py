@@ -7,22 +7,17 @@
 
 **Is it still there?** SQLite goes on using a file whose name was deleted, while the next process that starts creates a
 new file under that name: two halves of a group, each with its own ledger. So before *every* use, the file and its two
-companions (`-wal`, `-shm`) are compared with what the names now stand for, at the cost of three system calls. Checking
-once a second would not be enough. A newcomer acts one lease after its start at the earliest. A heartbeat that was
-refused because of the deletion cannot prolong a lease, but a heartbeat that slipped into the nameless file half a
-second later could.
+companions (`-wal`, `-shm`) are compared with what the names now stand for. Checking once a second would not be enough:
+a heartbeat that slipped into the nameless file half a second later could prolong a lease.
 
 **Forks.** SQLite keeps its locks in POSIX locks, which a child does not inherit, and keeps the note that it holds them
 in memory, which a child does inherit. So a child works without locks if it opens a file that its parent had open at the
-fork. When the parent then closed the last real connection, it deleted the write-ahead log that the child wrote to, and
-the child's record was lost without an error (seen with 3.40.1). So no connection survives a fork. All are closed just
-before it; the parent opens a new one when it needs to, and the child may open handles of its own. The handles that the
-child inherited are refused.
+fork, and its records can be lost without an error (seen with 3.40.1). So no connection survives a fork. All are closed
+just before it; the parent opens a new one when it needs to, and the child may open handles of its own.
 
 **The WAL-reset bug** (sqlite.org/wal.html#walresetbug) is in SQLite 3.7.0 to 3.51.2: a commit that restarts the
-write-ahead log during a checkpoint can make the next checkpoint leave out records. Many processes that commit hundreds
-of times a second, each with automatic checkpoints, are the way to run into it. So the automatic checkpoints are off,
-and ours run while we hold the write lock, when no other process can commit.
+write-ahead log during a checkpoint can make the next checkpoint leave out records. So the automatic checkpoints are
+off, and ours run while we hold the write lock, when no other process can commit.
 
 **The mark of a ledger.** The file's header carries our application id and a layout that this release knows, and a table
 names the group that owns the file. Any other file is refused without changing a byte of it. All of the mark is written
@@ -74,7 +69,7 @@ class SqliteFile:
         self.path = Path(path).absolute()
         self._create, self._group, self._busy_max = create, group, busy_max
         self._process = os.getpid()
-        self._turn = threading.RLock()  # Reentrant: a signal handler that closes must not wait for its own thread.
+        self.turn = threading.RLock()  # Reentrant: a signal handler that closes must not wait for its own thread.
         self._connection: sqlite3.Connection | None = None
         self._identities: list[tuple[Path, Identity]] = []
         self._condemned_for = ""
@@ -90,7 +85,7 @@ class SqliteFile:
         give_up_at = time.monotonic() + self._busy_max
         require_own_process(self.path, self._process)
         while True:
-            with self._turn:
+            with self.turn:
                 try:
                     self._require_usable()
                     return act(self._connected())
@@ -145,7 +140,7 @@ class SqliteFile:
 
     def close(self) -> None:
         """Close the connection; the file stays. May be called twice."""
-        with self._turn:
+        with self.turn:
             self._closed = True
             self.park()
 
@@ -156,12 +151,6 @@ class SqliteFile:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-    def lock(self) -> None:
-        self._turn.acquire()
-
-    def unlock(self) -> None:
-        self._turn.release()
 
     @property
     def is_left_over(self) -> bool:
@@ -201,7 +190,7 @@ class SqliteFile:
                 "fork before opening a ledger, or start a fresh process (spawn): SQLite's locks do not survive a fork",
             )
         mode = "rwc" if self._create else "rw"
-        # No waiting inside SQLite (timeout=0): see BUSY_PAUSE. `_turn` decides which thread calls.
+        # No waiting inside SQLite (timeout=0): see BUSY_PAUSE. `turn` decides which thread calls.
         return sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}", uri=True, timeout=0, isolation_level=None, check_same_thread=False
         )
@@ -336,14 +325,14 @@ _parked_for_fork: list[SqliteFile] = []
 def _before_fork() -> None:
     _registering.acquire()
     for file in list(_files):
-        file.lock()
+        file.turn.acquire()
         _parked_for_fork.append(file)
         file.park()
 
 
 def _after_fork() -> None:
     while _parked_for_fork:
-        _parked_for_fork.pop().unlock()
+        _parked_for_fork.pop().turn.release()
     _registering.release()
 
 

@@ -7,11 +7,9 @@
 failed transaction gives back its numbers. So there are no holes. If the first entry is above the position, records were
 trimmed. If an entry is missing between two others, records were deleted, which is an error and never skipped.
 
-**Reading.** The last offset ever given is one row of `sqlite_sequence`. A look costs only this one query, and its
-answer is enough. Above the position: there is something to read, or it was trimmed. Lower than ever before: the ledger
-was rewound. (`PRAGMA data_version` would save a tenth of these three microseconds, but it does not see our own commits,
-and does not say which of the three it was.) No transaction stays open between two calls, because it would keep the
-write-ahead log from being restarted.
+**Reading.** The last offset ever given is one row of `sqlite_sequence`, and a look costs only this one query. Above the
+position: there is something to read, or it was trimmed. Lower than ever before: the ledger was rewound. No transaction
+stays open between two calls, because it would keep the write-ahead log from being restarted.
 
 **Durability.** A lasting append is flushed to the disk before any reader can see it, and the flush includes everything
 before it, because it is one log. Heartbeats are not flushed. If a process dies, none of its heartbeats is lost; a power
@@ -23,12 +21,8 @@ offset of a lasting record, so all terms given out are below the offsets that co
 sense just described, as long as the disk keeps what it said it flushed and no old copy replaces the file; the driver
 checks for an old copy and raises LedgerRewound. Not MULTI_HOST: the log is shared through memory. If a process is
 stopped (SIGSTOP) inside its few microseconds of a transaction, it holds up all appends until it is continued or killed:
-this is an outage, and harmless like any other. Make a backup with `.backup` of the sqlite3 shell. A process that has a
-ledger open must not copy or read the file itself: closing a file drops all locks that the process has on it, including
-SQLite's.
-
-**Size.** Trimmed pages are used again, so the file keeps its largest size. `auto_vacuum` would shrink it, but would
-move pages around in every transaction of a ledger that is about to grow again.
+this is an outage, and harmless like any other. A process that has a ledger open must not copy or read the file itself:
+closing a file drops all locks that the process has on it, including SQLite's.
 """
 
 import contextlib
@@ -39,13 +33,12 @@ import zlib
 from collections.abc import Callable, Sequence
 from itertools import chain
 from math import inf
-from pathlib import Path
 
-from neli_router.drivers.ledgers.base import READ_BYTES_MAX, READ_MAX, Entry, Promise
+from neli_router.drivers.ledgers.base import READ_BYTES_MAX, READ_MAX, Entry, Promise, trimmed
 from neli_router.drivers.ledgers.sqlite.doorbell import Doorbell
 from neli_router.drivers.ledgers.sqlite.faults import damaged
 from neli_router.drivers.ledgers.sqlite.file import SqliteFile, beside
-from neli_router.errors import LedgerTrimmed, LedgerUnavailable
+from neli_router.errors import LedgerUnavailable
 
 __all__ = ["SqliteLedger"]
 
@@ -78,29 +71,20 @@ class SqliteLedger:
         self, path: str | os.PathLike[str], *, create: bool = True, group: str = "neli", busy_max: float = 0.25
     ) -> None:
         self._file = SqliteFile(path, create=create, group=group, busy_max=busy_max)
+        self.path = self._file.path
+        self.address = f"sqlite:{self.path}"
+        self.members_path = beside(self.path)[-1]
+        """The file next to this one in which members have their locks. It is theirs: the ledger never opens it."""
         self._highest = 0  # The highest offset known to have existed.
         self._trim_before = FIRST
         self._acknowledged: list[int] = []
         self._all_at = -inf  # When the last look found nothing beyond what was read.
         try:
             self._position = self.start()
-            self._doorbell = Doorbell(str(self._file.path))
+            self._doorbell = Doorbell(str(self.path))
         except BaseException:
             self._file.close()
             raise
-
-    @property
-    def address(self) -> str:
-        return f"sqlite:{self._file.path}"
-
-    @property
-    def path(self) -> Path:
-        return self._file.path
-
-    @property
-    def members_path(self) -> Path:
-        """The file next to this one in which members have their locks. It is theirs: the ledger never opens it."""
-        return beside(self._file.path)[-1]
 
     def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
         if not payloads:
@@ -182,10 +166,10 @@ class SqliteLedger:
         row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'records'").fetchone()
         last = 0 if row is None else row[0]
         if not isinstance(last, int):  # A damaged file may hold anything.
-            raise damaged(self._file.path, "the number of its last record is not a number")
+            raise damaged(self.path, "the number of its last record is not a number")
         if last < self._highest:
             raise self._file.condemn(
-                f"the last record in {self._file.path} is at offset {last}, and there was one at {self._highest}"
+                f"the last record in {self.path} is at offset {last}, and there was one at {self._highest}"
             )
         self._highest = last
         return last
@@ -201,17 +185,13 @@ class SqliteLedger:
             row = rows.fetchone()
             first = last + 1 if row is None else row[0]
             if first > self._position:
-                raise LedgerTrimmed(
-                    f"the record at offset {self._position} was wanted",
-                    f"the ledger {self._file.path} starts at {first}",
-                    "start again from a snapshot, at or above that offset",
-                )
+                raise trimmed(f"the ledger {self.path}", first, self._position)
             entries, size = [], 0
             for expected, (offset, payload, checksum) in enumerate(chain([row], rows), start=first):
                 if offset != expected:
                     raise self._file.condemn(f"the record at offset {expected} is missing among its neighbours")
                 if not isinstance(payload, bytes) or zlib.crc32(payload) != checksum:
-                    raise damaged(self._file.path, f"the record at offset {offset} does not match its checksum")
+                    raise damaged(self.path, f"the record at offset {offset} does not match its checksum")
                 entries.append(Entry(offset, payload))
                 size += len(payload)
                 if size >= READ_BYTES_MAX:
