@@ -57,7 +57,7 @@ from neli_router.config.resolve import Resolved
 from neli_router.core.clock import host_clock
 from neli_router.core.exit_codes import EXIT_BROKEN
 from neli_router.drivers.ledgers.base import Ledger
-from neli_router.drivers.ledgers.sqlite.faults import file_system, refuse_unusable_place
+from neli_router.drivers.ledgers.sqlite.file import file_system, refuse_unusable_place
 from neli_router.drivers.open import look_at_group, open_ledger, owners_at
 from neli_router.drivers.peers import udp
 from neli_router.drivers.peers.outlook import WHY, answering, too_few

@@ -17,13 +17,7 @@ from collections.abc import Iterable
 from neli_router.drivers.ledgers.kafka import address as kafka_address
 from neli_router.drivers.ledgers.redis import address as redis_address
 
-__all__ = [
-    "harmless_start",
-    "owners_problems",
-    "problems_of",
-    "public_address",
-    "unknown",
-]
+__all__ = ["harmless_start", "owners_problems", "problems_of", "public_address", "unknown"]
 
 _PEERS = re.compile(
     r"(//)?[A-Za-z0-9._:,\[\]-]+/[A-Za-z0-9._-]+"
@@ -83,7 +77,8 @@ def public_address(address: str) -> str:
         return f"{start}{harmless_start(address.removeprefix(start))}"
     authority, slash, behind = place.removeprefix("//").partition("/")
     _, at, servers = authority.rpartition("@")
-    options = "&".join(option if _is_harmless(option) else "***" for option in query.split("&"))
+    harmless = {*kafka_address.HARMLESS, *redis_address.HARMLESS, ""}
+    options = "&".join(option if option.partition("=")[0] in harmless else "***" for option in query.split("&"))
     return f"{scheme}://{'***@' if at else ''}{servers}{slash}{behind}{mark}{options}"
 
 
@@ -107,10 +102,6 @@ def harmless_start(text: str) -> str:
     shown = found.group() if found else ""
     is_all = slashes + shown == text
     return slashes + ("" if "@" in text or "%40" in text else shown) + ("" if is_all else "***")
-
-
-def _is_harmless(option: str) -> bool:
-    return option.partition("=")[0] in {*kafka_address.HARMLESS, *redis_address.HARMLESS, ""}
 
 
 def owners_problems(option: str, url: object) -> list[str]:

@@ -21,15 +21,7 @@ from neli_router.drivers.ledgers.redis import address as redis_address
 from neli_router.drivers.owners.base import OwnersSource
 from neli_router.errors import ConfigError, MissingExtra
 
-__all__ = [
-    "delete_ledger",
-    "look_at_group",
-    "needing",
-    "open_ledger",
-    "owners_at",
-    "require_driver",
-    "subscribe",
-]
+__all__ = ["delete_ledger", "look_at_group", "needing", "open_ledger", "owners_at", "require_driver", "subscribe"]
 
 Address = TypeVar("Address")
 

@@ -8,10 +8,10 @@
     KILL    from the bottom up
     AGAIN   until none is left, or only those that this process may not signal, because other users own them
 
-Killing alone is too slow. While it moves from one level to the next, the leaves keep running, and act in the time of
-the successor. A stopped process starts no other, so after one walk of a few milliseconds the whole tree is frozen, and
-the order no longer matters. It is killed from the bottom all the same: when a parent ends, the kernel wakes those of
-its stopped children that are in groups of their own (SIGHUP and SIGCONT), and they would act once more.
+Killing alone is too slow: while it moves from one level to the next, the leaves keep running, and act in the time of
+the successor. A stopped process starts no other, so one walk freezes the whole tree. It is killed from the bottom all
+the same: when a parent ends, the kernel wakes those of its stopped children that are in groups of their own (SIGHUP and
+SIGCONT), and they would act once more.
 
 A version 2 cgroup does it in one step, even for a fork in progress, and for processes of other users. Root can create
 one, as can a service with `Delegate=yes`. COMMAND may leave the cgroup, if it is allowed to, and is still a descendant.

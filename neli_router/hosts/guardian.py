@@ -41,8 +41,7 @@ children.
 
 A `neli run` that already had children when it started, because a shell became it by `exec`, is not a subreaper: it
 could not distinguish those children from the command's. It then ends the command's cgroup and process group. A process
-that was started through a service, such as systemd or a container engine, is not a child of the command and is not
-ended.
+started through a service, such as systemd or a container engine, is no child of the command and is not ended.
 """
 
 import contextlib
@@ -214,7 +213,14 @@ class Guardian:
         os.kill(self.number, signal.SIGKILL)
         os.waitpid(self.number, 0)
         self.is_gone = True
-        if not self._adopts:
+        left = list[LeftProcess]()
+        if self._adopts:
+            descendants = Descendants(self._cgroup)
+            while not _reap() and not left:
+                descendants.kill(0)
+                left = descendants.left()
+                select.select([], [], [], SWEEP)
+        else:
             while self._group and _exists(self._group):
                 if self._cgroup is not None:
                     self._cgroup.kill()
@@ -222,14 +228,6 @@ class Guardian:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(-self._group, os.WNOHANG)  # Someone else may have made this process a subreaper.
                 select.select([], [], [], SWEEP)
-            if self._cgroup is not None:
-                self._cgroup.remove()
-            return []
-        descendants, left = Descendants(self._cgroup), list[LeftProcess]()
-        while not _reap() and not left:
-            descendants.kill(0)
-            left = descendants.left()
-            select.select([], [], [], SWEEP)
         if self._cgroup is not None:
             self._cgroup.remove()
         return left

@@ -14,9 +14,9 @@ Four things must hold, or a protocol built on this port is not safe:
   partition back.
 - *The broker waits.* After `AskedBack` it keeps the partitions for this consumer until `give_back`, unless it takes the
   consumer for dead, or its patience ends. Then `Lost` follows.
-- *The group itself confirms.* A consumer may go on receiving after the broker took it for dead, because reading needs
-  no membership. `confirm` does need it, and is answered in order with everything else: when `Confirmed` is taken, every
-  `Given`, `AskedBack` and `Lost` that this consumer had heard of before it asked has been taken.
+- *The group itself confirms.* Reading needs no membership; `confirm` does, and is answered in order with everything
+  else: when `Confirmed` is taken, every `Given`, `AskedBack` and `Lost` that this consumer had heard of before it asked
+  has been taken.
 - *Times are taken late.* `take` reads the wall clock after the caller has read its own clock for the step. So a thread
   that stops between the two makes a message look older than it is, never younger.
 

@@ -22,9 +22,8 @@ reading until it learns of that; but its commits are refused, because of its gen
 is committed above BEYOND. No consumer can start there, so one that looks at it, as goNELI does, goes to the end.
 
 **Heartbeats** to the coordinator are sent only when librdkafka's main thread wakes, and it wakes only once a second if
-left alone: with a session of less than two seconds, members flap. A timer keeps the thread awake, the one for automatic
-commits. It commits nothing, because nothing is stored to be committed. The statistics timer would work as well, but
-leaves behind a text of kilobytes each time.
+left alone: with a session of less than two seconds, members flap. The timer for automatic commits keeps the thread
+awake. It commits nothing, because nothing is stored to be committed.
 
 **A consumer's view of itself** is not trusted. It may be cut off without knowing it, and then it goes on as before.
 
@@ -128,10 +127,8 @@ MADE_WITH: Mapping[str, str] = {
 CLASSIC_SESSION_MIN = 1.5
 """Seconds. librdkafka asks to join at most once a second, and sends no heartbeat until then. A shorter session expels a
 member that must join twice within a second, which members that start a little apart force on each other. When the
-expelled member asks again, the others must join again, and so on. With 0.5 s, two members settled in 2 of 5 trials, and
-eight members in 1 of 5. With 0.9 s, eight members settled after ten had been expelled; with 1 s, after one or two. With
-1.2 s and 1.5 s no member was expelled in 12 trials each on a busy machine. Measured with Kafka 4.3 and librdkafka 2.16,
-by `python -m benchmarks sessions`."""
+expelled member asks again, the others must join again, and so on. With 1 s, one or two of eight members were expelled;
+with 1.2 s and 1.5 s, none in 12 trials each on a busy machine (`python -m benchmarks sessions`)."""
 
 LOOK_MAX = 2.0
 

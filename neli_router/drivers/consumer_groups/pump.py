@@ -6,12 +6,9 @@
        ^                                                                                            |
        '------------------ publish, confirm, give back, leave ---------------------------------------'
 
-Two orderings matter, and both are kept here. The clock is read *before* the events are taken, because the wall-clock
-time at which messages are taken must not be earlier than the step's time: a thread that stops between the two then
-makes a message look older than it is, never younger. The standing is published *before* an effect is carried out, so
-that no thread of the program still sees a partition as led when it is given back.
-
-Like a ledger's pump, it has no thread and no clock of its own.
+Two orderings matter. The clock is read *before* the events are taken: see the port's fourth promise. The standing is
+published *before* an effect is carried out, so that no thread of the program still sees a partition as led when it is
+given back. Like a ledger's pump, it has no thread and no clock of its own.
 """
 
 from collections import deque

@@ -85,8 +85,7 @@ LOOK_REST_MAX = 0.25
 records which the ledger then lost goes on acting until it looks."""
 
 SPAN = 20_000
-"""How far before the tip to look for a snapshot at first. This is more than two intervals, so that one look is enough.
-If the ledger drops nothing, a newcomer reads this many records."""
+"""How far before the tip to look for a snapshot at first: more than two intervals, so that one look is enough."""
 
 LOOKS_MAX = 64
 """How often to look before giving up for now: farther back each time, and from scratch if the start moved meanwhile."""

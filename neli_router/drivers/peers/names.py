@@ -26,8 +26,7 @@ __all__ = ["SILENT_EVERY", "THREADS_MAX", "PeerNames", "Resolve", "SocketAddress
 
 SILENT_EVERY = 3.0
 CALM_EVERY = 60.0
-"""Seconds between two questions for one name. A shorter time finds a moved peer sooner, and loads the name server more:
-each member asks it for each silent peer."""
+"""Seconds between two questions for one name. A shorter time finds a moved peer sooner, and loads the name server."""
 
 THREADS_MAX = 8
 """Up to this many hanging names do not delay the others. In a long list, a higher number costs idle threads."""

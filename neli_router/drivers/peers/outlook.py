@@ -14,9 +14,9 @@ follows hears nothing from the other followers. The link asks each peer for an a
     silent    it neither answers nor is heard
     unknown   it has not been asked for long enough
 
-A majority here means a majority of the peers that answer, because that is what an operator can fix. Whether there is a
-leader is a separate fact. If not all peers elect together (replicas of a partition, first-class citizens), the outlook
-counts the electorate that is nearest to having no majority, or furthest from one.
+A majority here means a majority of the peers that answer, because that is what an operator can fix. If not all peers
+elect together (replicas of a partition, first-class citizens), the outlook counts the electorate that is nearest to
+having no majority, or furthest from one.
 
 **The card** is a member's word about itself to its peers. Protocols elect places of a list. They neither know nor say
 what the member at a place is called, where its clients reach it, or that it was drained. So the card travels with the

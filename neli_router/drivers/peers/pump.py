@@ -13,10 +13,9 @@ leader's lease. And effects are carried out in order, so that a vote is on disk 
 kept, nothing behind it is done, and the error ends the member.
 
 *A turn waits for the disk once.* When a group starts, one turn may bring hundreds of votes. If each vote waited for the
-disk, answers would be so late that elections fail, and failed elections make more votes. So anything said after
-something that is to be kept is held until the turn ends. Then the newest memory is kept, which includes all older ones,
-and everything behind it is sent. The program learns immediately what it loses, unless it has not learned yet that it
-has it.
+disk, answers would be so late that elections fail. So anything said after something that is to be kept is held until
+the turn ends. Then the newest memory is kept, which includes all older ones, and everything behind it is sent. The
+program learns immediately what it loses, unless it has not learned yet that it has it.
 
 Like a ledger's pump, it has no thread and no clock of its own.
 """

@@ -22,8 +22,7 @@ Answer that was held back can only make bodies be sent without effect until the 
 
 *A session that was replaced does not come back.* A process that takes the place of another has answered a challenge, so
 it is alive, and the earlier process should not be. If the earlier one asks again, the mark of an Answer notifies it
-that it was replaced, and it stops. This is how two processes with one id are detected, on whatever hosts they run. The
-last few replaced sessions are remembered.
+that it was replaced, and it stops. So two processes with one id are detected, on whatever hosts they run.
 
 All state is bounded: a few numbers for each peer in the list, and nothing for a stranger. A sender of replays causes
 one datagram of ours for each of its own, and ours goes to the peer's own address. Ours has 100 bytes, and the shortest
@@ -35,8 +34,8 @@ replay. So it counts only if it is the newest of its session, and it shows peopl
 and does not answer. An attacker who recorded a whole session can have that shown for a dead peer, for as long as the
 session lasted.
 
-If possible, the sender learns that a body was lost: an Answer quotes the very datagram that was refused, so the link
-sends that body again. The body is not taken twice, because the first datagram was not taken.
+An Answer quotes the very datagram that was refused, so the link sends that body again. It is not taken twice, because
+the first datagram was not taken.
 """
 
 import hashlib
@@ -270,17 +269,7 @@ class Seal:
         peer = self._peers[to]
         peer.sent += 1
         header = HEADER.pack(
-            MAGIC,
-            VERSION,
-            kind,
-            self._size,
-            self._me,
-            to,
-            *self._marks,
-            self.session,
-            peer.echo,
-            peer.sent,
-            len(body),
+            MAGIC, VERSION, kind, self._size, self._me, to, *self._marks, self.session, peer.echo, peer.sent, len(body)
         )
         sealed = header + body
         return sealed + self._mac(sealed)

@@ -13,19 +13,19 @@ Without a key, nothing leaves loopback, and nothing is heard from elsewhere. The
 (`address.py`), but this host's resolver decides where a name such as `localhost` leads, and its answer may change
 later. So each address is judged, too, before it is listened at or sent to.
 
-Nothing here waits except `wait`: sockets do not block, and names are asked for in threads (`names.py`). Nothing that a
-network may do is an error: a datagram that cannot be sent is lost, as it might have been on its way.
+Nothing here waits except `wait`: sockets do not block, and names are asked for in threads (`names.py`). A datagram that
+cannot be sent is lost, as it might have been on its way.
 
 Each peer is asked for an Answer now and then, and a peer that gives none is *silent*: its name is asked for again, and
 another of its addresses is tried. Hearing a peer does not count. A peer that moved hears nothing at its old address,
 and may speak all the time.
 
 *Notices.* Each reason for a refusal is reported once in a while, for each peer: otherwise a stranger could fill a disk
-with log lines. A network may deliver a datagram twice, a process that starts does not know its challenge yet, and an
-attacker who recorded something of a replaced session may send it again. So these are reported only when there are many.
+with log lines. A network may deliver a datagram twice, a process that starts does not know its challenge yet, and
+datagrams of a replaced session may be sent again: these are reported only when there are many.
 
 A datagram without a good seal may come from anyone who forges a peer's address. So as long as a peer is heard, no
-refusal is attributed to it. A peer with another key is not heard.
+refusal is attributed to it.
 """
 
 import contextlib
@@ -125,12 +125,7 @@ def open_link(address: PeersAddress, *, mark: bytes, clock: Clock, resolve: Reso
             with contextlib.suppress(OSError, UnicodeError):  # Perhaps only other hosts know that name.
                 listed = resolve(*split_place(address.peers[place]))
         seal = Seal(
-            key,
-            group=address.group,
-            peers=address.peers,
-            mark=mark,
-            me=place,
-            draw=lambda: secrets.randbits(64),
+            key, group=address.group, peers=address.peers, mark=mark, me=place, draw=lambda: secrets.randbits(64)
         )
         try:
             link = PeerSockets(address, place, sockets, seal, memory, listed=listed, clock=clock, resolve=resolve)
@@ -378,13 +373,7 @@ class PeerSockets:
             self._put(opened.sender, opened.reply)
 
     def _refuse(
-        self,
-        why: Flaw,
-        sender: int,
-        size: int,
-        source: SocketAddress,
-        now: float,
-        taken: list[Heard | Notice],
+        self, why: Flaw, sender: int, size: int, source: SocketAddress, now: float, taken: list[Heard | Notice]
     ) -> None:
         reason = why.name.lower()
         self._counts[f"refused.{reason}"] += 1

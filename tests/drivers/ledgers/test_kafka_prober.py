@@ -9,8 +9,8 @@ pytest.importorskip("confluent_kafka")
 
 from confluent_kafka import KafkaError, KafkaException
 
-from neli_router.drivers.ledgers.kafka import prober as module
-from neli_router.drivers.ledgers.kafka.prober import LOOK_EVERY, LOOK_MAX, PAUSE, PROBE_EVERY, Prober
+from neli_router.drivers.ledgers.kafka import reader as module
+from neli_router.drivers.ledgers.kafka.reader import LOOK_EVERY, LOOK_MAX, PAUSE, PROBE_EVERY, Prober
 from neli_router.drivers.ledgers.kafka.topic import Questions
 
 
@@ -59,7 +59,7 @@ class Brokers(Questions):
 
 
 class Reader:
-    """The listener, and a client that follows the leader."""
+    """What the prober uses of a reader."""
 
     def __init__(self) -> None:
         self.doubtful = self.waiting = False
@@ -86,7 +86,7 @@ class Reader:
 
 def scene() -> tuple[Prober, Brokers, Reader]:
     brokers, reader = Brokers(), Reader()
-    return Prober("test", brokers, reader, [reader]), brokers, reader
+    return Prober("test", brokers, reader, [reader]), brokers, reader  # type: ignore[arg-type]
 
 
 def failing() -> tuple[Prober, Brokers, Reader]:

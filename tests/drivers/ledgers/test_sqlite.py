@@ -24,7 +24,6 @@ import pytest
 import neli_router
 from neli_router.drivers.ledgers.base import READ_BYTES_MAX, Entry
 from neli_router.drivers.ledgers.sqlite import doorbell
-from neli_router.drivers.ledgers.sqlite import faults as sqlite_faults
 from neli_router.drivers.ledgers.sqlite import file as sqlite_file
 from neli_router.drivers.ledgers.sqlite.ledger import CHECKPOINT_EVERY, TRIM_MAX, SqliteLedger
 from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
@@ -256,10 +255,10 @@ def test_a_network_file_system_is_found_by_its_device_and_refused(path: Path, mo
 91 22 0:61 / /mnt/ssh rw - fuse.sshfs user@host: rw
 """
     for found, expected in (((0, 52), "nfs4"), ((8, 1), "ext4"), ((0, 61), "fuse.sshfs"), ((9, 9), "")):
-        assert expected == sqlite_faults.file_system(os.makedev(*found), mounts)
+        assert expected == sqlite_file.file_system(os.makedev(*found), mounts)
     device = path.parent.stat().st_dev
     mounts = f"22 1 {os.major(device)}:{os.minor(device)} / / rw - nfs4 server:/export rw"
-    monkeypatch.setattr(sqlite_faults, "_mounts", lambda: mounts)
+    monkeypatch.setattr(sqlite_file, "_mounts", lambda: mounts)
     assert_refused_and_untouched(path, r"network file system \(nfs4\)")
 
 

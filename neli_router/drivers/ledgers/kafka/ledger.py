@@ -5,8 +5,7 @@
 
 No consumer group takes part: members read by offset, and each member reads everything. This driver makes sure that
 
-- *silence is not taken for peace*. A fetch that fails inside librdkafka shows nothing. So the broker is continuously
-  asked for its high watermark (`reader.py`), and a read that knows of no answer raises instead of returning nothing.
+- *silence is not taken for peace*: a read that knows of no recent answer of a broker raises (`reader.py`).
 - *nothing is skipped*. `auto.offset.reset` is `error`: a position below the log's start is LedgerTrimmed. A position
   above its end, a truncated log and a recreated topic are LedgerRewound.
 - *other programs' transactions stop no reader*: `read_uncommitted`.
@@ -45,8 +44,7 @@ from neli_router.drivers.ledgers.kafka.clients import (
     keep_in_children,
     serve,
 )
-from neli_router.drivers.ledgers.kafka.prober import LOOK_MAX
-from neli_router.drivers.ledgers.kafka.reader import KafkaReader
+from neli_router.drivers.ledgers.kafka.reader import LOOK_MAX, KafkaReader
 from neli_router.drivers.ledgers.kafka.topic import Questions, drop_topic, require_topic
 from neli_router.protocols.protocol import RECORD_MAX
 
@@ -56,9 +54,8 @@ QUEUE_MAX = 100_000
 """Records that may wait for a broker. They are dropped after `patience`, so this only bounds the memory."""
 
 LINGER = 0.00005
-"""Seconds. Without lingering, librdkafka sends the first few of a hundred Handovers before the others are queued, and
-all members read them in as many pieces: in the worst case a drain takes half as long again. Alone, an append takes
-0.3 ms longer."""
+"""Seconds. Without lingering, librdkafka sends the first few of a hundred Handovers before the others are queued, and a
+drain takes up to half as long again. Alone, an append takes 0.3 ms longer."""
 
 PATIENCE_MIN = 5.0
 """Seconds. A record that comes late does no harm, and a broker that is busy for a while should not cost records too."""

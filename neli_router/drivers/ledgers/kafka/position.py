@@ -29,10 +29,9 @@ equal, nothing has to be read again: one leader wrote both records, one after th
 
     no answer for QUIET_MAX, or "no such topic" --> doubtful --the topic's identity was asked for--> assured
 
-An answer describes the moment at which it was asked for, never the moment at which it arrived: this process may have
-been stopped in between. An answer below the position *before it was asked for* comes from a broker that was the leader
-and does not know yet that it no longer is. It does not count as an answer. The fetches show whether the log lost
-records: they carry the leader's epoch, and a former leader refuses them.
+An answer describes the moment at which it was asked for: this process may have been stopped before it arrived. An
+answer below the position *before it was asked for* comes from a former leader, and does not count. The fetches show
+whether the log lost records: they carry the leader's epoch, and a former leader refuses them.
 """
 
 from enum import Enum

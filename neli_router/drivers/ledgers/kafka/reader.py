@@ -13,12 +13,26 @@ Signs of a rewound ledger are an offset that is out of range, and a log that lib
 misses a truncation if the log has grown again meanwhile: see `position.py`. A topic with a different identity is a
 sign, too. So after an outage, or after a broker said that the topic does not exist, no record is handed over until the
 identity was asked for.
+
+**The prober** asks the brokers for the tip, and lets the clients leave a dead broker for the new leader.
+
+    calm    --every PROBE_EVERY--> "what is your high watermark?" --answered--> calm
+                                        '--not--> failing
+    failing --every LOOK_EVERY--> "who leads?" --a new leader, or it is time again--> the question once more
+    stuck     a broker leads, but the reader or the writer makes no progress: they are asked to look for the leader
+
+librdkafka looks for the new leader of a partition once a second, and after the death of a broker it may need two such
+looks. One member would then come back seconds before another, and expire it. While no broker leads, librdkafka also
+repeats a question for an offset without any pause, which takes the brokers' processor time: so that question is then
+asked seldom, and briefly.
 """
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from math import inf
+from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -26,12 +40,11 @@ from neli_router.drivers.ledgers.base import READ_MAX, trimmed
 from neli_router.drivers.ledgers.kafka.address import KafkaAddress
 from neli_router.drivers.ledgers.kafka.clients import explain, sorted_out, told
 from neli_router.drivers.ledgers.kafka.position import QUIET_MAX, ConsumerState, Position
-from neli_router.drivers.ledgers.kafka.prober import LOOK_MAX, LeaderSeeker, Prober
 from neli_router.drivers.ledgers.kafka.topic import Questions, once_known
 from neli_router.drivers.ledgers.read_ahead import AHEAD_BYTES_MAX, ReadAhead
 from neli_router.errors import LedgerRewound, LedgerUnavailable
 
-__all__ = ["KafkaReader"]
+__all__ = ["LOOK_MAX", "KafkaReader", "LeaderSeeker", "Prober"]
 
 SLICE = 0.05
 """Seconds of one poll. A seek may wait this long until the thread notices."""
@@ -41,6 +54,22 @@ FETCH_WAIT = 0.1
 
 ASK_MAX = 5.0
 CLOSE_MAX = 2.0
+
+PROBE_EVERY = 0.25
+PROBE_MAX = 0.5
+LOOK_EVERY = 0.1
+LOOK_MAX = 0.2
+PAUSE = 0.5
+"""Seconds between two questions for an offset while the brokers answer none."""
+
+IDENTITY_MAX = 0.5
+
+
+class LeaderSeeker(Protocol):
+    """A client that has to find the partition's leader: the reader or the writer."""
+
+    def follow(self, *, anew: bool) -> bool:
+        """A broker leads. Look for it if its leadership is new, or if nothing moves. Returns whether anything waits."""
 
 
 class KafkaReader(ReadAhead):
@@ -192,10 +221,12 @@ class KafkaReader(ReadAhead):
     # Answers from the prober
 
     def position(self) -> tuple[int, bool]:
+        """The offset that follows what was read, and whether the topic may be a different one now."""
         with self._changed:
             return self._position.next, self._position.tip.doubtful
 
     def identified(self, why: str) -> None:
+        """The topic's identity was asked for: `why` says how it differs from before; empty if it is the same."""
         with self._moving() as position:
             if why:
                 self._rewound(why)
@@ -203,6 +234,7 @@ class KafkaReader(ReadAhead):
                 position.tip.assured(time.monotonic())
 
     def answered(self, before: int, high: int, asked_at: float) -> bool:
+        """The tip, asked for at `asked_at` when `before` was the position. False if it cannot be believed."""
         with self._moving() as position:
             return position.answered(before, high, asked_at, time.monotonic())
 
@@ -213,3 +245,69 @@ class KafkaReader(ReadAhead):
     def follow(self, *, anew: bool) -> bool:
         with self._changed:
             return self._position.follow(anew=anew, has_room=self._has_room)
+
+
+class Prober:
+    """A thread that asks until `close`, or until the topic is a different one."""
+
+    def __init__(self, name: str, questions: Questions, reader: "KafkaReader", seekers: Sequence[LeaderSeeker]) -> None:
+        self._questions, self._reader, self._seekers = questions, reader, seekers
+        self._wanted = threading.Event()
+        self._closing = self._failing = False
+        self._leader: int | None = None
+        self._again_at = -inf
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def ask(self) -> None:
+        """Ask now, without waiting for the next turn."""
+        self._wanted.set()
+
+    def ask_again(self) -> None:
+        """Ask now, if the last question had no answer: a broker was heard."""
+        if self._failing:
+            self._wanted.set()
+
+    def close(self) -> None:
+        self._closing = True
+        self._wanted.set()
+        self._thread.join(CLOSE_MAX)  # It ends on its own when its call into librdkafka returns.
+
+    def _run(self) -> None:
+        pause: float | None = 0.0
+        while pause is not None:
+            urgent = self._wanted.wait(pause)
+            self._wanted.clear()
+            if self._closing:
+                return
+            pause = self._turn(urgent=urgent)
+
+    def _turn(self, *, urgent: bool) -> float | None:
+        """Ask one question, or none. Returns how long to wait until the next, or None to stop."""
+        before, doubtful = self._reader.position()
+        asked_at = time.monotonic()
+        try:
+            if self._failing and not self._may_answer(asked_at) and not urgent:
+                return LOOK_EVERY
+            # Any broker knows the identity, even while the partition has no leader, so it is asked for first.
+            if doubtful:
+                why = self._questions.changed_identity(IDENTITY_MAX)
+                self._reader.identified(why)
+                if why:
+                    return None
+            high = self._questions.tip(LOOK_MAX if self._failing and not urgent else PROBE_MAX)
+        except KafkaException as error:
+            now, self._failing = time.monotonic(), True
+            self._again_at = now + PAUSE if now - asked_at >= LOOK_MAX else now  # A quick no costs the brokers nothing.
+            self._reader.unanswered(error.args[0], asked_at)
+            return LOOK_EVERY
+        anew, self._failing = self._failing, not self._reader.answered(before, high, asked_at)
+        waiting = [seeker.follow(anew=anew) for seeker in self._seekers]
+        return LOOK_EVERY if self._failing or any(waiting) else PROBE_EVERY
+
+    def _may_answer(self, now: float) -> bool:
+        """Whether it is worth asking for the tip. Asking who leads also updates the client's own knowledge."""
+        was, self._leader = self._leader, self._questions.leader(LOOK_MAX)
+        return now >= self._again_at or self._leader not in {was, -1}

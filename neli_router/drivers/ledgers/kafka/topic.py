@@ -138,12 +138,7 @@ def once_known(ask: Callable[[], Answer]) -> Answer:
 
 
 def found_or_made(
-    admin: AdminClient,
-    at: KafkaAddress,
-    *,
-    create: bool,
-    partitions: int = 1,
-    settings: Mapping[str, str] = MADE_WITH,
+    admin: AdminClient, at: KafkaAddress, *, create: bool, partitions: int = 1, settings: Mapping[str, str] = MADE_WITH
 ) -> list[int]:
     """The number of replicas of each partition. Creates the topic, with these settings, if that is needed and allowed.
 

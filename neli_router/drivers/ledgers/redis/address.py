@@ -125,15 +125,7 @@ def parse(scheme: str, rest: str) -> tuple[RedisAddress | None, list[str]]:
         user, password = "", user
     service = said.pop("service", "")
     found = RedisAddress(
-        scheme,
-        group,
-        tuple(places),
-        path,
-        int(database),
-        service,
-        unquote(user),
-        unquote(password),
-        said,
+        scheme, group, tuple(places), path, int(database), service, unquote(user), unquote(password), said
     )
     return found, []
 

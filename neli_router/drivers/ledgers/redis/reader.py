@@ -5,8 +5,7 @@
 The thread waits in Redis; the pump's thread waits for the queue, so `wake` and `seek` need not disturb the question.
 
 An error ends the thread if asking again cannot fix it: records were lost, or the key does not hold a ledger. Any other
-error is trouble, which every read raises until an answer comes. A new connection begins with the check for lost records
-that every answer gets (`stream.py`), before anything is handed over.
+error is trouble, which every read raises until an answer comes.
 """
 
 import threading

@@ -4,11 +4,11 @@
                        ^anchor  ^next     an offset is that part
 
 **The anchor.** A server may come back without its newest records (a restart without AOF, a failover), and may since
-have got enough new ones that its tip is above everything that was read. Then no offset goes back, and a fold would
-continue from records that no other member has. So the reader keeps the entry with the highest offset that it read, with
-its bytes. It asks for that entry again *after* each question for new entries, in the same write. New entries count only
-if the anchor is there and unchanged. No two records of members have the same bytes. An anchor that is gone was trimmed,
-or everything was lost: the first offset that is left and the last one ever given show which.
+have got enough new ones that its tip is above everything that was read. Then no offset goes back. So the reader keeps
+the entry with the highest offset that it read. It asks for that entry again *after* each question for new entries, in
+the same write. New entries count only if the anchor is there and unchanged. No two records of members have the same
+bytes. An anchor that is gone was trimmed, or everything was lost: the first offset that is left and the last one ever
+given show which.
 
     XREAD  ... 0-17      new entries
     XRANGE 0-17 0-17     the anchor  --same-----------------------> all is well

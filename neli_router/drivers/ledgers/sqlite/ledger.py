@@ -36,8 +36,7 @@ from math import inf
 
 from neli_router.drivers.ledgers.base import READ_BYTES_MAX, READ_MAX, Entry, Promise, trimmed
 from neli_router.drivers.ledgers.sqlite.doorbell import Doorbell
-from neli_router.drivers.ledgers.sqlite.faults import damaged
-from neli_router.drivers.ledgers.sqlite.file import SqliteFile, beside
+from neli_router.drivers.ledgers.sqlite.file import SqliteFile, beside, damaged
 from neli_router.errors import LedgerUnavailable
 
 __all__ = ["SqliteLedger"]
