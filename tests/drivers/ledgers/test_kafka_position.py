@@ -156,8 +156,8 @@ def test_it_may_be_another_topic_after_a_while_without_answers(error: KafkaError
     position = Position(5, 0.0)
     position.answered(5, 5, 1.0, 1.0)
     position.unanswered(error, 1.0 + QUIET_MAX * after)
-    assert (doubtful, doubtful) == (position.tip.doubtful, position.known_at == -inf)
-    position.tip.assured(3.0)
+    assert (doubtful, doubtful) == (position.doubtful, position.known_at == -inf)
+    position.assured(3.0)
     assert 1.0 == position.known_at
 
 

@@ -1,9 +1,7 @@
 """A reader's position in a topic: how far it has read, whether the log was cut there, and what lies ahead. No I/O.
 
-    Position   the next offset; the state of the consumer; the last trouble, and the last sign of life
-      |
-      |--- Seam   behind it: is the log that we read still the log that is there?
-      '--- Tip    ahead of it: how much more is there, and as of when do we know?
+    Position   the next offset; the tip; the state of the consumer; the last trouble, and the last sign of life
+      '--- Seam   behind it: is the log that we read still the log that is there?
 
     SOUND --another broker leads, or nothing moves--> ASTRAY --looked for the leader--> SOUND
     either --librdkafka gives it up-----------------> BROKEN --replaced----------------> SOUND, and fetches from `next`
@@ -42,7 +40,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 from neli_router.drivers.ledgers.base import Entry
 from neli_router.drivers.ledgers.kafka.clients import DENIED, UNKNOWN, is_fatal
 
-__all__ = ["QUIET_MAX", "ConsumerState", "Position", "Seam", "Tip"]
+__all__ = ["QUIET_MAX", "ConsumerState", "Position", "Seam"]
 
 QUIET_MAX = 1.0
 """Seconds without an answer after which silence no longer counts as peace, and the topic may have been recreated."""
@@ -67,21 +65,25 @@ class Position:
         self.consumer = ConsumerState.SOUND
         self.alive_at = now
         self.trouble: KafkaError | None = None
-        self.tip = Tip(now)
+        self.doubtful = False
+        """Whether the topic may be a different one now."""
+        self._high = 0
+        self._known_at = -inf
+        self._asked_at = self._since = self._assured_at = now
         self._seam = Seam()
         self._stood = 0
         """The position at the last look for a leader."""
 
     def seek(self, offset: int, now: float) -> None:
         self.next = self.fetch_from = offset
-        self.alive_at = now
-        self.tip.forget(now)
+        self.alive_at = self._since = now
+        self._known_at = -inf
         self._seam = Seam()
 
     @property
     def known_at(self) -> float:
         """When everything below `next` was all there was; -inf if there is more, or if the topic may have changed."""
-        return self.tip.known_at if self.tip.is_all(self.next) else -inf
+        return self._known_at if self.next >= self._high and not self.doubtful else -inf
 
     @property
     def cut(self) -> str:
@@ -107,7 +109,7 @@ class Position:
         if entries:
             self.next = entries[-1].offset + 1
             self.alive_at, self.trouble = now, None
-            self.tip.reached(self.next)
+            self._reached()
         return entries
 
     def fetch_anew(self, low: int = 0) -> None:
@@ -128,8 +130,11 @@ class Position:
 
     def answered(self, before: int, high: int, asked_at: float, now: float) -> bool:
         """The tip is `high`, asked for at `asked_at` when `next` was `before`. False if it cannot be believed."""
-        if not self.tip.answered(high, asked_at, before=before, next=self.next):
+        if high < before:
+            self._missed(asked_at, unknown=False)
             return False
+        self._high, self._asked_at = high, asked_at
+        self._reached()
         if self.next >= high:
             self.alive_at = now
             if not self._is_denied:
@@ -139,7 +144,20 @@ class Position:
     def unanswered(self, error: KafkaError, asked_at: float) -> None:
         """A question asked at `asked_at` ended in `error`."""
         self._heed(error)
-        self.tip.missed(asked_at, unknown=error.code() in UNKNOWN)
+        self._missed(asked_at, unknown=error.code() in UNKNOWN)
+
+    def assured(self, now: float) -> None:
+        """The topic is still the same."""
+        self.doubtful, self._assured_at = False, now
+
+    def _missed(self, asked_at: float, *, unknown: bool) -> None:
+        """A question asked at `asked_at` had no answer, or the answer that the topic does not exist."""
+        self.doubtful |= unknown or asked_at - max(self._asked_at, self._assured_at) > QUIET_MAX
+
+    def _reached(self) -> None:
+        """`next` or the tip has changed. Only an answer that is newer than the last seek counts."""
+        if self.next >= self._high and self._asked_at >= self._since:
+            self._known_at = max(self._known_at, self._asked_at)
 
     @property
     def _is_denied(self) -> bool:
@@ -154,7 +172,7 @@ class Position:
     def follow(self, *, anew: bool, has_room: bool) -> bool:
         """A broker leads. Returns whether records wait there; if none came since the last call, we are astray."""
         stood, self._stood = self._stood, self.next
-        behind = self.next < self.tip.high and has_room
+        behind = self.next < self._high and has_room
         if self.consumer is ConsumerState.SOUND and (anew or (behind and stood == self.next)):
             self.consumer = ConsumerState.ASTRAY
         return behind
@@ -202,45 +220,3 @@ def _time(record: Message) -> float | None:
 
 def _marks(record: Message) -> tuple[object, ...]:
     return record.offset(), record.leader_epoch(), record.value()
-
-
-class Tip:
-    """The tip of one log, for one reader. `next` is the offset that follows what was read."""
-
-    def __init__(self, now: float) -> None:
-        self.high = 0
-        self.asked_at = now
-        self.known_at = -inf
-        self.doubtful = False
-        """Whether the topic may be a different one now."""
-        self._since = self._assured_at = now
-
-    def missed(self, asked_at: float, *, unknown: bool) -> None:
-        """A question asked at `asked_at` had no answer, or the answer that the topic does not exist."""
-        self.doubtful |= unknown or asked_at - max(self.asked_at, self._assured_at) > QUIET_MAX
-
-    def assured(self, now: float) -> None:
-        """The topic is still the same."""
-        self.doubtful, self._assured_at = False, now
-
-    def forget(self, now: float) -> None:
-        """The reader starts over elsewhere."""
-        self.known_at, self._since = -inf, now
-
-    def answered(self, high: int, asked_at: float, *, before: int, next: int) -> bool:  # noqa: A002 - see above.
-        """Take an answer; `before` is what `next` was when the tip was asked for. False if it cannot be believed."""
-        if high < before:
-            self.missed(asked_at, unknown=False)
-            return False
-        self.high, self.asked_at = high, asked_at
-        self.reached(next)
-        return True
-
-    def reached(self, next: int) -> None:  # noqa: A002
-        """The reader has read up to `next`."""
-        if next >= self.high and self.asked_at >= self._since:
-            self.known_at = max(self.known_at, self.asked_at)
-
-    def is_all(self, next: int) -> bool:  # noqa: A002
-        """Whether nothing above `next` is known to exist, by an answer that is newer than the start of this reading."""
-        return next >= self.high and self.known_at > -inf and not self.doubtful

@@ -215,7 +215,7 @@ class KafkaReader(ReadAhead):
         with self._changed:
             yield self._position
             self._known_at = self._position.known_at
-            self._held_back = self._position.tip.doubtful
+            self._held_back = self._position.doubtful
             self._changed.notify_all()
 
     # Answers from the prober
@@ -223,7 +223,7 @@ class KafkaReader(ReadAhead):
     def position(self) -> tuple[int, bool]:
         """The offset that follows what was read, and whether the topic may be a different one now."""
         with self._changed:
-            return self._position.next, self._position.tip.doubtful
+            return self._position.next, self._position.doubtful
 
     def identified(self, why: str) -> None:
         """The topic's identity was asked for: `why` says how it differs from before; empty if it is the same."""
@@ -231,7 +231,7 @@ class KafkaReader(ReadAhead):
             if why:
                 self._rewound(why)
             else:
-                position.tip.assured(time.monotonic())
+                position.assured(time.monotonic())
 
     def answered(self, before: int, high: int, asked_at: float) -> bool:
         """The tip, asked for at `asked_at` when `before` was the position. False if it cannot be believed."""

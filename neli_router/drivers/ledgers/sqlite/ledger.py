@@ -21,8 +21,9 @@ offset of a lasting record, so all terms given out are below the offsets that co
 sense just described, as long as the disk keeps what it said it flushed and no old copy replaces the file; the driver
 checks for an old copy and raises LedgerRewound. Not MULTI_HOST: the log is shared through memory. If a process is
 stopped (SIGSTOP) inside its few microseconds of a transaction, it holds up all appends until it is continued or killed:
-this is an outage, and harmless like any other. A process that has a ledger open must not copy or read the file itself:
-closing a file drops all locks that the process has on it, including SQLite's.
+this is an outage, and harmless like any other. Make a backup with `.backup` of the sqlite3 shell. A process that has a
+ledger open must not copy or read the file itself: closing a file drops all locks that the process has on it, including
+SQLite's. Trimmed pages are used again, so the file keeps its largest size.
 """
 
 import contextlib
