@@ -16,8 +16,9 @@ It is forked before there is any thread or lock. It has a copy of the connection
 gone, too.
 
 **The margin.** Finding, stopping and killing processes takes time, above all on a busy machine, and a successor may act
-from the moment that the lease ends. So the guardian starts a fraction of the lease earlier, with real-time scheduling
-(SCHED_FIFO) where it may; the command runs with the scheduling of `neli run`.
+from the moment that the lease ends. So the guardian starts a fraction of the lease earlier. When it wakes up, every
+millisecond counts: it runs with real-time scheduling (SCHED_FIFO) where it may. The command runs with the scheduling of
+`neli run`.
 
 **The promise.** On Linux, nothing of the command is left when the guardian sends `gone`: orphans become the guardian's
 children (PR_SET_CHILD_SUBREAPER). Elsewhere that is true for the command's process group. Processes of other users
@@ -41,7 +42,7 @@ children.
 
 A `neli run` that already had children when it started, because a shell became it by `exec`, is not a subreaper: it
 could not distinguish those children from the command's. It then ends the command's cgroup and process group. A process
-started through a service, such as systemd or a container engine, is no child of the command and is not ended.
+started through a service, such as systemd or a container engine, is not a child of the command and is not ended.
 """
 
 import contextlib
