@@ -52,7 +52,7 @@ from neli_router.fence import Refused
 if TYPE_CHECKING:
     from airflow_provider.hooks.neli import NeliHook
     from neli_router.agent.client.leading import LeadingBlock
-    from neli_router.agent.client.streams import Stream
+    from neli_router.agent.client.transport import Stream
 
 __all__ = ["END_MAX", "HeldBlock", "holding"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from neli_router.agent import Client, NoAgent
-from neli_router.agent.client.streams import EVENT_MAX, Events
+from neli_router.agent.client.transport import EVENT_MAX, Events
 from neli_router.agent.wire import LeaseView, Refusal
 from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey, Closed, ConfigError, LeaseLost, LedgerUnavailable, NeliError, NoOwner, NotLeading

@@ -61,6 +61,7 @@ __all__ = [
     "Call",
     "answered",
     "batches",
+    "causes",
     "drain",
     "history",
     "leader",
@@ -205,27 +206,28 @@ def moves(limit: int) -> Call[MovesView]:
 
 
 def drain(name: str, *, undo: bool, preview: bool) -> Call[DrainView]:
-    asked = msgspec.json.encode(WishAsked(name=name, preview=preview))
-    return Call("POST", "/v1/undrain" if undo else "/v1/drain", DrainView, asked, WISH_TIMEOUT)
+    return _wish("undrain" if undo else "drain", WishAsked(name=name, preview=preview), DrainView)
 
 
 def pin(partition: int, name: str | None, *, preview: bool) -> Call[WishView]:
-    asked = msgspec.json.encode(WishAsked(name=name, partition=partition, preview=preview))
-    return Call("POST", "/v1/unpin" if name is None else "/v1/pin", WishView, asked, WISH_TIMEOUT)
+    asked = WishAsked(name=name, partition=partition, preview=preview)
+    return _wish("unpin" if name is None else "pin", asked, WishView)
 
 
 def weigh(name: str, weight: int | None, *, preview: bool) -> Call[WishView]:
-    asked = msgspec.json.encode(WishAsked(name=name, weight=weight, preview=preview))
-    return Call("POST", "/v1/weigh", WishView, asked, WISH_TIMEOUT)
+    return _wish("weigh", WishAsked(name=name, weight=weight, preview=preview), WishView)
 
 
 def rebalance(to: str | None, partitions: Iterable[int] | None) -> Call[RebalanceView]:
-    asked = RebalanceAsked(to, None if partitions is None else list(partitions))
-    return Call("POST", "/v1/rebalance", RebalanceView, msgspec.json.encode(asked), WISH_TIMEOUT)
+    return _wish("rebalance", RebalanceAsked(to, None if partitions is None else list(partitions)), RebalanceView)
 
 
 def load(asked: LoadAsked) -> Call[LoadView]:
-    return Call("POST", "/v1/load", LoadView, msgspec.json.encode(asked), WISH_TIMEOUT)
+    return _wish("load", asked, LoadView)
+
+
+def _wish(path: str, asked: msgspec.Struct, answer: type[Answer]) -> Call[Answer]:
+    return Call("POST", f"/v1/{path}", answer, msgspec.json.encode(asked), WISH_TIMEOUT)
 
 
 # Answers
@@ -274,7 +276,7 @@ def answered(call: Call[Answer], address: Address, status: int, content: bytes, 
 def no_agent(address: Address, error: BaseException) -> NoAgent:
     """The reason why no answer came, from the `error` of httpx."""
     start = "start one with `neli agent`, or say with --agent or NELI_AGENT where it listens"
-    name = next((errorcode.get(one.errno or 0, "") for one in _causes(error) if isinstance(one, OSError)), "")
+    name = next((errorcode.get(one.errno or 0, "") for one in causes(error) if isinstance(one, OSError)), "")
     if isinstance(error, httpx.TimeoutException):
         found = "it did not answer in time"
         start = "if it hangs, its log says why; restart it then"
@@ -297,7 +299,8 @@ def no_agent(address: Address, error: BaseException) -> NoAgent:
     return NoAgent(f"an agent was wanted at {address}", found, start)
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """`error` and what it came from: httpx wraps httpcore's error, which wraps the system's."""
     for _ in range(10):
         if error is None:
             return

@@ -23,6 +23,8 @@ Both forms make the same calls and share the code that interprets the answers. A
 connections; blocks of `leading` belong to the parent.
 """
 
+import asyncio
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -31,10 +33,9 @@ from weakref import WeakSet
 
 from neli_router.agent.client import calls
 from neli_router.agent.client.calls import TIMEOUT, named
-from neli_router.agent.client.leading import AsyncLeadingBlock, LeadingBlock, async_lease_of, lease_of
-from neli_router.agent.client.leases import AgentLease, AsyncAgentLease, AsyncShare, Share
-from neli_router.agent.client.streams import AsyncStream, Stream
-from neli_router.agent.client.transport import AsyncTransport, Transport
+from neli_router.agent.client.leading import AsyncLeadingBlock, LeadingBlock
+from neli_router.agent.client.leases import AgentLease, AgentReport, AsyncAgentLease, AsyncShare, Share
+from neli_router.agent.client.transport import AsyncStream, AsyncTransport, Stream, Transport
 from neli_router.agent.wire import (
     DrainView,
     EventView,
@@ -64,9 +65,6 @@ class Client(Transport):
     No connection is opened before the first request. Raises NoAgent if no agent answers, and otherwise the error that
     the agent raised.
     """
-
-    def __init__(self, address: str | None = None, *, token: str | None = None, timeout: float = TIMEOUT) -> None:
-        super().__init__(address, token, timeout)
 
     # Questions
 
@@ -126,7 +124,8 @@ class Client(Transport):
             with suppress(NotLeading):
                 self.call(calls.led_within(role, within))
         asked_at = host_clock()  # After the wait: the time left on a lease counts from before it was asked for.
-        return lease_of(role, self.call(calls.lease(role)), asked_at)
+        report = AgentReport.of(self.call(calls.lease(role)), asked_at)
+        return AgentLease(role, report, partial(report.wait, time.sleep)) if report.is_held else None
 
     def leading(self, role: Role, *, timeout: float | None = None) -> LeadingBlock[AgentLease]:
         """A block of work for `role`: waits until this host leads it, and holds up its handover until the block ends.
@@ -186,7 +185,7 @@ class AsyncClient(AsyncTransport):
     """A Client for one asyncio event loop; use it only there. Client documents the methods."""
 
     def __init__(self, address: str | None = None, *, token: str | None = None, timeout: float = TIMEOUT) -> None:
-        super().__init__(address, token, timeout)
+        super().__init__(address, token=token, timeout=timeout)
         self._blocks: WeakSet[AsyncLeadingBlock[Any]] = WeakSet()
 
     # Questions
@@ -231,7 +230,8 @@ class AsyncClient(AsyncTransport):
             with suppress(NotLeading):
                 await self.call(calls.led_within(role, within))
         asked_at = host_clock()
-        return async_lease_of(role, await self.call(calls.lease(role)), asked_at)
+        report = AgentReport.of(await self.call(calls.lease(role)), asked_at)
+        return AsyncAgentLease(role, report, partial(report.wait_async, asyncio.sleep)) if report.is_held else None
 
     def leading(self, role: Role, *, timeout: float | None = None) -> AsyncLeadingBlock[AsyncAgentLease]:
         """`async with` it: a block of work, which is cancelled when its lease is lost and then raises LeaseLost."""
@@ -267,11 +267,8 @@ class AsyncClient(AsyncTransport):
     ) -> LoadView:
         return await self.call(calls.load(LoadAsked(dict(loads), layout, preview)))
 
-    # The end
-
     async def close(self) -> None:
-        """Close all connections; blocks of `leading` lose their lease. Twice is fine."""
-        self._closed = True
+        self.closed = True
         for block in list(self._blocks):
             await block.release("its client was closed")
         await super().close()

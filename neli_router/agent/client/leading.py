@@ -16,23 +16,20 @@ An AsyncLeadingBlock is cancelled when its lease is lost, and then raises LeaseL
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from neli_router.agent.client.calls import Call
-from neli_router.agent.client.leases import AgentLease, AgentReport, AsyncAgentLease, AsyncWait, Wait
-from neli_router.agent.client.streams import Stream
-from neli_router.agent.client.transport import AsyncTransport, BaseTransport, Transport
+from neli_router.agent.client.leases import AgentReport, Wait
+from neli_router.agent.client.transport import AsyncTransport, BaseTransport, Stream, Transport
 from neli_router.agent.wire import LeaseView, ShareView
-from neli_router.core.keyspace import Role
 from neli_router.errors import NeliError, NoAgent
 from neli_router.member.cancellation import LeaseCancellation
 from neli_router.member.leases import BaseRight
 
-__all__ = ["AsyncLeadingBlock", "BaseLeadingBlock", "LeadingBlock", "async_lease_of", "lease_of"]
+__all__ = ["AsyncLeadingBlock", "BaseLeadingBlock", "LeadingBlock"]
 
 CONFIRM_MAX = 1.0
 """How long the follower waits for an answer about the lease. The stream's next event, for example that the member was
@@ -129,7 +126,9 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
         super().__init__(transport, stream, question, timeout)
         self._make = make
         self._changed = threading.Condition()
-        self._stream: Stream[Any] | None = None
+        self.stream: Stream[Any] | None = None
+        """The end of this stream gives the role back. A process that has a copy of the connection holds the role, too,
+        even after this process is killed; `close` ends the stream for both."""
         self._closed = False
         self.is_over = False
         """Whether nothing more will be heard."""
@@ -165,15 +164,9 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
         with self._changed:
             self._closed = True
             self.report.lose(ENDED)
-            if self._stream is not None:
-                self._stream.cut()
+            if self.stream is not None:
+                self.stream.cut()
         self._thread.join(JOIN_MAX)
-
-    @property
-    def stream(self) -> Stream[Any] | None:
-        """The end of this stream gives the role back. A process that has a copy of the connection holds the role, too,
-        even after this process is killed; `close` ends the stream for both."""
-        return self._stream
 
     def _is_decided(self) -> bool:
         return self.report.is_held or self.is_over
@@ -202,7 +195,7 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
         try:
             with self._transport.stream(self._stream_call) as stream:
                 with self._changed:
-                    self._stream = stream
+                    self.stream = stream
                     if self._closed:
                         return False
                 for name, view in stream.events():
@@ -244,7 +237,7 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
         transport: AsyncTransport,
         stream: Call[Any],
         question: Question,
-        make: Callable[[AgentReport, AsyncWait], Right],
+        make: Callable[[AgentReport, Wait], Right],
         timeout: float | None,
     ) -> None:
         super().__init__(transport, stream, question, timeout)
@@ -341,28 +334,6 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
             listener()
         if self._cancellation is not None:
             self._cancellation.look()
-
-
-def lease_of(role: Role, view: LeaseView, asked_at: float) -> AgentLease | None:
-    """The lease in an answer to a question asked at `asked_at`, if this host leads. It is not renewed by a stream."""
-    report = _answered(view, asked_at)
-    return (
-        AgentLease(role, report, partial(report.wait, time.sleep)) if report.is_held else None
-    )  # Only time can end it.
-
-
-def async_lease_of(role: Role, view: LeaseView, asked_at: float) -> AsyncAgentLease | None:
-    """`lease_of`, for an event loop."""
-    report = _answered(view, asked_at)
-    return AsyncAgentLease(role, report, partial(report.wait_async, asyncio.sleep)) if report.is_held else None
-
-
-def _answered(view: LeaseView, asked_at: float) -> AgentReport:
-    report = AgentReport()
-    if view.leads:
-        report.told("acquired", view)
-        report.confirmed(view, asked_at)
-    return report
 
 
 def _resolve(waiter: "asyncio.Future[None]") -> None:

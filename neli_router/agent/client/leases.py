@@ -22,7 +22,7 @@ immediately; otherwise the agent would count the child as a holder after the par
 """
 
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from math import inf
 from types import MappingProxyType
 from typing import Any
@@ -39,7 +39,6 @@ __all__ = [
     "AgentReport",
     "AsyncAgentLease",
     "AsyncShare",
-    "AsyncWait",
     "BaseAgentLease",
     "BaseShare",
     "Share",
@@ -52,10 +51,9 @@ WAIT_MAX = 3600.0
 NAMED_MAX = 8
 """How many partitions an error or a `repr` names."""
 
-Wait = Callable[[Callable[[], bool], float | None], bool]
-"""Waits until the first argument returns true, at most the second argument's seconds. Returns whether it did."""
-
-AsyncWait = Callable[[Callable[[], bool], float | None], Coroutine[Any, Any, bool]]
+Wait = Callable[[Callable[[], bool], float | None], Any]
+"""Waits until the first argument returns true, at most the second argument's seconds. Returns whether it did, or for an
+event loop a coroutine that does."""
 
 
 class AgentReport:
@@ -82,6 +80,15 @@ class AgentReport:
         self.pid = os.getpid()
         self.listeners: tuple[Callable[[], object], ...] = ()
         """Called at each piece of news, by the thread that updates this."""
+
+    @classmethod
+    def of(cls, view: LeaseView, asked_at: float) -> "AgentReport":
+        """The answer to a question asked at `asked_at`. No stream renews it, so only time can end it."""
+        report = cls()
+        if view.leads:
+            report.told("acquired", view)
+            report.confirmed(view, asked_at)
+        return report
 
     # News
 
@@ -267,24 +274,20 @@ class _Told(BaseRight):
 
 
 class BaseAgentLease(_Told, BaseLease):
-    """Everything but the wait for the revocation, which differs between the two forms."""
+    """Everything but the form of the revocation."""
 
-    __slots__ = ("_report",)
+    __slots__ = ("_report", "_wait")
 
-    def __init__(self, role: Role, report: AgentReport) -> None:
+    def __init__(self, role: Role, report: AgentReport, wait: Wait) -> None:
         ((partition, term),) = report.terms.items()
         super().__init__(role, partition, term, report.member, report.clock)
-        self._report = report
+        self._report, self._wait = report, wait
 
 
 class AgentLease(BaseAgentLease):
     """The right of this host to act for a role. Can be shared between threads; worth nothing in another process."""
 
-    __slots__ = ("_wait",)
-
-    def __init__(self, role: Role, report: AgentReport, wait: Wait) -> None:
-        super().__init__(role, report)
-        self._wait = wait
+    __slots__ = ()
 
     @property
     def revoked(self) -> Revocation:
@@ -295,11 +298,7 @@ class AgentLease(BaseAgentLease):
 class AsyncAgentLease(BaseAgentLease):
     """An AgentLease whose revocation is awaited. Its other questions are plain calls, because they never wait."""
 
-    __slots__ = ("_wait",)
-
-    def __init__(self, role: Role, report: AgentReport, wait: AsyncWait) -> None:
-        super().__init__(role, report)
-        self._wait = wait
+    __slots__ = ()
 
     @property
     def revoked(self) -> AsyncRevocation:
@@ -312,11 +311,11 @@ class BaseShare(_Told):
     lost, the share as a whole is lost. `holds` and `check` also take one partition, for a program that continues
     without the lost ones."""
 
-    __slots__ = ("_report",)
+    __slots__ = ("_report", "_wait")
 
-    def __init__(self, report: AgentReport) -> None:
+    def __init__(self, report: AgentReport, wait: Wait) -> None:
         super().__init__(report.member, report.clock)
-        self._report = report
+        self._report, self._wait = report, wait
 
     @property
     def terms(self) -> Mapping[int, int]:
@@ -374,11 +373,7 @@ class BaseShare(_Told):
 class Share(BaseShare):
     """The right of this host to act for partitions. Can be shared between threads; worth nothing in another process."""
 
-    __slots__ = ("_wait",)
-
-    def __init__(self, report: AgentReport, wait: Wait) -> None:
-        super().__init__(report)
-        self._wait = wait
+    __slots__ = ()
 
     @property
     def ending(self) -> Revocation:
@@ -390,11 +385,7 @@ class Share(BaseShare):
 class AsyncShare(BaseShare):
     """A Share whose end is awaited. Its other questions are plain calls, because they never wait."""
 
-    __slots__ = ("_wait",)
-
-    def __init__(self, report: AgentReport, wait: AsyncWait) -> None:
-        super().__init__(report)
-        self._wait = wait
+    __slots__ = ()
 
     @property
     def ending(self) -> AsyncRevocation:
