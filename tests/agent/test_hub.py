@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.agent.server import channels, connections, hub
+from neli_router.agent.server import connections, hub
 from neli_router.core.keyspace import Layout
 from neli_router.member.member import Member
 from tests.support.agents.running import DRAIN, LEASE, PARTITIONS, STEADY, Running, configured, paired
@@ -187,7 +187,7 @@ def test_a_stream_that_is_silent_gets_a_comment_and_more_streams_than_there_may_
 def test_a_watcher_that_does_not_read_is_cut_off_and_the_others_hear_it_all(
     follower: Running, other: Member, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(channels, "QUEUE_MAX", 100_000 if limit == "queue" else 2**30)
+    monkeypatch.setattr(connections, "QUEUE_MAX", 100_000 if limit == "queue" else 2**30)
     monkeypatch.setattr(connections, "STALL_MAX", 3600.0 if limit == "queue" else 0.0)
     before = follower.agent.traffic.slow
     with socket.socket(socket.AF_UNIX) as sleeper, follower.events("/v1/watch", role=ROLE) as events:

@@ -1,12 +1,11 @@
 """The application: each request of the wire, and the method that answers it.
 
-    connection --> guard --> path --+-- immediately: owner, owners, lease, share, table, members, peers, moves, history,
-                                    |            status, ready
-                                    |-- after a while (waits.py): leadership, leadership/events, share/events, watch,
-                                    |                             events
-                                    |-- for as long as its process lives (lives.py): witness
-                                    |-- by doing something (wishes.py): drain, undrain, pin, unpin, weigh, load
-                                    '-- as a file (page.py): /, /assets/
+    connection --> guard --> path --+-- here: owner, owners, leader, table, members, peers, moves, history, status,
+                                    |         ready, and the streams watch, events, history/events
+                                    |-- lender.py: lease, share, leadership, leadership/events, share/events
+                                    |-- lives.py: witness
+                                    |-- wishes.py: drain, undrain, pin, unpin, weigh, load, rebalance
+                                    '-- page.py: /, /assets/
 
 Routes are a dictionary, and endpoints are bare ASGI: owners are looked up thousands of times a second, and a framework
 would add more cost to each request than the answer itself has. No answer occupies the loop for long: a request for many
@@ -20,10 +19,10 @@ from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from neli_router.agent.server import page, views
-from neli_router.agent.server.channels import event
+from neli_router.agent.server.connections import event
 from neli_router.agent.server.guard import answer, answer_bytes
 from neli_router.agent.server.hub import STATUS_PAUSE, Hub
-from neli_router.agent.server.lender import Lender, borrowers
+from neli_router.agent.server.lender import Lender
 from neli_router.agent.server.lives import Lives
 from neli_router.agent.server.metrics import CONTENT_TYPE
 from neli_router.agent.server.requests import (
@@ -31,22 +30,19 @@ from neli_router.agent.server.requests import (
     RequestRefused,
     body_of,
     keys_of,
+    not_ready,
     number,
     owners_asked,
-    partitions,
     place,
     queried,
-    rebalance_asked,
 )
-from neli_router.agent.server.waits import Waits
-from neli_router.agent.server.wishes import KINDS, Wishes
+from neli_router.agent.server.wishes import Wishes
 from neli_router.agent.wire import (
     AGE_MAX,
     HistoryView,
     LeaderView,
     OwnersView,
     OwnerView,
-    RebalanceView,
     Refusal,
     StatusView,
     refusal,
@@ -56,10 +52,11 @@ from neli_router.config.protocols import ELECTED
 from neli_router.core.clock import host_clock
 from neli_router.errors import BeyondProtocol, NeliError, NoOwner
 from neli_router.member.async_member import AsyncMember
-from neli_router.member.wishes import no_wishes
 from neli_router.router.refusal import At
 from neli_router.router.table import Table
+from neli_router.status.causes import SETTLED
 from neli_router.status.chronicle import EVENTS_MAX
+from neli_router.status.group_view import GroupView
 
 __all__ = ["App"]
 
@@ -89,40 +86,38 @@ class App:
         lives: Lives,
     ) -> None:
         self._config, self._member, self._inner, self._hub = config, member, hub.member, hub
-        self._chronicle, self._traffic, self._metrics_text = hub.chronicle, hub.traffic, metrics
+        self._traffic, self._metrics_text = hub.traffic, metrics
         self._feed, self._layout = hub.member.router.feed, member.layout
         self._assets = page.load()
-        self._wishes = Wishes(member, hub.chronicle)
+        wishes = Wishes(config, member, hub)
         self._version = version
         self._status_json = (-1.0, -1, b"")
         self._is_alone = not config.has_ledger and config.ownership is None
         """Whether this agent knows nothing about the group except what its member believes."""
-        self._lender = Lender(hub.member, config.drain_timeout)
-        self._waits = waits = Waits(member, hub, self._lender, self._status_event)
+        lender = Lender(member, hub, config.drain_timeout)
         self._routes: Mapping[tuple[str, str], Route] = {
             ("GET", "/v1/owner"): self._owner,
             ("POST", "/v1/owners"): self._owners,
             ("GET", "/v1/leader"): self._leader,
-            ("GET", "/v1/lease"): self._lease,
-            ("GET", "/v1/leadership"): waits.leadership,
-            ("GET", "/v1/leadership/events"): waits.leadership_events,
-            ("GET", "/v1/share"): self._share,
-            ("GET", "/v1/share/events"): waits.share_events,
-            ("GET", "/v1/watch"): waits.watch,
+            ("GET", "/v1/lease"): lender.lease,
+            ("GET", "/v1/leadership"): lender.leadership,
+            ("GET", "/v1/leadership/events"): lender.leadership_events,
+            ("GET", "/v1/share"): lender.share,
+            ("GET", "/v1/share/events"): lender.share_events,
+            ("GET", "/v1/watch"): self._watch,
             ("GET", "/v1/table"): self._table,
             ("GET", "/v1/members"): self._members,
             ("GET", "/v1/peers"): self._peers,
             ("GET", "/v1/moves"): self._moves,
             ("GET", "/v1/history"): self._history,
-            ("GET", "/v1/history/events"): waits.history_events,
+            ("GET", "/v1/history/events"): self._history_events,
             ("GET", "/v1/status"): self._status,
-            ("GET", "/v1/events"): waits.events,
-            ("POST", "/v1/rebalance"): self._rebalance,
+            ("GET", "/v1/events"): self._events,
             ("POST", "/v1/witness"): lives.witness,
             ("GET", "/health"): self._health,
             ("GET", "/ready"): self._ready,
             ("GET", "/metrics"): self._metrics,
-            **{("POST", f"/v1/{kind}"): self._wish for kind in KINDS},
+            **wishes.routes,
         }
         self._paths = {path for _, path in self._routes}
 
@@ -185,30 +180,17 @@ class App:
         self._traffic.lookups.update({"owned": owned, "NoOwner": len(owners) - owned})
         await answer(send, OwnersView(owners, at.offset, views.age_of(at)))
 
-    # Leases of this member
-
-    async def _lease(self, scope: Scope, receive: Receive, send: Send) -> None:
-        where = place(queried(scope["query_string"], ("role",)), self._layout)
-        leads = self._member.lease(where.role) is not None
-        why = "" if leads else self._hub.why(where.partition)
-        lent = self._lender.partition(where.partition, leads=leads, why=why, processes=borrowers(scope))
-        await answer(send, lent)
-
-    async def _share(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wanted = partitions(queried(scope["query_string"], ("partitions",)), self._layout)
-        await answer(send, self._lender.standing(wanted))
-
     # The group
 
     async def _table(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
         self._require_read("the table was wanted")
-        await answer(send, views.table_view(self._chronicle.group, self._address, self._at, self._inner.outlook))
+        await answer(send, views.table_view(self._group, self._address, self._at, self._inner.outlook))
 
     async def _members(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
         self._require_read("the members were wanted")
-        view = views.members_view(self._chronicle.group, self._at, host_clock())
+        view = views.members_view(self._group, self._at, host_clock())
         await answer(send, replace(view, are_peers=self._is_alone))
 
     async def _peers(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -216,7 +198,7 @@ class App:
         if (outlook := self._inner.outlook) is None:
             protocol, wanted = self._config.protocol_name, "the peers of this member were wanted"
             if protocol in ELECTED:
-                raise _unwell(
+                raise not_ready(
                     wanted, views.why_unled(outlook), "ask again in a second; the log says what keeps it from that"
                 )
             raise BeyondProtocol(
@@ -227,9 +209,13 @@ class App:
         await answer(send, views.peers_view(outlook))
 
     @property
+    def _group(self) -> GroupView:
+        return self._hub.chronicle.group
+
+    @property
     def _at(self) -> At:
         """How current the displayed group is."""
-        return At(self._chronicle.group.at, 0.0) if self._is_alone else self._feed.at
+        return At(self._group.at, 0.0) if self._is_alone else self._feed.at
 
     def _require_read(self, wanted: str) -> None:
         """Raise the reason if the ledger was never read: an empty list would look like an empty group."""
@@ -242,18 +228,71 @@ class App:
     async def _moves(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = queried(scope["query_string"], ("limit",))
         limit = int(number(found, "limit", default=views.MOVES_SHOWN, most=EVENTS_MAX))
-        await answer(send, views.moves_view(self._chronicle.group, host_clock(), limit))
+        await answer(send, views.moves_view(self._group, host_clock(), limit))
 
     async def _history(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = queried(scope["query_string"], ("limit",))
         limit = int(number(found, "limit", default=views.EVENTS_SHOWN, most=EVENTS_MAX))
         self._require_read("the history was wanted")
-        group = self._chronicle.group
+        group = self._group
         await answer(send, HistoryView(views.history_views(group, host_clock(), limit), group.at))
 
     async def _status(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
         await answer(send, self._status_view())
+
+    def _status_view(self) -> StatusView:
+        config, view, outlook, group, at = self._config, self._feed.view, self._inner.outlook, self._group, self._at
+        if self._is_alone:
+            why = views.why_unled(outlook)
+        elif isinstance(view, Table):
+            why = view.why_unowned[0] if None in view.partitions else ""
+        else:
+            error = view.explain("the table was wanted")
+            why = f"{error.found}: {error.remedy}"
+        return StatusView(
+            agent=self._member.name,
+            version=self._version,
+            guarantee=config.guarantee,
+            lease=config.lease,
+            member=self._doing(),
+            table=views.table_view(group, self._address, at),
+            members=views.member_views(group, host_clock()),
+            history=views.history_views(group, host_clock(), views.EVENTS_SHOWN),
+            why=why,
+            led=0 if self._inner.closed else len(self._inner.led),
+            can_expire=not self._inner.is_powerless,
+            protocol=config.protocol_name,
+            store="" if config.has_ledger or self._is_alone else self._feed.address,
+            shed=len(self._inner.operator.shedding),
+            peers=None if outlook is None else views.peers_view(outlook),
+        )
+
+    # Streams
+
+    async def _watch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = queried(scope["query_string"], PLACE)
+        partition = place(found, self._layout).partition if found else None
+        channel = self._hub.channel(scope)
+        with self._hub.serving(channel), self._hub.watching(channel, partition):
+            await channel.carry(send)
+        await channel.finish(send)
+
+    async def _events(self, scope: Scope, receive: Receive, send: Send) -> None:
+        queried(scope["query_string"], ())
+        channel, name, shown = self._hub.channel(scope), "status", -1
+
+        def look() -> None:
+            nonlocal name, shown
+            if shown != self._hub.status.version:
+                shown = self._hub.status.version
+                # Built here and not on change: a slow client gets the newest status instead of all of them.
+                channel.put(self._status_event(name, shown))
+                name = "changed"
+
+        with self._hub.serving(channel), self._hub.status.showing(channel):
+            await channel.carry(send, look)
+        await channel.finish(send)
 
     def _status_event(self, name: str, version: int) -> bytes:
         """The status as an event. It is built once, and all streams show the same one."""
@@ -264,79 +303,36 @@ class App:
             self._status_json = now, version, said
         return said.replace(b"changed", name.encode(), 1)
 
-    def _status_view(self) -> StatusView:
-        return views.status_view(
-            self._chronicle.group,
-            self._feed.view,
-            self._at,
-            now=host_clock(),
-            agent=self._member.name,
-            version=self._version,
-            guarantee=self._config.guarantee,
-            lease=self._config.lease,
-            doing=self._doing(),
-            address=self._address,
-            protocol=self._config.protocol_name,
-            store="" if self._config.has_ledger or self._is_alone else self._feed.address,
-            shed=len(self._inner.operator.shedding),
-            led=0 if self._inner.closed else len(self._inner.led),
-            can_expire=not self._inner.is_powerless,
-            outlook=self._inner.outlook,
-            is_alone=self._is_alone,
-        )
-
-    # Wishes
-
-    async def _wish(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _history_events(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
-        body = await body_of(receive)
-        kind = next(kind for kind in KINDS if scope["path"] == f"/v1/{kind}")
-        if self._config.protocol_name in ELECTED and kind in ("drain", "undrain"):
-            await self._wishes.drain_itself(kind, body, send, self._inner.engine)
-            return
-        if not self._config.has_ledger:
-            raise no_wishes(f"the wish {kind!r}", self._config.protocol_name)
-        await self._wishes.say(kind, body, send)
+        channel, events, is_growing = self._hub.channel(scope), self._group.events, False
+        told = {one.offset: one.last for one in events}  # /v1/history answers for the past.
 
-    async def _rebalance(self, scope: Scope, receive: Receive, send: Send) -> None:
-        queried(scope["query_string"], ())
-        asked = rebalance_asked(await body_of(receive))
-        if asked.to is None:
-            self._inner.operator.rebalance()
-        else:
-            self._require_answers(asked.to)
-            self._inner.operator.nominate(asked.to, asked.partitions)
-        await answer(send, RebalanceView(self._member.name, len(self._inner.led)))
-
-    def _require_answers(self, peer: str) -> None:
-        """Raise why `peer` cannot be elected now: otherwise its nomination would fail without any notice."""
-        outlook = self._inner.outlook
-        if outlook is None or peer not in outlook.peers:
-            return
-        others = ", ".join(
-            other for i, other in enumerate(outlook.peers) if other != peer and outlook.state(i) in ("alive", "here")
-        )
-        name = f"or name another of {others}" if others else "or name another"
-        match outlook.state(place := outlook.peers.index(peer)):
-            case "silent":
-                found, remedy = f"it has been silent for {outlook.silent_for(place):.0f} s", f"start it, {name}"
-            case "one-way":
-                found = "it is heard and does not answer"
-                remedy = f"if that lasts, see what keeps from it what is sent to it; {name}"
-            case "refused":
-                found = f"what comes from it is refused ({outlook.refusals[place]})"
-                remedy = f"mend that, see `neli peers`, {name}"
-            case _:
+        def look() -> None:
+            nonlocal events, is_growing, told
+            if not is_growing and events is self._group.events:
                 return
-        raise _unwell(f"{peer} was to lead", found, remedy)
+            events, now = self._group.events, host_clock()
+            for one in events:
+                known = told.get(one.offset)
+                # A growing event is sent when it begins and when it has settled, not 256 times in between.
+                if known is None or (known < one.last and now - one.last_at >= SETTLED):
+                    told[one.offset] = one.last
+                    channel.put(event("event", views.event_view(one, now)))
+            told = {one.offset: told[one.offset] for one in events}
+            is_growing = any(told[one.offset] < one.last for one in events)
+
+        with self._hub.serving(channel), self._hub.status.showing(channel):
+            await channel.carry(send, look)
+        await channel.finish(send)
 
     # The process
 
     async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._inner.closed:
-            raise _unwell("a member that lives was wanted", self._hub.why(0), "start the agent again")
+            raise not_ready("a member that lives was wanted", self._hub.why(0), "start the agent again")
         if self._hub.is_stuck:
-            raise _unwell("a member that lives was wanted", "its thread gives no sign", "start the agent again")
+            raise not_ready("a member that lives was wanted", "its thread gives no sign", "start the agent again")
         await answer(send, {"alive": True, "member": self._doing()})
 
     async def _ready(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -346,17 +342,17 @@ class App:
             yet = "the store of owners does not show it yet"
         wanted, view = f"a member of the group that reads its {source} was wanted", self._feed.view
         if self._hub.is_ending:
-            raise _unwell(wanted, self._hub.why(0), "ask another agent")
+            raise not_ready(wanted, self._hub.why(0), "ask another agent")
         if self._hub.is_stuck:
-            raise _unwell(wanted, "the member's thread gives no sign", "start the agent again")
+            raise not_ready(wanted, "the member's thread gives no sign", "start the agent again")
         if self._inner.obstacle:
             remedy = f"mend that, or correct the {source}'s address; the agent keeps trying"
-            raise _unwell(wanted, f"the {source} is out of reach ({self._inner.obstacle})", remedy)
+            raise not_ready(wanted, f"the {source} is out of reach ({self._inner.obstacle})", remedy)
         if not isinstance(view, Table) and not self._is_alone:
             error = view.explain(wanted)
-            raise _unwell(wanted, error.found, error.remedy)
+            raise not_ready(wanted, error.found, error.remedy)
         if self._doing() != "member":
-            raise _unwell(wanted, yet, "wait a lease")
+            raise not_ready(wanted, yet, "wait a lease")
         await answer(send, {"ready": True, "member": self._doing()})
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -369,7 +365,7 @@ class App:
 
     def _doing(self) -> str:
         """The member's state in one word, as far as other programs can see it."""
-        member, group = self._inner, self._chronicle.group
+        member, group = self._inner, self._group
         if member.closed:
             return "stopped"
         if member.closing:
@@ -391,10 +387,6 @@ class App:
         else:
             found, remedy = "there is none at this path", f"there is {', '.join(sorted(self._paths))}"
         return RequestRefused("NotFound", "something to answer was wanted", found, remedy)
-
-
-def _unwell(wanted: str, found: str, remedy: str) -> RequestRefused:
-    return RequestRefused("NotReady", wanted, found, remedy)
 
 
 def _is_endless(path: str) -> bool:

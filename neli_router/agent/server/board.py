@@ -22,11 +22,10 @@ from typing import NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from neli_router.agent.server.channels import COMMENT, Channel
-from neli_router.agent.server.connections import connection_of
+from neli_router.agent.server.connections import COMMENT, Channel, connection_of
 from neli_router.agent.server.exchange import ANSWER_MAX, AgentSilent, Exchange
 from neli_router.agent.server.guard import answer_bytes
-from neli_router.agent.server.requests import RequestRefused
+from neli_router.agent.server.requests import RequestRefused, not_ready
 
 __all__ = ["OPEN_PATHS", "PublicBoard", "silent"]
 
@@ -152,16 +151,17 @@ class PublicBoard:
 
     async def _stream(self, scope: Scope, send: Send) -> None:
         channel, name, shown = Channel(connection_of(scope)), b"status", b""
+
+        def look() -> None:
+            nonlocal name, shown
+            if shown is not self._status:
+                shown = self._status
+                # Built here and not on arrival: a slow client gets the newest status instead of all of them.
+                channel.put(b"event: %b\n%b\n\n" % (name, shown))
+                name = b"changed"
+
         with self._showing(channel):
-            await channel.begin(send)
-            while not channel.is_over:
-                if shown is not self._status:
-                    shown = self._status
-                    # Built here and not on arrival: a slow client gets the newest status instead of all of them.
-                    channel.put(b"event: %b\n%b\n\n" % (name, shown))
-                    name = b"changed"
-                await channel.flush(send)
-                await channel.wait()
+            await channel.carry(send, look)
         await channel.finish(send)
 
     @contextmanager
@@ -214,7 +214,7 @@ class PublicBoard:
 
 def silent() -> RequestRefused:
     """The refusal of a request that the agent does not answer."""
-    return RequestRefused("NotReady", "an answer of the agent was wanted", "it gave none", "see its log; try again")
+    return not_ready("an answer of the agent was wanted", "it gave none", "see its log; try again")
 
 
 def _has_query(target: bytes) -> bool:

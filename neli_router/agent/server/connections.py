@@ -21,12 +21,21 @@ each waiter), and it can be cut off immediately. Closing would wait until the cl
 client does not read.
 
 Two processes use this: the agent for its own user's socket, and its door (door.py) for the port.
+
+A *channel* is a stream of events to one client, at that client's pace:
+
+    hub, timers --put, ring--> [ event | event | ... ] --one task: wait, flush--> HTTP
+                                at most QUEUE_MAX bytes; beyond that, the client is cut off
+
+The hub never waits for a client: it puts its news into a queue and moves on. A client that does not read fills only its
+own queue. Then it is cut off, because skipped events would leave it with a wrong picture; when it reconnects, it starts
+from the present state.
 """
 
 import asyncio
 import resource
 import socket
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,20 +45,23 @@ from typing import Any, cast
 
 import msgspec
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from neli_router.agent.server.sockets import BACKLOG
 from neli_router.agent.wire import KEY_MAX, Refusal
 
 __all__ = [
+    "COMMENT",
     "FAREWELL_MAX",
     "SWEEP_EVERY",
     "AgentTraffic",
+    "Channel",
     "Connection",
     "HttpServer",
     "connection_of",
     "descriptors_free",
+    "event",
     "room_for_connections",
 ]
 
@@ -84,6 +96,22 @@ DESCRIPTORS_KEPT = 64
 """Reserved for the ledger, logs and Python's own files: an agent that could not open its ledger would lose its
 leases."""
 
+QUEUE_MAX = 4 * 2**20
+"""Bytes that may wait in one channel: a whole table of four thousand partitions, and a bit more."""
+
+COMMENT = b":\n\n"
+"""Carries nothing. It proves to both sides, and to proxies between them, that the other side is there."""
+
+HEAD = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [
+        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"cache-control", b"no-store"),
+        (b"x-accel-buffering", b"no"),
+    ],
+}
+
 FIELD = "neli.connection"
 
 
@@ -112,6 +140,11 @@ class AgentTraffic:
     crowded: int = 0
     """Connections and streams refused because there were too many."""
     connections: "set[Connection]" = field(default_factory=set)
+
+    def outcomes(self) -> Counter[str]:
+        """Requests that were answered, by HTTP status, and connections that were cut off, by the reason."""
+        # A copy first: another thread may read while the loop counts a new status.
+        return Counter(self.answers) + Counter(slow=self.slow, idle=self.idle, crowded=self.crowded)
 
     def sweep(self, now: float) -> None:
         """Cut off connections that make no progress."""
@@ -283,6 +316,88 @@ def connection_of(scope: MutableMapping[str, Any]) -> Connection:
     return found
 
 
+def event(name: str, view: msgspec.Struct) -> bytes:
+    """One event. Its JSON is a single line, so it is a single line of the stream, too."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(view))
+
+
+class Channel:
+    """One stream of events. It belongs to the loop; one task does its waiting."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.is_over = False
+        """Whether the client is gone, or was sent its last event."""
+        self._queue: deque[bytes] = deque()
+        self._size = 0
+        self._is_rung = False
+        self._waiter: asyncio.Future[None] | None = None
+        connection.on_lost(self.end)
+
+    # For the hub and its timers
+
+    def put(self, said: bytes) -> None:
+        """Send `said` when the client can take it. Never waits."""
+        if self.is_over:
+            return
+        self._size += len(said)
+        if self._size > QUEUE_MAX and self._queue:
+            self.connection.cut()
+            self.end()
+            return
+        self._queue.append(said)
+        self.ring()
+
+    def ring(self) -> None:
+        """Wake the task, so that it looks."""
+        self._is_rung = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def end(self) -> None:
+        """Take no further events. Those in the queue are still sent if the client is there."""
+        self.is_over = True
+        self.ring()
+
+    # For the one task
+
+    async def begin(self, send: Send) -> None:
+        await send(HEAD)
+
+    async def carry(self, send: Send, look: Callable[[], object] = lambda: None) -> None:
+        """Send what is put into it until it is over. `look` is called at each ring, and may put more."""
+        await self.begin(send)
+        while not self.is_over:
+            look()
+            await self.flush(send)
+            await self.wait()
+
+    async def wait(self) -> None:
+        """Wait for a ring."""
+        while not self._is_rung:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        self._is_rung = False
+
+    async def flush(self, send: Send) -> None:
+        """Send the queue. Waits while the client does not read."""
+        if self._queue:
+            said = b"".join(self._queue)
+            self._queue.clear()
+            self._size = 0
+            await send({"type": "http.response.body", "body": said, "more_body": True})
+
+    async def finish(self, send: Send, last: bytes = b"") -> None:
+        """End the answer, after the queue and `last`."""
+        self.connection.on_lost(None)
+        self.is_over = True
+        await self.flush(send)
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+
 class HttpServer(uvicorn.Server):
     """Serves `app` on sockets. `connection` creates the protocol for one client; `told` is set once the server
     listens."""
@@ -323,14 +438,8 @@ class HttpServer(uvicorn.Server):
 
     async def admit(self, client: socket.socket, traffic: AgentTraffic) -> None:
         """Serve one more client, whose connection was made elsewhere and takes no room from the others."""
-        make = partial(
-            Connection,
-            traffic,
-            counted=False,
-            config=self.config,
-            server_state=self.server_state,
-            app_state={},
-        )
+        of_server = {"config": self.config, "server_state": self.server_state, "app_state": {}}
+        make = partial(Connection, traffic, counted=False, **of_server)
         await asyncio.get_running_loop().connect_accepted_socket(make, client)
 
 

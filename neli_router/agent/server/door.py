@@ -40,6 +40,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections import Counter
 from collections.abc import MutableMapping
 from functools import partial
 from pathlib import Path
@@ -254,9 +255,7 @@ class Door:
     def _footnote(self) -> bytes:
         """Metrics that the agent cannot count, because it never sees these requests."""
         traffic = self.traffic
-        cut = {"slow": traffic.slow, "idle": traffic.idle, "crowded": traffic.crowded}
-        cut["pipelined"] = traffic.refusals["Pipelined"]
-        told = traffic.answers | {outcome: count for outcome, count in cut.items() if count}
+        told = traffic.outcomes() + Counter(pipelined=traffic.refusals["Pipelined"])
         lines = [
             "# HELP neli_door_requests_total Requests to the port, by outcome.",
             "# TYPE neli_door_requests_total counter",

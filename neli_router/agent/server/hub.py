@@ -25,9 +25,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 
+from starlette.types import Scope
+
 from neli_router.agent.server import views
-from neli_router.agent.server.channels import COMMENT, Channel, event
-from neli_router.agent.server.connections import SWEEP_EVERY, AgentTraffic
+from neli_router.agent.server.connections import COMMENT, SWEEP_EVERY, AgentTraffic, Channel, connection_of, event
+from neli_router.agent.server.requests import RequestRefused
 from neli_router.agent.wire import OwnerView
 from neli_router.core.clock import host_clock
 from neli_router.member.served_member import ServedMember
@@ -123,11 +125,15 @@ class Hub:
         """Whether the member's thread gives no sign of life."""
         return host_clock() - self.turned_at > HANGS_AFTER
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._all) >= STREAMS_MAX
-
     # Waiting clients
+
+    def channel(self, scope: Scope) -> Channel:
+        """The channel of a client that waits. Raises RequestRefused if too many do."""
+        if len(self._all) >= STREAMS_MAX:
+            self.traffic.crowded += 1
+            found = f"{STREAMS_MAX} are open"
+            raise RequestRefused("Crowded", "another stream was wanted", found, "close those that are not needed")
+        return Channel(connection_of(scope))
 
     @contextmanager
     def serving(self, channel: Channel, *, is_stream: bool = True) -> Iterator[None]:

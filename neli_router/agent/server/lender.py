@@ -2,14 +2,23 @@
 
     client --lease? share?--> how long is left --pledged to the member's witness--> then the view, and the answer
 
-A client continues under its lease after the agent has died; a `neli run` continues until its guardian ends it. If a
-successor heard of the agent's death immediately, both would act at the same time. So before a client gets a lease, the
-agent's own witness records until when it holds, and certifies the death only after that. An agent that dies between the
-two has given no client anything.
+    lease, share       the answer, immediately
+    leadership         sleeps --led--> LeaseView
+    leadership/events  waiting --led--> [ acquired  renewed*  revoked?  renewed* ] --all lost--> fenced --> waiting
+    share/events       the same         '-- held partitions of the member: the handover waits for the end of the stream
 
-All views with time left are made here, for answers and for events alike. Each was pledged before it was sent, whatever
-happens to it later: an answer may still lie in the buffers of the door when the agent dies. A client counts the time
-left from before it asked, and so never longer than was pledged. Looking up an owner gives no right to act.
+**What lasts** is one task that sleeps in its channel until the hub rings it. A client that streams `leadership/events`
+or `share/events` counts as part of the member's program: as long as its stream is open, its work under the leases
+counts as in progress. A revoked role is handed over when the client closes the stream, when the client is gone, or
+after `drain_timeout`. When the agent ends, each of these clients gets `ended`. A role is treated as a share of one
+partition, with its own views.
+
+**Why each lease is pledged.** A client continues under its lease after the agent has died; a `neli run` continues until
+its guardian ends it. If a successor heard of the agent's death immediately, both would act at the same time. So before
+a client gets a lease, the agent's own witness records until when it holds, and certifies the death only after that. An
+agent that dies between the two has given no client anything. An answer may still lie in the buffers of the door when
+the agent dies; it was pledged before it was sent. A client counts the time left from before it asked, and so never
+longer than was pledged. Looking up an owner gives no right to act.
 
 **A `neli run` ends whatever acts on its lease** before it ends itself, or its guardian does. So when both processes
 have ended, everything that acted on the lease has ended, too, and nothing needs to wait for the lease. `neli run` names
@@ -18,42 +27,180 @@ connection. A program that passes bytes on has no such child. Other clients name
 they started may act on after them.
 """
 
+import asyncio
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
-from starlette.types import Scope
+import msgspec
+from starlette.types import Receive, Scope, Send
 
-from neli_router.agent.server.connections import connection_of
+from neli_router.agent.server.connections import Channel, connection_of, event
+from neli_router.agent.server.guard import answer
+from neli_router.agent.server.hub import Hub
+from neli_router.agent.server.requests import number, partitions, place, queried
 from neli_router.agent.wire import GUARDIAN, LeaseView, ShareView
 from neli_router.core.clock import host_clock
 from neli_router.hosts.process import ProcessMark, peer_number
+from neli_router.member.async_member import AsyncMember
+from neli_router.member.held_partitions import HeldPartitions
+from neli_router.member.lease import Lease
 from neli_router.member.leases import BaseLease
-from neli_router.member.served_member import ServedMember
 
-__all__ = ["Lender", "borrowers"]
+__all__ = ["Lender"]
+
+TIMEOUT_DEFAULT = 30.0
+
+TIMEOUT_MAX = 3600.0
+"""Seconds that one request may wait. A client that wants to wait longer asks again, or opens a stream."""
+
+EARLY = 0.9
+"""A fraction of the time between two renewals, so that a ring that comes a little early renews, too."""
+
+Spell = Callable[[Sequence[Lease], str], msgspec.Struct]
+"""Makes the view of an event from the leases that it is about, and the reason if there is one."""
 
 
 class Lender:
-    """The leases of `member`, for its agent's clients."""
+    """The endpoints that lend the leases of `member`."""
 
-    def __init__(self, member: ServedMember, drain_timeout: float) -> None:
-        self._member, self._drain_timeout = member, drain_timeout
+    def __init__(self, member: AsyncMember, hub: Hub, drain_timeout: float) -> None:
+        self._member, self._inner, self._hub, self._drain_timeout = member, hub.member, hub, drain_timeout
 
-    def lease(self, lease: BaseLease, why: str = "", processes: Sequence[ProcessMark] = ()) -> LeaseView:
-        """A lease that this member was given, with the time it has left now. `processes` are its `borrowers`."""
+    async def lease(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One partition. A revoked one is not led but still shows the time left on its lease: its holder may finish."""
+        where = place(queried(scope["query_string"], ("role",)), self._member.layout)
+        leads = self._member.lease(where.role) is not None
+        why = "" if leads else self._hub.why(where.partition)
+        held = self._standing([where.partition], _borrowers(scope))
+        term, left = held.terms.get(where.partition, 0), held.remaining
+        await answer(send, LeaseView(where.partition, leads, held.member, term, left, held.drain_timeout, why))
+
+    async def share(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wanted = partitions(queried(scope["query_string"], ("partitions",)), self._member.layout)
+        await answer(send, self._standing(wanted))
+
+    async def leadership(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = queried(scope["query_string"], ("role", "timeout"))
+        where = place(found, self._member.layout)
+        timeout = number(found, "timeout", default=TIMEOUT_DEFAULT, most=TIMEOUT_MAX)
+        channel = self._hub.channel(scope)
+        wanted = (where.partition,)
+        self._inner.require_open()
+        is_late, connection = False, channel.connection
+
+        def give_up() -> None:
+            # A flag, and no look at a clock: measured by another clock, a timer may ring a little early, and a wait
+            # that continued after the ring would never end.
+            nonlocal is_late
+            is_late = True
+            channel.ring()
+
+        timer = asyncio.get_running_loop().call_later(timeout, give_up)
+        try:
+            with self._hub.serving(channel, is_stream=False), self._hub.waiting(channel, wanted, lambda: None):
+                while not (is_late or self._is_settled(channel, wanted)):
+                    await channel.wait()
+        finally:
+            timer.cancel()
+        connection.on_lost(None)
+        if connection.is_lost:
+            return
+        lease = self._member.lease(where.role)
+        if lease is None:
+            self._inner.require_open()
+            raise self._inner.not_leading(where.partition, timeout)
+        await answer(send, self._lease(lease))
+
+    async def leadership_events(self, scope: Scope, receive: Receive, send: Send) -> None:
+        partition = place(queried(scope["query_string"], ("role",)), self._member.layout).partition
+        processes = _borrowers(scope)  # Found now, because one of them may end before the connection does.
+
+        def spell(leases: Sequence[Lease], why: str) -> LeaseView:
+            if leases:
+                return self._lease(leases[0], why, processes)
+            return LeaseView(partition, leads=False, member=self._member.name, why=why)
+
+        await self._leadership_events(self._hub.channel(scope), (partition,), spell, send)
+
+    async def share_events(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wanted = tuple(partitions(queried(scope["query_string"], ("partitions",)), self._member.layout))
+        await self._leadership_events(self._hub.channel(scope), wanted, self._share, send)
+
+    async def _leadership_events(self, channel: Channel, wanted: Sequence[int], spell: Spell, send: Send) -> None:
+        self._inner.require_open()
+        with self._hub.serving(channel):
+            await channel.begin(send)
+            while not (channel.is_over or self._hub.is_ending):
+                await self._wait_to_lead(channel, wanted, spell, send)
+                with self._inner.hold(wanted) as holding:
+                    await self._hold(channel, holding, spell, send)
+        await channel.finish(send, event("ended", spell([], self._why(wanted))))
+
+    async def _wait_to_lead(self, channel: Channel, wanted: Sequence[int], spell: Spell, send: Send) -> None:
+        told = ""
+
+        def tell() -> None:
+            nonlocal told
+            why = self._why(wanted)
+            if why != told and not self._is_settled(channel, wanted):
+                told = why
+                channel.put(event("waiting", spell([], why)))
+
+        with self._hub.waiting(channel, wanted, tell):
+            tell()
+            while not self._is_settled(channel, wanted):
+                await channel.flush(send)
+                await channel.wait()
+
+    async def _hold(self, channel: Channel, holding: HeldPartitions, spell: Spell, send: Send) -> None:
+        """Report its leases to the client until all are lost, or the stream is over."""
+        if not holding.leases:
+            return  # They are lost again already, or the stream is over.
+        loop = asyncio.get_running_loop()
+        channel.put(event("acquired", spell(holding.leases, "")))
+        renewed_at = loop.time()
+        with self._hub.leading(channel, holding.has_news):
+            while holding.leases and not channel.is_over:
+                await channel.flush(send)
+                await channel.wait()
+                for why, lost in holding.lost().items():
+                    channel.put(event("fenced", spell(lost, why)))
+                if revoked := holding.revoked():
+                    why = "this agent is being stopped" if self._hub.is_ending else "another member is to have it"
+                    channel.put(event("revoked", spell(revoked, why)))
+                if more := holding.more():
+                    channel.put(event("more", spell(more, "")))
+                if holding.leases and loop.time() - renewed_at >= EARLY * self._hub.renew_every:
+                    renewed_at = loop.time()
+                    channel.put(event("renewed", spell(holding.leases, "")))
+        await channel.flush(send)
+
+    def _is_settled(self, channel: Channel, wanted: Sequence[int]) -> bool:
+        return channel.is_over or self._hub.is_ending or self._hub.leads_any(wanted)
+
+    def _why(self, wanted: Sequence[int]) -> str:
+        first = self._hub.why(wanted[0])
+        if len(wanted) == 1 or self._hub.is_ending:
+            return first
+        return f"none of {len(wanted)} partitions is led here; partition {wanted[0]}: {first}"
+
+    # The views, each of which is pledged
+
+    def _lease(self, lease: BaseLease, why: str = "", processes: Sequence[ProcessMark] = ()) -> LeaseView:
+        """A lease that this member was given, with the time it has left now. `processes` are its borrowers."""
         left = self._lent(lease.remaining(), processes)
         return LeaseView(lease.partition, left > 0, lease.member, lease.term, left, self._drain_timeout, why)
 
-    def share(self, leases: Sequence[BaseLease], why: str = "") -> ShareView:
+    def _share(self, leases: Sequence[BaseLease], why: str = "") -> ShareView:
         """Leases that this member was given, under one common end."""
         terms = {lease.partition: lease.term for lease in leases}
         left = self._lent(min((lease.remaining() for lease in leases), default=0.0))
         return ShareView(self._member.name, terms, left, self._drain_timeout, why)
 
-    def standing(self, partitions: Iterable[int], processes: Sequence[ProcessMark] = ()) -> ShareView:
+    def _standing(self, partitions: Iterable[int], processes: Sequence[ProcessMark] = ()) -> ShareView:
         """Those of `partitions` that this member may act for, even if only to finish."""
-        standing, now = self._member.standing, host_clock()
+        standing, now = self._inner.standing, host_clock()
         led = {i: term for i in partitions if (term := standing.terms.get(i)) is not None}
         rests = {i: rest for i, term in led.items() if (rest := standing.end(i, term) - now) > 0}
         # A partition that is about to be taken from its holder must not shorten the leases of the others.
@@ -64,23 +211,13 @@ class Lender:
         terms = {i: led[i] for i in rests}
         return ShareView(self._member.name, terms, left, self._drain_timeout, rests=sooner)
 
-    def partition(self, partition: int, *, leads: bool, why: str, processes: Sequence[ProcessMark] = ()) -> LeaseView:
-        """One partition. A revoked one is not led but still shows the time left on its lease: its holder may finish."""
-        held = self.standing([partition], processes)
-        term = held.terms.get(partition, 0)
-        return LeaseView(partition, leads, held.member, term, held.remaining, held.drain_timeout, why)
-
-    def nothing(self, partition: int, why: str) -> LeaseView:
-        """The view that says that this member does not lead `partition`."""
-        return LeaseView(partition, leads=False, member=self._member.name, why=why)
-
     def _lent(self, left: float, processes: Sequence[ProcessMark] = ()) -> float:
         if left > 0:
-            self._member.pledge(left, processes=processes)
+            self._inner.pledge(left, processes=processes)
         return left
 
 
-def borrowers(scope: Scope) -> Sequence[ProcessMark]:
+def _borrowers(scope: Scope) -> Sequence[ProcessMark]:
     """Processes that outlive everything that acts on this client's leases, at least one of them; empty if unknown."""
     told = next((value for name, value in scope["headers"] if name == GUARDIAN.encode()), b"")
     connection = cast("Any", connection_of(scope).transport.get_extra_info("socket"))

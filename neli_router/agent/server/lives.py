@@ -32,8 +32,7 @@ from typing import Any, cast
 
 from starlette.types import Receive, Scope, Send
 
-from neli_router.agent.server.channels import Channel, event
-from neli_router.agent.server.connections import Connection, connection_of
+from neli_router.agent.server.connections import Channel, Connection, connection_of, event
 from neli_router.agent.server.requests import RequestRefused, bad_request, body_of, queried, witness_asked
 from neli_router.config.config import Config
 from neli_router.core import logs
@@ -118,11 +117,8 @@ class Lives:
         watched, channel = self._watch(life, asked.member, process), Channel(connection)
         watched.channels.add(channel)
         try:
-            await channel.begin(send)
             channel.put(event("registered", WitnessView(self._member.name)))
-            while not channel.is_over:
-                await channel.flush(send)
-                await channel.wait()
+            await channel.carry(send)
         finally:
             watched.channels.discard(channel)
         await channel.finish(send)

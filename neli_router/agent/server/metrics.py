@@ -167,7 +167,6 @@ class MetricsSnapshot:
         left = {one.name: one.lease_left for one in members if one.lease_left is not None}
         if lease_left is not None and member.name in left and group.has(member.incarnation):
             left[member.name] = lease_left
-        cut = {"slow": traffic.slow, "idle": traffic.idle, "crowded": traffic.crowded}
         return cls(
             name=member.name,
             protocol=config.protocol_name,
@@ -193,7 +192,7 @@ class MetricsSnapshot:
             streams=traffic.streams,
             witnessed=lives.witnessed,
             certificates=lives.certificates,
-            requests=traffic.answers | {outcome: count for outcome, count in cut.items() if count},
+            requests=traffic.outcomes(),
             has_table=config.has_ledger or config.ownership is not None,
             outlook=member.outlook,
         )

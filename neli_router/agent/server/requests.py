@@ -38,6 +38,7 @@ __all__ = [
     "body_of",
     "keys_of",
     "load_asked",
+    "not_ready",
     "number",
     "owners_asked",
     "partitions",
@@ -85,6 +86,10 @@ class Place:
 
 def bad_request(wanted: str, found: str, remedy: str) -> RequestRefused:
     return RequestRefused("BadRequest", wanted, found, remedy)
+
+
+def not_ready(wanted: str, found: str, remedy: str) -> RequestRefused:
+    return RequestRefused("NotReady", wanted, found, remedy)
 
 
 async def body_of(receive: Receive) -> bytes:

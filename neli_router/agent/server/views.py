@@ -27,7 +27,6 @@ from neli_router.agent.wire import (
     PartitionView,
     PeersView,
     PeerView,
-    StatusView,
     TableView,
 )
 from neli_router.drivers.peers.outlook import Outlook, why_led
@@ -42,12 +41,12 @@ __all__ = [
     "age_of",
     "event_view",
     "history_views",
+    "member_views",
     "members_view",
     "moves_view",
     "owner_view",
     "peers_view",
     "planned_views",
-    "status_view",
     "table_view",
     "why_unled",
 ]
@@ -98,7 +97,7 @@ def table_view(group: GroupView, address: str, at: At, outlook: Outlook | None =
 
 
 def members_view(group: GroupView, at: At, now: float) -> MembersView:
-    return MembersView(_member_views(group, now), at.offset, age_of(at))
+    return MembersView(member_views(group, now), at.offset, age_of(at))
 
 
 def moves_view(group: GroupView, now: float, limit: int) -> MovesView:
@@ -190,57 +189,11 @@ def peers_view(outlook: Outlook) -> PeersView:
     )
 
 
-def status_view(
-    group: GroupView,
-    view: View,
-    at: At,
-    *,
-    now: float,
-    agent: str,
-    version: str,
-    guarantee: str,
-    lease: float,
-    doing: str,
-    address: str,
-    led: int,
-    can_expire: bool,
-    protocol: str,
-    store: str,
-    shed: int,
-    outlook: Outlook | None,
-    is_alone: bool,
-) -> StatusView:
-    if is_alone:
-        why = why_unled(outlook)
-    elif isinstance(view, Table):
-        why = view.why_unowned[0] if None in view.partitions else ""
-    else:
-        error = view.explain("the table was wanted")
-        why = f"{error.found}: {error.remedy}"
-    return StatusView(
-        agent=agent,
-        version=version,
-        guarantee=guarantee,
-        lease=lease,
-        member=doing,
-        table=table_view(group, address, at),
-        members=_member_views(group, now),
-        history=history_views(group, now, EVENTS_SHOWN),
-        why=why,
-        led=led,
-        can_expire=can_expire,
-        protocol=protocol,
-        store=store,
-        shed=shed,
-        peers=None if outlook is None else peers_view(outlook),
-    )
-
-
 def why_unled(outlook: Outlook | None) -> str:
     """Why partitions have no leader, as a member among peers knows it; empty if each has one."""
     return "this member has not begun to listen to its peers" if outlook is None else outlook.why_unled
 
 
-def _member_views(group: GroupView, now: float) -> list[MemberView]:
+def member_views(group: GroupView, now: float) -> list[MemberView]:
     """The members in the order in which they joined: the indexes that a TableView uses."""
     return [MemberView(**member._asdict()) for member in group.members(now)]

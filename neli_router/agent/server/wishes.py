@@ -1,4 +1,4 @@
-"""Wishes over HTTP: drain, undrain, pin, unpin, weigh and load, and what each would move.
+"""Wishes over HTTP: drain, undrain, pin, unpin, weigh, load and rebalance, and what each would move.
 
     POST --WishAsked--> does the member exist? --> what it would move --preview--> answered, and nothing done
                                                             '--> written to the group, read back, answered
@@ -13,23 +13,27 @@ record that changes nothing is not a change. So if the group knows exactly these
 twice as large. That is the same in another unit, and assignment continues from where it stopped.
 """
 
-from starlette.types import Send
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+from starlette.types import Receive, Scope, Send
 
 from neli_router.agent.server import views
 from neli_router.agent.server.guard import answer
-from neli_router.agent.server.requests import load_asked, wish_asked
-from neli_router.agent.wire import Cause, DrainView, LoadAsked, LoadView, WishAsked, WishView
-from neli_router.config.protocols import Term
+from neli_router.agent.server.hub import Hub
+from neli_router.agent.server.requests import body_of, load_asked, not_ready, queried, rebalance_asked, wish_asked
+from neli_router.agent.wire import Cause, DrainView, LoadAsked, LoadView, RebalanceView, WishAsked, WishView
+from neli_router.config.config import Config
+from neli_router.config.protocols import ELECTED, Term
 from neli_router.errors import ConfigError, StaleTable
 from neli_router.member import wishes
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.engine import Engine
 from neli_router.member.wishes import CheckedWish
 from neli_router.protocols.protocol import LOAD_MAX
-from neli_router.status.chronicle import Chronicle
 from neli_router.status.group_view import GroupView
 
-__all__ = ["KINDS", "Wishes"]
+__all__ = ["Wishes"]
 
 GOES = "Each goes to the peer that is elected for it. "
 STAYS = "No other peer can lead now: what this member leads stays with it until one can. "
@@ -46,10 +50,21 @@ KINDS: tuple[Cause, ...] = ("drain", "undrain", "pin", "unpin", "weigh", "load")
 class Wishes:
     """The endpoints that change something."""
 
-    def __init__(self, member: AsyncMember, chronicle: Chronicle) -> None:
-        self._member, self._chronicle = member, chronicle
+    def __init__(self, config: Config, member: AsyncMember, hub: Hub) -> None:
+        self._config, self._member, self._inner, self._chronicle = config, member, hub.member, hub.chronicle
+        self.routes: Mapping[tuple[str, str], Callable[[Scope, Receive, Send], Awaitable[None]]] = {
+            ("POST", "/v1/rebalance"): self._rebalance,
+            **{("POST", f"/v1/{kind}"): partial(self._wish, kind) for kind in KINDS},
+        }
 
-    async def say(self, kind: Cause, body: bytes, send: Send) -> None:
+    async def _wish(self, kind: Cause, scope: Scope, receive: Receive, send: Send) -> None:
+        queried(scope["query_string"], ())
+        body = await body_of(receive)
+        if self._config.protocol_name in ELECTED and kind in ("drain", "undrain"):
+            await self._drain_itself(kind, body, send, self._inner.engine)
+            return
+        if not self._config.has_ledger:
+            raise wishes.no_wishes(f"the wish {kind!r}", self._config.protocol_name)
         member, group = self._member, self._chronicle.group
         asked: WishAsked | LoadAsked
         if kind == "load":
@@ -73,7 +88,39 @@ class Wishes:
             send, LoadView(done, moves, *group.balance_by(record)) if kind == "load" else WishView(done, moves)
         )
 
-    async def drain_itself(self, kind: Cause, body: bytes, send: Send, engine: Engine) -> None:
+    async def _rebalance(self, scope: Scope, receive: Receive, send: Send) -> None:
+        queried(scope["query_string"], ())
+        asked = rebalance_asked(await body_of(receive))
+        if asked.to is None:
+            self._inner.operator.rebalance()
+        else:
+            self._require_answers(asked.to)
+            self._inner.operator.nominate(asked.to, asked.partitions)
+        await answer(send, RebalanceView(self._member.name, len(self._inner.led)))
+
+    def _require_answers(self, peer: str) -> None:
+        """Raise why `peer` cannot be elected now: otherwise its nomination would fail without any notice."""
+        outlook = self._inner.outlook
+        if outlook is None or peer not in outlook.peers:
+            return
+        others = ", ".join(
+            other for i, other in enumerate(outlook.peers) if other != peer and outlook.state(i) in ("alive", "here")
+        )
+        name = f"or name another of {others}" if others else "or name another"
+        match outlook.state(place := outlook.peers.index(peer)):
+            case "silent":
+                found, remedy = f"it has been silent for {outlook.silent_for(place):.0f} s", f"start it, {name}"
+            case "one-way":
+                found = "it is heard and does not answer"
+                remedy = f"if that lasts, see what keeps from it what is sent to it; {name}"
+            case "refused":
+                found = f"what comes from it is refused ({outlook.refusals[place]})"
+                remedy = f"mend that, see `neli peers`, {name}"
+            case _:
+                return
+        raise not_ready(f"{peer} was to lead", found, remedy)
+
+    async def _drain_itself(self, kind: Cause, body: bytes, send: Send, engine: Engine) -> None:
         """The same where a member drains itself: see `Operator.drain`. The peers that will take over are not known
         yet."""
         asked, name, is_drain = wish_asked(body, kind), engine.member, kind == "drain"
