@@ -20,7 +20,6 @@ from starlette.types import Receive, Scope, Send
 
 from neli_router.agent.server import page, views
 from neli_router.agent.server.connections import event
-from neli_router.agent.server.guard import answer, answer_bytes
 from neli_router.agent.server.hub import STATUS_PAUSE, Hub
 from neli_router.agent.server.lender import Lender
 from neli_router.agent.server.lives import Lives
@@ -28,6 +27,8 @@ from neli_router.agent.server.metrics import CONTENT_TYPE
 from neli_router.agent.server.requests import (
     Place,
     RequestRefused,
+    answer,
+    answer_bytes,
     body_of,
     keys_of,
     not_ready,

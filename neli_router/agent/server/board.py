@@ -24,8 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from neli_router.agent.server.connections import COMMENT, Channel, connection_of
 from neli_router.agent.server.exchange import ANSWER_MAX, AgentSilent, Exchange
-from neli_router.agent.server.guard import answer_bytes
-from neli_router.agent.server.requests import RequestRefused, not_ready
+from neli_router.agent.server.requests import RequestRefused, answer_bytes, not_ready
 
 __all__ = ["OPEN_PATHS", "PublicBoard", "silent"]
 

@@ -61,8 +61,7 @@ from neli_router.agent.server.connections import (
     room_for_connections,
 )
 from neli_router.agent.server.exchange import AgentLink, AgentSilent, Exchange, target_of
-from neli_router.agent.server.guard import Guard
-from neli_router.agent.server.requests import RequestRefused, bad_request, body_of
+from neli_router.agent.server.requests import Guard, RequestRefused, bad_request, body_of
 from neli_router.config.addresses import is_loopback, parse_place
 from neli_router.hosts.leash import end_with_parent
 

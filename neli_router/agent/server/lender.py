@@ -36,9 +36,8 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from neli_router.agent.server.connections import Channel, connection_of, event
-from neli_router.agent.server.guard import answer
 from neli_router.agent.server.hub import Hub
-from neli_router.agent.server.requests import number, partitions, place, queried
+from neli_router.agent.server.requests import answer, number, partitions, place, queried
 from neli_router.agent.wire import GUARDIAN, LeaseView, ShareView
 from neli_router.core.clock import host_clock
 from neli_router.hosts.process import ProcessMark, peer_number

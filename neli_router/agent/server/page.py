@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from starlette.types import Scope, Send
 
-from neli_router.agent.server.guard import answer_bytes
+from neli_router.agent.server.requests import answer_bytes
 
 __all__ = ["CONTENT_TYPES", "Asset", "answer_asset", "load"]
 

@@ -1,4 +1,4 @@
-"""Requests, decoded: from the query of an address, or from a body of JSON.
+"""Requests and answers: a request is bounded and decoded, and each error becomes an answer.
 
     key=K | key64=B | role=N --> a key or a role     exactly one, and at most KEY_MAX characters of it
     partitions=0,8-15        --> partitions          that exist; all, if none are given
@@ -7,9 +7,16 @@
     {"loads": ...}           --> LoadAsked
     {"secret": ...}          --> WitnessAsked
 
+    request --> a body longer than BODY_MAX, by its Content-Length or as it comes --> 413
+       '------> application --answer--> the client
+                   '-- RequestRefused, NeliError --> its three parts     any other error --> a defect: 503, logged
+
 A request comes from another program. It is either accepted exactly as meant or refused, and never quietly changed: the
 usual way to decode a query would replace a byte that is not text by a question mark, and name the owner of another key.
 No refusal repeats a key, because it may be personal data.
+
+The guard stands in front of the agent's application, which only its own user can reach, and of the door's (door.py),
+which decides which clients may send which requests.
 """
 
 import asyncio
@@ -17,23 +24,39 @@ import base64
 import binascii
 import math
 import re
+import traceback
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.types import Receive
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from neli_router.agent.wire import KEY_MAX, LoadAsked, OwnersAsked, RebalanceAsked, Refusal, WishAsked
+from neli_router.agent.server.connections import AgentTraffic, Connection, connection_of
+from neli_router.agent.wire import (
+    BODY_MAX,
+    KEY_MAX,
+    STATUS_OF,
+    LoadAsked,
+    OwnersAsked,
+    RebalanceAsked,
+    Refusal,
+    WishAsked,
+    refusal,
+)
+from neli_router.core import logs
 from neli_router.core.keyspace import Key, Layout, Role, role_of
 from neli_router.errors import BadKey, ConfigError, NeliError
 from neli_router.member.witness.registration import WitnessAsked
 
 __all__ = [
+    "Guard",
     "Place",
     "RequestRefused",
+    "answer",
+    "answer_bytes",
     "bad_request",
     "body_of",
     "keys_of",
@@ -58,13 +81,12 @@ BODY_TIME_MAX = 10.0
 RANGE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
 PLAIN = re.compile(r"[a-z_]{1,12}|[-+0-9.,]{1,20}")
 """Names like those of parameters, and numbers."""
-Asked = TypeVar("Asked")
 
-_owners: msgspec.json.Decoder[OwnersAsked] = msgspec.json.Decoder(OwnersAsked)
-_wishes: msgspec.json.Decoder[WishAsked] = msgspec.json.Decoder(WishAsked)
-_loads: msgspec.json.Decoder[LoadAsked] = msgspec.json.Decoder(LoadAsked)
-_rebalances: msgspec.json.Decoder[RebalanceAsked] = msgspec.json.Decoder(RebalanceAsked)
-_witnesses: msgspec.json.Decoder[WitnessAsked] = msgspec.json.Decoder(WitnessAsked)
+JSON = (b"content-type", b"application/json")
+NO_STORE = (b"cache-control", b"no-store")
+NO_SNIFF = (b"x-content-type-options", b"nosniff")
+
+Asked = TypeVar("Asked")
 
 
 class RequestRefused(Exception):
@@ -199,7 +221,7 @@ def number(found: dict[str, str], name: str, *, default: float, most: float) -> 
 
 
 def owners_asked(body: bytes) -> OwnersAsked:
-    return _decoded(_owners, body, '{"keys": ["customer-7"]}')
+    return _decoded(OwnersAsked, body, '{"keys": ["customer-7"]}')
 
 
 def keys_of(asked: OwnersAsked) -> list[Key]:
@@ -208,7 +230,7 @@ def keys_of(asked: OwnersAsked) -> list[Key]:
 
 def wish_asked(body: bytes, kind: str) -> WishAsked:
     """A wish with all that it needs. Fields that it would ignore are refused."""
-    asked = _decoded(_wishes, body, '{"name": "host-1"}')
+    asked = _decoded(WishAsked, body, '{"name": "host-1"}')
     needed = {"pin": ("partition", "name"), "unpin": ("partition",)}.get(kind, ("name",))
     taken = (*needed, "weight") if kind == "weigh" else needed
     problems = [f"{kind} needs a {part}: give one" for part in needed if getattr(asked, part) is None]
@@ -223,26 +245,26 @@ def wish_asked(body: bytes, kind: str) -> WishAsked:
 
 
 def rebalance_asked(body: bytes) -> RebalanceAsked:
-    asked = _decoded(_rebalances, body, '{"to": "host-1:7801"}')
+    asked = _decoded(RebalanceAsked, body, '{"to": "host-1:7801"}')
     if asked.to is None and asked.partitions is not None:
         raise ConfigError(["partitions need a peer to lead them: name one with `to`"])
     return asked
 
 
 def load_asked(body: bytes) -> LoadAsked:
-    asked = _decoded(_loads, body, '{"loads": {"17": 2.5}}')
+    asked = _decoded(LoadAsked, body, '{"loads": {"17": 2.5}}')
     if not asked.loads:
         raise ConfigError(["load needs the load of at least one partition: give some"])
     return asked
 
 
 def witness_asked(body: bytes) -> WitnessAsked:
-    return _decoded(_witnesses, body, '{"ledger": "sqlite:jobs.db", "member": "worker-1", "secret": "..."}')
+    return _decoded(WitnessAsked, body, '{"ledger": "sqlite:jobs.db", "member": "worker-1", "secret": "..."}')
 
 
-def _decoded(decoder: "msgspec.json.Decoder[Asked]", body: bytes, example: str) -> Asked:
+def _decoded(kind: type[Asked], body: bytes, example: str) -> Asked:
     try:
-        return decoder.decode(body)
+        return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         # The message names a place and a type but no value, and so no key. But it repeats the name of an unknown field.
         found = "a field that is not known" if "unknown field" in str(error) else str(error)[:200]
@@ -268,3 +290,100 @@ def _shown(text: str) -> str:
 
 def _too_long(size: int) -> NeliError:
     return BadKey(f"a key of at most {KEY_MAX} characters was wanted", f"found one of {size}", "use a shorter key")
+
+
+class Guard:
+    """Stands in front of `app`, and turns each of its errors into an answer."""
+
+    def __init__(self, app: ASGIApp, traffic: AgentTraffic) -> None:
+        self._app, self._traffic = app, traffic
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http", "lifespan and web sockets are turned off"
+        connection = connection_of(scope)
+        await self._answer(connection, scope, receive, send)
+        if connection.transport.is_closing():
+            connection.excuse()
+
+    async def _answer(self, connection: Connection, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def send_on(message: Message) -> None:
+            nonlocal started
+            if connection.transport.is_closing():
+                return  # The client went away a moment ago, and the application has not been notified yet.
+            if not started:
+                started = True
+                self._traffic.answers[str(message["status"])] += 1
+            await send(message)
+
+        try:
+            if scope["method"] == "POST":
+                receive = _limited(scope, receive)
+            await self._app(scope, receive, send_on)
+        except RequestRefused as error:
+            said = error.answer
+        except NeliError as error:
+            said = refusal(error)
+        except Exception as error:  # noqa: BLE001 - of one request; the agent's other clients have no part in it.
+            said = _defect(scope, error)
+        else:
+            return
+        self._traffic.refusals[said.kind] += 1
+        if started:
+            connection.transport.abort()  # One answer has begun, so another cannot be sent.
+        else:
+            await _refuse(said, send_on)
+
+
+async def answer(send: Send, view: Any, *, status: int = 200) -> None:
+    """Answer with `view` as JSON."""
+    await answer_bytes(send, msgspec.json.encode(view), [JSON, NO_STORE, NO_SNIFF], status=status)
+
+
+async def answer_bytes(send: Send, body: bytes, headers: list[tuple[bytes, bytes]], *, status: int = 200) -> None:
+    length = (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": status, "headers": [length, *headers]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _refuse(said: Refusal, send: Send) -> None:
+    status = STATUS_OF.get(said.kind, 503)
+    headers = [JSON, NO_STORE, NO_SNIFF]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if status == 413:
+        headers.append((b"connection", b"close"))  # Or the rest of the body would be read as the next request.
+    await answer_bytes(send, msgspec.json.encode(said), headers, status=status)
+
+
+def _limited(scope: Scope, receive: Receive) -> Receive:
+    """`receive`, limited to BODY_MAX bytes, even if the Content-Length was false."""
+    lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+    if lengths and lengths[0].isdigit() and int(lengths[0][:20]) > BODY_MAX:
+        raise _too_large()
+    left = BODY_MAX
+
+    async def receive_some() -> Message:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if left < 0:
+            raise _too_large()
+        return message
+
+    return receive_some
+
+
+def _too_large() -> RequestRefused:
+    found = "this one is larger"
+    return RequestRefused("TooLarge", f"a body of at most {BODY_MAX} bytes was wanted", found, "send it in parts")
+
+
+def _defect(scope: Scope, error: Exception) -> Refusal:
+    # Only the place, without the message, which may repeat a key.
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{place.name}:{place.lineno}"
+    logs.logger().error("agent.request_failed", path=scope["path"], error=type(error).__name__, where=where)
+    found = f"the agent has a defect ({type(error).__name__} in {where})"
+    return Refusal("NeliError", "an answer was wanted", found, "report it, with the agent's log")

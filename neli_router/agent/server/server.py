@@ -42,10 +42,10 @@ from neli_router.agent.server.connections import (
 from neli_router.agent.server.door import DoorSettings
 from neli_router.agent.server.door_process import KNOWN_MAX, DoorProcess
 from neli_router.agent.server.exchange import RESTING_MAX
-from neli_router.agent.server.guard import Guard
 from neli_router.agent.server.hub import Hub
 from neli_router.agent.server.lives import LIVES_MAX, Lives
 from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
+from neli_router.agent.server.requests import Guard
 from neli_router.agent.server.sockets import OwnSocket, listen_tcp, listen_unix
 from neli_router.config.addresses import parse_place, spell_place
 from neli_router.config.agent_options import AgentOptions

@@ -19,9 +19,16 @@ from functools import partial
 from starlette.types import Receive, Scope, Send
 
 from neli_router.agent.server import views
-from neli_router.agent.server.guard import answer
 from neli_router.agent.server.hub import Hub
-from neli_router.agent.server.requests import body_of, load_asked, not_ready, queried, rebalance_asked, wish_asked
+from neli_router.agent.server.requests import (
+    answer,
+    body_of,
+    load_asked,
+    not_ready,
+    queried,
+    rebalance_asked,
+    wish_asked,
+)
 from neli_router.agent.wire import Cause, DrainView, LoadAsked, LoadView, RebalanceView, WishAsked, WishView
 from neli_router.config.config import Config
 from neli_router.config.protocols import ELECTED, Term
