@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from neli_router.agent.server import server
-from neli_router.agent.server.board import STREAMS_MAX
 from neli_router.agent.server.connections import HEADERS_MAX, Connection
 from neli_router.agent.server.door import STRANGERS_MAX
+from neli_router.agent.server.exchange import STREAMS_MAX
 from neli_router.config.agent_options import AgentOptions
 from tests.agent.test_hub import await_event
 from tests.agent.test_server import is_ready, process

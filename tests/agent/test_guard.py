@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 
 from neli_router.agent.server import connections
-from neli_router.agent.server.board import OPEN_PATHS
+from neli_router.agent.server.exchange import OPEN_PATHS
 from neli_router.agent.wire import BODY_MAX
 from tests.support.agents.running import TOKEN, Running, rest
 from tests.support.waiting import until

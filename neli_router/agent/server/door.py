@@ -51,7 +51,6 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from neli_router.agent.server import page
-from neli_router.agent.server.board import OPEN_PATHS, PublicBoard, silent
 from neli_router.agent.server.connections import (
     SWEEP_EVERY,
     AgentTraffic,
@@ -60,7 +59,7 @@ from neli_router.agent.server.connections import (
     connection_of,
     room_for_connections,
 )
-from neli_router.agent.server.exchange import AgentLink, AgentSilent, Exchange, target_of
+from neli_router.agent.server.exchange import OPEN_PATHS, AgentLink, AgentSilent, Exchange, PublicBoard, silent
 from neli_router.agent.server.requests import Guard, RequestRefused, bad_request, body_of
 from neli_router.config.addresses import is_loopback, parse_place
 from neli_router.hosts.leash import end_with_parent
@@ -169,7 +168,7 @@ class Door:
         self.traffic = AgentTraffic(self.strangers_max)
         self._link = AgentLink(control)
         self._assets = page.load()
-        self._board = PublicBoard(self._exchange, self._footnote)
+        self._board = PublicBoard(self._link, self._footnote)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._check_host(scope)
@@ -229,11 +228,13 @@ class Door:
         connection.know()
         # Read the whole body before involving the agent: a body that never arrives must not occupy a place there.
         body = await body_of(receive) if scope["method"] == "POST" else b""
-        exchange = self._exchange()
+        exchange = Exchange(self._link)
         connection.on_lost(exchange.close)
         try:
             try:
-                await exchange.ask(scope["method"], target_of(scope), body=body)
+                query = scope["query_string"]  # Path and query, spelled as the client sent them.
+                target = scope["raw_path"] + (b"?" + query if query else b"")
+                await exchange.ask(scope["method"], target, body=body)
             except AgentSilent:
                 raise silent() from None
             await send({"type": "http.response.start", "status": exchange.status, "headers": exchange.headers})
@@ -247,9 +248,6 @@ class Door:
         finally:
             connection.on_lost(None)
             exchange.close()
-
-    def _exchange(self) -> Exchange:
-        return Exchange(self._link)
 
     def _footnote(self) -> bytes:
         """Metrics that the agent cannot count, because it never sees these requests."""
