@@ -20,9 +20,8 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from neli_router.agent.server.changes import Changes
 from neli_router.agent.server.hub import HANGS_AFTER
-from neli_router.agent.server.server import Agent, run
+from neli_router.agent.server.server import Agent, Changes, run
 from neli_router.commands.cli import main
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config

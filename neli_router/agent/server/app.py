@@ -93,8 +93,6 @@ class App:
         wishes = Wishes(config, member, hub)
         self._version = version
         self._status_json = (-1.0, -1, b"")
-        self._is_alone = not config.has_ledger and config.ownership is None
-        """Whether this agent knows nothing about the group except what its member believes."""
         lender = Lender(member, hub, config.drain_timeout)
         self._routes: Mapping[tuple[str, str], Route] = {
             ("GET", "/v1/owner"): self._owner,
@@ -192,7 +190,7 @@ class App:
         queried(scope["query_string"], ())
         self._require_read("the members were wanted")
         view = views.members_view(self._group, self._at, host_clock())
-        await answer(send, replace(view, are_peers=self._is_alone))
+        await answer(send, replace(view, are_peers=self._hub.is_alone))
 
     async def _peers(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
@@ -216,11 +214,11 @@ class App:
     @property
     def _at(self) -> At:
         """How current the displayed group is."""
-        return At(self._group.at, 0.0) if self._is_alone else self._feed.at
+        return At(self._group.at, 0.0) if self._hub.is_alone else self._feed.at
 
     def _require_read(self, wanted: str) -> None:
         """Raise the reason if the ledger was never read: an empty list would look like an empty group."""
-        if self._is_alone:
+        if self._hub.is_alone:
             return
         view = self._feed.view
         if self._feed.at.age > AGE_MAX and not isinstance(view, Table):
@@ -244,7 +242,7 @@ class App:
 
     def _status_view(self) -> StatusView:
         config, view, outlook, group, at = self._config, self._feed.view, self._inner.outlook, self._group, self._at
-        if self._is_alone:
+        if self._hub.is_alone:
             why = views.why_unled(outlook)
         elif isinstance(view, Table):
             why = view.why_unowned[0] if None in view.partitions else ""
@@ -264,7 +262,7 @@ class App:
             led=0 if self._inner.closed else len(self._inner.led),
             can_expire=not self._inner.is_powerless,
             protocol=config.protocol_name,
-            store="" if config.has_ledger or self._is_alone else self._feed.address,
+            store="" if config.has_ledger or self._hub.is_alone else self._feed.address,
             shed=len(self._inner.operator.shedding),
             peers=None if outlook is None else views.peers_view(outlook),
         )
@@ -349,7 +347,7 @@ class App:
         if self._inner.obstacle:
             remedy = f"mend that, or correct the {source}'s address; the agent keeps trying"
             raise not_ready(wanted, f"the {source} is out of reach ({self._inner.obstacle})", remedy)
-        if not isinstance(view, Table) and not self._is_alone:
+        if not isinstance(view, Table) and not self._hub.is_alone:
             error = view.explain(wanted)
             raise not_ready(wanted, error.found, error.remedy)
         if self._doing() != "member":
@@ -371,7 +369,7 @@ class App:
             return "stopped"
         if member.closing:
             return "leaving"
-        if self._is_alone:
+        if self._hub.is_alone:
             return "member" if member.incarnation else "joining"
         if self._feed.at.age > AGE_MAX or member.obstacle:  # Never read to the end, or cannot be read now.
             return "reading"

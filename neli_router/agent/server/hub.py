@@ -31,6 +31,7 @@ from neli_router.agent.server import views
 from neli_router.agent.server.connections import COMMENT, SWEEP_EVERY, AgentTraffic, Channel, connection_of, event
 from neli_router.agent.server.requests import RequestRefused
 from neli_router.agent.wire import OwnerView
+from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
 from neli_router.member.served_member import ServedMember
 from neli_router.router.refusal import At, View
@@ -64,23 +65,14 @@ STREAMS_PER_SECOND = 100
 class Hub:
     """The hub of one member, on one loop, from `open` to `close`."""
 
-    def __init__(
-        self,
-        member: ServedMember,
-        chronicle: Chronicle,
-        traffic: AgentTraffic,
-        *,
-        lease: float,
-        is_alone: bool = False,
-        address: str = "",
-    ) -> None:
-        self._address = address
+    def __init__(self, config: Config, member: ServedMember, chronicle: Chronicle, traffic: AgentTraffic) -> None:
+        self._address = config.address
         """The member's own address, for its clients."""
-        self._is_alone = is_alone
+        self.is_alone = not config.has_ledger and config.ownership is None
         """Whether owners are those that the member believes in, because nothing better is known."""
         self.member, self.chronicle, self.traffic = member, chronicle, traffic
         self._feed = member.router.feed
-        self.renew_every = lease / RENEWALS_PER_LEASE
+        self.renew_every = config.lease / RENEWALS_PER_LEASE
         """Seconds between two renewals on a stream of leadership."""
         self._loop = asyncio.get_running_loop()
         self._is_waking = self._is_open = self._is_other = False
@@ -195,7 +187,7 @@ class Hub:
 
     def owner_view(self, view: View, partition: int, slot: int | None, at: At) -> OwnerView:
         """The owner of `partition`, or why there is none."""
-        outlook = self.member.outlook if self._is_alone else None
+        outlook = self.member.outlook if self.is_alone else None
         leads = outlook is not None and self.member.leads(partition)
         if outlook is not None and leads and (term := self.member.led.get(partition)) is not None:
             name, peer = self.member.name, outlook.peers[outlook.me]  # Certain, and not just a belief.

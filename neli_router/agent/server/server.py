@@ -17,11 +17,12 @@ does not wait for them.
 """
 
 import asyncio
+import logging
 import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -31,7 +32,6 @@ from typing import Any
 import uvicorn
 
 from neli_router.agent.server.app import App
-from neli_router.agent.server.changes import Changes, compare_weight
 from neli_router.agent.server.connections import (
     AgentTraffic,
     Connection,
@@ -50,20 +50,23 @@ from neli_router.agent.server.sockets import OwnSocket, listen_tcp, listen_unix
 from neli_router.config.addresses import parse_place, spell_place
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
-from neli_router.config.protocols import BORROWED, ELECTED
-from neli_router.config.reload import Reload
+from neli_router.config.protocols import BORROWED
+from neli_router.config.reload import Reload, Reloaded
+from neli_router.config.token import token_problem
 from neli_router.core import logs
 from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
-from neli_router.errors import Closed, ConfigError, NeliError, StaleTable
+from neli_router.errors import Closed, ConfigError, LedgerError, NeliError, StaleTable
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.served_member import ServedMember
+from neli_router.member.wishes import WISH_MAX
 from neli_router.protocols.protocol import Event, Fenced
 from neli_router.router.router import Router
 from neli_router.status.chronicle import Chronicle
+from neli_router.status.group_view import GroupView
 from neli_router.status.owners_chronicle import OwnersChronicle
 from neli_router.status.peers_chronicle import PeersChronicle
 
-__all__ = ["Agent", "run"]
+__all__ = ["Agent", "Changes", "run"]
 
 LOOK_EVERY = 1.0
 """Seconds between two checks that its socket, and its store of owners, are still there."""
@@ -77,6 +80,61 @@ CLIENTS_FEW = 256
 OPEN_MAX = 1.0
 """Seconds for the member to open its ledger, before the agent answers. A signal has to wait for that, too, and an agent
 that does not answer cannot report why its ledger is out of reach."""
+
+
+class Changes:
+    """What a SIGHUP changes while an agent runs, on its loop. `token` is the one that is valid now.
+
+    If anything is wrong with the new configuration, the agent keeps the old one: a typo in a file must not end the
+    leases of a host. The weight is a wish to the group, owed as long as the ledger is out of reach.
+    """
+
+    def __init__(
+        self, token: str | None, *, on_token: Callable[[], None] = lambda: None, weigh_max: float = WISH_MAX
+    ) -> None:
+        self.token, self._on_token, self._weigh_max = token, on_token, weigh_max
+        self._owed_weight: int | None = None
+        """A weight that could not be wished because the ledger was out of reach. The next SIGHUP finds no change in the
+        file, so without this the wish would never be made."""
+
+    async def take(self, reload: Reload, member: AsyncMember, inner: ServedMember) -> None:
+        """Read the configuration again and apply it. Raises nothing; the outcome is in the log."""
+        log = logs.logger()
+        try:
+            found = await asyncio.to_thread(reload)
+            weight = await self._do(found, member, inner)
+        except (NeliError, ValueError) as error:
+            log.warning("agent.reload_refused", why=str(error))
+        else:
+            told = {"weight": weight, "log_level": found.log_level, "token": found.token and "another"}
+            changed = {name: value for name, value in told.items() if value is not None}
+            log.info("agent.reloaded", **(changed or {"changed": "nothing"}))
+
+    async def _do(self, found: Reloaded, member: AsyncMember, inner: ServedMember) -> int | None:
+        """Apply it. Returns the weight that was new, or owed."""
+        if found.token is not None and (problem := token_problem(found.token)):
+            raise ConfigError([f"the token {problem}"])
+        if found.log_level is not None:
+            logging.getLogger("neli_router").setLevel(found.log_level.upper())
+        if found.token is not None:
+            self.token = found.token
+            self._on_token()
+        weight = self._owed_weight if found.weight is None else found.weight
+        if weight is not None:
+            await self._weigh(weight, member, inner)
+        return weight
+
+    async def _weigh(self, weight: int, member: AsyncMember, inner: ServedMember) -> None:
+        """Use `weight` from now on. The weight that the member joined with needs no wish."""
+        group = GroupView(inner.state)
+        wanted = None if group.own_weight(inner.incarnation) == weight else weight
+        if group.wished_weight(inner.name) != wanted:
+            try:
+                await member.operator.weigh(inner.name, wanted, timeout=self._weigh_max)
+            except LedgerError:
+                self._owed_weight = weight
+                raise
+        self._owed_weight = None
 
 
 class Agent:
@@ -95,17 +153,10 @@ class Agent:
             raise ConfigError([problem])
         self.config, self.options = config, options
         self._known_max = 0 if options.listen is None else max(1, min(KNOWN_MAX, descriptors_free() // 4))
-        self._owners_chronicle = (
-            None
-            if config.has_ledger
-            else OwnersChronicle(config.layout, lease=config.lease, guarantee=config.guarantee)
-        )
-        self._peers_chronicle = (
-            PeersChronicle(config.layout, lease=config.lease, guarantee=config.guarantee)
-            if config.protocol_name in ELECTED and config.ownership is None
-            else None
-        )
-        self.chronicle = self._peers_chronicle or self._owners_chronicle or Chronicle()
+        self.chronicle = Chronicle()
+        if not config.has_ledger:
+            kind = PeersChronicle if config.ownership is None else OwnersChronicle
+            self.chronicle = kind(config.layout, lease=config.lease, guarantee=config.guarantee)
         self._lives_max = max(1, min(LIVES_MAX, descriptors_free() // 8))
         self.traffic = AgentTraffic(room_for_connections(self._known_max + self._lives_max))
         self._reload, self._changes = reload, Changes(options.token, on_token=self._tell_door)
@@ -196,10 +247,8 @@ class Agent:
             opening.add_done_callback(_close_orphan)
             raise
         self.chronicle.set_own(lambda: member.incarnation)
-        if (peers := self._peers_chronicle) is not None:
-            member.observe(lambda: None, lambda now: peers.look(member.outlook))
-        elif (owners := self._owners_chronicle) is not None:
-            member.observe(lambda: None, lambda now: owners.look(member.outlook))
+        if isinstance(chronicle := self.chronicle, OwnersChronicle | PeersChronicle):
+            member.observe(lambda: None, lambda now: chronicle.look(member.outlook))
         return member
 
     def _member(self) -> ServedMember:
@@ -213,21 +262,13 @@ class Agent:
             on_event=self._on_event,
             timeout=OPEN_MAX,
             tap=self.chronicle,
-            owners_tap=self._owners_chronicle,
+            owners_tap=self.chronicle if isinstance(self.chronicle, OwnersChronicle) else None,
         )
 
     async def _answer(
         self, inner: ServedMember, member: AsyncMember, own: socket.socket | None, port: socket.socket | None
     ) -> None:
-        is_alone = self._peers_chronicle is not None
-        hub = Hub(
-            inner,
-            self.chronicle,
-            self.traffic,
-            lease=self.config.lease,
-            is_alone=is_alone,
-            address=self.config.address,
-        )
+        hub = Hub(self.config, inner, self.chronicle, self.traffic)
         lives = Lives(self.config, inner, room=self._lives_max)
         self._parts = member, inner, hub, lives
         app = App(self.config, member, hub, self._version, lambda: render(self.snapshot()), lives)
@@ -244,13 +285,13 @@ class Agent:
                 "agent.started", member=member.name, socket=self.options.socket or None, tcp=self.tcp_address
             )
             self._tell_room()
-            if is_alone:
+            if hub.is_alone:
                 logs.logger().info(
                     "agent.answers_by_belief",
                     why="nothing is written down in this group: owners are those that this agent's member believes in, "
                     "and another agent may believe otherwise for a moment. Route by them; only a lease lets one act",
                 )
-            compare_weight(inner, self.config.weight)
+            _compare_weight(inner, self.config.weight)
             await _first(self._stopping.wait(), _ended(member), serving, keeping)
             await self._drain(member)
         finally:
@@ -381,6 +422,18 @@ def _version() -> str:
         return metadata.version("neli-router")
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+def _compare_weight(inner: ServedMember, weight: int) -> None:
+    """Log a warning if the group gives the member another weight than its configuration does.
+
+    A wish outlives the process that made it, and a SIGHUP makes one, too. Without this warning, an operator who edits
+    the file and restarts the agent would look for the reason in the file.
+    """
+    counts = GroupView(inner.state).wished_weight(inner.name)
+    if counts not in (None, weight):
+        remedy = f"neli weigh {inner.name} own"
+        logs.logger().warning("agent.weight_overruled", weight=weight, counts_with=counts, remedy=remedy)
 
 
 def _close_orphan(opening: "asyncio.Future[ServedMember]") -> None:
