@@ -27,7 +27,7 @@ import click
 __all__ = ["COMMANDS", "all_commands", "completion_command", "main"]
 
 COMMANDS: Mapping[str, tuple[str, str, str]] = {
-    "agent": ("agent", "agent_command", "Be a member of the group for all programs of this host."),
+    "agent": ("configuration", "agent_command", "Be a member of the group for all programs of this host."),
     "audit": ("audit", "audit_command", "Say what a group did, and whether it kept its promises."),
     "completion": ("cli", "completion_command", "Print the shell's completion of these commands."),
     "config": ("configuration", "config_command", "Show the effective configuration, and where each value comes from."),
@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "owner": ("lookups", "owner_command", "Print which member owns each key."),
     "peers": ("peers", "peers_command", "Print who answers and who leads, in a group without a broker."),
     "pin": ("wishes", "pin_command", "Give a partition to a certain member."),
-    "rebalance": ("rebalance", "rebalance_command", "Move leaders that are elected among peers."),
+    "rebalance": ("peers", "rebalance_command", "Move leaders that are elected among peers."),
     "run": ("run", "run_command", "Run a command only while a role is led here."),
     "table": ("lookups", "table_command", "Print the owner of each partition."),
     "watch": ("lookups", "watch_command", "Print each change of an owner."),

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.commands.agent import log_to_standard_error
+from neli_router.commands.configuration import log_to_standard_error
 from neli_router.config.agent_options import AgentOptions
 from neli_router.core.logs import logger
 from neli_router.hosts.descendants import children
 from tests.support.commands import neli
 from tests.support.processes.forked import Program, without_neli
 
-PROGRAM = "from neli_router.commands.agent import agent_command; agent_command()"
+PROGRAM = "from neli_router.commands.configuration import agent_command; agent_command()"
 
 
 @pytest.fixture

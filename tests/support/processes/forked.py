@@ -24,7 +24,7 @@ _SERVER.set_forkserver_preload(
     [
         *(__name__, "encodings.idna", "stringprep", "httpcore", "uvicorn.protocols.http.h11_impl"),
         *("neli_router.agent.client.client", "neli_router.agent.server.server", "neli_router.commands.cli"),
-        *("neli_router.commands.agent", "neli_router.hosts.guardian", "neli_router.commands.run"),
+        *("neli_router.commands.configuration", "neli_router.hosts.guardian", "neli_router.commands.run"),
         *(
             "neli_router.member.witness.registration",
             "neli_router.lab.demo",
