@@ -21,9 +21,7 @@ import os
 import socket
 import stat
 from collections import Counter
-from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -143,6 +141,11 @@ def examine(resolved: Resolved) -> list[Diagnosis]:
     return [*findings, *_host(config, trips), *_agent(config, resolved.agent)]
 
 
+def _failed(name: str, error: NeliError) -> Diagnosis:
+    """The check `name`, which ended with `error`. Its first part names the server, the file or the folder."""
+    return Diagnosis(name, "failed", f"{error.wanted}, but {error.found}", error.remedy)
+
+
 def _place(path: Path) -> Diagnosis:
     try:
         refuse_unusable_place(path, create=True)
@@ -173,7 +176,7 @@ def _peers(config: Config) -> list[Diagnosis]:
     else:
         found = [Diagnosis("peers", "fine", f"{len(address.peers)} peers, and an address is known for each")]
     try:
-        settings = config.peer_settings(udp.my_place(config.peers))
+        settings = config.peer_settings(udp.my_place(address))
     except ConfigError as error:
         return [*found, Diagnosis("place", "failed", "; ".join(error.problems), "say --me HOST:PORT")]
     found.append(Diagnosis("place", "fine", f"this member is {settings.peers[settings.me]}"))
@@ -198,7 +201,7 @@ def _votes(config: Config) -> Diagnosis:
     try:
         folder = udp.look_at_votes(config.peers, mark=config.peers_mark)
     except NeliError as error:
-        return Diagnosis("state", "failed", f"{error.wanted}, but {error.found}", error.remedy)
+        return _failed("state", error)
     made = next(one for one in (folder, *folder.parents) if one.exists())
     if not (made.is_dir() and os.access(made, os.W_OK | os.X_OK)):
         remedy = "make it, for this member's user: without its votes a member must not stand"
@@ -213,7 +216,7 @@ def _ear(config: Config) -> Diagnosis:
     except ConfigError:
         return Diagnosis("listening", "skipped", "it is not known which of the peers this is")
     except PeersUnusable as error:
-        return Diagnosis("listening", "failed", f"{error.wanted}, but {error.found}", error.remedy)
+        return _failed("listening", error)
     return Diagnosis("listening", "fine", "the port of this member is free")
 
 
@@ -231,7 +234,7 @@ def _consumer_group(config: Config) -> Diagnosis:
     except LedgerMissing:
         return Diagnosis("group", "fine", "its topic is not there yet; the first member makes it, if it may")
     except NeliError as error:
-        return Diagnosis("group", "failed", f"{error.wanted}, but {error.found}", error.remedy)
+        return _failed("group", error)
     if (config.protocol_name, config.guarantee, look.broker_times) == ("neli", "exclusive", False):
         remedy = "set message.timestamp.type=LogAppendTime on the topic, or choose guarantee='available'"
         return Diagnosis("group", "failed", f"the topic of {look.address} keeps the writers' times", remedy)
@@ -242,7 +245,7 @@ def _consumer_group(config: Config) -> Diagnosis:
 
 def _owners(resolved: Resolved) -> list[Diagnosis]:
     """The checks of the store in which the members of a borrowed group record what they lead."""
-    config, failed = resolved.config, partial(Diagnosis, "owners", "failed")
+    config = resolved.config
     try:
         store = owners_at(config.common_owners).open()
         try:
@@ -250,13 +253,14 @@ def _owners(resolved: Resolved) -> list[Diagnosis]:
         finally:
             store.close()
     except BeyondProtocol as error:
-        return [failed(f"{error.found}: an agent needs one", error.remedy)]
+        return [Diagnosis("owners", "failed", f"{error.found}: an agent needs one", error.remedy)]
     except NeliError as error:
-        return [failed(f"{error.wanted}, but {error.found}", error.remedy)]
+        return [_failed("owners", error)]
     if said.layout is None:
         return [Diagnosis("owners", "fine", f"{store.address} answers; no member has recorded anything yet")]
     if unequal := said.layout.difference(config.layout):
-        return [failed(f"{store.address} holds a group of another layout: {unequal}", "name another store")]
+        found = f"{store.address} holds a group of another layout: {unequal}"
+        return [Diagnosis("owners", "failed", found, "name another store")]
     alive = {holder: card.name for holder, (card, expires_ms) in said.holders.items() if expires_ms > said.now_ms}
     held = sum(held.holder in alive for held in (said.holdings or {}).values())
     found = (
@@ -287,13 +291,13 @@ def _agent(config: Config, agent: AgentOptions) -> list[Diagnosis]:
 
 def _ledger(resolved: Resolved, *, ask: bool) -> tuple[list[Diagnosis], Trips | Diagnosis]:
     """The checks of the ledger; and how fast it answers, or why that is unknown or, for a file, not asked."""
-    config, failed = resolved.config, partial(Diagnosis, "ledger", "failed")
+    config = resolved.config
     try:
         ledger = open_ledger(config.common_ledger, create=False, patience=config.lease)
     except LedgerMissing:
         return [Diagnosis("ledger", "fine", "there is none yet; the first member makes it, if it may")], _UNMEASURED
-    except NeliError as error:  # The part `wanted` names the server or the file.
-        return [failed(f"{error.wanted}, but {error.found}", error.remedy)], _UNMEASURED
+    except NeliError as error:
+        return [_failed("ledger", error)], _UNMEASURED
     try:
         reads, inspection = _reads(ledger), Inspection(ledger)
         name = _name(config, resolved.agent, inspection)
@@ -303,7 +307,7 @@ def _ledger(resolved: Resolved, *, ask: bool) -> tuple[list[Diagnosis], Trips | 
             findings.append(judge_expiry(lease, inspection.powerless, len(inspection.members)))
         return findings, measure_asks(ledger) if ask else _UNMEASURED
     except NeliError as error:
-        return [failed(error.found, error.remedy)], _UNMEASURED
+        return [Diagnosis("ledger", "failed", error.found, error.remedy)], _UNMEASURED
     finally:
         ledger.close()
 
@@ -390,9 +394,9 @@ def _socket(path: str) -> Diagnosis:
         remedy = "ask as that user, or name a socket of your own with --socket"
         return Diagnosis("agent", "warning", f"{path} is not to be asked: {why}", remedy)
     try:
-        code, said = _ask_socket(path, "/ready")
+        code, said = _ask(path, "/ready")
         if code != http.HTTPStatus.OK:
-            code, _ = _ask_socket(path, "/health")
+            code, _ = _ask(path, "/health")
     except (OSError, http.client.HTTPException) as error:
         found = f"none answers at {path} ({type(error).__name__})"
         return Diagnosis("agent", "warning", found, f"{start}; a socket that was left over is replaced")
@@ -411,30 +415,28 @@ def _socket(path: str) -> Diagnosis:
 def _another(config: Config, path: str) -> Diagnosis | None:
     """A failure if the agent at `path` is not the configured member: its answers are then of no use here."""
     try:
-        code, said = _ask_socket(path, "/v1/peers")
-        me = udp.my_place(config.peers)
-    except (OSError, http.client.HTTPException, ConfigError):  # Other checks report these.
+        me = config.peers.peers[udp.my_place(config.peers)]
+    except ConfigError:  # Another check reports it.
         return None
-    failed = partial(Diagnosis, "agent", "failed")
-    remedy = "name this member's own with --socket; or start that agent again, if its configuration was changed"
+    code, said = _asked(path, "/v1/peers")
+    theirs = msgspec.convert(said, PeersView).peers if code == http.HTTPStatus.OK else None
     if said.get("kind") == "BeyondProtocol":
-        return failed(f"the agent at {path} elects no leaders among peers", remedy)
-    if code != http.HTTPStatus.OK:
+        found = "elects no leaders among peers"
+    elif theirs is None:
         return None
-    view, peers = msgspec.convert(said, PeersView), config.peers.peers
-    theirs = [one.peer for one in view.peers]
-    if theirs != list(peers):
-        return failed(f"the agent at {path} runs another list of peers: {', '.join(theirs)}", remedy)
-    here = next((one.peer for one in view.peers if one.state == "here"), peers[me])
-    return None if here == peers[me] else failed(f"the agent at {path} is {here}, and not {peers[me]}", remedy)
+    elif (names := [one.peer for one in theirs]) != list(config.peers.peers):
+        found = f"runs another list of peers: {', '.join(names)}"
+    elif (here := next((one.peer for one in theirs if one.state == "here"), me)) != me:
+        found = f"is {here}, and not {me}"
+    else:
+        return None
+    remedy = "name this member's own with --socket; or start that agent again, if its configuration was changed"
+    return Diagnosis("agent", "failed", f"the agent at {path} {found}", remedy)
 
 
 def _voters(path: str) -> list[Diagnosis]:
     """The peers that the member of the agent at `path` hears, if it elects leaders among peers."""
-    try:
-        code, said = _ask_socket(path, "/v1/peers")
-    except (OSError, http.client.HTTPException):
-        return []
+    code, said = _asked(path, "/v1/peers")
     if code != http.HTTPStatus.OK:
         return []
     view = msgspec.convert(said, PeersView)
@@ -458,10 +460,7 @@ def _voters(path: str) -> list[Diagnosis]:
 
 def _drain(path: str) -> list[Diagnosis]:
     """Whether the member of the agent at `path` leads nothing because it was drained, perhaps long ago."""
-    try:
-        _, status = _ask_socket(path, "/v1/status")
-    except (OSError, http.client.HTTPException):
-        return []
+    _, status = _asked(path, "/v1/status")
     if not (shed := status.get("shed")):
         return []
     found = f"its member {status['agent']} leads {shed} partitions only while no other peer can"
@@ -496,7 +495,7 @@ def _port(listen: str) -> Diagnosis:
     if port == 0:
         return Diagnosis("port", "fine", "any free one is taken")
     try:
-        code, said = _ask(http.client.HTTPConnection(host, port, timeout=ANSWER_MAX), "/health")
+        code, said = _ask((host, port), "/health")
     except ConnectionRefusedError:
         try:
             with listen_tcp(host, port):
@@ -536,30 +535,29 @@ def _living_name(name: str, agent: AgentOptions, otherwise: Diagnosis) -> Diagno
 
 def _names_here(agent: AgentOptions) -> set[str]:
     """The names of the agents that answer at the socket and at the port."""
-    names = set()
-    with suppress(OSError, http.client.HTTPException):
-        names.add(_ask_socket(agent.socket, "/v1/status")[1].get("agent"))
-    if agent.listen is not None and (place := parse_place(agent.listen)) is not None:
-        with suppress(OSError, http.client.HTTPException):
-            names.add(_ask(http.client.HTTPConnection(*place, timeout=ANSWER_MAX), "/v1/status")[1].get("agent"))
+    places = (agent.socket, None if agent.listen is None else parse_place(agent.listen))
+    names = [_asked(place, "/v1/status")[1].get("agent") for place in places if place is not None]
     return {name for name in names if isinstance(name, str)}
 
 
-def _ask_socket(path: str, what: str) -> tuple[int, dict[str, Any]]:
-    connection = http.client.HTTPConnection("agent", timeout=ANSWER_MAX)
-    # The HTTP library has no Unix sockets, but takes a socket that is connected already.
-    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def _asked(place: str | tuple[str, int], what: str) -> tuple[int, dict[str, Any]]:
+    """As `_ask`, but 0 and nothing if no agent answers: the check of the socket or of the port says why."""
     try:
-        connection.sock.settimeout(ANSWER_MAX)
-        connection.sock.connect(path)
-        return _ask(connection, what)
-    finally:
-        connection.close()
+        return _ask(place, what)
+    except (OSError, http.client.HTTPException):
+        return 0, {}
 
 
-def _ask(connection: http.client.HTTPConnection, what: str) -> tuple[int, dict[str, Any]]:
-    """The status and the object of an agent's answer. Raises OSError, HTTPException."""
+def _ask(place: str | tuple[str, int], what: str) -> tuple[int, dict[str, Any]]:
+    """The status and the object of the answer of the agent at a socket or a port. Raises OSError, HTTPException."""
+    host, port = ("agent", None) if isinstance(place, str) else place
+    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_MAX)
     try:
+        if isinstance(place, str):
+            # The HTTP library has no Unix sockets, but takes a socket that is connected already.
+            connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.sock.settimeout(ANSWER_MAX)
+            connection.sock.connect(place)
         connection.request("GET", what)
         answer = connection.getresponse()
         try:

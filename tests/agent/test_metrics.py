@@ -1,17 +1,17 @@
 """The metrics: read back by Prometheus' own parser, and checked against its conventions."""
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from math import inf
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from neli_router.agent.server.metrics import AgentCollector, Delays, MetricsSnapshot, render
+from neli_router.agent.server.connections import AgentTraffic
+from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
 from neli_router.core.clock import host_clock
 from neli_router.drivers.peers.outlook import Outlook
 from neli_router.fence import tally
@@ -33,18 +33,17 @@ NORMAL = MetricsSnapshot(
     fenced=1,
     refused_writes=3,
     table_age=0.01,
-    lookups={"owned": 7, "NoOwner": 2},
     members=2,
     partitions=256,
     owned=250,
     led=128,
     is_powerless=False,
     ledger_available=True,
-    waiting=4,
-    streams=5,
     witnessed=3,
     certificates=1,
-    requests={"200": 90, "404": 2},
+    traffic=AgentTraffic(
+        answers=Counter({"200": 90, "404": 2}), lookups=Counter(owned=7, NoOwner=2), waiting=4, streams=5
+    ),
 )
 
 OUTLOOK = Outlook(
@@ -196,15 +195,6 @@ def test_scrapes_at_once_count_each_delay_once() -> None:
     buckets, total = delays.taken()
     assert ("+Inf", 4000.0) == buckets[-1]
     assert pytest.approx(40.0) == total
-
-
-def test_the_collector_fits_any_registry_and_reads_at_each_scrape() -> None:
-    taken = [NORMAL]
-    registry = CollectorRegistry()
-    registry.register(AgentCollector(lambda: taken[-1]))
-    assert 128 == registry.get_sample_value("neli_partitions_led")
-    taken.append(replace(NORMAL, led=7))
-    assert 7 == registry.get_sample_value("neli_partitions_led")
 
 
 def test_the_own_lease_counts_from_the_sending_of_the_beat_and_writes_that_a_fence_refused_are_told(

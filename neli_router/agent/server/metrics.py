@@ -25,7 +25,7 @@ mean that something is wrong.
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
@@ -45,7 +45,7 @@ from neli_router.fence import tally
 from neli_router.member.served_member import ServedMember
 from neli_router.status.group_view import GroupView
 
-__all__ = ["BUCKETS", "CONTENT_TYPE", "AgentCollector", "Delays", "MetricsSnapshot", "render"]
+__all__ = ["BUCKETS", "CONTENT_TYPE", "Delays", "MetricsSnapshot", "render"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -62,6 +62,8 @@ COUNTS = (
     ("moves", "neli_moves", "Partitions that went from one member to another."),
 )
 """The entries of `MetricsSnapshot.counts`: key, name, help."""
+
+CAN_EXPIRE = "Whether this member could expire a dead one: 0 if its heartbeats come back too late for that, else 1."
 
 COUNTS_OF_OWNERS = frozenset({"expired", "moves"})
 """The counters that a store of owners provides. One that cannot count is left out: 0 would mean that nothing
@@ -90,8 +92,8 @@ class Delays:
             return list(zip(bounds, map(float, accumulate(self._counts)), strict=True)), self._sum
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsSnapshot:
+@dataclass(frozen=True, slots=True, eq=False)
+class MetricsSnapshot(Collector):
     """Everything that an agent knows at the moment of a scrape."""
 
     name: str
@@ -118,8 +120,6 @@ class MetricsSnapshot:
     """Writes refused by the fences of this process."""
     table_age: float
     """Seconds since the agent had last read everything; `inf` if never."""
-    lookups: Mapping[str, int]
-    """How many keys and roles were looked up, by outcome: `owned`, or the error's kind."""
     members: int
     partitions: int
     owned: int
@@ -129,16 +129,11 @@ class MetricsSnapshot:
     is_powerless: bool
     """Whether the own member could not expire a dead one."""
     ledger_available: bool
-    waiting: int
-    """Clients that wait in a long poll."""
-    streams: int
-    """Clients that have an open stream of events."""
     witnessed: int
     """Members of this host whose deaths this agent would certify."""
     certificates: int
     """Deaths that it certified."""
-    requests: Mapping[str, int]
-    """How many requests were answered, by outcome: the HTTP status, or another word."""
+    traffic: AgentTraffic
     has_table: bool = True
     """Whether there is a ledger or a store that says who owns what."""
     outlook: Outlook | None = None
@@ -181,117 +176,83 @@ class MetricsSnapshot:
             fenced=fenced,
             refused_writes=tally.refused,
             table_age=member.router.at.age,
-            lookups=traffic.lookups,
             members=len(members),
             partitions=len(group.owners),
             owned=sum(one.partitions for one in members),
             led=0 if member.closed else len(member.led),
             is_powerless=member.is_powerless,
             ledger_available=not (member.obstacle or member.closed),
-            waiting=traffic.waiting,
-            streams=traffic.streams,
             witnessed=lives.witnessed,
             certificates=lives.certificates,
-            requests=traffic.outcomes(),
+            traffic=traffic,
             has_table=config.has_ledger or config.ownership is not None,
             outlook=member.outlook,
         )
 
-
-class AgentCollector(Collector):
-    """An agent's metrics, for any registry. Each scrape calls `take`."""
-
-    def __init__(self, take: Callable[[], MetricsSnapshot]) -> None:
-        self._take = take
-
     def collect(self) -> Iterator[Metric]:
-        agent = self._take()
         labels = ("member", "version", "guarantee", "protocol")
         about = GaugeMetricFamily("neli_agent_info", "The agent: always 1.", labels=labels)
-        about.add_metric((agent.name, agent.version, agent.guarantee, agent.protocol), 1)
+        about.add_metric((self.name, self.version, self.guarantee, self.protocol), 1)
         yield about
-        yield from _leases(agent)
-        if agent.has_ledger:
-            yield from _heartbeats(agent)
-        counts = agent.counts
+        yield _gauge("neli_lease_seconds", "How long a heartbeat proves anything.", self.lease)
+        if self.lease_left is not None:
+            left = max(0.0, self.lease_left)  # A lease that has ended has nothing left; it is never negative.
+            yield _gauge("neli_lease_left_seconds", "The rest of this member's lease.", left)
+        told = "The rest of each member's lease, as this agent reads it."
+        members = GaugeMetricFamily("neli_member_lease_left_seconds", told, labels=("member",))
+        for name, seconds in self.leases_left.items():
+            members.add_metric((name,), max(0.0, seconds))
+        yield members
+        if self.has_ledger:
+            yield _gauge("neli_can_expire", CAN_EXPIRE, not self.is_powerless)
+            told = "From the sending of a heartbeat until its sender read it back."
+            buckets, total = self.delays.taken()
+            yield HistogramMetricFamily("neli_append_to_read_seconds", told, buckets=buckets, sum_value=total)
         for key, name, told in COUNTS:
-            if not agent.has_ledger and key not in COUNTS_OF_OWNERS:
-                continue
-            yield CounterMetricFamily(name, told, value=counts.get(key, 0))
-        yield CounterMetricFamily(
-            "neli_fenced",
-            "Times that this member was fenced: its work must have stopped immediately.",
-            value=agent.fenced,
-        )
-        yield CounterMetricFamily(
-            "neli_refused_writes", "Writes that a fence refused because of a newer owner.", value=agent.refused_writes
-        )
-        yield from _table(agent)
-        if agent.outlook is not None:
-            yield from _peers(agent.outlook)
-        yield from _clients(agent)
+            if self.has_ledger or key in COUNTS_OF_OWNERS:
+                yield _counter(name, told, self.counts.get(key, 0))
+        told = "Times that this member was fenced: its work must have stopped immediately."
+        yield _counter("neli_fenced", told, self.fenced)
+        told = "Writes that a fence refused because of a newer owner."
+        yield _counter("neli_refused_writes", told, self.refused_writes)
+        if self.has_table:
+            told = "Seconds since everything had been read."
+            yield _gauge("neli_table_age_seconds", told, max(0.0, self.table_age))
+        yield _by_outcome("neli_lookups", "Look-ups, by outcome.", self.traffic.lookups)
+        yield _gauge("neli_members", "Members of the group.", self.members)
+        yield _gauge("neli_partitions", "Partitions of the group.", self.partitions)
+        yield _gauge("neli_partitions_owned", "Partitions that a member owns.", self.owned)
+        yield _gauge("neli_partitions_unowned", "Partitions that no member owns.", self.partitions - self.owned)
+        yield _gauge("neli_partitions_led", "Partitions that this member may act for now.", self.led)
+        if self.has_table:
+            available = self.ledger_available and self.table_age < inf
+            yield _gauge("neli_ledger_available", "Whether this agent can read and append: 1 or 0.", available)
+        if self.outlook is not None:
+            yield from _peers(self.outlook)
+        yield _gauge("neli_waiting_clients", "Clients that wait by a long poll.", self.traffic.waiting)
+        yield _gauge("neli_streams", "Streams of events that are open.", self.traffic.streams)
+        if self.has_ledger:
+            told = "Members of this host whose deaths this agent would certify to the group."
+            yield _gauge("neli_witnessed_members", told, self.witnessed)
+            told = "Members whose deaths this agent has certified to the group."
+            yield _counter("neli_certificates", told, self.certificates)
+        yield _by_outcome("neli_requests", "Requests that were answered, by outcome.", self.traffic.outcomes())
 
 
 def render(agent: MetricsSnapshot) -> bytes:
     """The answer to `/metrics`, including this process's own memory, CPU time and descriptors."""
     registry = CollectorRegistry(auto_describe=False)
-    for collector in (AgentCollector(lambda: agent), _PROCESS, _PLATFORM):
+    for collector in (agent, _PROCESS, _PLATFORM):
         registry.register(collector)
     return generate_latest(registry)
 
 
-def _leases(agent: MetricsSnapshot) -> Iterator[Metric]:
-    yield GaugeMetricFamily("neli_lease_seconds", "How long a heartbeat proves anything.", value=agent.lease)
-    if agent.lease_left is not None:
-        left = max(0.0, agent.lease_left)  # A lease that has ended has nothing left; it is never negative.
-        yield GaugeMetricFamily("neli_lease_left_seconds", "The rest of this member's lease.", value=left)
-    members = GaugeMetricFamily(
-        "neli_member_lease_left_seconds",
-        "The rest of each member's lease, as this agent reads it.",
-        labels=("member",),
-    )
-    for name, seconds in agent.leases_left.items():
-        members.add_metric((name,), max(0.0, seconds))
-    yield members
-
-
-def _heartbeats(agent: MetricsSnapshot) -> Iterator[Metric]:
-    can_expire = int(not agent.is_powerless)
-    told = "Whether this member could expire a dead one: 0 if its heartbeats come back too late for that, else 1."
-    yield GaugeMetricFamily("neli_can_expire", told, value=can_expire)
-    buckets, total = agent.delays.taken()
-    yield HistogramMetricFamily(
-        "neli_append_to_read_seconds",
-        "From the sending of a heartbeat until its sender read it back.",
-        buckets=buckets,
-        sum_value=total,
-    )
-
-
-def _table(agent: MetricsSnapshot) -> Iterator[Metric]:
-    if agent.has_table:
-        told, age = "Seconds since everything had been read.", max(0.0, agent.table_age)
-        yield GaugeMetricFamily("neli_table_age_seconds", told, value=age)
-    yield _by_outcome("neli_lookups", "Look-ups, by outcome.", agent.lookups)
-    yield GaugeMetricFamily("neli_members", "Members of the group.", value=agent.members)
-    partitions, owned = agent.partitions, agent.owned
-    yield GaugeMetricFamily("neli_partitions", "Partitions of the group.", value=partitions)
-    yield GaugeMetricFamily("neli_partitions_owned", "Partitions that a member owns.", value=owned)
-    yield GaugeMetricFamily("neli_partitions_unowned", "Partitions that no member owns.", value=partitions - owned)
-    yield GaugeMetricFamily("neli_partitions_led", "Partitions that this member may act for now.", value=agent.led)
-    if agent.has_table:
-        available = agent.ledger_available and agent.table_age < inf
-        yield GaugeMetricFamily(
-            "neli_ledger_available", "Whether this agent can read and append: 1 or 0.", value=int(available)
-        )
-
-
 def _peers(outlook: Outlook) -> Iterator[Metric]:
     told = "Members that the list of peers names, this one included."
-    yield GaugeMetricFamily("neli_peers", told, value=len(outlook.peers))
+    yield _gauge("neli_peers", told, len(outlook.peers))
     told = "Of these, how many answer this member, itself included."
-    yield GaugeMetricFamily("neli_peers_alive", told, value=outlook.alive)
-    yield GaugeMetricFamily("neli_peers_majority", "How many of them can elect a leader.", value=outlook.quorum)
+    yield _gauge("neli_peers_alive", told, outlook.alive)
+    yield _gauge("neli_peers_majority", "How many of them can elect a leader.", outlook.quorum)
     alive = GaugeMetricFamily("neli_peer_alive", "Whether the peer answers this member: 1 or 0.", labels=("peer",))
     told = "Seconds since a message from the peer was accepted, or since this member started."
     ages = GaugeMetricFamily("neli_peer_age_seconds", told, labels=("peer",))
@@ -314,28 +275,25 @@ def _peers(outlook: Outlook) -> Iterator[Metric]:
     yield refused
     known = [led for led in outlook.leaders if led is not None]
     term = max((led.term for led in known), default=0)
-    yield GaugeMetricFamily("neli_term", "The highest term that this member knows.", value=term)
+    yield _gauge("neli_term", "The highest term that this member knows.", term)
     unled = sum(led.leader is None for led in known)
     told = "Partitions for which this member votes and knows no leader."
-    yield GaugeMetricFamily("neli_partitions_unled", told, value=unled)
+    yield _gauge("neli_partitions_unled", told, unled)
     told = "Times that this member took on a role, in one partition each: candidate, follower, leader."
     transitions = CounterMetricFamily("neli_transitions", told, labels=("role", "reason"))
     for pair, count in sorted(outlook.transitions.items()):
         transitions.add_metric(pair, count)
     yield transitions
     told = "Times that this member saw a partition's leader change."
-    yield CounterMetricFamily("neli_leader_changes", told, value=outlook.leader_changes)
+    yield _counter("neli_leader_changes", told, outlook.leader_changes)
 
 
-def _clients(agent: MetricsSnapshot) -> Iterator[Metric]:
-    yield GaugeMetricFamily("neli_waiting_clients", "Clients that wait by a long poll.", value=agent.waiting)
-    yield GaugeMetricFamily("neli_streams", "Streams of events that are open.", value=agent.streams)
-    if agent.has_ledger:
-        told = "Members of this host whose deaths this agent would certify to the group."
-        yield GaugeMetricFamily("neli_witnessed_members", told, value=agent.witnessed)
-        told = "Members whose deaths this agent has certified to the group."
-        yield CounterMetricFamily("neli_certificates", told, value=agent.certificates)
-    yield _by_outcome("neli_requests", "Requests that were answered, by outcome.", agent.requests)
+def _gauge(name: str, told: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, told, value=float(value))
+
+
+def _counter(name: str, told: str, value: float) -> Metric:
+    return CounterMetricFamily(name, told, value=value)
 
 
 def _by_outcome(name: str, told: str, counts: Mapping[str, int]) -> Metric:
