@@ -20,32 +20,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from neli_router.agent.wire import (
-    BODY_MAX,
-    KEY_MAX,
-    DrainView,
-    EventView,
-    HistoryView,
-    LeaderView,
-    LeaseView,
-    LoadAsked,
-    LoadView,
-    MembersView,
-    MovesView,
-    OwnersAsked,
-    OwnersView,
-    OwnerView,
-    PeersView,
-    RebalanceAsked,
-    RebalanceView,
-    Refusal,
-    ShareView,
-    StatusView,
-    TableView,
-    WishAsked,
-    WishView,
-    raised,
-)
+from neli_router.agent import wire
 from neli_router.config.agent_address import Address
 from neli_router.core.keyspace import Key, Role, utf8
 from neli_router.errors import BadKey, ConfigError, NeliError, NoAgent, NoOwner
@@ -91,7 +66,7 @@ millisecond. A longer timeout only helps on a host whose processors are all busy
 WISH_TIMEOUT = 15.0
 """A wish waits for the ledger, at most ten seconds; see `member/wishes.py`."""
 
-BATCH_MAX = BODY_MAX // 2
+BATCH_MAX = wire.BODY_MAX // 2
 """Bytes of keys in one request, before JSON adds quotes, commas and escapes."""
 
 Answer = TypeVar("Answer")
@@ -110,36 +85,36 @@ class Call(Generic[Answer]):
 
 # Requests
 
-TABLE = Call("GET", "/v1/table", TableView)
-MEMBERS = Call("GET", "/v1/members", MembersView)
-PEERS = Call("GET", "/v1/peers", PeersView)
-STATUS = Call("GET", "/v1/status", StatusView)
+TABLE = Call("GET", "/v1/table", wire.TableView)
+MEMBERS = Call("GET", "/v1/members", wire.MembersView)
+PEERS = Call("GET", "/v1/peers", wire.PeersView)
+STATUS = Call("GET", "/v1/status", wire.StatusView)
 EVENTS = Call("GET", "/v1/events", msgspec.Raw)
-HISTORY_EVENTS = Call("GET", "/v1/history/events", EventView)
+HISTORY_EVENTS = Call("GET", "/v1/history/events", wire.EventView)
 """The stream of the status page. Its events are passed on unchanged, so their JSON is only checked, not decoded."""
 
 
 def owner(key: Key) -> Call[Any]:
     """The owner of `key`. A key that is too long for an address goes in the body, and the answer is a list of one."""
     target = f"/v1/owner?{_key(key)}"
-    return owners([key]) if len(target) > KEY_MAX else Call("GET", target, OwnerView)
+    return owners([key]) if len(target) > wire.KEY_MAX else Call("GET", target, wire.OwnerView)
 
 
 def owner_of_role(role: Role) -> Call[Any]:
     # A name is a key, and a key may look like a number.
-    return owner(role) if isinstance(role, str | bytes) else Call("GET", f"/v1/owner?{_role(role)}", OwnerView)
+    return owner(role) if isinstance(role, str | bytes) else Call("GET", f"/v1/owner?{_role(role)}", wire.OwnerView)
 
 
-def leader(role: Role) -> Call[LeaderView]:
+def leader(role: Role) -> Call[wire.LeaderView]:
     """The leader of `role`, and what this host has to do with it. A name must fit into an address: see `KEY_MAX`."""
     asked = _key(role) if isinstance(role, str | bytes) else _role(role)
-    return Call("GET", f"/v1/leader?{asked}", LeaderView)
+    return Call("GET", f"/v1/leader?{asked}", wire.LeaderView)
 
 
-def owners(keys: Iterable[Key]) -> Call[OwnersView]:
+def owners(keys: Iterable[Key]) -> Call[wire.OwnersView]:
     # Send every key as bytes, so that the answers come in the order of the questions.
-    asked = OwnersAsked(keys64=[urlsafe_b64encode(utf8(key)).decode() for key in keys])
-    return Call("POST", "/v1/owners", OwnersView, msgspec.json.encode(asked))
+    asked = wire.OwnersAsked(keys64=[urlsafe_b64encode(utf8(key)).decode() for key in keys])
+    return Call("POST", "/v1/owners", wire.OwnersView, msgspec.json.encode(asked))
 
 
 def batches(keys: Iterable[Key]) -> Iterator[list[Key]]:
@@ -157,73 +132,74 @@ def batches(keys: Iterable[Key]) -> Iterator[list[Key]]:
         yield batch
 
 
-def lease(role: Role) -> Call[LeaseView]:
-    return Call("GET", f"/v1/lease?{_role(role)}", LeaseView)
+def lease(role: Role) -> Call[wire.LeaseView]:
+    return Call("GET", f"/v1/lease?{_role(role)}", wire.LeaseView)
 
 
-def led_within(role: Role, seconds: float) -> Call[LeaseView]:
+def led_within(role: Role, seconds: float) -> Call[wire.LeaseView]:
     """The lease of `role` as soon as this host leads it. Raises NotLeading after `seconds` seconds."""
-    return Call("GET", f"/v1/leadership?{_role(role)}&timeout={seconds:.3f}", LeaseView, timeout=seconds + TIMEOUT)
+    return Call("GET", f"/v1/leadership?{_role(role)}&timeout={seconds:.3f}", wire.LeaseView, timeout=seconds + TIMEOUT)
 
 
-def leadership(role: Role) -> Call[LeaseView]:
+def leadership(role: Role) -> Call[wire.LeaseView]:
     """A stream; each of its events is a LeaseView."""
-    return Call("GET", f"/v1/leadership/events?{_role(role)}", LeaseView)
+    return Call("GET", f"/v1/leadership/events?{_role(role)}", wire.LeaseView)
 
 
-def share(partitions: Iterable[int]) -> Call[ShareView]:
-    return Call("GET", f"/v1/share?partitions={_ranges(partitions)}", ShareView)
+def share(partitions: Iterable[int]) -> Call[wire.ShareView]:
+    return Call("GET", f"/v1/share?partitions={_ranges(partitions)}", wire.ShareView)
 
 
-def share_events(partitions: Iterable[int] | None) -> Call[ShareView]:
+def share_events(partitions: Iterable[int] | None) -> Call[wire.ShareView]:
     """A stream; each of its events is a ShareView. None stands for all partitions."""
     query = "" if partitions is None else f"?partitions={_ranges(partitions)}"
-    if len(query) > KEY_MAX:
-        raise ConfigError([f"{KEY_MAX} characters must be enough to name the partitions of a share: ask for all"])
-    return Call("GET", f"/v1/share/events{query}", ShareView)
+    if len(query) > wire.KEY_MAX:
+        raise ConfigError([f"{wire.KEY_MAX} characters must be enough to name the partitions of a share: ask for all"])
+    return Call("GET", f"/v1/share/events{query}", wire.ShareView)
 
 
-def watch(key: Key | None, role: Role | None) -> Call[OwnerView]:
+def watch(key: Key | None, role: Role | None) -> Call[wire.OwnerView]:
     """A stream; each of its events is an OwnerView."""
     if key is not None and role is not None:
         raise BadKey("either a key or a role was wanted", "both were given", "watch them one by one")
     if isinstance(role, str | bytes):
         key = role
     query = _key(key) if key is not None else _role(role) if role is not None else ""
-    if len(query) > KEY_MAX:
+    if len(query) > wire.KEY_MAX:
         raise BadKey(
-            f"a key that fits into {KEY_MAX} characters was wanted", f"it needs {len(query)}", "watch them all"
+            f"a key that fits into {wire.KEY_MAX} characters was wanted", f"it needs {len(query)}", "watch them all"
         )
-    return Call("GET", f"/v1/watch?{query}" if query else "/v1/watch", OwnerView)
+    return Call("GET", f"/v1/watch?{query}" if query else "/v1/watch", wire.OwnerView)
 
 
-def history(limit: int) -> Call[HistoryView]:
-    return Call("GET", f"/v1/history?limit={limit}", HistoryView)
+def history(limit: int) -> Call[wire.HistoryView]:
+    return Call("GET", f"/v1/history?limit={limit}", wire.HistoryView)
 
 
-def moves(limit: int) -> Call[MovesView]:
-    return Call("GET", f"/v1/moves?limit={limit}", MovesView)
+def moves(limit: int) -> Call[wire.MovesView]:
+    return Call("GET", f"/v1/moves?limit={limit}", wire.MovesView)
 
 
-def drain(name: str, *, undo: bool, preview: bool) -> Call[DrainView]:
-    return _wish("undrain" if undo else "drain", WishAsked(name=name, preview=preview), DrainView)
+def drain(name: str, *, undo: bool, preview: bool) -> Call[wire.DrainView]:
+    return _wish("undrain" if undo else "drain", wire.WishAsked(name=name, preview=preview), wire.DrainView)
 
 
-def pin(partition: int, name: str | None, *, preview: bool) -> Call[WishView]:
-    asked = WishAsked(name=name, partition=partition, preview=preview)
-    return _wish("unpin" if name is None else "pin", asked, WishView)
+def pin(partition: int, name: str | None, *, preview: bool) -> Call[wire.WishView]:
+    asked = wire.WishAsked(name=name, partition=partition, preview=preview)
+    return _wish("unpin" if name is None else "pin", asked, wire.WishView)
 
 
-def weigh(name: str, weight: int | None, *, preview: bool) -> Call[WishView]:
-    return _wish("weigh", WishAsked(name=name, weight=weight, preview=preview), WishView)
+def weigh(name: str, weight: int | None, *, preview: bool) -> Call[wire.WishView]:
+    return _wish("weigh", wire.WishAsked(name=name, weight=weight, preview=preview), wire.WishView)
 
 
-def rebalance(to: str | None, partitions: Iterable[int] | None) -> Call[RebalanceView]:
-    return _wish("rebalance", RebalanceAsked(to, None if partitions is None else list(partitions)), RebalanceView)
+def rebalance(to: str | None, partitions: Iterable[int] | None) -> Call[wire.RebalanceView]:
+    asked = wire.RebalanceAsked(to, None if partitions is None else list(partitions))
+    return _wish("rebalance", asked, wire.RebalanceView)
 
 
-def load(asked: LoadAsked) -> Call[LoadView]:
-    return _wish("load", asked, LoadView)
+def load(asked: wire.LoadAsked) -> Call[wire.LoadView]:
+    return _wish("load", asked, wire.LoadView)
 
 
 def _wish(path: str, asked: msgspec.Struct, answer: type[Answer]) -> Call[Answer]:
@@ -233,17 +209,17 @@ def _wish(path: str, asked: msgspec.Struct, answer: type[Answer]) -> Call[Answer
 # Answers
 
 
-def led_by(view: LeaderView) -> OwnerView:
+def led_by(view: wire.LeaderView) -> wire.OwnerView:
     """The owner, if there is one. Raises what a question for the owner raises."""
     if view.owner is None:
         assert view.refusal is not None, "an agent names an owner or a reason"
-        raise raised(view.refusal)
+        raise wire.raised(view.refusal)
     return view.owner
 
 
-def named(view: OwnerView | OwnersView) -> OwnerView:
+def named(view: wire.OwnerView | wire.OwnersView) -> wire.OwnerView:
     """The owner, if there is one. Raises NoOwner."""
-    one = view.owners[0] if isinstance(view, OwnersView) else view
+    one = view.owners[0] if isinstance(view, wire.OwnersView) else view
     if one.name is None:
         raise NoOwner(
             f"an owner of partition {one.partition} was wanted",
@@ -258,7 +234,7 @@ def answered(call: Call[Answer], address: Address, status: int, content: bytes, 
     try:
         if status == 200:
             return msgspec.json.decode(content, type=call.answer)
-        refused = msgspec.json.decode(content, type=Refusal)
+        refused = msgspec.json.decode(content, type=wire.Refusal)
     except (msgspec.DecodeError, UnicodeDecodeError):
         found = f"the answer, with status {status}, is of no agent of this version"
     else:
@@ -269,7 +245,7 @@ def answered(call: Call[Answer], address: Address, status: int, content: bytes, 
                 "put it into NELI_TOKEN or a file for --token-file, or speak to the agent's Unix socket, "
                 "which needs none",
             )
-        raise raised(refused)
+        raise wire.raised(refused)
     raise NoAgent(f"an agent was wanted at {address}", found, "see what listens there, or name another with --agent")
 
 

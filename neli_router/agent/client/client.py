@@ -31,26 +31,12 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
+from neli_router.agent import wire
 from neli_router.agent.client import calls
 from neli_router.agent.client.calls import TIMEOUT, named
 from neli_router.agent.client.leading import AsyncLeadingBlock, LeadingBlock
 from neli_router.agent.client.leases import AgentLease, AgentReport, AsyncAgentLease, AsyncShare, Share
 from neli_router.agent.client.transport import AsyncStream, AsyncTransport, Stream, Transport
-from neli_router.agent.wire import (
-    DrainView,
-    EventView,
-    HistoryView,
-    LoadAsked,
-    LoadView,
-    MembersView,
-    MovesView,
-    OwnerView,
-    PeersView,
-    RebalanceView,
-    StatusView,
-    TableView,
-    WishView,
-)
 from neli_router.core.clock import host_clock
 from neli_router.core.keyspace import Key, Layout, Role
 from neli_router.errors import NotLeading
@@ -68,47 +54,47 @@ class Client(Transport):
 
     # Questions
 
-    def owner(self, key: Key) -> OwnerView:
+    def owner(self, key: Key) -> wire.OwnerView:
         """The owner of `key`. Raises NoOwner, StaleTable, BadKey."""
         return named(self.call(calls.owner(key)))
 
-    def owner_of_role(self, role: Role) -> OwnerView:
+    def owner_of_role(self, role: Role) -> wire.OwnerView:
         """The member that leads `role`. A role is a number or a name; a name is a key."""
         return named(self.call(calls.owner_of_role(role)))
 
-    def owners(self, keys: Iterable[Key]) -> list[OwnerView]:
+    def owners(self, keys: Iterable[Key]) -> list[wire.OwnerView]:
         """The owner of each of `keys`, in order. A key without an owner gets a view without a `name`, but with the
         reason."""
         return [view for batch in calls.batches(keys) for view in self.call(calls.owners(batch)).owners]
 
-    def table(self) -> TableView:
+    def table(self) -> wire.TableView:
         return self.call(calls.TABLE)
 
-    def members(self) -> MembersView:
+    def members(self) -> wire.MembersView:
         return self.call(calls.MEMBERS)
 
-    def peers(self) -> PeersView:
+    def peers(self) -> wire.PeersView:
         """Which peers answer and which lead, in a group without a broker. Raises BeyondProtocol in any other group."""
         return self.call(calls.PEERS)
 
-    def moves(self, *, limit: int = 100) -> MovesView:
+    def moves(self, *, limit: int = 100) -> wire.MovesView:
         """The most recent moves of partitions, newest last."""
         return self.call(calls.moves(limit))
 
-    def history(self, *, limit: int = 50) -> HistoryView:
+    def history(self, *, limit: int = 50) -> wire.HistoryView:
         """The most recent member events and the most recent other events, `limit` of each, newest last."""
         return self.call(calls.history(limit))
 
-    def follow(self) -> Stream[EventView]:
+    def follow(self) -> Stream[wire.EventView]:
         """Each event of the group from now on. Iterate and close it. An event that grows is repeated with the same
         offset."""
         return self.stream(calls.HISTORY_EVENTS)
 
-    def status(self) -> StatusView:
+    def status(self) -> wire.StatusView:
         """All of it at one moment: table, members, history."""
         return self.call(calls.STATUS)
 
-    def watch(self, key: Key | None = None, *, role: Role | None = None) -> Stream[OwnerView]:
+    def watch(self, key: Key | None = None, *, role: Role | None = None) -> Stream[wire.OwnerView]:
         """The owner of `key` or `role`, or of every partition, now and after each change. Iterate and close it."""
         return self.stream(calls.watch(key, role))
 
@@ -152,33 +138,33 @@ class Client(Transport):
 
     # Operators' wishes. Each returns when the ledger shows it; with `preview` it only returns what it would move.
 
-    def rebalance(self, to: str | None = None, partitions: Iterable[int] | None = None) -> RebalanceView:
+    def rebalance(self, to: str | None = None, partitions: Iterable[int] | None = None) -> wire.RebalanceView:
         """Ask the agent's member to pass what it leads to the preferred peers, or ask for the peer `to` to lead
         `partitions` (None for all). Raises BeyondProtocol where leaders are not elected among peers."""
         return self.call(calls.rebalance(to, partitions))
 
-    def drain(self, name: str, *, undo: bool = False, preview: bool = False) -> DrainView:
+    def drain(self, name: str, *, undo: bool = False, preview: bool = False) -> wire.DrainView:
         """Let the member `name` own no partitions except those that are pinned to it; `undo` takes a drain back.
 
         With the protocol `term`, `name` must be the agent's own member, which then leads only while no other peer
         can."""
         return self.call(calls.drain(name, undo=undo, preview=preview))
 
-    def pin(self, partition: int, name: str | None, *, preview: bool = False) -> WishView:
+    def pin(self, partition: int, name: str | None, *, preview: bool = False) -> wire.WishView:
         """Let `partition` belong to the member `name`; None takes a pin back."""
         return self.call(calls.pin(partition, name, preview=preview))
 
-    def weigh(self, name: str, weight: int | None, *, preview: bool = False) -> WishView:
+    def weigh(self, name: str, weight: int | None, *, preview: bool = False) -> wire.WishView:
         """Let `name` count with `weight` from now on; None restores its own weight."""
         return self.call(calls.weigh(name, weight, preview=preview))
 
-    def load(self, loads: Mapping[int, float], *, layout: Layout | None = None, preview: bool = False) -> LoadView:
+    def load(self, loads: Mapping[int, float], *, layout: Layout | None = None, preview: bool = False) -> wire.LoadView:
         """Partition -> how much work it is, in any unit that is the same for all; 0 forgets it.
 
         Only some partitions move at a time: the protocol says how many. To move more, send the loads again after those
         are handed over. With a `layout`, the call is refused if the group has another.
         """
-        return self.call(calls.load(LoadAsked(dict(loads), layout, preview)))
+        return self.call(calls.load(wire.LoadAsked(dict(loads), layout, preview)))
 
 
 class AsyncClient(AsyncTransport):
@@ -190,37 +176,37 @@ class AsyncClient(AsyncTransport):
 
     # Questions
 
-    async def owner(self, key: Key) -> OwnerView:
+    async def owner(self, key: Key) -> wire.OwnerView:
         return named(await self.call(calls.owner(key)))
 
-    async def owner_of_role(self, role: Role) -> OwnerView:
+    async def owner_of_role(self, role: Role) -> wire.OwnerView:
         return named(await self.call(calls.owner_of_role(role)))
 
-    async def owners(self, keys: Iterable[Key]) -> list[OwnerView]:
+    async def owners(self, keys: Iterable[Key]) -> list[wire.OwnerView]:
         return [view for batch in calls.batches(keys) for view in (await self.call(calls.owners(batch))).owners]
 
-    async def table(self) -> TableView:
+    async def table(self) -> wire.TableView:
         return await self.call(calls.TABLE)
 
-    async def members(self) -> MembersView:
+    async def members(self) -> wire.MembersView:
         return await self.call(calls.MEMBERS)
 
-    async def peers(self) -> PeersView:
+    async def peers(self) -> wire.PeersView:
         return await self.call(calls.PEERS)
 
-    async def moves(self, *, limit: int = 100) -> MovesView:
+    async def moves(self, *, limit: int = 100) -> wire.MovesView:
         return await self.call(calls.moves(limit))
 
-    async def history(self, *, limit: int = 50) -> HistoryView:
+    async def history(self, *, limit: int = 50) -> wire.HistoryView:
         return await self.call(calls.history(limit))
 
-    def follow(self) -> AsyncStream[EventView]:
+    def follow(self) -> AsyncStream[wire.EventView]:
         return self.stream(calls.HISTORY_EVENTS)
 
-    async def status(self) -> StatusView:
+    async def status(self) -> wire.StatusView:
         return await self.call(calls.STATUS)
 
-    def watch(self, key: Key | None = None, *, role: Role | None = None) -> AsyncStream[OwnerView]:
+    def watch(self, key: Key | None = None, *, role: Role | None = None) -> AsyncStream[wire.OwnerView]:
         return self.stream(calls.watch(key, role))
 
     # Leading
@@ -250,22 +236,22 @@ class AsyncClient(AsyncTransport):
 
     # Wishes
 
-    async def rebalance(self, to: str | None = None, partitions: Iterable[int] | None = None) -> RebalanceView:
+    async def rebalance(self, to: str | None = None, partitions: Iterable[int] | None = None) -> wire.RebalanceView:
         return await self.call(calls.rebalance(to, partitions))
 
-    async def drain(self, name: str, *, undo: bool = False, preview: bool = False) -> DrainView:
+    async def drain(self, name: str, *, undo: bool = False, preview: bool = False) -> wire.DrainView:
         return await self.call(calls.drain(name, undo=undo, preview=preview))
 
-    async def pin(self, partition: int, name: str | None, *, preview: bool = False) -> WishView:
+    async def pin(self, partition: int, name: str | None, *, preview: bool = False) -> wire.WishView:
         return await self.call(calls.pin(partition, name, preview=preview))
 
-    async def weigh(self, name: str, weight: int | None, *, preview: bool = False) -> WishView:
+    async def weigh(self, name: str, weight: int | None, *, preview: bool = False) -> wire.WishView:
         return await self.call(calls.weigh(name, weight, preview=preview))
 
     async def load(
         self, loads: Mapping[int, float], *, layout: Layout | None = None, preview: bool = False
-    ) -> LoadView:
-        return await self.call(calls.load(LoadAsked(dict(loads), layout, preview)))
+    ) -> wire.LoadView:
+        return await self.call(calls.load(wire.LoadAsked(dict(loads), layout, preview)))
 
     async def close(self) -> None:
         self.closed = True

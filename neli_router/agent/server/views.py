@@ -14,21 +14,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from neli_router.agent.wire import (
-    AGE_MAX,
-    Cause,
-    EventView,
-    MembersView,
-    MemberView,
-    MovedView,
-    MovesView,
-    MoveView,
-    OwnerView,
-    PartitionView,
-    PeersView,
-    PeerView,
-    TableView,
-)
+from neli_router.agent import wire
 from neli_router.drivers.peers.outlook import Outlook, why_led
 from neli_router.router.refusal import At, View
 from neli_router.router.table import Table
@@ -63,29 +49,31 @@ goes to every page once a second."""
 
 
 def age_of(at: At) -> float:
-    return min(AGE_MAX, at.age)
+    return min(wire.AGE_MAX, at.age)
 
 
 def owner_view(
     view: View, partition: int, slot: int | None, at: At, *, peer: str = "", believed: bool = False
-) -> OwnerView:
+) -> wire.OwnerView:
     """The owner of `partition`, or why there is none."""
     if isinstance(view, Table):
         owner = view.partitions[partition]
         if owner is not None:
             name, address, _, term = owner
-            return OwnerView(partition, name, address, term, slot, at.offset, age_of(at), believed=believed, peer=peer)
+            return wire.OwnerView(
+                partition, name, address, term, slot, at.offset, age_of(at), believed=believed, peer=peer
+            )
         why = view.why_unowned[0]
     else:
         why = view.explain(f"the owner of partition {partition} was wanted").found
-    return OwnerView(partition, None, slot=slot, at=at.offset, age=age_of(at), why=why)
+    return wire.OwnerView(partition, None, slot=slot, at=at.offset, age=age_of(at), why=why)
 
 
-def table_view(group: GroupView, address: str, at: At, outlook: Outlook | None = None) -> TableView:
+def table_view(group: GroupView, address: str, at: At, outlook: Outlook | None = None) -> wire.TableView:
     """Owners, terms and targets, with the reasons that `outlook` knows."""
     pins, loads = group.pins, group.loads
     partitions = [
-        PartitionView(owner, term, target, pins.get(partition), loads.get(partition, 0.0))
+        wire.PartitionView(owner, term, target, pins.get(partition), loads.get(partition, 0.0))
         for partition, (owner, term, target) in enumerate(zip(group.owners, group.terms, group.targets, strict=True))
     ]
     why = [
@@ -93,19 +81,19 @@ def table_view(group: GroupView, address: str, at: At, outlook: Outlook | None =
         for partition, one in enumerate(partitions)
         if outlook is not None
     ]
-    return TableView(address, group.slots, partitions, at.offset, age_of(at), group.tags, why)
+    return wire.TableView(address, group.slots, partitions, at.offset, age_of(at), group.tags, why)
 
 
-def members_view(group: GroupView, at: At, now: float) -> MembersView:
-    return MembersView(member_views(group, now), at.offset, age_of(at))
+def members_view(group: GroupView, at: At, now: float) -> wire.MembersView:
+    return wire.MembersView(member_views(group, now), at.offset, age_of(at))
 
 
-def moves_view(group: GroupView, now: float, limit: int) -> MovesView:
+def moves_view(group: GroupView, now: float, limit: int) -> wire.MovesView:
     """The last `limit` rows of moves, newest cause last."""
     moves = group.moves
-    return MovesView(
+    return wire.MovesView(
         [
-            MoveView(
+            wire.MoveView(
                 move.offset,
                 max(0.0, now - move.read_at),
                 list(move.partitions),
@@ -119,9 +107,9 @@ def moves_view(group: GroupView, now: float, limit: int) -> MovesView:
     )
 
 
-def history_views(group: GroupView, now: float, limit: int) -> list[EventView]:
+def history_views(group: GroupView, now: float, limit: int) -> list[wire.EventView]:
     """The last `limit` member events and the last `limit` others, by offset."""
-    shown: list[EventView] = []
+    shown: list[wire.EventView] = []
     left, named = {True: limit, False: limit}, NAMED_MAX
     for event in reversed(group.events):
         is_of_members = event.cause in OF_MEMBERS
@@ -132,16 +120,16 @@ def history_views(group: GroupView, now: float, limit: int) -> list[EventView]:
     return shown[::-1]
 
 
-def event_view(event: GroupEvent, now: float, *, is_whole: bool = True) -> EventView:
+def event_view(event: GroupEvent, now: float, *, is_whole: bool = True) -> wire.EventView:
     """`event`; unless `is_whole`, only with the numbers of partitions."""
-    return EventView(
+    return wire.EventView(
         offset=event.offset,
         ago=max(0.0, now - event.read_at),
         cause=event.cause,
         member=event.member,
         by=event.by,
         moved=[
-            MovedView(moved.source, moved.target, moved.number, list(moved.partitions) if is_whole else [])
+            wire.MovedView(moved.source, moved.target, moved.number, list(moved.partitions) if is_whole else [])
             for moved in event.moved
         ],
         partition=event.partition,
@@ -153,24 +141,22 @@ def event_view(event: GroupEvent, now: float, *, is_whole: bool = True) -> Event
 
 
 def planned_views(
-    plan: Iterable[tuple[int, str | None, str | None]], offset: int, cause: Cause, by: str
-) -> list[MoveView]:
+    plan: Iterable[tuple[int, str | None, str | None]], offset: int, cause: wire.Cause, by: str
+) -> list[wire.MoveView]:
     """The moves of a wish, each (partition, source, target), grouped by source and target."""
     pairs: defaultdict[tuple[str | None, str | None], list[int]] = defaultdict(list)
     for partition, source, target in plan:
         pairs[source, target].append(partition)
-    return [
-        MoveView(offset, 0.0, partitions, source, target, cause, by) for (source, target), partitions in pairs.items()
-    ]
+    return [wire.MoveView(offset, 0.0, moved, source, target, cause, by) for (source, target), moved in pairs.items()]
 
 
-def peers_view(outlook: Outlook) -> PeersView:
+def peers_view(outlook: Outlook) -> wire.PeersView:
     known = [led for led in outlook.leaders if led is not None]
     leads = Counter(led.leader for led in known)
     heard = outlook.heard_at
-    return PeersView(
+    return wire.PeersView(
         peers=[
-            PeerView(
+            wire.PeerView(
                 peer=peer,
                 state=outlook.state(place),
                 heard_ago=outlook.silent_for(place) if place == outlook.me or place in heard else None,
@@ -194,6 +180,6 @@ def why_unled(outlook: Outlook | None) -> str:
     return "this member has not begun to listen to its peers" if outlook is None else outlook.why_unled
 
 
-def member_views(group: GroupView, now: float) -> list[MemberView]:
+def member_views(group: GroupView, now: float) -> list[wire.MemberView]:
     """The members in the order in which they joined: the indexes that a TableView uses."""
-    return [MemberView(**member._asdict()) for member in group.members(now)]
+    return [wire.MemberView(**member._asdict()) for member in group.members(now)]
