@@ -22,7 +22,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import click
@@ -93,9 +92,7 @@ class ChangeHook:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if not self._words:
             return
         # A lost agent ends the watch with a code, and may be the very news that the command should get.

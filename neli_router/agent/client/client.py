@@ -19,8 +19,7 @@
     caller --question--> calls --transport, a pool of connections--> agent
     caller --leading---> LeadingBlock, a thread or a task --stream--> agent
 
-Both forms make the same calls and share the code that interprets the answers. After a fork a client opens its own
-connections; blocks of `leading` belong to the parent.
+After a fork a client opens its own connections; blocks of `leading` belong to the parent.
 """
 
 import asyncio

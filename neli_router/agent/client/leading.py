@@ -18,7 +18,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from neli_router.agent.client.calls import Call
@@ -63,10 +62,7 @@ class BaseLeadingBlock:
         self.trouble: NeliError | None = None
         """Why nothing more will be heard, if the agent is the cause."""
         self._is_new = self._goes_on = True
-
-    def _begin(self) -> None:
-        """A stream was requested."""
-        self._is_new = self._goes_on = True
+        """Of the present stream: whether it has said nothing yet, and whether to read on."""
 
     def _take(self, name: str, view: View) -> bool:
         """Take note of an event. Returns whether to ask for the time left now."""
@@ -146,9 +142,7 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
         self._right = self._make(self.report, self._wait)
         return self._right
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
         try:
             if kind is None:
                 self._right.check()
@@ -191,7 +185,7 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
 
     def _listen(self) -> bool:
         """Follow one stream to its end. Returns whether to follow another."""
-        self._begin()
+        self._is_new = self._goes_on = True
         try:
             with self._transport.stream(self._stream_call) as stream:
                 with self._changed:
@@ -260,9 +254,7 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
         self._cancellation = LeaseCancellation(right)
         return right
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         cancellation, self._cancellation = self._cancellation, None
         assert cancellation is not None, "a block that is left was entered"
         try:
@@ -301,7 +293,7 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
 
     async def _listen(self) -> bool:
         """Follow one stream to its end. Returns whether to follow another."""
-        self._begin()
+        self._is_new = self._goes_on = True
         events = self._transport.stream(self._stream_call).events()
         try:
             async for name, view in events:

@@ -170,7 +170,7 @@ class AgentReport:
 
     @property
     def _soonest(self) -> float:
-        return min(self.end, *self.ends.values()) if self.ends else self.end
+        return min([self.end, *self.ends.values()])
 
     def remaining(self) -> float:
         return max(0.0, self.until() - self.clock())

@@ -30,10 +30,9 @@ from neli_router.agent.server.requests import (
     answer,
     answer_bytes,
     body_of,
-    keys_of,
+    keys_asked,
     not_ready,
     number,
-    owners_asked,
     place,
     queried,
 )
@@ -161,8 +160,7 @@ class App:
         return found
 
     async def _owners(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = owners_asked(await body_of(receive))
-        keys = keys_of(asked)
+        keys = keys_asked(await body_of(receive))
         if len(keys) > KEYS_MAX:
             found = f"these are {len(keys)}"
             raise RequestRefused("TooLarge", f"at most {KEYS_MAX} keys were wanted", found, "ask for them in parts")

@@ -120,21 +120,17 @@ class DoorProcess:
                 await asyncio.wait_for(self._gone.wait(), SILENT_AFTER)
             if self._gone.is_set():
                 return
-            if self._was_heard == was_silent:
-                was_silent = not was_silent
-                self._tell_silence(is_over=not was_silent)
-
-    def _tell_silence(self, *, is_over: bool) -> None:
-        if is_over:
-            logs.logger().warning("agent.door_heard", pid=self.pid)
-            return
-        logs.logger().warning(
-            "agent.door_silent",
-            pid=self.pid,
-            silent_for=f"{SILENT_AFTER:g} s",
-            lost="answers over TCP, and not those over the own socket",
-            remedy="see whether that process was stopped, or the machine has no time for it",
-        )
+            if self._was_heard and was_silent:
+                logs.logger().warning("agent.door_heard", pid=self.pid)
+            elif not (self._was_heard or was_silent):
+                logs.logger().warning(
+                    "agent.door_silent",
+                    pid=self.pid,
+                    silent_for=f"{SILENT_AFTER:g} s",
+                    lost="answers over TCP, and not those over the own socket",
+                    remedy="see whether that process was stopped, or the machine has no time for it",
+                )
+            was_silent = not self._was_heard
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()

@@ -59,11 +59,10 @@ __all__ = [
     "answer_bytes",
     "bad_request",
     "body_of",
-    "keys_of",
+    "keys_asked",
     "load_asked",
     "not_ready",
     "number",
-    "owners_asked",
     "partitions",
     "place",
     "queried",
@@ -220,11 +219,8 @@ def number(found: dict[str, str], name: str, *, default: float, most: float) -> 
     return value
 
 
-def owners_asked(body: bytes) -> OwnersAsked:
-    return _decoded(OwnersAsked, body, '{"keys": ["customer-7"]}')
-
-
-def keys_of(asked: OwnersAsked) -> list[Key]:
+def keys_asked(body: bytes) -> list[Key]:
+    asked = _decoded(OwnersAsked, body, '{"keys": ["customer-7"]}')
     return [*asked.keys, *map(_bytes_of, asked.keys64)]
 
 
