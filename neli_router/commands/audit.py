@@ -290,10 +290,9 @@ def acts_in(folder: Path) -> Iterator[ActedSpan]:
                 f"{path} has another kind of line",
                 "name a folder in which all *.notes are notes of members",
             ) from None
-        for span in life.spans:
-            yield ActedSpan(life.label, span.partition, span.term, span.since, span.until)
-        for span in life.relapses:
-            yield ActedSpan(life.label, span.partition, span.term, span.since, span.until, again=True)
+        for again, spans in ((False, life.spans), (True, life.relapses)):
+            for span in spans:
+                yield ActedSpan(life.label, span.partition, span.term, span.since, span.until, again=again)
 
 
 def _print(view: AuditView, verdict: str) -> None:

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import click
 
-from neli_router.commands.conventions import output_option
+from neli_router.commands.conventions import complain, output_option
 from neli_router.config.agent_address import default_address
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import PROTOCOLS_OWN
@@ -108,8 +108,7 @@ def resolved_or_exit(flags: Flags, config_file: str | None) -> Resolved:
     try:
         return resolve_here(flags, config_file)
     except ConfigError as error:
-        for problem in error.problems:
-            click.echo(f"Error: {problem}", err=True)
+        complain(error)
         raise SystemExit(EXIT_USAGE) from None
 
 
@@ -184,14 +183,10 @@ def agent_command(config_file: str | None, **flags: object) -> None:
 def log_to_standard_error(options: AgentOptions) -> None:
     """From now on, log our events, and the warnings of other libraries, as `options` say."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Json() if options.log_format == "json" else _Console())
+    for_people = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
+    handler.setFormatter(_Json() if options.log_format == "json" else for_people)
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger(OURS).setLevel(options.log_level.upper())
-
-
-class _Console(logging.Formatter):
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(message)s")
 
 
 class _Json(logging.Formatter):

@@ -176,20 +176,14 @@ def table_command(agent: str | None, token_file: Path | None, output: str) -> No
             ["PARTITION", "OWNER", "TERM", "WHY"], [(one.partition, one.owner, one.term, one.why) for one in lines]
         )
     else:
-        _print_table(lines)
+        rows = [
+            (one.partition, one.owner, one.term, one.target if one.target != one.owner else None, one.pinned, one.load)
+            for one in lines
+        ]
+        print_rows(["PARTITION", "OWNER", "TERM", "TARGET", "PINNED", "LOAD"], rows)
     _note_age(status.table.age)
     if status.why:
         click.echo(f"Note: {status.why}", err=True)
-
-
-def _print_table(lines: list[PartitionLine]) -> None:
-    print_rows(
-        ["PARTITION", "OWNER", "TERM", "TARGET", "PINNED", "LOAD"],
-        [
-            (one.partition, one.owner, one.term, one.target if one.target != one.owner else None, one.pinned, one.load)
-            for one in lines
-        ],
-    )
 
 
 @click.command("members")
@@ -223,13 +217,12 @@ def members_command(agent: str | None, token_file: Path | None, output: str) -> 
     if peers is not None:
         print_peers(peers)
         return
-    print_rows(
-        ["NAME", "ADDRESS", "ZONE", "WEIGHT", "PARTITIONS", "LOAD", "LEASE(s)", "LAG(records)", "DRAINED", "WITNESS"],
-        [
-            (m.name, m.address, m.zone, m.weight, m.partitions, m.load, m.lease_left, m.lag, m.drained, m.witness)
-            for m in members
-        ],
-    )
+    head = ["NAME", "ADDRESS", "ZONE", "WEIGHT", "PARTITIONS", "LOAD", "LEASE(s)", "LAG(records)", "DRAINED", "WITNESS"]
+    rows = [
+        (m.name, m.address, m.zone, m.weight, m.partitions, m.load, m.lease_left, m.lag, m.drained, m.witness)
+        for m in members
+    ]
+    print_rows(head, rows)
     _note_age(view.age)
 
 

@@ -109,8 +109,15 @@ def measure_trips(folder: Path, *, clock: Clock = host_clock) -> Trips:
     """Append and read back in a temporary scratch ledger in `folder`. Raises LedgerError, OSError."""
     with tempfile.TemporaryDirectory(prefix=".neli-doctor-", dir=folder) as scratch:
         ledger = SqliteLedger(Path(scratch) / "ledger.db")
+
+        def trip() -> None:
+            # Lasting, because flushes for others hold up a Beat that needs none itself.
+            ledger.append([b'{"kind":"nothing"}'], lasting=True)
+            while not ledger.read(TRIPS_SECONDS):
+                pass
+
         try:
-            return _trips(ledger, clock)
+            return _timed(trip, clock)
         finally:
             ledger.close()
 
@@ -119,16 +126,6 @@ def measure_asks(ledger: Ledger, *, clock: Clock = host_clock) -> Trips:
     """Ask where `ledger` ends, again and again. Raises LedgerError."""
     what = "nothing was appended here; a question, which is the least that an append can be, takes"
     return replace(_timed(ledger.tip, clock), what=what)
-
-
-def _trips(ledger: Ledger, clock: Clock) -> Trips:
-    def trip() -> None:
-        # Lasting, because flushes for others hold up a Beat that needs none itself.
-        ledger.append([b'{"kind":"nothing"}'], lasting=True)
-        while not ledger.read(TRIPS_SECONDS):
-            pass
-
-    return _timed(trip, clock)
 
 
 def _timed(trip: Callable[[], object], clock: Clock) -> Trips:

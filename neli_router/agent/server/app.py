@@ -47,7 +47,6 @@ from neli_router.agent.wire import (
     StatusView,
     refusal,
 )
-from neli_router.config.config import Config
 from neli_router.config.protocols import ELECTED
 from neli_router.core.clock import host_clock
 from neli_router.errors import BeyondProtocol, NeliError, NoOwner
@@ -76,23 +75,13 @@ TEXT = CONTENT_TYPE.encode()
 class App:
     """An ASGI application over one member. `metrics` gives the text of /metrics."""
 
-    def __init__(
-        self,
-        config: Config,
-        member: AsyncMember,
-        hub: Hub,
-        version: str,
-        metrics: Callable[[], bytes],
-        lives: Lives,
-    ) -> None:
-        self._config, self._member, self._inner, self._hub = config, member, hub.member, hub
-        self._traffic, self._metrics_text = hub.traffic, metrics
+    def __init__(self, member: AsyncMember, hub: Hub, lives: Lives, metrics: Callable[[], bytes], version: str) -> None:
+        self._config, self._member, self._inner, self._hub = hub.config, member, hub.member, hub
+        self._traffic, self._metrics_text, self._version = hub.traffic, metrics, version
         self._feed, self._layout = hub.member.router.feed, member.layout
         self._assets = page.load()
-        wishes = Wishes(config, member, hub)
-        self._version = version
         self._status_json = (-1.0, -1, b"")
-        lender = Lender(member, hub, config.drain_timeout)
+        lender, wishes = Lender(member, hub), Wishes(member, hub)
         self._routes: Mapping[tuple[str, str], Route] = {
             ("GET", "/v1/owner"): self._owner,
             ("POST", "/v1/owners"): self._owners,

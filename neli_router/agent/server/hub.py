@@ -66,8 +66,7 @@ class Hub:
     """The hub of one member, on one loop, from `open` to `close`."""
 
     def __init__(self, config: Config, member: ServedMember, chronicle: Chronicle, traffic: AgentTraffic) -> None:
-        self._address = config.address
-        """The member's own address, for its clients."""
+        self.config = config
         self.is_alone = not config.has_ledger and config.ownership is None
         """Whether owners are those that the member believes in, because nothing better is known."""
         self.member, self.chronicle, self.traffic = member, chronicle, traffic
@@ -191,7 +190,7 @@ class Hub:
         leads = outlook is not None and self.member.leads(partition)
         if outlook is not None and leads and (term := self.member.led.get(partition)) is not None:
             name, peer = self.member.name, outlook.peers[outlook.me]  # Certain, and not just a belief.
-            return OwnerView(partition, name, self._address, term, slot, at.offset, peer=peer)
+            return OwnerView(partition, name, self.config.address, term, slot, at.offset, peer=peer)
         if outlook is None or (led := outlook.leaders[partition]) is None or led.leader is None:
             return views.owner_view(view, partition, slot, at)
         return views.owner_view(view, partition, slot, at, peer=outlook.peers[led.leader], believed=True)

@@ -63,8 +63,9 @@ Spell = Callable[[Sequence[Lease], str], msgspec.Struct]
 class Lender:
     """The endpoints that lend the leases of `member`."""
 
-    def __init__(self, member: AsyncMember, hub: Hub, drain_timeout: float) -> None:
-        self._member, self._inner, self._hub, self._drain_timeout = member, hub.member, hub, drain_timeout
+    def __init__(self, member: AsyncMember, hub: Hub) -> None:
+        self._member, self._inner, self._hub = member, hub.member, hub
+        self._drain_timeout = hub.config.drain_timeout
 
     async def lease(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One partition. A revoked one is not led but still shows the time left on its lease: its holder may finish."""

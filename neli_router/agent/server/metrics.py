@@ -37,13 +37,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from neli_router.agent.server.connections import AgentTraffic
+from neli_router.agent.server.hub import Hub
 from neli_router.agent.server.lives import Lives
-from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
 from neli_router.drivers.peers.outlook import Outlook
 from neli_router.fence import tally
-from neli_router.member.served_member import ServedMember
-from neli_router.status.group_view import GroupView
 
 __all__ = ["BUCKETS", "CONTENT_TYPE", "Delays", "MetricsSnapshot", "render"]
 
@@ -140,20 +138,9 @@ class MetricsSnapshot(Collector):
     """Only for a member that elects among its peers."""
 
     @classmethod
-    def of(
-        cls,
-        config: Config,
-        member: ServedMember,
-        group: GroupView,
-        traffic: AgentTraffic,
-        delays: Delays,
-        lives: Lives,
-        *,
-        fenced: int,
-        version: str,
-    ) -> "MetricsSnapshot":
+    def of(cls, hub: Hub, lives: Lives, delays: Delays, *, fenced: int, version: str) -> "MetricsSnapshot":
         """Ask each part of an agent. Nothing here may take long."""
-        now = host_clock()
+        now, config, member, group = host_clock(), hub.config, hub.member, hub.chronicle.group
         # Counted from sending the last Beat that came back, as the member itself does. If it were counted from the
         # Beat's return, this metric would not show a slow ledger.
         standing = member.standing
@@ -184,7 +171,7 @@ class MetricsSnapshot(Collector):
             ledger_available=not (member.obstacle or member.closed),
             witnessed=lives.witnessed,
             certificates=lives.certificates,
-            traffic=traffic,
+            traffic=hub.traffic,
             has_table=config.has_ledger or config.ownership is not None,
             outlook=member.outlook,
         )

@@ -188,16 +188,7 @@ class Agent:
 
     def snapshot(self) -> MetricsSnapshot:
         """The current numbers of its metrics."""
-        return MetricsSnapshot.of(
-            self.config,
-            self.member,
-            self.chronicle.group,
-            self.traffic,
-            self._delays,
-            self.lives,
-            fenced=self._fenced,
-            version=self._version,
-        )
+        return MetricsSnapshot.of(self.hub, self.lives, self._delays, fenced=self._fenced, version=self._version)
 
     async def serve(self) -> None:
         """Bind, join and answer, until `stop` or until the member ends. Raises the error that prevented or ended it."""
@@ -271,7 +262,7 @@ class Agent:
         hub = Hub(self.config, inner, self.chronicle, self.traffic)
         lives = Lives(self.config, inner, room=self._lives_max)
         self._parts = member, inner, hub, lives
-        app = App(self.config, member, hub, self._version, lambda: render(self.snapshot()), lives)
+        app = App(member, hub, lives, lambda: render(self.snapshot()), self._version)
         server = HttpServer(Guard(app, self.traffic), partial(Connection, self.traffic), self.started)
         hub.open()
         serving = asyncio.create_task(server.serve(sockets=[own] if own is not None else []))

@@ -30,7 +30,6 @@ from neli_router.agent.server.requests import (
     wish_asked,
 )
 from neli_router.agent.wire import Cause, DrainView, LoadAsked, LoadView, RebalanceView, WishAsked, WishView
-from neli_router.config.config import Config
 from neli_router.config.protocols import ELECTED, Term
 from neli_router.errors import ConfigError, StaleTable
 from neli_router.member import wishes
@@ -57,8 +56,8 @@ KINDS: tuple[Cause, ...] = ("drain", "undrain", "pin", "unpin", "weigh", "load")
 class Wishes:
     """The endpoints that change something."""
 
-    def __init__(self, config: Config, member: AsyncMember, hub: Hub) -> None:
-        self._config, self._member, self._inner, self._chronicle = config, member, hub.member, hub.chronicle
+    def __init__(self, member: AsyncMember, hub: Hub) -> None:
+        self._config, self._member, self._inner, self._chronicle = hub.config, member, hub.member, hub.chronicle
         self.routes: Mapping[tuple[str, str], Callable[[Scope, Receive, Send], Awaitable[None]]] = {
             ("POST", "/v1/rebalance"): self._rebalance,
             **{("POST", f"/v1/{kind}"): partial(self._wish, kind) for kind in KINDS},
