@@ -3,11 +3,7 @@
     neli --> a command's name --> its module, imported only now --> one call --> a view, as text or JSON
 
 A command is imported only when it is called. Otherwise `neli owner` would take as long to start as all commands
-together. The laboratory adds its own commands through a table like ours, which is looked up by name. Without the
-laboratory, there are only the product's commands.
-
-Each time Tab is pressed, the shell completes our commands by calling `neli` itself with a variable set. Click generates
-the script for that, so it stays correct when commands are added.
+together. The laboratory, if it is there, adds its own commands through a table like ours, which is looked up by name.
 
 Exit codes: 0 success; 1 a promise was broken or a check failed, and the output shows how; 2 the command line or the
 configuration is not usable; 3 no owner; 4 no agent answered; 5 refused; 130 interrupted. `neli run` adds the codes of

@@ -5,8 +5,7 @@
     ledger --all that it has, --> annals --> the same, from as far back as there are records
              and on
 
-The stream is opened before the past is requested, so that nothing falls between the two. An event that arrives both
-ways is printed once.
+The stream is opened before the past is requested, so that nothing falls between the two.
 
 Only in Kafka does a ledger have times of its own. For other ledgers, the annals work out when things happened (see
 `status/time_axis.py`). An event that is read while following a ledger has the time at which it was read.

@@ -11,11 +11,10 @@ out every sixth of a lease, so trip and overshoot have a third of a lease. A hos
 percentile loses its lease every few seconds. A host that needs half of that has no room for a bad day; it gets a
 warning.
 
-Nothing is appended to the ledger in use. Members would skip such a record, but a reader of the log would wonder about
-it. A scratch ledger in the same folder is on the same disk, under the same file system, with the same flushes. On a
-server, a scratch topic or stream would need rights that a member does not need. So the server gets a query instead,
-which takes no longer than an append: a lease that is too short for the query is too short, and a lease that is long
-enough for the query may still be too short.
+Nothing is appended to the ledger in use. A scratch ledger in the same folder is on the same disk, under the same file
+system, with the same flushes. On a server, a scratch topic or stream would need rights that a member does not need. So
+the server gets a query instead, which takes no longer than an append: a lease that is too short for the query is too
+short, and a lease that is long enough for the query may still be too short.
 """
 
 import os

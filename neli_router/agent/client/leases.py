@@ -5,10 +5,9 @@
        ^---- fenced before it was confirmed --'  |-- some fenced: those are lost, the others are held
                                                  '-- revoked: finish -- remaining() runs out --> lost without a word
 
-A lease is a span of time, which the member inside the agent counts on the clock of this host. The time left was true
-when the agent computed it. Until we read it, any amount of time may have passed, in the agent, in the socket, or in a
-program that was stopped. So the client never uses the time in an event. An event only signals news: the client then
-*asks* for what it holds, and counts the time left in the answer from before it asked.
+The time left on a lease was true when the agent computed it. Until we read it, any amount of time may have passed, in
+the agent, in the socket, or in a program that was stopped. So the client never uses the time in an event. An event only
+signals news: the client then *asks* for what it holds, and counts the time left in the answer from before it asked.
 
 One report serves both. A lease covers one partition; a share covers all that were led when it began, with one common
 end. Only an answer that lists, under its term, every partition not yet reported as fenced moves that end. So the loss
@@ -17,8 +16,7 @@ of a partition can never be missed: either an event reports it, or the end comes
 If the stream breaks, the client opens another once. An agent that is gone cannot answer, but then its member is gone as
 well and hands nothing over, so the lease is good until its time has run out.
 
-A forked child has the objects but not the stream, so its leases do not hold. It closes its copy of the stream's socket
-immediately; otherwise the agent would count the child as a holder after the parent has ended.
+A forked child has the objects but not the stream (see `transport`), so its leases do not hold.
 """
 
 import os

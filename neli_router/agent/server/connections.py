@@ -7,29 +7,26 @@
                    '-- longer than HEAD_MAX, or more than HEADERS_MAX lines --> 431, cut off
     one connection more than there is room for --> 503
 
+    channel: hub, timers --put, ring--> [ event | event | ... ] --one task: wait, flush--> HTTP
+                                         at most QUEUE_MAX bytes; beyond that --> cut off
+
 uvicorn bounds neither the length of a head nor the time it takes. It accepts as many requests on a connection as a
 client sends before reading answers, and waits forever for a client that does not read. An agent serves programs that
 are stopped, killed and debugged. So one sweep over all connections, every second, cuts off those that make no progress.
-One timer serves them all, because a thousand waiting clients must cost next to nothing. uvicorn's own timer for idle
-connections is cancelled, because it outlives a connection that is reset.
+One timer serves them all, because a thousand waiting clients must cost next to nothing.
 
 A hundred bytes of request on the wire become some kilobytes of Python objects. So a third request is refused when its
 first byte is parsed, not when it would be answered: a megabyte of small requests would take a gigabyte here.
 
-The connection also offers the application two things that ASGI lacks: it reports when it is lost (without a task for
-each waiter), and it can be cut off immediately. Closing would wait until the client has read everything, and a stalled
-client does not read.
+The connection offers the application two things that ASGI lacks: it reports when it is lost, without a task for each
+waiter, and it can be cut off. Closing would wait until the client has read everything, and a stalled client does not
+read.
+
+A *channel* is a stream of events to one client, at that client's pace. The hub never waits for a client: a client that
+does not read fills only its own queue. Then it is cut off, because skipped events would leave it with a wrong picture;
+when it reconnects, it starts from the present state.
 
 Two processes use this: the agent for its own user's socket, and its door (door.py) for the port.
-
-A *channel* is a stream of events to one client, at that client's pace:
-
-    hub, timers --put, ring--> [ event | event | ... ] --one task: wait, flush--> HTTP
-                                at most QUEUE_MAX bytes; beyond that, the client is cut off
-
-The hub never waits for a client: it puts its news into a queue and moves on. A client that does not read fills only its
-own queue. Then it is cut off, because skipped events would leave it with a wrong picture; when it reconnects, it starts
-from the present state.
 """
 
 import asyncio

@@ -13,12 +13,11 @@ that sends heartbeats. Here it takes them only from other strangers. The door kn
 killed at any time, and the agent starts it again.
 
 **Strangers and known clients.** A connection belongs to a stranger until a request with the right token arrives on it.
-There is room for STRANGERS_MAX strangers. When another one connects, the connection that has been idle longest is cut
-off to make way. If none is idle, the door cuts off one that does not read; otherwise, the one whose answer has taken
-longest. So a newcomer always gets in: clients that fill the door cannot keep others out, not even a probe of /health.
-Clients with the token have room of their own, and each has at most one exchange at a time; the agent reserves room for
-that many in addition to its own socket. The bytes of all strangers together are bounded, too: those of answers that
-they do not read, and of heads that they do not finish. Beyond the bound, the connection with the most bytes is cut off.
+There is room for STRANGERS_MAX strangers. When another one connects, one makes way: the longest idle, else one that
+does not read, else the one whose answer has taken longest. So clients that fill the door cannot keep others out, not
+even a probe of /health. Clients with the token have room of their own, and each has at most one exchange at a time; the
+agent reserves room for that many. The bytes of all strangers together are bounded, too: those of answers that they do
+not read, and of heads that they do not finish. Beyond the bound, the connection with the most bytes is cut off.
 
 **Why check Host.** A page from anywhere can make its own name resolve to 127.0.0.1, and a browser then lets its scripts
 read from here as if from their own server. They cannot forge the Host header. For the same reason no answer carries a
@@ -150,8 +149,7 @@ class DoorConnection(Connection):
         return True
 
     def claim(self) -> tuple[int, float]:
-        """How strong its claim to stay is: idle connections have the least, then those that do not read; older ones
-        have less."""
+        """How strong its claim to stay is. Older ones have less."""
         if not self.is_answering:
             return 0, self.resting_since
         return (1, self.stalled_since) if self.is_stalled else (2, self.resting_since)

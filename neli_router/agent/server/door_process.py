@@ -6,12 +6,11 @@
              '---------------- PAUSE_MIN, twice as long each time, at most PAUSE_MAX <--'
 
 The listening socket stays with the agent. Without a door, clients wait in the kernel's queue, and no other process can
-take the port. The member continues meanwhile: it needs no port. Leases of programs that came over TCP end with their
-connections, just as if the network had failed.
+take the port. Leases of programs that came over TCP end with their connections, just as if the network had failed.
 
 A door that is stopped, or gets no processor time, keeps its control socket open and answers no one. While it runs it
 sends a sign of life now and then, so its silence is logged. It is not killed for silence: on a busy machine, another
-start is the last thing that helps. Its standard error is logged, too, line by line.
+start is the last thing that helps.
 """
 
 import asyncio

@@ -6,9 +6,8 @@
                                                           '-> clients that show the status: there is a newer one
     one clock -----------> comments, renewals, status, the sweep of connections
 
-A member's own way of waiting polls four times a second. That is right for a handful of waiters, but thousands would
-take a whole core. Here no waiter polls. Each waits for its own future, which is kept under the partition it waits for,
-and when nothing happens only the clock runs.
+A member's own way of waiting polls four times a second, and thousands of waiters would take a whole core. Here no
+waiter polls: when nothing happens, only the clock runs.
 
 A look-up that follows news must agree with the news. So the hub announces changes of the feed's table, which look-ups
 use, and not the newest records of the ledger.

@@ -7,9 +7,8 @@
                                          '--> forgotten                                     shows none for two leases
 
 A *life* is one Member of one process; all its incarnations start with the name of the life. Its process shows the
-secret of the life, and the kernel identifies that process (`HostProcess.peer_of`). The loop wakes when the last thread
-of the process has ended, and the agent's own member writes a certificate for each seat of the life. The others take
-over immediately.
+secret of the life, and the kernel identifies that process (`HostProcess.peer_of`). When the last thread of the process
+has ended, the agent's own member writes a certificate for each seat of the life, and the others take over immediately.
 
 **Why a living member is never certified.** A pidfd becomes readable when the last thread ends, and never before. The
 process is the one that made the connection. A connection that is not named after the life was made by a program that
@@ -20,8 +19,6 @@ while threads of it may still run, and a fork keeps them open.
 **Why every dead member is certified.** A Join may be in flight when its process dies, an append may be lost, and the
 ledger may be unreachable. So the agent keeps watching the table until it has read it for two leases without a seat of
 the life. A Join that takes longer creates a member that expires after a lease, as it would without a witness.
-
-One timer checks all lives, seldom while all are well, and often while one is dead.
 """
 
 import asyncio

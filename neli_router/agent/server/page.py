@@ -3,9 +3,8 @@
     GET /              page/index.html
     GET /assets/NAME   page/assets/NAME, or page/NAME
 
-They are read once, when the agent starts. They are a few small files, which then cannot change under an open page, and
-no path that a client sends ever reaches the file system. The browser asks each time whether its copy is still valid,
-and gets the answer in a few bytes; after an update it has the new page immediately.
+They are read once, when the agent starts. So they cannot change under an open page, and no path that a client sends
+ever reaches the file system. The browser asks each time whether its copy is still valid.
 
 The page may load from, and talk to, nothing but the server that it came from, and the browser enforces that. It
 addresses its files and requests relative to its own location, so another server may serve it below a path of its own,

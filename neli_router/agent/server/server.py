@@ -8,12 +8,10 @@
                                                                 '-- the member ended on its own --> over, 5
 
 Sockets come first. An agent that cannot be reached must not join, because it would be given partitions that no program
-can use. Its user's own socket is served here. A port can be reached by others, so a separate process serves it: the
-door.
+can use. A port can be reached by other users, so a separate process serves it: the door.
 
 While it drains it still answers: each client that leads gets `revoked`, finishes, and closes its stream; then its role
-is handed over, and the agent ends. That takes as long as the programs take, at most `drain_timeout`. A second signal
-does not wait for them.
+is handed over, and the agent ends. That takes as long as the programs take, at most `drain_timeout`.
 """
 
 import asyncio

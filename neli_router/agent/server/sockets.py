@@ -16,10 +16,8 @@ so it is ignored. Then two agents of one user that start at the same moment may 
 second that its socket is gone, and ends.
 
 If the socket is removed (by a cleaner of /tmp, or by hand), the agent still leads, but no program can ask it. So the
-agent checks its socket, and creates it again.
-
-A program that can reach the socket may do everything that the agent can. So the socket gives no rights to other users,
-and it is in a folder in which no other user can replace it.
+agent checks its socket, and creates it again. A program that can reach the socket may do everything that the agent can.
+So it gives no rights to other users, and it is in a folder in which no other user can replace it.
 """
 
 import errno

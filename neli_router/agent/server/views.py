@@ -4,7 +4,6 @@
     feed.view (a table, or why there is none) --+--> views
     feed.at (how far, how long ago) ------------'
 
-Each function takes values that never change, so it can be called on any thread, and its answer is true for one offset.
 *Look-ups* use the feed's table. People see the group's view, which contains more: targets, pins, loads. At the same
 offset the two agree.
 """

@@ -3,10 +3,9 @@
     POST --WishAsked--> does the member exist? --> what it would move --preview--> answered, and nothing done
                                                             '--> written to the group, read back, answered
 
-The group accepts a wish for a member that is absent, and keeps it until one of that name joins: so a host can be
-drained while it is down. But a person who types an unknown name has more often made a typo. So an agent refuses names
-that no member has now, and suggests the nearest; only taking a wish back works for every name. A program that wants to
-name absent members uses a Member.
+The group accepts a wish for a member that is absent, and keeps it until one of that name joins. But a person who types
+an unknown name has more often made a typo. So an agent refuses names that no member has now, and suggests the nearest;
+only taking a wish back works for every name. A program that wants to name absent members uses a Member.
 
 **Repeated loads.** For each change, assignment moves only a limited number of partitions for the sake of load, and a
 record that changes nothing is not a change. So if the group knows exactly these loads already, they are sent again
