@@ -12,7 +12,7 @@ that copy.
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
@@ -240,11 +240,8 @@ def config_of_ledger(address: str | None, config_file: str | None) -> Config:
 @contextmanager
 def annals_of(config: Config) -> Iterator[tuple[Ledger, Annals]]:
     """The ledger, open until the block ends, and the annals of all that it still has. Raises LedgerError."""
-    handle = open_ledger(config.common_ledger, create=False, patience=config.lease)
-    try:
+    with closing(open_ledger(config.common_ledger, create=False, patience=config.lease)) as handle:
         yield handle, _annals(handle)
-    finally:
-        handle.close()
 
 
 def _annals(ledger: Ledger) -> Annals:

@@ -21,6 +21,7 @@ import os
 import socket
 import stat
 from collections import Counter
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
@@ -247,11 +248,8 @@ def _owners(resolved: Resolved) -> list[Diagnosis]:
     """The checks of the store in which the members of a borrowed group record what they lead."""
     config = resolved.config
     try:
-        store = owners_at(config.common_owners).open()
-        try:
+        with closing(owners_at(config.common_owners).open()) as store:
             said = store.table()
-        finally:
-            store.close()
     except BeyondProtocol as error:
         return [Diagnosis("owners", "failed", f"{error.found}: an agent needs one", error.remedy)]
     except NeliError as error:

@@ -13,6 +13,7 @@ of owners in Redis stays, and so do fences: both compare terms, and the terms of
 """
 
 import json
+from contextlib import closing
 
 import click
 
@@ -58,16 +59,13 @@ def delete_command(config_file: str | None, output: str, yes: bool, **flags: obj
                 "one of the kind 'memory' ends with its process",
                 "there is nothing to do; name a ledger that outlives its processes",
             )
-        ledger = open_ledger(config.common_ledger, create=False, patience=config.lease)
-        try:
+        with closing(open_ledger(config.common_ledger, create=False, patience=config.lease)) as ledger:
             address, inspection = ledger.address, Inspection(ledger)
             _ask(address, inspection, yes=yes)
             lease = inspection.lease or config.lease
             click.echo(f"Listening for {WATCH_LEASES * lease:g} s, in case a member lives ...", err=True)
             if living := inspection.living(WATCH_LEASES * lease):
                 _refuse(f"{living} is alive in {address}: stop every member and agent of the group, then try again")
-        finally:
-            ledger.close()
         deleted = delete_ledger(config.ledger)
     except NeliError as error:
         click.echo(f"Error: {_told(error)}", err=True)

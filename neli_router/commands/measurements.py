@@ -21,6 +21,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -106,8 +107,10 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def measure_trips(folder: Path, *, clock: Clock = host_clock) -> Trips:
     """Append and read back in a temporary scratch ledger in `folder`. Raises LedgerError, OSError."""
-    with tempfile.TemporaryDirectory(prefix=".neli-doctor-", dir=folder) as scratch:
-        ledger = SqliteLedger(Path(scratch) / "ledger.db")
+    with (
+        tempfile.TemporaryDirectory(prefix=".neli-doctor-", dir=folder) as scratch,
+        closing(SqliteLedger(Path(scratch) / "ledger.db")) as ledger,
+    ):
 
         def trip() -> None:
             # Lasting, because flushes for others hold up a Beat that needs none itself.
@@ -115,10 +118,7 @@ def measure_trips(folder: Path, *, clock: Clock = host_clock) -> Trips:
             while not ledger.read(TRIPS_SECONDS):
                 pass
 
-        try:
-            return _timed(trip, clock)
-        finally:
-            ledger.close()
+        return _timed(trip, clock)
 
 
 def measure_asks(ledger: Ledger, *, clock: Clock = host_clock) -> Trips:

@@ -65,13 +65,19 @@ class BaseLeadingBlock:
         """Of the present stream: whether it has said nothing yet, and whether to read on."""
 
     def _take(self, name: str, view: View) -> bool:
-        """Take note of an event. Returns whether to ask for the time left now."""
+        """Take note of an event. Returns whether to ask for the time left now; the answer is then the news."""
         self.has_heard, self._is_new, self.trouble = True, False, None
         must_ask = self.report.told(name, view)
         if name == "ended":
             self.trouble = self._hung_up(view.why)
         self._goes_on = not self.report.is_lost and name != "ended"
+        if name == "revoked" or not must_ask:
+            self._news()
         return must_ask
+
+    def _news(self) -> None:
+        """Wake everyone who waits for news."""
+        raise NotImplementedError
 
     def _listens_again(self, error: NeliError | None) -> bool:
         """The stream is over, perhaps broken by `error`. Returns whether to open another, to save the lease."""
@@ -133,7 +139,7 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
     def __enter__(self) -> Right:
         self._thread.start()
         try:
-            self._wait(self._is_decided, self._timeout)
+            self._wait(lambda: self.report.is_held or self.is_over, self._timeout)
             if not self.report.is_held:
                 raise self._refused()
         except BaseException:
@@ -161,9 +167,6 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
             if self.stream is not None:
                 self.stream.cut()
         self._thread.join(JOIN_MAX)
-
-    def _is_decided(self) -> bool:
-        return self.report.is_held or self.is_over
 
     def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         with self._changed:
@@ -193,10 +196,7 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
                     if self._closed:
                         return False
                 for name, view in stream.events():
-                    must_ask = self._take(name, view)
-                    if name == "revoked" or not must_ask:
-                        self._news()
-                    if must_ask:
+                    if self._take(name, view):
                         self._confirm()
                     if not self._goes_on:
                         break
@@ -297,10 +297,7 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
         events = self._transport.stream(self._stream_call).events()
         try:
             async for name, view in events:
-                must_ask = self._take(name, view)
-                if name == "revoked" or not must_ask:
-                    self._news()
-                if must_ask:
+                if self._take(name, view):
                     await self._confirm()
                 if not self._goes_on:
                     break

@@ -173,7 +173,9 @@ class Door:
         path, is_read = scope["path"], scope["method"] in {"GET", "HEAD"}
         found = self._token_fault(scope)
         if is_read and (path == "/" or path.startswith(OPEN_FOLDER)):
-            await self._answer_file(path, scope, send)
+            if path not in self._assets:
+                raise RequestRefused("NotFound", "a file of the page was wanted", "there is none at this path", "see /")
+            await page.answer_asset(self._assets[path], scope, send)
         elif is_read and path in OPEN_PATHS and (found or path == "/metrics"):
             await self._board.show(scope, receive, send)
         elif found:
@@ -212,11 +214,6 @@ class Door:
         if kind.lower() == b"bearer" and token and hmac.compare_digest(word.strip(), token.encode()):
             return ""
         return "another one was given"
-
-    async def _answer_file(self, path: str, scope: Scope, send: Send) -> None:
-        if path not in self._assets:
-            raise RequestRefused("NotFound", "a file of the page was wanted", "there is none at this path", "see /")
-        await page.answer_asset(self._assets[path], scope, send)
 
     async def _hand_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the agent answer. If the client goes away or the agent breaks off, the other side is broken off as

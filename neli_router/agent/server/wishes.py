@@ -40,15 +40,6 @@ from neli_router.status.group_view import GroupView
 
 __all__ = ["Wishes"]
 
-GOES = "Each goes to the peer that is elected for it. "
-STAYS = "No other peer can lead now: what this member leads stays with it until one can. "
-DRAINED = "Until `neli drain --undo`, also after a restart, this member leads only while no other peer can."
-NOT_DRAINED = "It was not drained."
-UNDRAINED = "Its peers give back what it is preferred for, one partition after another, within some seconds."
-UNDRAINED_AMONG_EQUALS = (
-    "This member may be elected again. The present leader stays until it is gone or another is named."
-)
-
 KINDS: tuple[Cause, ...] = ("drain", "undrain", "pin", "unpin", "weigh", "load")
 
 
@@ -138,9 +129,17 @@ class Wishes:
         options = engine.config.options
         prefers = isinstance(options, Term) and options.policy != "random"
         if is_drain:
-            remark = f"{GOES if led else STAYS if self._member.led else ''}{DRAINED}"
+            remark = "Until `neli drain --undo`, also after a restart, this member leads only while no other peer can."
+            if led:
+                remark = f"Each goes to the peer that is elected for it. {remark}"
+            elif self._member.led:
+                remark = f"No other peer can lead now: what this member leads stays with it until one can. {remark}"
+        elif not was_shedding:
+            remark = "It was not drained."
+        elif prefers:
+            remark = "Its peers give back what it is preferred for, one partition after another, within some seconds."
         else:
-            remark = NOT_DRAINED if not was_shedding else UNDRAINED if prefers else UNDRAINED_AMONG_EQUALS
+            remark = "This member may be elected again. The present leader stays until it is gone or another is named."
         await answer(send, DrainView(not asked.preview, moves, remark))
 
     def _passed_on(self, engine: Engine) -> list[int]:
