@@ -21,7 +21,7 @@ import click
 import msgspec
 
 from neli_router.commands.configuration import resolved_or_exit
-from neli_router.commands.conventions import output_option, print_rows, print_views
+from neli_router.commands.conventions import failed, output_option, print_rows, print_views
 from neli_router.config.config import Config
 from neli_router.core.exit_codes import EXIT_BROKEN, EXIT_USAGE
 from neli_router.drivers.ledgers.base import Entry, Ledger, Promise
@@ -205,8 +205,7 @@ def audit_command(
         if table is not None:
             _write_tables(found, table)
     except (NeliError, OSError) as error:
-        click.echo(f"Error: {error}", err=True)
-        raise SystemExit(EXIT_USAGE if isinstance(error, MissingExtra) else EXIT_BROKEN) from None
+        raise failed(str(error), EXIT_USAGE if isinstance(error, MissingExtra) else EXIT_BROKEN) from None
     view = AuditView.of(address, found)
     if output == "json":
         print_views([view])
@@ -232,8 +231,7 @@ def config_of_ledger(address: str | None, config_file: str | None) -> Config:
     """The configuration to read the ledger at `address` with; None means the configured ledger."""
     if address is not None and address.startswith("peers:"):
         found = "a ledger was wanted, but peers have none, and write nothing down"
-        click.echo(f"Error: {found}: `neli events` and the page of an agent say what it has seen", err=True)
-        raise SystemExit(EXIT_USAGE)
+        raise failed(f"{found}: `neli events` and the page of an agent say what it has seen")
     return resolved_or_exit({"ledger": address}, config_file).config
 
 

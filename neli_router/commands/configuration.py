@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import click
 
-from neli_router.commands.conventions import complain, output_option
+from neli_router.commands.conventions import failed, output_option
 from neli_router.config.agent_address import default_address
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import PROTOCOLS_OWN
@@ -33,7 +33,6 @@ from neli_router.config.options import OPTIONS
 from neli_router.config.protocols import PROTOCOLS
 from neli_router.config.reload import Reloaded, Reloader
 from neli_router.config.resolve import Resolved, resolve
-from neli_router.core.exit_codes import EXIT_USAGE
 from neli_router.core.keyspace import Layout
 from neli_router.core.logs import logger
 from neli_router.errors import ConfigError, MissingExtra
@@ -108,8 +107,7 @@ def resolved_or_exit(flags: Flags, config_file: str | None) -> Resolved:
     try:
         return resolve_here(flags, config_file)
     except ConfigError as error:
-        complain(error)
-        raise SystemExit(EXIT_USAGE) from None
+        raise failed(error) from None
 
 
 @click.command("config")
@@ -165,8 +163,7 @@ def agent_command(config_file: str | None, **flags: object) -> None:
         package = (error.name or "").partition(".")[0]
         if package == OURS:
             raise  # A defect of ours: installing packages would not fix it.
-        click.echo(f"Error: {MissingExtra.of(package, 'for an agent', 'agent')}", err=True)
-        raise SystemExit(EXIT_USAGE) from None
+        raise failed(MissingExtra.of(package, "for an agent", "agent")) from None
     agent = resolved.agent
     log_to_standard_error(agent)
     reload = Reloader(lambda: resolve_here(flags, config_file), resolved)

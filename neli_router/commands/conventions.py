@@ -56,9 +56,10 @@ __all__ = [
     "asking",
     "close_with_reader",
     "complain",
-    "exit_code",
+    "failed",
     "key_of",
     "not_empty",
+    "options",
     "output_option",
     "print_rows",
     "print_views",
@@ -69,25 +70,31 @@ __all__ = [
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def agent_options(command: Command) -> Command:
-    """--agent and --token-file."""
-    for option in (
-        click.option(
-            "--token-file",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="A file with the agent's token, which only TCP needs.  [default: the variable NELI_TOKEN]",
-        ),
-        click.option(
-            "--agent",
-            metavar="ADDRESS",
-            envvar="NELI_AGENT",
-            help="Where the agent listens: unix:/path/agent.sock or http://127.0.0.1:7635.  "
-            "[default: NELI_AGENT, or this user's own socket]",
-        ),
-    ):
-        command = option(command)
-    return command
+def options(*several: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Several options as one, in the order of the help."""
 
+    def decorate(command: Command) -> Command:
+        for option in reversed(several):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+agent_options = options(
+    click.option(
+        "--agent",
+        metavar="ADDRESS",
+        envvar="NELI_AGENT",
+        help="Where the agent listens: unix:/path/agent.sock or http://127.0.0.1:7635.  "
+        "[default: NELI_AGENT, or this user's own socket]",
+    ),
+    click.option(
+        "--token-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="A file with the agent's token, which only TCP needs.  [default: the variable NELI_TOKEN]",
+    ),
+)
 
 output_option = click.option(
     "--output",
@@ -107,10 +114,18 @@ def asking(agent: str | None, token_file: Path | None) -> Iterator["Client"]:
         with Client(agent, token=_token(token_file)) as client:
             yield client
     except NeliError as error:
-        complain(error)
-        raise SystemExit(exit_code(error)) from None
+        raise failed(error) from None
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None
+
+
+def failed(error: NeliError | str, code: int = EXIT_USAGE) -> SystemExit:
+    """Print a problem. Returns the exit to raise: with `code`, or the code of an `error` of the library."""
+    if isinstance(error, str):
+        click.echo(f"Error: {error}", err=True)
+        return SystemExit(code)
+    complain(error)
+    return SystemExit(_exit_code(error))
 
 
 def complain(error: BaseException) -> None:
@@ -119,7 +134,7 @@ def complain(error: BaseException) -> None:
         click.echo(f"Error: {sentence}", err=True)
 
 
-def exit_code(error: NeliError) -> int:
+def _exit_code(error: NeliError) -> int:
     """The exit code for `error`, for scripts."""
     if isinstance(error, NoAgent):
         return EXIT_NO_AGENT

@@ -26,8 +26,7 @@ from neli_router.commands.conventions import (
     agent_options,
     asking,
     close_with_reader,
-    complain,
-    exit_code,
+    failed,
     output_option,
     time_stamp,
 )
@@ -191,8 +190,7 @@ def _by_ledger(address: str, follow: bool, limit: int) -> Iterator[tuple[EventLi
             if follow:
                 yield from ((line, True) for line in _follow(ledger, annals))
     except NeliError as error:
-        complain(error)
-        raise SystemExit(exit_code(error)) from None
+        raise failed(error) from None
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None
 

@@ -18,7 +18,7 @@ from contextlib import closing
 import click
 
 from neli_router.commands.configuration import resolved_or_exit, with_options
-from neli_router.commands.conventions import output_option
+from neli_router.commands.conventions import failed, output_option
 from neli_router.core.exit_codes import EXIT_BROKEN, EXIT_REFUSED
 from neli_router.drivers.addresses import public_address
 from neli_router.drivers.open import delete_ledger, open_ledger
@@ -65,11 +65,11 @@ def delete_command(config_file: str | None, output: str, yes: bool, **flags: obj
             lease = inspection.lease or config.lease
             click.echo(f"Listening for {WATCH_LEASES * lease:g} s, in case a member lives ...", err=True)
             if living := inspection.living(WATCH_LEASES * lease):
-                _refuse(f"{living} is alive in {address}: stop every member and agent of the group, then try again")
+                found = f"{living} is alive in {address}: stop every member and agent of the group, then try again"
+                raise failed(found, EXIT_REFUSED)
         deleted = delete_ledger(config.ledger)
     except NeliError as error:
-        click.echo(f"Error: {_told(error)}", err=True)
-        raise SystemExit(EXIT_BROKEN) from None
+        raise failed(str(_told(error)), EXIT_BROKEN) from None
     if config.ownership is not None:
         kept = (
             f"The table of owners at {public_address(config.ownership)} stays: its entries expire, and later terms are"
@@ -97,9 +97,4 @@ def _ask(address: str, inspection: Inspection, *, yes: bool) -> None:
     click.echo(f"{address} has {inspection.records:,} records; its last members: {names}.", err=True)
     typed = click.prompt("Type the address of the ledger to delete it", default="", show_default=False, err=True)
     if typed.strip() != address:
-        _refuse("that is not the ledger's address: nothing was deleted")
-
-
-def _refuse(reason: str) -> None:
-    click.echo(f"Error: {reason}", err=True)
-    raise SystemExit(EXIT_REFUSED)
+        raise failed("that is not the ledger's address: nothing was deleted", EXIT_REFUSED)

@@ -20,13 +20,13 @@ import signal
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Self, TypeVar
+from typing import Self
 
 import click
 
-from neli_router.commands.conventions import Seconds
+from neli_router.commands.conventions import Seconds, options
 from neli_router.core.exit_codes import EXIT_INTERRUPTED
 from neli_router.errors import plain
 
@@ -40,29 +40,23 @@ TIMEOUT = 30.0
 STANDARD_ERROR = 2
 """Where the command's output goes: standard output has a line for each change, and nothing else."""
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 
-
-def hook_options(command: Command) -> Command:
-    """--exec and --exec-timeout."""
-    for option in (
-        click.option(
-            "--exec-timeout",
-            type=Seconds(min=0.1, max=3600.0),
-            default=TIMEOUT,
-            show_default=True,
-            metavar="SECONDS",
-            help="How long the command may take before it is killed.",
-        ),
-        click.option(
-            "--exec",
-            "hook",
-            metavar="COMMAND",
-            help="Run COMMAND at each change, one at a time. The change is on its standard input, as JSON.",
-        ),
-    ):
-        command = option(command)
-    return command
+hook_options = options(
+    click.option(
+        "--exec",
+        "hook",
+        metavar="COMMAND",
+        help="Run COMMAND at each change, one at a time. The change is on its standard input, as JSON.",
+    ),
+    click.option(
+        "--exec-timeout",
+        type=Seconds(min=0.1, max=3600.0),
+        default=TIMEOUT,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long the command may take before it is killed.",
+    ),
+)
 
 
 class ChangeHook:

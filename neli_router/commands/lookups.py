@@ -21,6 +21,7 @@ from neli_router.commands.conventions import (
     agent_options,
     asking,
     close_with_reader,
+    failed,
     key_of,
     output_option,
     print_rows,
@@ -30,7 +31,7 @@ from neli_router.commands.conventions import (
 )
 from neli_router.commands.hook import ChangeHook, hook_options
 from neli_router.commands.peers import print_peers
-from neli_router.core.exit_codes import EXIT_NO_OWNER, EXIT_USAGE
+from neli_router.core.exit_codes import EXIT_NO_OWNER
 from neli_router.core.keyspace import Key
 from neli_router.errors import NoOwner, plain
 
@@ -117,12 +118,10 @@ def owner_command(
     """
     for what, given in (("KEY", keys), ("role", roles)):
         if "" in given:
-            click.echo(f"Error: a {what} was wanted, but one is empty: is a variable of the shell not set?", err=True)
-            raise SystemExit(EXIT_USAGE)
+            raise failed(f"a {what} was wanted, but one is empty: is a variable of the shell not set?")
     reads = keys == ("-",) or (not keys and not roles)
     if reads and not keys and sys.stdin.isatty():
-        click.echo("Error: a KEY was wanted, but there is none: give some, or `-` and one a line", err=True)
-        raise SystemExit(EXIT_USAGE)
+        raise failed("a KEY was wanted, but there is none: give some, or `-` and one a line")
     found: Iterable[Key] = _read_keys(b"\0" if null else b"\n") if reads else map(key_of, keys)
     with asking(agent, token_file) as client:
         missing = 0
@@ -346,7 +345,6 @@ def _read_keys(separator: bytes) -> Iterator[Key]:
         *whole, rest = (rest + piece).split(separator)
         yield from map(key_of, filter(None, whole))
         if len(rest) > KEY_MAX:
-            click.echo(f"Error: a key on standard input is longer than {KEY_MAX} bytes: are they separated?", err=True)
-            raise SystemExit(EXIT_USAGE)
+            raise failed(f"a key on standard input is longer than {KEY_MAX} bytes: are they separated?")
     if rest:
         yield key_of(rest)

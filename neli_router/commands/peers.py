@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from neli_router.commands.conventions import agent_options, asking, output_option, print_rows, print_views
-from neli_router.core.exit_codes import EXIT_NO_OWNER, EXIT_USAGE
+from neli_router.commands.conventions import agent_options, asking, failed, output_option, print_rows, print_views
+from neli_router.core.exit_codes import EXIT_NO_OWNER
 from neli_router.drivers.peers.outlook import too_few
 
 if TYPE_CHECKING:
@@ -96,8 +96,7 @@ def rebalance_command(
     Exit codes: 0 asked for, 2 not usable, 4 no agent answered, 5 it refused.
     """
     if partitions and to is None:
-        click.echo("Error: --partition needs the peer that should lead it: name it with --to HOST:PORT", err=True)
-        raise SystemExit(EXIT_USAGE)
+        raise failed("--partition needs the peer that should lead it: name it with --to HOST:PORT")
     with asking(agent, token_file) as client:
         view = client.rebalance(to, partitions or None)
         if output == "json":

@@ -11,20 +11,21 @@ no harm. The moves happen afterwards, one handover at a time: `neli table` shows
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from neli_router.commands.conventions import (
     agent_options,
     asking,
-    complain,
+    failed,
     not_empty,
+    options,
     output_option,
     print_rows,
     print_views,
 )
-from neli_router.core.exit_codes import EXIT_BROKEN, EXIT_USAGE
+from neli_router.core.exit_codes import EXIT_BROKEN
 from neli_router.errors import ConfigError
 from neli_router.router.loads import LoadProfile
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["drain_command", "load_command", "pin_command", "weigh_command"]
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Wish = Callable[["Client", bool], "WishView"]
 Remarks = Callable[[Any], Iterable[str]]
 
@@ -48,22 +48,19 @@ HOT_SHOWN = 5
 """Slots to name, each of which is more than a member should carry. A single one already keeps loads uneven."""
 
 
-def _wish_options(command: Command) -> Command:
-    for option in (
-        output_option,
-        agent_options,
-        click.option("--yes", "-y", is_flag=True, help="Do not ask. It asks only on a terminal."),
-        click.option("--dry-run", is_flag=True, help="Print what would move, and change nothing."),
-    ):
-        command = option(command)
-    return command
+_wish_options = options(
+    click.option("--dry-run", is_flag=True, help="Print what would move, and change nothing."),
+    click.option("--yes", "-y", is_flag=True, help="Do not ask. It asks only on a terminal."),
+    agent_options,
+    output_option,
+)
 
 
 @click.command("drain")
 @click.argument("name", callback=not_empty)
 @click.option("--undo", is_flag=True, help="Take a drain back: NAME gets its share again.")
 @_wish_options
-def drain_command(name: str, undo: bool, **options: Any) -> None:
+def drain_command(name: str, undo: bool, **rest: Any) -> None:
     """Let member NAME own only the partitions that are pinned to it.
 
     Use it before stopping a host: its partitions move to the others, one handover after another, and it stays a member.
@@ -83,7 +80,7 @@ def drain_command(name: str, undo: bool, **options: Any) -> None:
     Exit codes: 0 done, 1 answered with no, 2 not usable, 4 no agent answered, 5 it refused.
     """
     question = f"Take back the drain of {name}?" if undo else f"Drain {name}?"
-    _wish(lambda client, preview: client.drain(name, undo=undo, preview=preview), question, remarks=_remark, **options)
+    _wish(lambda client, preview: client.drain(name, undo=undo, preview=preview), question, remarks=_remark, **rest)
 
 
 @click.command("pin")
@@ -91,7 +88,7 @@ def drain_command(name: str, undo: bool, **options: Any) -> None:
 @click.argument("name", callback=not_empty, required=False)
 @click.option("--undo", is_flag=True, help="Take back the pin of PARTITION. Give no NAME then.")
 @_wish_options
-def pin_command(partition: int, name: str | None, undo: bool, **options: Any) -> None:
+def pin_command(partition: int, name: str | None, undo: bool, **rest: Any) -> None:
     """Let PARTITION belong to member NAME, as long as there is such a member.
 
     NAME must be a member at that time. While NAME is away, the partition goes where it would go anyway; the pin stays.
@@ -107,14 +104,14 @@ def pin_command(partition: int, name: str | None, undo: bool, **options: Any) ->
     if undo == (name is not None):
         raise click.UsageError("either a NAME or --undo was wanted")
     question = f"Pin partition {partition} to {name}?" if name else f"Take back the pin of partition {partition}?"
-    _wish(lambda client, preview: client.pin(partition, name, preview=preview), question, **options)
+    _wish(lambda client, preview: client.pin(partition, name, preview=preview), question, **rest)
 
 
 @click.command("weigh", context_settings={"ignore_unknown_options": True})  # -3 is a wrong weight, not an option.
 @click.argument("name", callback=not_empty)
 @click.argument("weight", metavar="WEIGHT|own")
 @_wish_options
-def weigh_command(name: str, weight: str, **options: Any) -> None:
+def weigh_command(name: str, weight: str, **rest: Any) -> None:
     """Override the weight of member NAME with WEIGHT; `own` restores its own weight.
 
     A member with weight 6 gets twice as many partitions as one with 3, and one with 0 gets none.
@@ -131,14 +128,14 @@ def weigh_command(name: str, weight: str, **options: Any) -> None:
         raise click.BadParameter(f"a whole number from 0, or own, was wanted, not {weight!r}", param_hint="WEIGHT")
     number = None if weight == "own" else int(weight)
     question = f"Let {name} count with {'its own weight' if number is None else f'weight {number}'}?"
-    _wish(lambda client, preview: client.weigh(name, number, preview=preview), question, **options)
+    _wish(lambda client, preview: client.weigh(name, number, preview=preview), question, **rest)
 
 
 @click.command("load")
 @click.argument("profile", type=click.Path(dir_okay=False, path_type=Path), required=False)
 @click.option("--forget", is_flag=True, help="Forget all loads, in place of a PROFILE: partitions count alike again.")
 @_wish_options
-def load_command(profile: Path | None, forget: bool, **options: Any) -> None:
+def load_command(profile: Path | None, forget: bool, **rest: Any) -> None:
     """Give partitions the loads in the file PROFILE, so that members carry equal work.
 
     A profile is measured where the work is: see docs/load.md. Members keep the number of partitions they own, and
@@ -163,19 +160,18 @@ def load_command(profile: Path | None, forget: bool, **options: Any) -> None:
             every = range(len(client.table().partitions))
             return client.load(dict.fromkeys(every, 0.0), preview=preview)
 
-        _wish(forgotten, "Forget all loads?", **options)
+        _wish(forgotten, "Forget all loads?", **rest)
         return
     try:
         measured = LoadProfile.read(profile)
         loads = measured.loads()
     except ConfigError as error:
-        complain(error)
-        raise SystemExit(EXIT_USAGE) from None
+        raise failed(error) from None
     _wish(
         lambda client, preview: client.load(loads, layout=measured.layout, preview=preview),
         f"Let partitions count with these loads, {measured.total:g} in all?",
         remarks=lambda view: _evenness(view, measured),
-        **options,
+        **rest,
     )
 
 
