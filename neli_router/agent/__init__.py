@@ -19,21 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentLease", "AsyncAgentLease", "AsyncClient", "AsyncShare", "Client", "NoAgent", "Share"]
 
-_HOMES = {
-    "AgentLease": "client.leases",
-    "AsyncAgentLease": "client.leases",
-    "AsyncClient": "client.client",
-    "AsyncShare": "client.leases",
-    "Client": "client.client",
-    "Share": "client.leases",
-}
-
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return getattr(import_module(f"{__name__}.client.client"), name)  # It has the leases that it gives, too.
     except ModuleNotFoundError as error:
         if error.name != "httpx":
             raise

@@ -40,14 +40,11 @@ TRIES_MAX = 3
 
 TELL_EVERY = 0.2
 
-WORDS = {"broken": "BROKEN", "warning": "LOOK", "note": "SOUND"}
-SAID = {
-    "broken": "a promise was broken",
-    "warning": "something is worth a look; no promise was broken",
-    "note": "no promise was broken",
+VERDICTS = {
+    "broken": ("BROKEN", "red", "a promise was broken"),
+    "warning": ("LOOK", "yellow", "something is worth a look; no promise was broken"),
+    "note": ("SOUND", "green", "no promise was broken"),
 }
-MARKS = {"broken": "broken", "warning": "look", "note": "note"}
-COLOURS = {"broken": "red", "warning": "yellow", "note": "green"}
 
 
 class FindingView(msgspec.Struct, frozen=True):
@@ -125,7 +122,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
         endings = [life.ending for life in found.lives]
         return cls(
             ledger=address,
-            verdict=WORDS[found.verdict].lower(),
+            verdict=VERDICTS[found.verdict][0].lower(),
             guarantee=genesis.guarantee,
             lease=genesis.lease,
             partitions=genesis.layout.partitions,
@@ -297,7 +294,8 @@ def _print(view: AuditView, verdict: str) -> None:
         f"{view.guarantee}, lease {view.lease:g} s, {view.partitions} partitions; {lasting(view.seconds)}{since}"
     )
     as_far = "" if view.noted or verdict == "broken" else ", as far as a ledger can tell"
-    click.echo(f"\n{click.style(WORDS[verdict], fg=COLOURS[verdict], bold=True)}  {SAID[verdict]}{as_far}\n")
+    word, colour, said = VERDICTS[verdict]
+    click.echo(f"\n{click.style(word, fg=colour, bold=True)}  {said}{as_far}\n")
     clock = "one clock" if view.clock_error == 0 else f"several clocks, aligned to ± {lasting(view.clock_error)}"
     void = f", {view.void} void" if view.void else ""
     unreadable = f", {view.unreadable} unreadable" if view.unreadable else ""
@@ -321,7 +319,7 @@ def _print(view: AuditView, verdict: str) -> None:
         click.echo()
         print_rows(
             ("finding", "kind", "at s", "what was found"),
-            ((MARKS[it.severity], it.kind, _at(it), it.text) for it in view.findings),
+            (("look" if it.severity == "warning" else it.severity, it.kind, _at(it), it.text) for it in view.findings),
         )
 
 

@@ -170,14 +170,13 @@ def place(found: dict[str, str], layout: Layout) -> Place:
         raise BadKey("one of key, key64 and role was wanted", f"found {there}", "give exactly one of them")
     (name,) = given
     text = found[name]
+    key = _bytes_of(text) if name == "key64" else text
+    if len(key) > KEY_MAX:
+        wanted = f"a key of at most {KEY_MAX} characters was wanted"
+        raise BadKey(wanted, f"found one of {len(key)}", "use a shorter key")
     if name == "role":
         role = role_of(text)
-        if len(text) > KEY_MAX:
-            raise _too_long(len(text))
         return Place(layout.partition_of_role(role), None, role)
-    key = text if name == "key" else _bytes_of(text)
-    if len(key) > KEY_MAX:
-        raise _too_long(len(key))
     slot = layout.slot(key)
     return Place(layout.partition_of_slot(slot), slot, key)
 
@@ -282,10 +281,6 @@ def _bytes_of(text: str) -> bytes:
 def _shown(text: str) -> str:
     """`text` if it looks like a typo; a key that got to its place by mistake must not be repeated."""
     return repr(text) if PLAIN.fullmatch(text) else "something else"
-
-
-def _too_long(size: int) -> NeliError:
-    return BadKey(f"a key of at most {KEY_MAX} characters was wanted", f"found one of {size}", "use a shorter key")
 
 
 class Guard:

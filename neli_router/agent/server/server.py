@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from importlib import metadata
+from importlib.metadata import version
 from typing import Any
 
 import uvicorn
@@ -161,7 +161,7 @@ class Agent:
         self._stopping = asyncio.Event()
         self._parts: tuple[AsyncMember, ServedMember, Hub, Lives] | None = None
         self._own: OwnSocket | None = None
-        self._version, self._delays, self._fenced = _version(), Delays(self.chronicle.beat_delays), 0
+        self._version, self._delays, self._fenced = version("neli-router"), Delays(self.chronicle.beat_delays), 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.door: DoorProcess | None = None
         """Serves the agent's port, if it has one."""
@@ -404,13 +404,6 @@ async def _first(*waits: Any) -> None:
 async def _ended(member: AsyncMember) -> None:
     with suppress(Exception):  # It is raised after the agent has notified its clients.
         await member.await_closed()
-
-
-def _version() -> str:
-    try:
-        return metadata.version("neli-router")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _compare_weight(inner: ServedMember, weight: int) -> None:
