@@ -209,7 +209,6 @@ class _Run:
                 signal.signal(number, lambda number, _: self._signals.append(number))
 
     def run(self, *, keep: bool) -> int:
-
         while True:
             try:
                 code = self._once()
@@ -250,9 +249,7 @@ class _Run:
                         return EXIT_NOT_LED
                     if report.why != told:
                         told = report.why
-                        click.echo(
-                            f"neli run: waiting for role {self._spelled}: {plain(told)}{self._owned()}", err=True
-                        )
+                        _say(f"waiting for role {self._spelled}: {plain(told)}{self._owned()}")
                 self._sleep(min(left, WAIT_MAX))
             try:
                 return self._guarded(block)
@@ -314,12 +311,15 @@ class _Run:
                 if "ended" in said:
                     status, tell_at = said["ended"], inf
                     if stopping and said["killed"] and not was_killed:
-                        click.echo("neli run: the command did not end in time, and was killed", err=True)
+                        _say("the command did not end in time, and was killed")
                     if lost == "asked to stop" and said["killed"]:
                         lost = "asked to stop, and killed when its time was over"
                     lost = lost or ("killed" if said["killed"] and not stopping else "")
                     if behind := said.get("behind"):
-                        self._tell_behind(behind)
+                        _say(
+                            f"the command ended, and so what it left behind is ended, too ({', '.join(behind)}): "
+                            "if that was to go on, let the command stay in the foreground"
+                        )
                 if "gone" in said:
                     self._lease_end = until if lost == "killed" and not report.is_lost else -inf
                     return self._code(block, status, lost, stopping=stopping)
@@ -346,39 +346,24 @@ class _Run:
         return [{"ended": -signal.SIGKILL, "killed": True}, {"gone": True}]
 
     def _complain_of(self, left: "list[LeftProcess]") -> None:
-        click.echo(
-            f"neli run: {told_left(left)}. The role {self._spelled} is kept for as long as the agent holds it, "
-            "and other hosts may act once it is lost: end them by hand",
-            err=True,
+        _say(
+            f"{told_left(left)}. The role {self._spelled} is kept for as long as the agent holds it, "
+            "and other hosts may act once it is lost: end them by hand"
         )
 
     def _tell_grace(self, report: "AgentReport") -> None:
         number = signal.Signals(self._signals[0])
         more = ", and another one kills it immediately" if number == signal.SIGINT else ""
-        click.echo(
-            f"neli run: the command was asked to end by {number.name}, and has {self._patience(report):g} s for it"
-            f"{more}",
-            err=True,
-        )
-
-    def _tell_behind(self, behind: Sequence[str]) -> None:
-        click.echo(
-            f"neli run: the command ended, and so what it left behind is ended, too ({', '.join(behind)}): "
-            "if that was to go on, let the command stay in the foreground",
-            err=True,
-        )
+        _say(f"the command was asked to end by {number.name}, and has {self._patience(report):g} s for it{more}")
 
     def _code(self, block: "LeadingBlock[AgentLease]", status: int, lost: str, *, stopping: bool) -> int:
         if stopping:
             return 128 + self._signals[0]
         if lost and self._failed and block.report.remaining() > 0:
-            click.echo(
-                f"neli run: the command was killed ({self._failed}), and role {self._spelled} given back", err=True
-            )
+            _say(f"the command was killed ({self._failed}), and role {self._spelled} given back")
             return EXIT_LOST
         if lost:
-            said = f"role {self._spelled} was lost ({plain(block.why_lost)}), and the command {lost}"
-            click.echo(f"neli run: {said}", err=True)
+            _say(f"role {self._spelled} was lost ({plain(block.why_lost)}), and the command {lost}")
             return EXIT_LOST
         return status if status >= 0 else 128 - status
 
@@ -415,6 +400,10 @@ class _Run:
         """Wake the loop up, from any thread."""
         with contextlib.suppress(BlockingIOError):  # It is full, so this process wakes up anyway.
             os.write(self._wake, b"\0")
+
+
+def _say(what: str) -> None:
+    click.echo(f"neli run: {what}", err=True)
 
 
 def _missing(command: str) -> int:
