@@ -122,9 +122,8 @@ class OwnerView(_View, frozen=True):
     """Seconds since it last read everything there was to read."""
     why: str = ""
     believed: bool = False
-    """Whether only this agent's member says so, in a group without a ledger and without a store of owners. You may
-    route by it. For a moment another agent may say otherwise, and only the lease of `name` allows anyone to act or
-    write."""
+    """Whether only this agent's member says so, in a group without a ledger and without a store of owners. Route by it;
+    another agent may say otherwise, and only the lease of `name` allows anyone to act."""
     peer: str = ""
     """The peer that leads the partition, as the list spells it, in a group without a broker."""
 
@@ -237,8 +236,8 @@ class MemberView(_View, frozen=True):
     joined_ago: float | None = None
     """Seconds since the agent read that join; None if the member had joined before the agent started."""
     witness: str = ""
-    """The witness that would know for certain that the member has died: the name of its host's agent, `child` or
-    `peers`. Empty if only the end of its lease shows it."""
+    """What would certify its death: the name of its host's agent, `child` or `peers`. Empty if only the end of its
+    lease shows it."""
 
 
 class MembersView(_View, frozen=True):

@@ -22,10 +22,10 @@ import socket
 import stat
 from collections import Counter
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import click
 import msgspec
@@ -270,7 +270,7 @@ def _owners(resolved: Resolved) -> list[Diagnosis]:
         return [*findings, Diagnosis("name", "fine", f"no member is called {config.name!r}")]
     # Not a failure: a killed member stays alive there for a lease.
     remedy = "choose another --name, or wait until that one is gone: look-ups could not distinguish the two"
-    return [*findings, _living_name(str(config.name), resolved.agent, Diagnosis("name", "warning", "", remedy))]
+    return [*findings, _living_name(str(config.name), resolved.agent, "warning", remedy)]
 
 
 def _agent(config: Config, agent: AgentOptions) -> list[Diagnosis]:
@@ -468,10 +468,10 @@ def _drain(path: str) -> list[Diagnosis]:
 def _witness(config: Config, path: str, agent: Diagnosis) -> Diagnosis:
     """Whether the `agent` at `path` reports the deaths of members here."""
     if agent.verdict == "failed" or not agent.found.startswith("one answers"):
+        then = "the others wait for the lease of a member that dies"
         if config.ledger.startswith("sqlite:"):
-            return Diagnosis("witness", "skipped", "without an agent, members on SQLite report each other's deaths")
-        without = "without an agent, the others wait for the lease of a member that dies"
-        return Diagnosis("witness", "skipped", without)
+            then = "members on SQLite report each other's deaths"
+        return Diagnosis("witness", "skipped", f"without an agent, {then}")
     told: list[Notice] = []
     life = OwnLife.begin(Random(os.urandom(16)))
     asked = Registration(config, "doctor", life, told.append, wanted=True, environment={"NELI_AGENT": path})
@@ -521,21 +521,16 @@ def _name(config: Config, agent: AgentOptions, inspection: Inspection) -> Diagno
     if not inspection.living(patience, name=name):
         return Diagnosis("name", "fine", f"{name!r} was a member, and is not heard of any more")
     remedy = "choose another --name, or stop that one first: the newer ends the older"
-    return _living_name(name, agent, Diagnosis("name", "failed", "", remedy))
+    return _living_name(name, agent, "failed", remedy)
 
 
-def _living_name(name: str, agent: AgentOptions, otherwise: Diagnosis) -> Diagnosis:
-    """Whether the member of this name, which is alive, is the agent here."""
-    if name in _names_here(agent):
-        return Diagnosis("name", "fine", f"{name!r} is alive, and is the agent that answers here")
-    return replace(otherwise, found=f"a member called {name!r} is alive, and no agent that answers here is it")
-
-
-def _names_here(agent: AgentOptions) -> set[str]:
-    """The names of the agents that answer at the socket and at the port."""
+def _living_name(name: str, agent: AgentOptions, verdict: Literal["warning", "failed"], remedy: str) -> Diagnosis:
+    """Whether the member of this name, which is alive, is the agent that answers at the socket or at the port."""
     places = (agent.socket, None if agent.listen is None else parse_place(agent.listen))
-    names = [_asked(place, "/v1/status")[1].get("agent") for place in places if place is not None]
-    return {name for name in names if isinstance(name, str)}
+    if name in [_asked(place, "/v1/status")[1].get("agent") for place in places if place is not None]:
+        return Diagnosis("name", "fine", f"{name!r} is alive, and is the agent that answers here")
+    found = f"a member called {name!r} is alive, and no agent that answers here is it"
+    return Diagnosis("name", verdict, found, remedy)
 
 
 def _asked(place: str | tuple[str, int], what: str) -> tuple[int, dict[str, Any]]:

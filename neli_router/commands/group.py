@@ -7,9 +7,6 @@ Deleting the ledger of a living group stops the whole group: its members find th
 themselves. So the command listens first, and only after the question was answered, because an answer may take an hour.
 A member beats several times a lease. A member that does not hear itself falls silent except for a probe every two
 leases, so only a longer silence means that no member lives.
-
-The ledger is deleted with all its records: an SQLite file and its companions, a Kafka topic, or a Redis stream. A table
-of owners in Redis stays, and so do fences: both compare terms, and the terms of a later group are higher.
 """
 
 import json

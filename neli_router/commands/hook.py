@@ -9,9 +9,8 @@ The command is split into words as a shell would split it, but is started withou
 as the name of a member, are only data: they never appear in a command line, so no name can become a command. A command
 that needs a shell starts one itself (`sh -c '...'`); it then finds the parts in variables, which it must quote.
 
-The watch goes on whatever the command does: one thread reads the stream, and another starts the commands. A command
-that takes too long is killed with all that it started in its process group. The agent's token is not among its
-variables.
+The watch goes on whatever the command does: one thread reads the stream, and another starts the commands. The agent's
+token is not among the variables.
 """
 
 import os

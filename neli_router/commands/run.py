@@ -6,16 +6,15 @@
      | '---- with --keep ----'--fenced, or the lease is almost over: SIGKILL--> 75
      '--not led within --wait: the command was not started--> 69
 
-It never waits silently. It says who leads the role, and says so again when that changes. It also says if COMMAND has
-not ended yet although it was asked to.
+It never waits silently: it says who leads the role, and again when that changes.
 
 The role is given back only when nothing of the command is left. So two hosts never run it at the same time, not even if
 it is slow to stop or leaves children behind. A guardian does the killing, even if this process was killed or stopped.
 It begins a margin before the lease or the drain timeout ends: see `guardian.py`.
 
-`neli run` cannot end a process of another user, which COMMAND can start with --allow-new-privileges. It then says so,
-loudly and again each minute. While the role is held here, it waits for that process and keeps the role, because another
-host would run COMMAND alongside it. Once the role is lost, there is nothing left to protect: `neli run` ends with 77.
+`neli run` cannot end a process of another user, which COMMAND can start with --allow-new-privileges. It then says so
+each minute. While the role is held here, it keeps the role, because another host would run COMMAND alongside that
+process. Once the role is lost, there is nothing left to protect: `neli run` ends with 77.
 """
 
 import contextlib

@@ -229,6 +229,7 @@ class App:
 
     def _status_view(self) -> StatusView:
         config, view, outlook, group, at = self._config, self._feed.view, self._inner.outlook, self._group, self._at
+        now = host_clock()
         if self._hub.is_alone:
             why = views.why_unled(outlook)
         elif isinstance(view, Table):
@@ -243,8 +244,8 @@ class App:
             lease=config.lease,
             member=self._doing(),
             table=views.table_view(group, self._address, at),
-            members=views.member_views(group, host_clock()),
-            history=views.history_views(group, host_clock(), views.EVENTS_SHOWN),
+            members=views.member_views(group, now),
+            history=views.history_views(group, now, views.EVENTS_SHOWN),
             why=why,
             led=0 if self._inner.closed else len(self._inner.led),
             can_expire=not self._inner.is_powerless,

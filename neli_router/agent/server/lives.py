@@ -30,7 +30,7 @@ from typing import Any, cast
 from starlette.types import Receive, Scope, Send
 
 from neli_router.agent.server.connections import Channel, Connection, connection_of, event
-from neli_router.agent.server.requests import RequestRefused, bad_request, body_of, queried, witness_asked
+from neli_router.agent.server.requests import RequestRefused, bad_request, body_of, decoded, queried
 from neli_router.config.config import Config
 from neli_router.core import logs
 from neli_router.core.clock import host_clock
@@ -38,9 +38,11 @@ from neli_router.errors import BeyondProtocol, Unsupported
 from neli_router.hosts.process import HostProcess
 from neli_router.member.served_member import ServedMember
 from neli_router.member.witness.life import OwnLife, life_of
-from neli_router.member.witness.registration import WitnessView, is_named_after
+from neli_router.member.witness.registration import WitnessAsked, WitnessView, is_named_after
 
 __all__ = ["LIVES_MAX", "Lives"]
+
+EXAMPLE = '{"ledger": "sqlite:jobs.db", "member": "worker-1", "secret": "..."}'
 
 LIVES_MAX = 1024
 """The largest number of members in a group. Each life takes two file descriptors."""
@@ -108,7 +110,7 @@ class Lives:
     async def witness(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a registration, and keep its connection."""
         queried(scope["query_string"], ())
-        asked = witness_asked(await body_of(receive))
+        asked = decoded(WitnessAsked, await body_of(receive), EXAMPLE)
         life, connection = OwnLife.shown_by(asked.secret).name, connection_of(scope)
         process = self._proved(life, asked.ledger, connection)
         watched, channel = self._watch(life, asked.member, process), Channel(connection)

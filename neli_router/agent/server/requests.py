@@ -5,7 +5,6 @@
     timeout=S  limit=N       --> a number            within its bounds
     {"name": ...}            --> WishAsked           only the fields of this wish
     {"loads": ...}           --> LoadAsked
-    {"secret": ...}          --> WitnessAsked
 
     request --> a body longer than BODY_MAX, by its Content-Length or as it comes --> 413
        '------> application --answer--> the client
@@ -49,7 +48,6 @@ from neli_router.agent.wire import (
 from neli_router.core import logs
 from neli_router.core.keyspace import Key, Layout, Role, role_of
 from neli_router.errors import BadKey, ConfigError, NeliError
-from neli_router.member.witness.registration import WitnessAsked
 
 __all__ = [
     "Guard",
@@ -59,6 +57,7 @@ __all__ = [
     "answer_bytes",
     "bad_request",
     "body_of",
+    "decoded",
     "keys_asked",
     "load_asked",
     "not_ready",
@@ -68,7 +67,6 @@ __all__ = [
     "queried",
     "rebalance_asked",
     "wish_asked",
-    "witness_asked",
 ]
 
 FIELDS_MAX = 16
@@ -219,13 +217,13 @@ def number(found: dict[str, str], name: str, *, default: float, most: float) -> 
 
 
 def keys_asked(body: bytes) -> list[Key]:
-    asked = _decoded(OwnersAsked, body, '{"keys": ["customer-7"]}')
+    asked = decoded(OwnersAsked, body, '{"keys": ["customer-7"]}')
     return [*asked.keys, *map(_bytes_of, asked.keys64)]
 
 
 def wish_asked(body: bytes, kind: str) -> WishAsked:
     """A wish with all that it needs. Fields that it would ignore are refused."""
-    asked = _decoded(WishAsked, body, '{"name": "host-1"}')
+    asked = decoded(WishAsked, body, '{"name": "host-1"}')
     needed = {"pin": ("partition", "name"), "unpin": ("partition",)}.get(kind, ("name",))
     taken = (*needed, "weight") if kind == "weigh" else needed
     problems = [f"{kind} needs a {part}: give one" for part in needed if getattr(asked, part) is None]
@@ -240,24 +238,21 @@ def wish_asked(body: bytes, kind: str) -> WishAsked:
 
 
 def rebalance_asked(body: bytes) -> RebalanceAsked:
-    asked = _decoded(RebalanceAsked, body, '{"to": "host-1:7801"}')
+    asked = decoded(RebalanceAsked, body, '{"to": "host-1:7801"}')
     if asked.to is None and asked.partitions is not None:
         raise ConfigError(["partitions need a peer to lead them: name one with `to`"])
     return asked
 
 
 def load_asked(body: bytes) -> LoadAsked:
-    asked = _decoded(LoadAsked, body, '{"loads": {"17": 2.5}}')
+    asked = decoded(LoadAsked, body, '{"loads": {"17": 2.5}}')
     if not asked.loads:
         raise ConfigError(["load needs the load of at least one partition: give some"])
     return asked
 
 
-def witness_asked(body: bytes) -> WitnessAsked:
-    return _decoded(WitnessAsked, body, '{"ledger": "sqlite:jobs.db", "member": "worker-1", "secret": "..."}')
-
-
-def _decoded(kind: type[Asked], body: bytes, example: str) -> Asked:
+def decoded(kind: type[Asked], body: bytes, example: str) -> Asked:
+    """The `kind` of struct that `body` spells in JSON, like the `example`."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:

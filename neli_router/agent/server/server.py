@@ -241,7 +241,7 @@ class Agent:
         return member
 
     def _member(self) -> ServedMember:
-        if not self.config.has_ledger and self.config.ownership is not None:
+        if isinstance(self.chronicle, OwnersChronicle):
             # Before anything else: an agent that cannot stay would make the broker move partitions twice.
             with suppress(StaleTable), closing(Router(self.config, timeout=OPEN_MAX)):
                 pass  # Opening it raises any error that will not go away.
@@ -310,11 +310,7 @@ class Agent:
         """Check its socket and its store of owners. Raises NeliError when it cannot keep one of them any longer."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            if (
-                not self.config.has_ledger
-                and self.config.ownership is not None
-                and (lost := inner.router.feed.error) is not None
-            ):
+            if isinstance(self.chronicle, OwnersChronicle) and (lost := inner.router.feed.error) is not None:
                 logs.logger().error("agent.owners_lost", why=str(lost))
                 raise lost
             try:
