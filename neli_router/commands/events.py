@@ -36,7 +36,7 @@ from neli_router.drivers.ledgers.base import Ledger
 from neli_router.errors import NeliError, plain
 from neli_router.status.annals import Annals
 from neli_router.status.causes import OF_MEMBERS, SETTLED, Episode
-from neli_router.status.history import patiently
+from neli_router.status.replay import patiently
 
 __all__ = ["EventLine", "events_command", "sentence"]
 

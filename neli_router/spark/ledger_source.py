@@ -73,20 +73,8 @@ from neli_router.drivers.addresses import problems_of, public_address, unknown
 from neli_router.drivers.ledgers.base import Entry, Ledger
 from neli_router.drivers.open import open_ledger
 from neli_router.errors import ConfigError, LedgerRewound, LedgerTrimmed
-from neli_router.status.history import (
-    RecordRow,
-    State,
-    TenureRow,
-    base_of,
-    between,
-    folded,
-    patiently,
-    record_rows,
-    standing_rows,
-    state_before,
-    tenure_rows,
-    tip_above,
-)
+from neli_router.status.history import RecordRow, TenureRow, record_rows, standing_rows, tenure_rows
+from neli_router.status.replay import State, between, patiently, replayed, state_before, tip_above
 
 __all__ = ["LedgerScan", "LedgerSource", "LedgerStream", "OffsetRange", "StreamPlace", "Wanted", "register_ledgers"]
 
@@ -306,7 +294,7 @@ class LedgerScan(DataSourceReader):
             OffsetRange(
                 at,
                 min(end, at + wanted.range_max),
-                base=base_of(state),
+                base=_base_of(state),
                 state=state if at == start else None,
                 standing=at == start,
             )
@@ -366,7 +354,7 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if start < first:
                 self._wanted.gap(start, first)
             start, state = _known(ledger, self._wanted, max(start, first))
-            self._initial = StreamPlace(start, start, base_of(state), told=self._wanted.view != "tenures")
+            self._initial = StreamPlace(start, start, _base_of(state), told=self._wanted.view != "tenures")
         return asdict(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -419,11 +407,11 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cuts, count, last = [(start.offset, self._state)], 0, None
         for state, entries in _runs(self._opened(), self._wanted, start.offset, end, self._state):
             self._state = state
-            for entry in entries:
+            for entry, change in replayed(entries, state):
                 if count == self._wanted.range_max:
                     cuts.append((entry.offset, self._state))
                     count = 0
-                self._state = folded(self._state, entry)
+                self._state = change.after if change.is_known else self._state
                 count, last = count + 1, entry
         place = StreamPlace(
             offset=end,
@@ -456,7 +444,7 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _same_base(self, place: StreamPlace) -> int | None:
         """The base that is known now. Raises LedgerRewound if it was different at `place`."""
-        base = base_of(self._state)
+        base = _base_of(self._state)
         if base is not None and place.base is not None and base != place.base:
             raise self._rewound(f"its genesis has the base {base}, and that of the ledger read so far was {place.base}")
         return place.base if base is None else base
@@ -554,6 +542,11 @@ def _known(ledger: Ledger, wanted: Wanted, start: int) -> tuple[int, State | Non
     return there, state
 
 
+def _base_of(state: State | None) -> int | None:
+    """The base of the Genesis, which distinguishes two ledgers at one address; None before there is a Genesis."""
+    return None if state is None or state.genesis is None else state.genesis.base
+
+
 def _mark(entry: Entry) -> str:
     return hashlib.sha256(entry.payload).hexdigest()[:16]
 
@@ -586,10 +579,10 @@ def _runs(
 def _rows(wanted: Wanted, part: OffsetRange) -> Iterator[RecordRow] | Iterator[TenureRow]:
     with closing(wanted.opened()) as ledger:
         state = state_before(ledger, part.start) if part.state is None else part.state
-        if part.base is not None and base_of(state) not in {None, part.base}:
+        if part.base is not None and _base_of(state) not in {None, part.base}:
             raise LedgerRewound(
                 f"the ledger {public_address(wanted.ledger)} whose genesis has the base {part.base} was wanted",
-                f"it has the base {base_of(state)} now",
+                f"it has the base {_base_of(state)} now",
                 "it was recreated while it was read: start the query again",
             )
         if part.standing and wanted.view == "tenures":

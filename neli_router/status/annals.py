@@ -1,19 +1,19 @@
 """The annals of a group: everything that the records of its ledger changed, in order.
 
-    records --fold--> states --what changed?--> lives, tenures, moves, plans     facts: exact, and the same for all
-                              '--why? (causes)-> events
-            Beats --> time axis --> when                                          within the stated error
+    entries --replay--> changes --of what?-------> lives, tenures, moves, plans     facts: exact, and the same for all
+                               '--why? (causes)--> events
+            Beats --> time axis --> when                                             within the stated error
             Beats, snapshots --> digests --> signs that something is not sound
 
-The fold gives the members, and the owner and term of each partition. It keeps no past, but these annals do: a *life*
-for each incarnation; a *tenure* for each partition and term; a *plan* for each change of members or wishes.
+A state has the members, and the owner and term of each partition. It has no past, but these annals do: a *life* for
+each incarnation; a *tenure* for each partition and term; a *plan* for each change of members or wishes.
 
 **Moves** are counted by name: a process that comes back under its name and keeps its partitions moves none. At each
 change of members or wishes, `assign` without loads gives the fewest moves that would even out the shares. The fold's
 own plan may have a few more, for the sake of load. No more than planned may move until the next change.
 
-**The beginning.** Members trim their ledger, so its first record may be gone. Then the annals start from the first
-snapshot after which no record is missing, with the members and owners that it names.
+**The beginning.** Members trim their ledger, so its first record may be gone. Then the entries wait until there is a
+state to start from (`replay.beginning`), and the annals begin with its members and owners.
 
 Each record is read once. Events are kept, but Beats are not, so a long history fits into memory.
 """
@@ -26,11 +26,9 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from neli_router.drivers.ledgers.base import Entry
-from neli_router.drivers.ledgers.pump import FIRST_OFFSET_MAX
 from neli_router.errors import LedgerUnusable
-from neli_router.protocols.induction.admission import unknown_version
 from neli_router.protocols.induction.assignment import Candidate, assign
-from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import (
     Beat,
     Certify,
@@ -41,12 +39,12 @@ from neli_router.protocols.induction.records import (
     Leave,
     Record,
     Snapshot,
-    decode,
 )
-from neli_router.protocols.induction.snapshots import BadSnapshot, digest_text, restore
+from neli_router.protocols.induction.snapshots import BadSnapshot, digest_text
 from neli_router.protocols.protocol import BEATS_PER_LEASE, DRIFT_MAX, wait_for
 from neli_router.status.causes import CAUSES, Causes, Episode
 from neli_router.status.group_view import Cause, Move
+from neli_router.status.replay import Transition, beginning, step
 from neli_router.status.time_axis import TimeAxis
 
 __all__ = ["Annals", "End", "Ending", "Finding", "MemberLife", "Plan", "Severity", "TenureSpan"]
@@ -237,23 +235,22 @@ class Annals:
         for entry in entries:
             if self._waiting is None:
                 self._take(entry)
-            else:
-                self._waiting.append(entry)
-                self._look_for_a_beginning(self._waiting, entry)
-
-    def _look_for_a_beginning(self, waiting: Sequence[Entry], entry: Entry) -> None:
-        """Begin with the very first record, or with the first snapshot after which no record is missing."""
-        first, record = waiting[0].offset, decode(entry.payload)
-        if first <= FIRST_OFFSET_MAX or (isinstance(record, Genesis) and record.at <= first):
-            self._begin(State(), waiting)
-        elif isinstance(record, Snapshot) and first <= record.upto <= entry.offset:
+                continue
+            self._waiting.append(entry)
             try:
-                self._begin(restore(record), waiting)
+                state = beginning(self._waiting)
             except BadSnapshot as error:
                 self._find("broken", "snapshot", f"{error}: the next one is taken", entry.offset)
+            else:
+                if state is not None:
+                    waiting, self._waiting = self._waiting, None
+                    self._begin(state)
+                    for one in waiting:
+                        if one.offset >= state.at:
+                            self._take(one)
 
-    def _begin(self, state: State, waiting: Sequence[Entry]) -> None:
-        self.state, self._waiting = state, None
+    def _begin(self, state: State) -> None:
+        self.state = state
         self._causes.begin(state)
         if state.genesis is not None:
             self.first = state.at
@@ -265,13 +262,11 @@ class Annals:
             for partition in range(len(state.owners)):
                 self._hold(partition, state, state.at, "other")
             self._weigh(state, state.at)
-        for entry in waiting:
-            if entry.offset >= state.at:
-                self._take(entry)
 
     def _take(self, entry: Entry) -> None:
-        offset, record, before = entry.offset, decode(entry.payload), self.state
-        if offset < before.at:
+        change = step(self.state, entry)
+        offset, record, before = entry.offset, change.record, self.state
+        if not change.is_known:
             raise LedgerUnusable(
                 f"records in the order of the ledger were wanted, from offset {before.at} on",
                 f"offset {offset} came again or too late",
@@ -280,36 +275,33 @@ class Annals:
         if self.first is None:
             self.first = offset
         self.records += 1
-        self.kinds[_kind(record)] += 1
-        after = self.state = fold(before, offset, record)
-        if error := unknown_version(after):
-            raise error
-        self._suspect(before, offset, record)
-        if type(record) is Beat:
-            self._hear(entry, record)
-        else:
-            if record is not None:
-                episode, _ = self._causes.take(before, offset, record, after, 0.0)
-                self._keep(episode)
-            if record is not None and record.by in before.seats:
+        self.kinds[change.kind] += 1
+        after = self.state = change.after
+        self._suspect(change)
+        episode, _ = self._causes.take(change, 0.0)
+        if episode is not None:
+            self.axis.mark(offset)
+            self.events.append(episode)
+        if not change.counts and record is not None and not isinstance(record, Snapshot):
+            self.void[change.kind] += 1
+        if isinstance(record, Beat):
+            self._hear(entry, record, is_late=change.is_late)
+        elif record is not None:
+            if record.by in before.seats:
                 self._seen[record.by] = self.axis.now
-            if _is_void(before, after, record):
-                self.void[_kind(record)] += 1
             if isinstance(record, Genesis):
-                if after.genesis is not before.genesis:
+                if change.counts:
                     self.wait = wait_for(record.lease, self._drift)
                     self.axis.mark(offset)
-            elif record is not None and (after.seats is not before.seats or after.targets is not before.targets):
-                self._change(before, offset, record, after)
-            elif isinstance(record, Handover) and after.terms is not before.terms:
-                self._own(before, offset, record, after)
+            elif after.seats is not before.seats or after.targets is not before.targets:
+                self._change(change, record)
+            elif isinstance(record, Handover) and change.counts:
+                self._own(change, record)
         self._remember(after, record, offset)
 
-    def _hear(self, entry: Entry, beat: Beat) -> None:
-        offset, life = entry.offset, self.lives.get(beat.by)
-        if self.state.last_beats.get(beat.by) != offset:
-            self.void["beat"] += 1
-            self._keep(self._causes.late(offset, beat.by, 0.0))
+    def _hear(self, entry: Entry, beat: Beat, *, is_late: bool) -> None:
+        life = self.lives.get(beat.by)
+        if is_late:
             if life is not None and life.ended is not None:
                 life.came_too_late += 1
                 life.late_reading = max(life.late_reading, beat.sent_at)
@@ -323,20 +315,16 @@ class Annals:
             if beat.sent_at - last > genesis.lease:
                 life.silences.append((last + genesis.lease, beat.sent_at))
         self._beats[beat.by] = beat.sent_at
-        self.axis.beat(offset, beat.by, beat.sent_at, beat.at)
+        self.axis.beat(entry.offset, beat.by, beat.sent_at, beat.at)
         if self.appended is None and entry.time is not None and isfinite(self.axis.now):
             self.appended = entry.time - self.axis.now
         if len(self._intervals) > INTERVALS_MAX:
             self._intervals = self._intervals[::2]
 
-    def _keep(self, episode: Episode | None) -> None:
-        if episode is not None:
-            self.axis.mark(episode.offset)
-            self.events.append(episode)
-
     # Signs that a ledger or a member is not sound
 
-    def _suspect(self, before: State, offset: int, record: Record | None) -> None:
+    def _suspect(self, change: Transition) -> None:
+        offset, record, before = change.offset, change.record, change.before
         if isinstance(record, Beat) and record.at > offset:
             text = f"a Beat stands at {offset}, and its writer had read up to {record.at}: the ledger lost records"
             self._find("broken", "rewound", text, offset)
@@ -371,21 +359,20 @@ class Annals:
 
     # Changes
 
-    def _change(self, before: State, offset: int, record: Record, after: State) -> None:
+    def _change(self, change: Transition, record: Record) -> None:
         """Members, wishes or both changed, and with them the plan."""
-        gone = sorted(before.seats.keys() - after.seats.keys())
-        if isinstance(record, Join) and record.by in after.seats and record.by not in before.seats:
-            if not before.seats:
+        offset, gone = change.offset, change.gone
+        if isinstance(record, Join) and change.has_joined:
+            if not change.before.seats:
                 self._peopled = offset
             # A member that had read of no other did not wait before it joined, so it has to wait from then on.
             settled = offset if record.at <= self._peopled else None
-            self.lives[record.by] = _life(record.by, after, offset, settled=settled)
+            self.lives[record.by] = _life(record.by, change.after, offset, settled=settled)
             self.joins[record.name].append(offset)
-        ending: Ending = _ENDINGS.get(type(record), "handover")
         for incarnation in gone:
-            self._end(incarnation, offset, ending)
-        self._plan(before, offset, record, after, gone)
-        self._own(before, offset, record, after, ending)
+            self._end(incarnation, offset, _ending(record))
+        self._plan(change, record)
+        self._own(change, record)
         for incarnation in gone:
             self.axis.depart(incarnation)
 
@@ -402,9 +389,10 @@ class Annals:
         for one in held if ending != "certify" else ():
             self._busy[one.partition] = max(self._busy.get(one.partition, -inf), heard + self.wait)
 
-    def _plan(self, before: State, offset: int, record: Record, after: State, gone: Sequence[str]) -> None:
+    def _plan(self, change: Transition, record: Record) -> None:
+        before, after = change.before, change.after
         # Like the fold: the successor under a name is assigned what its predecessor had.
-        successors = dict.fromkeys(gone, record.by) if isinstance(record, Join) else {}
+        successors = dict.fromkeys(change.gone, record.by) if isinstance(record, Join) else {}
         kept = [None if owner is None else successors.get(owner, owner) for owner in before.owners]
         names = _names(before, before.owners)
         least, planned = (_moves(names, _names(after, target)) for target in (_fewest(after, kept), after.targets))
@@ -413,23 +401,18 @@ class Annals:
             for partition, (owner, target) in enumerate(zip(after.owners, after.targets, strict=True))
             if owner != target
         }
-        self.plans.append(Plan(offset, CAUSES.get(type(record), "other"), least, planned, pending=pending))
+        self.plans.append(Plan(change.offset, CAUSES.get(type(record), "other"), least, planned, pending=pending))
 
-    def _own(self, before: State, offset: int, record: Record, after: State, ending: Ending = "handover") -> None:
+    def _own(self, change: Transition, record: Record) -> None:
         """Owners or terms changed."""
+        offset, after = change.offset, change.after
         self.axis.mark(offset)
         cause = CAUSES.get(type(record), "other")
         moved: defaultdict[tuple[str | None, str | None], list[int]] = defaultdict(list)
-        places: Iterable[int] = [record.partition] if isinstance(record, Handover) else range(len(after.owners))
-        for partition in places:
-            if (
-                before.owners[partition] == after.owners[partition]
-                and before.terms[partition] == after.terms[partition]
-            ):
-                continue
+        for partition in change.moved:
             was = self._held.pop(partition, None)
             if was is not None:
-                was.last, was.ending = offset, ending
+                was.last, was.ending = offset, _ending(record)
             self._hold(partition, after, offset, cause)
             now = self._held.get(partition)
             source, target = was.member if was else None, now.member if now else None
@@ -481,25 +464,9 @@ class Annals:
         return incarnation if life is None else life.name
 
 
-_ENDINGS: Mapping[type[Record], Ending] = {
-    Join: "replaced",
-    Expire: "expire",
-    Certify: "certify",
-    Leave: "leave",
-}
-
-
-def _kind(record: Record | None) -> str:
-    return "unreadable" if record is None else type(record).__name__.lower()
-
-
-def _is_void(before: State, after: State, record: Record | None) -> bool:
-    """Whether the record changed nothing. A snapshot is not meant to."""
-    if record is None or isinstance(record, Snapshot):
-        return False
-    fields = (name for name in State.__struct_fields__ if name not in {"at", "digest"})
-    # Compared by identity: the fold keeps the objects that a record does not change.
-    return all(getattr(after, name) is getattr(before, name) for name in fields)
+def _ending(record: Record) -> Ending:
+    endings: Mapping[type, Ending] = {Join: "replaced", Expire: "expire", Certify: "certify", Leave: "leave"}
+    return endings.get(type(record), "handover")
 
 
 def _life(incarnation: str, state: State, offset: int, *, settled: int | None = None) -> MemberLife:

@@ -1,6 +1,6 @@
 """The causes: why members came and went and partitions moved, as one episode per cause.
 
-    record --fold--> before, after --.
+    record --replay--> a Transition -----.
                                      +--> an episode: cause, member, by --+-- what moved in that very record
     Handover, later ----------------------> the episode of its plan ------'-- what moved later, because of it
 
@@ -16,11 +16,12 @@ Members are called by their names, even after they are gone. A process that come
 partitions has moved nothing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import (
+    Beat,
     Certify,
     Drain,
     Expire,
@@ -36,6 +37,7 @@ from neli_router.protocols.induction.records import (
     Weigh,
 )
 from neli_router.status.group_view import Cause, GroupEvent, Moved
+from neli_router.status.replay import Transition
 
 __all__ = ["CAUSES", "OF_MEMBERS", "SETTLED", "Causes", "Episode"]
 
@@ -59,9 +61,9 @@ OF_MEMBERS: frozenset[Cause] = frozenset({"join", "replace", "leave", "expire", 
 SETTLED = 1.0
 """Seconds after which an episode that grew, such as a drain in progress, is sent again to followers."""
 
-WISHED = ("pins", "drains", "weights")
-"""The parts of a state that a wish changes. Some groups send loads every minute, so those count only if they move
-something."""
+ASKED_ABOUT = ("pins", "drains", "weights", "targets", "owners")
+"""The parts of a state whose change people ask about. Loads are not among them: some groups send them every minute, so
+they count only if they move something."""
 
 
 @dataclass(slots=True)
@@ -120,7 +122,7 @@ class Episode:
 
 
 class Causes:
-    """Reads the records of a ledger in order, with the states before and after each."""
+    """Reads the changes by the records of a ledger, in order."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -143,19 +145,25 @@ class Causes:
     def unread(self, before: State, after: State, now: float) -> tuple[Episode | None, int]:
         """The moves from `before` to `after`, between which no record was read, and the number of partitions moved."""
         self._know(before, after)
-        episode = Episode(max(0, after.at - 1), now, "other", "", "")
-        number = self._move(episode, before, after, range(len(after.owners)), episode.offset, now)
+        change = Transition(max(0, after.at - 1), None, before, after)
+        episode = Episode(change.offset, now, "other", "", "")
+        number = self._move(episode, change, now)
         return (episode if number else None), number
 
-    def take(self, before: State, offset: int, record: Record, after: State, now: float) -> tuple[Episode | None, int]:
-        """The episode that `record` began, if any, and how many partitions moved by it, in whatever episode."""
+    def take(self, change: Transition, now: float) -> tuple[Episode | None, int]:
+        """The episode that began with `change`, if any, and how many partitions moved by it, in whatever episode."""
+        record, before, after = change.record, change.before, change.after
         if after.seats is not before.seats:
             self._know(before, after)
-        if isinstance(record, Genesis):
+        if record is None or isinstance(record, Genesis):
             return None, 0
+        if isinstance(record, Beat):
+            # Only the first Beat after its end proves anything new.
+            name = self._ended.pop(record.by, None) if change.is_late else None
+            return (None if name is None else Episode(change.offset, now, "fence", name, name)), 0
         if isinstance(record, Handover):
-            return self._hand_over(before, offset, record, after, now)
-        episode = self._episode(before, offset, record, after, now)
+            return self._hand_over(change, record, now)
+        episode = self._episode(change, record, now)
         if episode is None:
             return None, 0
         self._loose = None
@@ -163,9 +171,7 @@ class Causes:
             for partition, (was, to_be) in enumerate(zip(before.targets, after.targets, strict=True)):
                 if was != to_be:
                     self._reasons[partition] = episode
-        number = 0
-        if after.owners is not before.owners:
-            number = self._move(episode, before, after, range(len(after.owners)), offset, now)
+        number = self._move(episode, change, now)
         self._reasons = {
             partition: reason
             for partition, reason in self._reasons.items()
@@ -173,63 +179,43 @@ class Causes:
         }
         return episode, number
 
-    def late(self, offset: int, incarnation: str, now: float) -> Episode | None:
-        """The Beat at `offset` is from an incarnation that is no longer a member. Returns an episode if this is the
-        first proof that it lived on."""
-        name = self._ended.pop(incarnation, None)
-        return None if name is None else Episode(offset, now, "fence", name, name)
-
-    def _hand_over(
-        self, before: State, offset: int, record: Handover, after: State, now: float
-    ) -> tuple[Episode | None, int]:
-        if after.owners is before.owners:
+    def _hand_over(self, change: Transition, record: Handover, now: float) -> tuple[Episode | None, int]:
+        if not change.counts:
             return None, 0
         reason, begun = self._reasons.pop(record.partition, None), None
         if reason is None:
             name = self.name_of(record.by)
             if self._loose is None or self._loose.by != name:
-                self._loose = begun = Episode(offset, now, "handover", name, name)
+                self._loose = begun = Episode(change.offset, now, "handover", name, name)
             reason = self._loose
-        return begun, self._move(reason, before, after, [record.partition], offset, now)
+        return begun, self._move(reason, change, now)
 
-    def _episode(self, before: State, offset: int, record: Record, after: State, now: float) -> Episode | None:
+    def _episode(self, change: Transition, record: Record, now: float) -> Episode | None:
         """A new episode, if `record` changed anything that people would ask about."""
-        by, gone = self.name_of(record.by), before.seats.keys() - after.seats.keys()
-        came = isinstance(record, Join) and record.by in after.seats and record.by not in before.seats
-        changed = any(getattr(before, part) is not getattr(after, part) for part in WISHED)
-        if not (came or gone or changed or after.targets is not before.targets or after.owners is not before.owners):
+        before, after, gone = change.before, change.after, change.gone
+        changed = any(getattr(before, part) is not getattr(after, part) for part in ASKED_ABOUT)
+        if not (change.has_joined or gone or changed):
             return None
         cause = CAUSES.get(type(record), "other")
         member = str(getattr(record, "name", ""))
         if gone and isinstance(record, Join):
             cause = "replace"
         elif isinstance(record, Leave | Expire | Certify):
-            member = before.seats[next(iter(gone))].name if gone else ""
+            member = before.seats[gone[0]].name if gone else ""
         if isinstance(record, Join | Expire):
             self._ended |= {incarnation: before.seats[incarnation].name for incarnation in gone}
         partition = record.partition if isinstance(record, Pin | Unpin) else None
-        return Episode(offset, now, cause, member, by, partition)
+        return Episode(change.offset, now, cause, member, self.name_of(record.by), partition)
 
-    def _move(
-        self, episode: Episode, before: State, after: State, places: Iterable[int], offset: int, now: float
-    ) -> int:
+    def _move(self, episode: Episode, change: Transition, now: float) -> int:
         number = 0
-        for partition, source, target in self._pairs(before, after, places):
-            episode.add(source, target, partition, offset, now)
-            number += 1
-        return number
-
-    def _pairs(
-        self, before: State, after: State, places: Iterable[int]
-    ) -> Iterator[tuple[int, str | None, str | None]]:
-        for place in places:
-            had = before.owners[place] if before.owners else None
-            has = after.owners[place]
-            if had == has:
-                continue
+        for partition in change.moved:
+            had, has = change.former_owner(partition), change.after.owners[partition]
             source, target = had and self.name_of(had), has and self.name_of(has)
             if source != target:
-                yield place, source, target
+                episode.add(source, target, partition, change.offset, now)
+                number += 1
+        return number
 
     def _know(self, before: State, after: State) -> None:
         names = {key: name for key, name in self._names.items() if key in after.departed}

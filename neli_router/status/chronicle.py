@@ -1,13 +1,13 @@
 """The chronicle: a group's recent history, for people. It follows everything that a member of the group reads.
 
-    the pump's thread:   records --fold--> state --what changed?--> events, counts
-                                    Beats ------------------------> vitals, delays
+    the pump's thread:   records --replay--> changes --why?--> events, counts
+                                    Beats -------------------> vitals, delays
                                                                        |
     other threads:                              GroupView  <--one assignment for each read
 
-The ledger already holds all that there is to know, so no process is asked. A chronicle folds the records once more, on
-its own, and keeps what came of each (`causes`), with the time at which it read the record. The fold alone would not be
-enough: it keeps no past, knows no time, and calls members by their incarnations, which mean nothing to people.
+The ledger already holds all that there is to know, so no process is asked. A chronicle replays the records once more,
+on its own, and keeps what came of each (`causes`), with the time at which it read the record. The state alone would not
+be enough: it keeps no past, knows no time, and calls members by their incarnations, which mean nothing to people.
 
 It runs on the thread that keeps the member's lease, so it does little for a Beat, which nearly every record is.
 Everything that it keeps is bounded, with separate bounds for member events and for wishes and moves. Other threads take
@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
-from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import (
     Beat,
     Certify,
@@ -37,6 +37,7 @@ from neli_router.protocols.induction.records import (
 )
 from neli_router.status.causes import OF_MEMBERS, Causes, Episode
 from neli_router.status.group_view import COUNTED, GroupView, Vital
+from neli_router.status.replay import Transition
 
 __all__ = ["DELAYS_MAX", "EVENTS_MAX", "PARTITIONS_MAX", "Chronicle"]
 
@@ -50,8 +51,6 @@ the oldest events only say how many moved."""
 
 DELAYS_MAX = 4096
 """Delays that are kept until they are taken: more than an hour's worth at a Beat a second."""
-
-WISHES = Drain | Undrain | Pin | Unpin | Weigh | Load
 
 
 class Chronicle:
@@ -91,22 +90,20 @@ class Chronicle:
     def read(self, records: Sequence[tuple[int, Record | None]], now: float) -> None:
         state, own, vitals = self.group.state, self._own(), dict(self.group.vitals)
         for offset, record in records:
-            before, state = state, fold(state, offset, record)
+            change = Transition.of(state, offset, record)
+            state = change.after
             self._counts["records"] += 1
             if type(record) is Beat:
                 if record.by == own:
                     self.beat_delays.append(max(0.0, now - record.sent_at))
-                if state.last_beats.get(record.by) == offset:
+                if not change.is_late:  # Nearly every record is such a Beat.
                     self._counts["beats"] += 1
                     vitals[record.by] = Vital(now, record.at, offset)
-                else:
-                    self._keep(self._causes.late(offset, record.by, now), 0)
-                continue
-            self._count(before, state, record)
-            if record is not None:
-                self._keep(*self._causes.take(before, offset, record, state, now))
-                if isinstance(record, Join) and record.by in state.seats and record.by not in before.seats:
-                    self._joined[record.by] = now
+                    continue
+            self._count(change)
+            self._keep(*self._causes.take(change, now))
+            if record is not None and change.has_joined:
+                self._joined[record.by] = now
         self._publish(state, {key: vital for key, vital in vitals.items() if key in state.seats})
 
     def _publish(self, state: State, vitals: dict[str, Vital]) -> None:
@@ -119,14 +116,14 @@ class Chronicle:
         counts = MappingProxyType(dict(self._counts))
         self.group = GroupView(state, MappingProxyType(vitals), events, counts, MappingProxyType(dict(self._joined)))
 
-    def _count(self, before: State, state: State, record: Record | None) -> None:
+    def _count(self, change: Transition) -> None:
         kinds: list[str] = []
-        gone = len(before.seats.keys() - state.seats.keys())
-        match record:
+        gone = len(change.gone)
+        match change.record:
             case None:
                 kinds = ["skipped"]
-            case Join(by):
-                kinds = ["joins"] * (by in state.seats and by not in before.seats) + ["replaced"] * gone
+            case Join():
+                kinds = ["joins"] * change.has_joined + ["replaced"] * gone
             case Leave():
                 kinds = ["leaves"] * gone
             case Expire():
@@ -134,10 +131,10 @@ class Chronicle:
             case Certify():
                 kinds = ["certified"] * gone
             case Handover():
-                kinds = ["handovers"] * (state.terms is not before.terms)
+                kinds = ["handovers"] * change.counts
             case Snapshot():
                 kinds = ["snapshots"]
-            case _ if isinstance(record, WISHES):
+            case Drain() | Undrain() | Pin() | Unpin() | Weigh() | Load():
                 kinds = ["wishes"]
         for kind in kinds:
             self._counts[kind] += 1

@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 from math import inf
 
 from neli_router.core.clock import host_clock
-from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.ledgers.base import Entry, Ledger
 from neli_router.drivers.ledgers.pump import oldest_state
 from neli_router.errors import GroupMismatch
 from neli_router.protocols.induction.admission import mismatch
-from neli_router.protocols.induction.fold import fold
 from neli_router.protocols.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Snapshot, decode
 from neli_router.protocols.induction.suspicion import POWERLESS_LEASES
 from neli_router.protocols.protocol import Settings
+from neli_router.status.replay import Transition
 
 __all__ = ["Inspection"]
 
@@ -73,18 +73,22 @@ class Inspection:
     """Reads `ledger` to its tip, and stays there: the caller must not read from it meanwhile. Raises LedgerError."""
 
     def __init__(self, ledger: Ledger) -> None:
-        state = oldest_state(ledger)
+        self._ledger, self._state = ledger, oldest_state(ledger)
         self._echoes: dict[str, _Echo] = {}
-        ledger.seek(state.at)
+        ledger.seek(self._state.at)
         tip = ledger.tip()
         # Only up to the current tip: a busy group never stops writing, and `living` will notice that.
-        while state.at < tip and (entries := ledger.read(READ_MAX_SECONDS)):
+        while self._state.at < tip and (entries := ledger.read(READ_MAX_SECONDS)):
             for entry in entries:
-                record = decode(entry.payload)
-                state = fold(state, entry.offset, record)
-                if isinstance(record, Beat) and state.genesis is not None and record.by in state.seats:
-                    self._echoes.setdefault(record.by, _Echo()).hear(entry.offset, record, state.genesis.lease)
-        self._ledger, self._state = ledger, state
+                record, genesis = self._take(entry).record, self._state.genesis
+                if isinstance(record, Beat) and genesis is not None and record.by in self._state.seats:
+                    self._echoes.setdefault(record.by, _Echo()).hear(entry.offset, record, genesis.lease)
+
+    def _take(self, entry: Entry) -> Transition:
+        # Of any version: `mismatch` compares that with the settings, and the rest can be told all the same.
+        change = Transition.of(self._state, entry.offset, decode(entry.payload))
+        self._state = change.after
+        return change
 
     @property
     def is_founded(self) -> bool:
@@ -133,8 +137,7 @@ class Inspection:
         give_up_at = clock() + seconds
         while (left := give_up_at - clock()) > 0:
             for entry in self._ledger.read(min(left, READ_MAX_SECONDS)):
-                record = decode(entry.payload)
-                self._state = fold(self._state, entry.offset, record)
+                record = self._take(entry).record
                 if isinstance(record, BY_MEMBERS):
                     seat = self._state.seats.get(record.by)
                     writer = record.by if seat is None else seat.name

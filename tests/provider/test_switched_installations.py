@@ -39,7 +39,7 @@ from neli_router.drivers.open import open_ledger
 from neli_router.errors import NeliError
 from neli_router.status.annals import Annals
 from neli_router.status.audit import audit
-from neli_router.status.history import between
+from neli_router.status.replay import between
 from tests.provider.submissions import processes
 from tests.support.given import spelled
 from tests.support.servers.airflow import Airflow, awaited

@@ -43,7 +43,8 @@ from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.records import Drain, Handover, Record, encode
 from neli_router.spark import ledger_source, register_ledgers
 from neli_router.spark.ledger_source import LedgerScan, LedgerSource, StreamPlace
-from neli_router.status.history import between, record_rows, standing_rows, state_before, tenure_rows
+from neli_router.status.history import record_rows, standing_rows, tenure_rows
+from neli_router.status.replay import between, state_before
 from tests.support.records import BASE, beat, genesis, join, next_record
 
 pytestmark = pytest.mark.spark

@@ -28,16 +28,15 @@ from neli_router.protocols.induction.records import (
     encode,
 )
 from neli_router.protocols.induction.snapshots import snapshot
-from neli_router.status import history
+from neli_router.status import replay
 from neli_router.status.history import (
     RecordRow,
     TenureRow,
-    between,
     record_rows,
     standing_rows,
-    state_before,
     tenure_rows,
 )
+from neli_router.status.replay import between, state_before
 from tests.support.records import BASE, Plot, beat, expire, folded, genesis, join, next_record, plots
 
 LAW = settings(deadline=None, max_examples=60)  # A law holds however fast this machine happens to be.
@@ -200,7 +199,7 @@ def test_what_is_left_of_a_trimmed_ledger_says_what_it_said_before(plot: list[Pl
 def test_a_snapshot_far_below_is_found_and_of_two_the_newer_serves_unless_it_contradicts_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(history, "LOOK_BACK", 2)
+    monkeypatch.setattr(replay, "LOOK_BACK", 2)
     ledger = ledger_of(*PAIR, snapshot("a", folded(*PAIR, state=EMPTY)), *[beat("a")] * 50)
     ledger.trim(6)
     assert [row.member for row in rows_of(ledger, 40, 42)] == ["alice", "alice"]
