@@ -45,8 +45,8 @@ from benchmarks._peers.ladder import compared, fitting, killed, told
 from benchmarks._peers.ours import Ours, Sizes, balanced, busy_cores, takeover
 from benchmarks._places import LEDGERS, missing, place
 from neli_router.core.clock import host_clock
+from neli_router.lab.moves import History, history_of
 from neli_router.protocols.induction.records import Certify, Expire
-from neli_router.status.moves import History, history_of
 
 __all__ = ["Options", "run"]
 

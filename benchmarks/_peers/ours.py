@@ -22,9 +22,9 @@ from typing import Self
 from benchmarks._places import options_at
 from neli_router.drivers.ledgers.base import Entry, Ledger
 from neli_router.errors import LedgerUnavailable
+from neli_router.lab.moves import History, history_of
 from neli_router.lab.processes.group import MemberProcess, ProcessGroup, led_elsewhere
 from neli_router.router.router import Router
-from neli_router.status.moves import History, history_of
 from tests.support.agents.processes import AgentProcess
 from tests.support.processes.ledger_copy import LedgerCopy
 

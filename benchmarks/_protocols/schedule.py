@@ -23,7 +23,7 @@ from benchmarks._protocols.side import Found, Side, Tenures
 from neli_router.core.clock import host_clock
 from neli_router.lab.processes.group import MemberProcess
 from neli_router.router.router import Router
-from neli_router.status.referee import Life
+from neli_router.status.notes import Life
 
 __all__ = ["QUIET", "Schedule", "gap"]
 

@@ -29,8 +29,7 @@ from neli_router.drivers.open import open_ledger
 from neli_router.errors import LedgerTrimmed, MissingExtra, NeliError, plain
 from neli_router.status.annals import Annals, Finding
 from neli_router.status.audit import ActedSpan, Audit, Figures, audit, figures, lasting
-from neli_router.status.notes import NoteReader
-from neli_router.status.referee import Life
+from neli_router.status.notes import Life, NoteReader
 from neli_router.status.replay import between, patiently
 
 __all__ = ["AuditView", "FiguresView", "FindingView", "acts_in", "annals_of", "audit_command", "config_of_ledger"]

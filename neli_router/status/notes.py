@@ -16,12 +16,18 @@ counts, not the time of the act: it is up to fencing to refuse a late act.
 claim has ended before another process can get the partition. A lost lease does not end a claim: it lasts until the end
 that was noted.
 
+**What they come to.** A *span* is an unbroken time in which one process might act for one partition under one term. The
+notes of a process, in order, are its `Life`: its phase and its spans.
+
 Each line is one `write` to a file opened for appending, so it survives kill -9. A missing line means that less is
 claimed than was true, never more.
 """
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -34,12 +40,14 @@ __all__ = [
     "Halted",
     "LeasesLost",
     "Left",
+    "Life",
+    "LifePhase",
     "Note",
     "NoteReader",
     "Notebook",
     "Opened",
+    "Span",
     "Woke",
-    "in_true_time",
 ]
 
 
@@ -106,18 +114,6 @@ class Failed(_Note, frozen=True):
 Note = Acts | Done | LeasesLost | Opened | Halted | Woke | Left | Failed
 
 
-def in_true_time(note: Note, rate: float) -> Note:
-    """A note in true time, written by a process whose clock a test has bent to run at `rate` times the true time."""
-    match note:
-        case Acts(since, until, terms):
-            return Acts(since / rate, until / rate, terms)
-        case Woke(at, asleep, refusal):
-            return Woke(at / rate, asleep / rate, refusal)
-        case Failed():
-            return note
-    return msgspec.structs.replace(note, at=note.at / rate)
-
-
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Note] = msgspec.json.Decoder(Note)
 
@@ -157,3 +153,86 @@ class NoteReader:
                 yield Acts(note.since, note.until, self._terms)
             else:
                 yield note
+
+
+LifePhase = Enum("LifePhase", "STARTING MEMBER STOPPED KILLED LEAVING LEFT FAILED")
+
+
+@dataclass(slots=True)
+class Span:
+    """One process might act for one partition under one term, without a break."""
+
+    process: str
+    partition: int
+    term: int
+    since: float
+    until: float
+    done: bool = False
+    """Whether the process ended it by its own note."""
+
+    def __str__(self) -> str:
+        return f"{self.process} under {self.term} from {self.since:.6f} to {self.until:.6f}"
+
+
+@dataclass(slots=True)
+class Life:
+    """One process from its start to its end, by its notes. The second process of member m1 is `m1.2`."""
+
+    label: str
+    pid: int = 0
+    started_at: float = 0.0
+    phase: LifePhase = LifePhase.STARTING
+    spans: list[Span] = field(default_factory=list)
+    held: dict[int, Span] = field(default_factory=dict)
+    """By partition: spans that the process has not noted as over. They end at `until` if it notes nothing further."""
+    until: float = 0.0
+    halted: list[Halted] = field(default_factory=list)
+    woke: list[Woke] = field(default_factory=list)
+    relapses: list[Span] = field(default_factory=list)
+    acts: int = 0
+    error: str = ""
+    killed_at: float = inf
+    """When it was about to be killed: from then on it no longer acts, whatever its lease allowed. Its last instructions
+    take far less time than a takeover, and the tests of witnesses show that no takeover begins before they are over."""
+    _latest: dict[tuple[int, int], Span] = field(default_factory=dict)
+    """By partition and term."""
+
+    @property
+    def name(self) -> str:
+        """The name of the member."""
+        return self.label.partition(".")[0]
+
+    def hear(self, note: Note) -> None:
+        """Take the next note into account, in the order of writing."""
+        match note:
+            case Acts(since, until, terms):
+                self.until, self.acts = until, self.acts + len(terms)
+                for place in terms.items():
+                    self._act(place, since, until)
+            case Done(at, terms) | LeasesLost(at, terms):
+                for place in terms.items():
+                    if isinstance(note, Done) and (span := self._latest.get(place)) is not None:
+                        span.until, span.done = min(span.until, at), True
+                    if (held := self.held.get(place[0])) is not None and held.term == place[1]:
+                        del self.held[place[0]]
+            case Opened():
+                self.phase = LifePhase.MEMBER
+            case Halted():
+                self.halted.append(note)
+            case Woke():
+                self.woke.append(note)
+            case Left():
+                self.phase = LifePhase.LEFT
+            case Failed(error):
+                self.phase, self.error = LifePhase.FAILED, error
+
+    def _act(self, place: tuple[int, int], since: float, until: float) -> None:
+        span = self._latest.get(place)
+        if span is not None and span.done:
+            self.relapses.append(Span(self.label, *place, since, until))
+        if span is not None and since <= span.until:
+            span.until = max(span.until, until)
+        else:
+            span = self._latest[place] = Span(self.label, *place, since, until)
+            self.spans.append(span)
+        self.held[place[0]] = span

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import median
 
-from neli_router.status.referee import Verdict
+from neli_router.lab.referee import Verdict
 from tests.chaos.storm import Injected
 
 __all__ = ["led_again", "seen", "table"]

@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 
 from neli_router.core.clock import host_clock
+from neli_router.lab.moves import history_of
 from neli_router.lab.processes.group import ProcessGroup
-from neli_router.status.moves import history_of
 from tests.chaos import report
 from tests.chaos.cluster import OUTSIDE, KafkaCluster
 from tests.chaos.faults import LEADER_FAULTS, MAIN_FAULTS

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from neli_router.lab.moves import History, history_of
 from neli_router.lab.processes.group import ProcessGroup
+from neli_router.lab.referee import Verdict
 from neli_router.protocols.induction.records import Certify
-from neli_router.status.moves import History, history_of
-from neli_router.status.referee import Verdict
 from tests.chaos import clocks, report
 from tests.chaos.cluster import AGENT, Cluster
 from tests.chaos.faults import LEADER_FAULTS, WITNESS_FAULTS

@@ -30,7 +30,8 @@ from confluent_kafka.admin import AdminClient
 
 from neli_router.core.clock import host_clock
 from neli_router.lab.processes.group import PATIENCE, MemberProcess
-from neli_router.status.referee import Life, judged
+from neli_router.lab.referee import judged
+from neli_router.status.notes import Life
 from tests.support.draws import say
 from tests.support.servers.goneli import GoneliMember
 

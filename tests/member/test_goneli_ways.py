@@ -20,9 +20,9 @@ from neli_router.config.protocols import FastNeli
 from neli_router.core.clock import host_clock
 from neli_router.core.keyspace import Layout
 from neli_router.lab.processes.group import MemberProcess
+from neli_router.lab.referee import judged
 from neli_router.member.member import Member
 from neli_router.protocols.protocol import Acquired, Event, Revoked
-from neli_router.status.referee import judged
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.kafka

@@ -27,12 +27,12 @@ from neli_router.core.exit_codes import EXIT_LOST
 from neli_router.core.keyspace import Layout
 from neli_router.fence.delta import FencedTable
 from neli_router.lab.demo.place import records_of
+from neli_router.lab.moves import history_of
 from neli_router.lab.pipeline.feeds import TickFolder
 from neli_router.lab.pipeline.hosts import HostProcesses
 from neli_router.lab.pipeline.landing import Count, commits_of, counted, same_bars, taken_over
 from neli_router.lab.pipeline.show import SETTINGS, submitted
 from neli_router.lab.pipeline.ticks import Market
-from neli_router.status.moves import history_of
 
 __all__ = ["LEASE", "TICKS", "Outcome", "play"]
 

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from neli_router.drivers.ledgers.base import Entry
 from neli_router.errors import LedgerUnusable
+from neli_router.lab.moves import history_of
 from neli_router.protocols.induction.digest import difference
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Beat, Certify, Drain, Handover, Leave, Load, Record, encode
 from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.protocols.protocol import wait_for
 from neli_router.status.audit import ActedSpan, Audit, LeadingGap, audited
-from neli_router.status.moves import history_of
 from tests.support.audited import START, entries, simulated, written
 from tests.support.records import expire, folded, genesis, join
 

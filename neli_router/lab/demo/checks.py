@@ -14,9 +14,9 @@ from math import inf
 from typing import NamedTuple
 
 from neli_router.lab.demo.scene import Action, ActionKind, Run
+from neli_router.lab.moves import History, history_of
 from neli_router.lab.processes.group import led_elsewhere
-from neli_router.status.moves import History, history_of
-from neli_router.status.referee import Verdict, judged
+from neli_router.lab.referee import Verdict, judged
 
 __all__ = ["TAKEOVER_LEASES", "Check", "checked", "takeover"]
 

@@ -40,12 +40,12 @@ from neli_router.lab.demo.checks import Check
 from neli_router.lab.demo.place import a_folder, ending_in_order, records_of
 from neli_router.lab.demo.scene import StoryEvent, Unfinished
 from neli_router.lab.demo.screen import MEMBER_STYLES, LiveScreen, PlainScreen, spelled, wants_live
+from neli_router.lab.moves import history_of
 from neli_router.lab.pipeline.feeds import TickFolder
 from neli_router.lab.pipeline.hosts import HostProcesses
 from neli_router.lab.pipeline.landing import TableCommit, commits_of, counted, same_bars, taken_over
 from neli_router.lab.pipeline.picture import Picture, page
 from neli_router.lab.pipeline.ticks import Market
-from neli_router.status.moves import history_of
 
 __all__ = ["SETTINGS", "Board", "core_share", "frame", "run", "submitted"]
 

@@ -16,7 +16,7 @@ from neli_router.lab.processes.group import MemberProcess
 from neli_router.router.router import Router
 from neli_router.router.table import Owner
 from neli_router.router.watch import Change, Watch
-from neli_router.status.referee import LifePhase
+from neli_router.status.notes import LifePhase
 from tests.conftest import require
 from tests.support.processes.peer_group import PeerProcesses, loopback_places
 from tests.support.servers import network as networks

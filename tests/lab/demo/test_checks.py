@@ -13,10 +13,9 @@ import pytest
 from neli_router.drivers.ledgers.base import Entry
 from neli_router.lab.demo.checks import TAKEOVER_LEASES, checked, takeover
 from neli_router.lab.demo.scene import Action, ActionKind, Run
+from neli_router.lab.moves import history_of
 from neli_router.protocols.induction.records import Handover, Leave, Pin, Record, decode, encode
-from neli_router.status.moves import history_of
-from neli_router.status.notes import Woke
-from neli_router.status.referee import Span
+from neli_router.status.notes import Span, Woke
 from tests.lab.demo.miniature import whole_story
 
 ALL = [

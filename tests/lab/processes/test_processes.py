@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from neli_router.lab.moves import History, history_of
 from neli_router.lab.processes.group import ProcessGroup
+from neli_router.lab.referee import Verdict
 from neli_router.protocols.induction.records import Certify, Expire
-from neli_router.status.moves import History, history_of
-from neli_router.status.referee import Verdict
 from tests.support.draws import SEED, SNAPSHOT_EVERY, say
 from tests.support.processes.chaos import Chaos
 from tests.support.processes.ledger_copy import LedgerCopy

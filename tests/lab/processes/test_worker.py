@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 from neli_router.lab.processes.worker import Worker
+from neli_router.lab.referee import judged
 from neli_router.member.lease import Lease
 from neli_router.protocols.protocol import BEATS_PER_LEASE, Acquired, Fenced
 from neli_router.status.notes import Acts, Done, Halted, LeasesLost, Note, Woke
-from neli_router.status.referee import judged
 from tests.lab.demo.miniature import NAMES, STEP, Miniature, miniature
 
 

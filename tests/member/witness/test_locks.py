@@ -19,13 +19,13 @@ from neli_router.drivers.ledgers.sqlite.file import beside, delete_file
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.drivers.open import open_ledger
 from neli_router.errors import Unsupported
+from neli_router.lab.moves import history_of
 from neli_router.member.witness import locks
 from neli_router.member.witness.base import NO_WITNESS
 from neli_router.member.witness.choice import choose
 from neli_router.member.witness.life import OwnLife
 from neli_router.member.witness.locks import PEERS, WATCHED_MAX, LifeLocks, PeerWitness
 from neli_router.protocols.induction.records import Certify, Expire, Join
-from neli_router.status.moves import history_of
 from tests.member.witness.peers import NAMESPACE, Nursery, Peers
 from tests.support.processes.forked import Program
 from tests.support.records import founded

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from neli_router.drivers.open import open_ledger
+from neli_router.lab.moves import History, history_of
 from neli_router.lab.processes.group import MemberProcess, ProcessGroup, led_elsewhere
 from neli_router.protocols.induction.records import Certify, Expire
-from neli_router.status.moves import History, history_of
 from tests.support.agents.processes import PARTITIONS, AgentProcess
 from tests.support.agents.running import PATIENCE
 from tests.support.waiting import until

@@ -18,10 +18,10 @@ from neli_router.core.closing import Closing
 from neli_router.drivers.ledgers.base import Entry
 from neli_router.drivers.open import open_ledger
 from neli_router.errors import LedgerUnavailable
+from neli_router.lab.moves import history_of
 from neli_router.member.witness.life import OwnLife
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Certify, Join, Record, decode, encode
-from neli_router.status.moves import history_of
 from tests.support.agents.processes import AgentProcess
 from tests.support.processes.forked import Program
 from tests.support.waiting import until

@@ -18,7 +18,7 @@ from itertools import count
 from neli_router.core.clock import host_clock
 from neli_router.lab.processes.group import MemberProcess, ProcessGroup
 from neli_router.lab.processes.worker import EXIT_REPLACED
-from neli_router.status.referee import Verdict
+from neli_router.lab.referee import Verdict
 
 __all__ = ["Chaos"]
 

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from neli_router.lab.referee import CLOCK_ERROR, Verdict, in_true_time
+from neli_router.lab.referee import judged as judged_lives
 from neli_router.status.notes import (
     Acts,
     Done,
     Failed,
     Halted,
     LeasesLost,
+    Life,
     Note,
     Notebook,
     NoteReader,
     Woke,
-    in_true_time,
 )
-from neli_router.status.referee import CLOCK_ERROR, Life, Verdict
-from neli_router.status.referee import judged as judged_lives
 
 
 def judged(script: str) -> Verdict:

@@ -1,8 +1,8 @@
 """The history of a group: the fold of all records of its ledger, and what each of them changed.
 
-records --fold--> state --> owners, by partition and term
-                        '-> departures: the members that ended, and by which record that counted
-                        '-> moves: partitions that went to another member; needless: more than called for
+entries --replay--> changes --> owners, by partition and term
+                            '-> departures: the members that ended, and by which record that counted
+                            '-> moves: partitions that went to another member; needless: more than called for
 """
 
 from collections import Counter
@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from neli_router.drivers.ledgers.base import Entry
-from neli_router.protocols.induction.fold import State, fold
-from neli_router.protocols.induction.records import Certify, Expire, Join, Leave, decode
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import Certify, Expire, Join, Leave
+from neli_router.status.replay import replayed
 
 __all__ = ["Departure", "History", "history_of"]
 
@@ -46,22 +47,22 @@ def history_of(entries: Iterable[Entry]) -> History:
     """Fold all of `entries`, which start with the ledger's first."""
     history = History()
     since = allowed = 0
-    for entry in entries:
-        before, record = history.state, decode(entry.payload)
-        after = history.state = fold(before, entry.offset, record)
+    for entry, change in replayed(entries, history.state):
+        before, record, after = change.before, change.record, change.after
+        history.state = after
         if after.seats is not before.seats:
             if isinstance(record, Certify | Expire | Join | Leave):
-                gone = before.seats.keys() - after.seats.keys()
-                history.departures += [Departure(entry.offset, before.seats[it].name, type(record)) for it in gone]
+                history.departures += [
+                    Departure(entry.offset, before.seats[it].name, type(record)) for it in change.gone
+                ]
             history.needless += max(0, since - allowed)
             since, allowed = 0, _needed(before, after)
-        if after.owners is not before.owners or after.terms is not before.terms:
-            names = _names(after)
-            for partition, (name, term) in enumerate(zip(names, after.terms, strict=True)):
-                if name is not None:
-                    history.owners[partition, term] = name
-            pairs = zip(_names(before), names, strict=False)  # Before its Genesis, a group has no partitions.
-            moved = sum(was != now and was is not None and now is not None for was, now in pairs)
+        for partition in change.moved:
+            had, has = change.former_owner(partition), after.owners[partition]
+            was, now = had and before.seats[had].name, has and after.seats[has].name
+            if now is not None:
+                history.owners[partition, after.terms[partition]] = now
+            moved = was != now and was is not None and now is not None
             history.moves, since = history.moves + moved, since + moved
     history.needless += max(0, since - allowed)
     return history

@@ -2,6 +2,7 @@
 
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.base import Entry
+from neli_router.lab.moves import Departure, history_of
 from neli_router.protocols.induction.records import (
     Beat,
     Certify,
@@ -13,7 +14,6 @@ from neli_router.protocols.induction.records import (
     Record,
     encode,
 )
-from neli_router.status.moves import Departure, history_of
 
 GENESIS = Genesis(by="a", layout=Layout(partitions=2), lease=1.0, guarantee="exclusive", base=1000, version=1)
 

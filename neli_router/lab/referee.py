@@ -1,116 +1,33 @@
 """The referee: did two processes ever act for one partition at the same time? It knows only their notes, no protocol.
 
-    notes --of one process--> Life: spans, by partition and term --side by side, for each partition--> Verdict
+    notes --of one process--> Life: its spans --side by side, for each partition--> Verdict
 
     process a, term 5   |=========|==done            handover: the process itself ended the span
     process b, term 9              |======|          takeover: the span just ended, its process killed or too late
     process c, term 12                 |==========|  OVERLAP with b, for as long as both continue
 
-A *span* is an unbroken time in which one process might act for one partition under one term. Two spans of a partition
-that share a moment are an overlap, unless they are of the same process and term: a process that was expired and joins
-again is a new owner, like any other process. Over time, the terms of a partition may only rise. `regressions` are spans
-with a lower term than an earlier span had, or with the term of another process. `relapses` are spans under a term that
-their process had already noted as done.
+Two spans of a partition that share a moment are an overlap, unless they are of the same process and term: a process
+that was expired and joins again is a new owner, like any other process. Over time, the terms of a partition may only
+rise. `regressions` are spans with a lower term than an earlier span had, or with the term of another process.
+`relapses` are spans under a term that their process had already noted as done.
 
 A gap between the first and the last span of a partition is not a fault, but users have to wait for it to end (`unled`).
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import inf
+
+import msgspec
 
 from neli_router.core.clock import NARROW_NS
-from neli_router.status.notes import Acts, Done, Failed, Halted, LeasesLost, Left, Note, Opened, Woke
+from neli_router.status.notes import Acts, Failed, Life, Note, Span, Woke
 
-__all__ = ["CLOCK_ERROR", "Life", "LifePhase", "Overlap", "Span", "Unled", "Verdict", "judged"]
+__all__ = ["CLOCK_ERROR", "Overlap", "Unled", "Verdict", "in_true_time", "judged"]
 
 CLOCK_ERROR = NARROW_NS / 1e9
 """How far two processes of one host may differ in reading its clock. A shorter overlap is invisible to both."""
-
-LifePhase = Enum("LifePhase", "STARTING MEMBER STOPPED KILLED LEAVING LEFT FAILED")
-
-
-@dataclass(slots=True)
-class Span:
-    """One process might act for one partition under one term, without a break."""
-
-    process: str
-    partition: int
-    term: int
-    since: float
-    until: float
-    done: bool = False
-    """Whether the process ended it by its own note."""
-
-    def __str__(self) -> str:
-        return f"{self.process} under {self.term} from {self.since:.6f} to {self.until:.6f}"
-
-
-@dataclass(slots=True)
-class Life:
-    """One process from its start to its end, by its notes. The second process of member m1 is `m1.2`."""
-
-    label: str
-    pid: int = 0
-    started_at: float = 0.0
-    phase: LifePhase = LifePhase.STARTING
-    spans: list[Span] = field(default_factory=list)
-    held: dict[int, Span] = field(default_factory=dict)
-    """By partition: spans that the process has not noted as over. They end at `until` if it notes nothing further."""
-    until: float = 0.0
-    halted: list[Halted] = field(default_factory=list)
-    woke: list[Woke] = field(default_factory=list)
-    relapses: list[Span] = field(default_factory=list)
-    acts: int = 0
-    error: str = ""
-    killed_at: float = inf
-    """When it was about to be killed: from then on it no longer acts, whatever its lease allowed. Its last instructions
-    take far less time than a takeover, and the tests of witnesses show that no takeover begins before they are over."""
-    _latest: dict[tuple[int, int], Span] = field(default_factory=dict)
-    """By partition and term."""
-
-    @property
-    def name(self) -> str:
-        """The name of the member."""
-        return self.label.partition(".")[0]
-
-    def hear(self, note: Note) -> None:
-        """Take the next note into account, in the order of writing."""
-        match note:
-            case Acts(since, until, terms):
-                self.until, self.acts = until, self.acts + len(terms)
-                for place in terms.items():
-                    self._act(place, since, until)
-            case Done(at, terms) | LeasesLost(at, terms):
-                for place in terms.items():
-                    if isinstance(note, Done) and (span := self._latest.get(place)) is not None:
-                        span.until, span.done = min(span.until, at), True
-                    if (held := self.held.get(place[0])) is not None and held.term == place[1]:
-                        del self.held[place[0]]
-            case Opened():
-                self.phase = LifePhase.MEMBER
-            case Halted():
-                self.halted.append(note)
-            case Woke():
-                self.woke.append(note)
-            case Left():
-                self.phase = LifePhase.LEFT
-            case Failed(error):
-                self.phase, self.error = LifePhase.FAILED, error
-
-    def _act(self, place: tuple[int, int], since: float, until: float) -> None:
-        span = self._latest.get(place)
-        if span is not None and span.done:
-            self.relapses.append(Span(self.label, *place, since, until))
-        if span is not None and since <= span.until:
-            span.until = max(span.until, until)
-        else:
-            span = self._latest[place] = Span(self.label, *place, since, until)
-            self.spans.append(span)
-        self.held[place[0]] = span
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,3 +130,15 @@ def _unled(spans: Sequence[Span]) -> Iterator[Unled]:
         if span.since > covered:
             yield Unled(span.partition, covered, span.since)
         covered = max(covered, span.until)
+
+
+def in_true_time(note: Note, rate: float) -> Note:
+    """A note in true time, written by a process whose clock a test has bent to run at `rate` times the true time."""
+    match note:
+        case Acts(since, until, terms):
+            return Acts(since / rate, until / rate, terms)
+        case Woke(at, asleep, refusal):
+            return Woke(at / rate, asleep / rate, refusal)
+        case Failed():
+            return note
+    return msgspec.structs.replace(note, at=note.at / rate)
