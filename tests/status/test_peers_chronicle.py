@@ -8,7 +8,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.drivers.peers.outlook import Outlook, PeerCard
 from neli_router.protocols.electors.events import Led
 from neli_router.router.refusal import At
-from neli_router.status.peers_chronicle import PeersChronicle
+from neli_router.status.ledgerless import PeersChronicle
 
 A, B, C = PEERS = ("a:1", "b:1", "c:1")
 LEASE = 5.0

@@ -61,8 +61,7 @@ from neli_router.protocols.protocol import Event, Fenced
 from neli_router.router.router import Router
 from neli_router.status.chronicle import Chronicle
 from neli_router.status.group_view import GroupView
-from neli_router.status.owners_chronicle import OwnersChronicle
-from neli_router.status.peers_chronicle import PeersChronicle
+from neli_router.status.ledgerless import OwnersChronicle, PeersChronicle
 
 __all__ = ["Agent", "Changes", "run"]
 
