@@ -28,8 +28,8 @@ from neli_router.core.clock import host_clock
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.open import open_ledger
 from neli_router.lab.processes.group import MemberProcess, ProcessGroup
+from neli_router.lab.referee import Life
 from neli_router.protocols.induction.records import Drain, Undrain, encode
-from neli_router.status.notes import Life
 
 __all__ = ["Options", "run"]
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from neli_router.core.clock import host_clock
 from neli_router.lab.processes.group import MemberProcess, ProcessGroup
-from neli_router.status.notes import Acts, Done, Left, LifePhase, Note, Opened
+from neli_router.lab.referee import LifePhase
+from neli_router.status.notes import Acts, Done, Left, Note, Opened
 from tests.support.servers.goneli_build import PROGRAM
 
 __all__ = ["GoneliGroup", "GoneliTranslator"]

@@ -22,8 +22,8 @@ from benchmarks._peers.ours import await_led_elsewhere
 from benchmarks._protocols.side import Found, Side, Tenures
 from neli_router.core.clock import host_clock
 from neli_router.lab.processes.group import MemberProcess
+from neli_router.lab.referee import Life
 from neli_router.router.router import Router
-from neli_router.status.notes import Life
 
 __all__ = ["QUIET", "Schedule", "gap"]
 

@@ -17,7 +17,7 @@ from benchmarks._peers.ours import ROUNDS_PER_LEASE
 from benchmarks._protocols.goneli import GoneliGroup
 from neli_router.config.config import Config
 from neli_router.lab.processes.group import MemberProcess, ProcessGroup
-from neli_router.status.notes import Life, LifePhase
+from neli_router.lab.referee import Life, LifePhase
 
 __all__ = ["GONELI", "SIDES", "Found", "Side", "Tenures", "opened_sides"]
 

@@ -14,8 +14,8 @@ from benchmarks._protocols import side as sides
 from benchmarks._protocols.goneli import GoneliTranslator
 from benchmarks._protocols.side import Tenures, opened_sides
 from benchmarks._protocols.simulated import BALANCES, ROWS, balance_figures, simulated_figures
-from neli_router.lab.referee import judged
-from neli_router.status.notes import Acts, Done, Life, LifePhase
+from neli_router.lab.referee import Life, LifePhase, judged
+from neli_router.status.notes import Acts, Done
 from tests.conftest import require
 from tests.support.servers import kafka as kafka_servers
 from tests.support.servers.goneli_build import build

@@ -29,7 +29,7 @@ from neli_router.drivers.open import open_ledger
 from neli_router.errors import LedgerTrimmed, MissingExtra, NeliError, plain
 from neli_router.status.annals import Annals, Finding
 from neli_router.status.audit import ActedSpan, Audit, Figures, audit, figures, lasting
-from neli_router.status.notes import Life, NoteReader
+from neli_router.status.notes import NoteReader, SpanLog
 from neli_router.status.replay import between, patiently
 
 __all__ = ["AuditView", "FiguresView", "FindingView", "acts_in", "annals_of", "audit_command", "config_of_ledger"]
@@ -271,19 +271,20 @@ def acts_in(folder: Path) -> Iterator[ActedSpan]:
     if not paths:
         raise NeliError("a folder of notes was wanted", f"{folder} has no *.notes", "name the folder that has them")
     for path in paths:
-        life = Life(path.stem)
+        log = SpanLog(path.stem)
         try:
             for note in NoteReader(path).fresh():
-                life.hear(note)
+                log.hear(note)
         except msgspec.DecodeError:
             raise NeliError(
                 "a member's notes were wanted, a line of JSON each",
                 f"{path} has another kind of line",
                 "name a folder in which all *.notes are notes of members",
             ) from None
-        for again, spans in ((False, life.spans), (True, life.relapses)):
-            for span in spans:
-                yield ActedSpan(life.label, span.partition, span.term, span.since, span.until, again=again)
+        for span in log.spans:
+            yield ActedSpan(log.label, span.partition, span.term, span.since, span.until)
+        for span in log.relapses:
+            yield ActedSpan(log.label, span.partition, span.term, span.since, span.until, again=True)
 
 
 def _print(view: AuditView, verdict: str) -> None:

@@ -16,18 +16,68 @@ A gap between the first and the last span of a partition is not a fault, but use
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from itertools import pairwise
+from math import inf
 
 import msgspec
 
 from neli_router.core.clock import NARROW_NS
-from neli_router.status.notes import Acts, Failed, Life, Note, Span, Woke
+from neli_router.status.notes import Acts, Done, Failed, Halted, LeasesLost, Left, Note, Opened, Span, SpanLog, Woke
 
-__all__ = ["CLOCK_ERROR", "Overlap", "Unled", "Verdict", "in_true_time", "judged"]
+__all__ = ["CLOCK_ERROR", "Life", "LifePhase", "Overlap", "Unled", "Verdict", "in_true_time", "judged"]
 
 CLOCK_ERROR = NARROW_NS / 1e9
 """How far two processes of one host may differ in reading its clock. A shorter overlap is invisible to both."""
+
+
+LifePhase = Enum("LifePhase", "STARTING MEMBER STOPPED KILLED LEAVING LEFT FAILED")
+
+
+@dataclass(slots=True)
+class Life(SpanLog):
+    """One process from its start to its end, by its notes. The second process of member m1 is `m1.2`."""
+
+    pid: int = 0
+    started_at: float = 0.0
+    phase: LifePhase = LifePhase.STARTING
+    held: dict[int, Span] = field(default_factory=dict)
+    """By partition: spans that the process has not noted as over. They end at `until` if it notes nothing further."""
+    until: float = 0.0
+    halted: list[Halted] = field(default_factory=list)
+    woke: list[Woke] = field(default_factory=list)
+    acts: int = 0
+    error: str = ""
+    killed_at: float = inf
+    """When it was about to be killed: from then on it no longer acts, whatever its lease allowed. Its last instructions
+    take far less time than a takeover, and the tests of witnesses show that no takeover begins before they are over."""
+
+    @property
+    def name(self) -> str:
+        """The name of the member."""
+        return self.label.partition(".")[0]
+
+    def hear(self, note: Note) -> None:
+        SpanLog.hear(self, note)  # Not `super()`, which does not find a dataclass with slots.
+        match note:
+            case Acts(_, until, terms):
+                self.until, self.acts = until, self.acts + len(terms)
+                self.held |= {partition: self._latest[partition, term] for partition, term in terms.items()}
+            case Done(_, terms) | LeasesLost(_, terms):
+                for partition, term in terms.items():
+                    if (held := self.held.get(partition)) is not None and held.term == term:
+                        del self.held[partition]
+            case Opened():
+                self.phase = LifePhase.MEMBER
+            case Halted():
+                self.halted.append(note)
+            case Woke():
+                self.woke.append(note)
+            case Left():
+                self.phase = LifePhase.LEFT
+            case Failed(error):
+                self.phase, self.error = LifePhase.FAILED, error
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,10 @@ Times are seconds on the audit's axis; `..._at` is the same on the wall clock, w
 reads Delta or Arrow can read them. No JVM is needed.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from math import isfinite
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,89 +27,96 @@ from neli_router.status.audit import Audit
 
 __all__ = ["tables_of", "write_tables"]
 
-_TIME = pa.timestamp("us", tz="UTC")
+WHOLE, SECONDS, TEXT, TIME = pa.int64(), pa.float64(), pa.string(), pa.timestamp("us", tz="UTC")
 
-SCHEMAS: Mapping[str, pa.Schema] = {
-    "tenures": pa.schema(
-        {
-            "partition": pa.int64(),
-            "term": pa.int64(),
-            "member": pa.string(),
-            "incarnation": pa.string(),
-            "first_offset": pa.int64(),
-            "last_offset": pa.int64(),
-            "began_by": pa.string(),
-            "ended_by": pa.string(),
-            "since": pa.float64(),
-            "until": pa.float64(),
-            "led_from": pa.float64(),
-            "led_until": pa.float64(),
-            "since_at": _TIME,
-            "until_at": _TIME,
-        }
-    ),
-    "moves": pa.schema(
-        {
-            "offset": pa.int64(),
-            "partition": pa.int64(),
-            "source": pa.string(),
-            "target": pa.string(),
-            "cause": pa.string(),
-            "by": pa.string(),
-            "time": pa.float64(),
-            "moved_at": _TIME,
-        }
-    ),
-    "members": pa.schema(
-        {
-            "member": pa.string(),
-            "incarnation": pa.string(),
-            "address": pa.string(),
-            "first_offset": pa.int64(),
-            "last_offset": pa.int64(),
-            "ended_by": pa.string(),
-            "since": pa.float64(),
-            "until": pa.float64(),
-            "since_at": _TIME,
-            "until_at": _TIME,
-            "beats": pa.int64(),
-            "late_beats": pa.int64(),
-            "most_owned": pa.int64(),
-        }
-    ),
-    "takeovers": pa.schema(
-        {
-            "offset": pa.int64(),
-            "member": pa.string(),
-            "incarnation": pa.string(),
-            "partitions": pa.int64(),
-            "died": pa.float64(),
-            "led": pa.float64(),
-            "seconds": pa.float64(),
-            "error": pa.float64(),
-            "died_at": _TIME,
-        }
-    ),
-    "findings": pa.schema(
-        {
-            "severity": pa.string(),
-            "kind": pa.string(),
-            "text": pa.string(),
-            "offset": pa.int64(),
-            "time": pa.float64(),
-            "found_at": _TIME,
-        }
-    ),
-}
-"""Null values: an offset that does not exist yet, a time that is not known, or `led` where it never was."""
-
-Row = Sequence[object]
+Columns = Mapping[str, tuple[pa.DataType, Callable[[Any], object]]]
+"""Name -> type, and what it takes from a fact. A value is null if it does not exist yet or is not known."""
 
 
 def tables_of(audit: Audit) -> dict[str, pa.Table]:
     """The tables by name."""
-    rows = _rows(audit, lambda time: _micros(audit.wall(time)))
-    return {name: _table(SCHEMAS[name], rows[name]) for name in SCHEMAS}
+
+    def at(name: str) -> Callable[[Any], int | None]:
+        """The time that is called `name`, on the wall clock."""
+
+        def micros(it: Any) -> int | None:
+            time = getattr(it, name)
+            wall = None if time is None else audit.wall(time)
+            return None if wall is None or not isfinite(wall) else round(wall * 1e6)
+
+        return micros
+
+    since_and_until: Columns = {"since_at": (TIME, at("since")), "until_at": (TIME, at("until"))}
+    moves = (
+        replace(it, partitions=(partition,))
+        for it in audit.moves
+        if it.source is not None and it.target is not None
+        for partition in it.partitions
+    )
+    return {
+        "tenures": _table(
+            audit.tenures,
+            {
+                **_same(WHOLE, "partition", "term"),
+                **_same(TEXT, "member", "incarnation"),
+                "first_offset": (WHOLE, attrgetter("first")),
+                "last_offset": (WHOLE, attrgetter("last")),
+                "began_by": (TEXT, attrgetter("cause")),
+                "ended_by": (TEXT, lambda it: it.ending or None),
+                **_same(SECONDS, "since", "until"),
+                "led_from": (SECONDS, lambda it: it.led_from if it.led_until > it.led_from else None),
+                "led_until": (SECONDS, lambda it: it.led_until if it.led_until > it.led_from else None),
+                **since_and_until,
+            },
+        ),
+        "moves": _table(
+            moves,
+            {
+                **_same(WHOLE, "offset"),
+                "partition": (WHOLE, lambda it: it.partitions[0]),
+                **_same(TEXT, "source", "target", "cause", "by"),
+                "time": (SECONDS, attrgetter("read_at")),
+                "moved_at": (TIME, at("read_at")),
+            },
+        ),
+        "members": _table(
+            audit.lives,
+            {
+                "member": (TEXT, attrgetter("name")),
+                **_same(TEXT, "incarnation", "address"),
+                "first_offset": (WHOLE, attrgetter("first")),
+                "last_offset": (WHOLE, attrgetter("ended")),
+                "ended_by": (TEXT, lambda it: it.ending or None),
+                **_same(SECONDS, "since", "until"),
+                **since_and_until,
+                **_same(WHOLE, "beats"),
+                "late_beats": (WHOLE, attrgetter("came_too_late")),
+                "most_owned": (WHOLE, attrgetter("owned_max")),
+            },
+        ),
+        "takeovers": _table(
+            audit.takeovers,
+            {
+                **_same(WHOLE, "offset"),
+                **_same(TEXT, "member", "incarnation"),
+                **_same(WHOLE, "partitions"),
+                **_same(SECONDS, "died"),
+                "led": (SECONDS, lambda it: it.led if isfinite(it.led) else None),
+                "seconds": (SECONDS, lambda it: it.seconds if isfinite(it.led) else None),
+                **_same(SECONDS, "error"),
+                "died_at": (TIME, at("died")),
+            },
+        ),
+        "findings": _table(
+            audit.findings,
+            {
+                **_same(TEXT, "severity", "kind", "text"),
+                **_same(WHOLE, "offset"),
+                **_same(SECONDS, "time"),
+                "found_at": (TIME, at("time")),
+            },
+        ),
+    }
 
 
 def write_tables(tables: Mapping[str, pa.Table], folder: Path) -> None:
@@ -123,52 +132,11 @@ def write_tables(tables: Mapping[str, pa.Table], folder: Path) -> None:
         ) from None
 
 
-def _rows(audit: Audit, at: Callable[[float], int | None]) -> dict[str, Iterable[Row]]:
-    return {
-        "tenures": (
-            (
-                *(it.partition, it.term, it.member, it.incarnation, it.first, it.last, it.cause, it.ending or None),
-                *(it.since, it.until),
-                *((it.led_from, it.led_until) if it.led_until > it.led_from else (None, None)),
-                *(at(it.since), at(it.until)),
-            )
-            for it in audit.tenures
-        ),
-        "moves": (
-            (it.offset, partition, it.source, it.target, it.cause, it.by, it.read_at, at(it.read_at))
-            for it in audit.moves
-            if it.source is not None and it.target is not None
-            for partition in it.partitions
-        ),
-        "members": (
-            (
-                *(it.name, it.incarnation, it.address, it.first, it.ended, it.ending or None, it.since, it.until),
-                *(at(it.since), at(it.until), it.beats, it.came_too_late, it.owned_max),
-            )
-            for it in audit.lives
-        ),
-        "takeovers": (
-            (
-                *(it.offset, it.member, it.incarnation, it.partitions, it.died),
-                *((it.led, it.seconds) if isfinite(it.led) else (None, None)),
-                *(it.error, at(it.died)),
-            )
-            for it in audit.takeovers
-        ),
-        "findings": (
-            (it.severity, it.kind, it.text, it.offset, it.time, None if it.time is None else at(it.time))
-            for it in audit.findings
-        ),
-    }
+def _same(kind: pa.DataType, *names: str) -> Columns:
+    """Columns that are called like the facts' own attributes."""
+    return {name: (kind, attrgetter(name)) for name in names}
 
 
-def _table(schema: pa.Schema, rows: Iterable[Row]) -> pa.Table:
-    columns: list[list[Any]] = [[] for _ in schema]
-    for row in rows:
-        for column, value in zip(columns, row, strict=True):
-            column.append(value)
-    return pa.table(dict(zip(schema.names, columns, strict=True)), schema=schema)
-
-
-def _micros(wall: float | None) -> int | None:
-    return None if wall is None or not isfinite(wall) else round(wall * 1e6)
+def _table(facts: Iterable[object], columns: Columns) -> pa.Table:
+    facts = list(facts)
+    return pa.table({name: pa.array([of(it) for it in facts], kind) for name, (kind, of) in columns.items()})

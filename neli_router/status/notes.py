@@ -16,8 +16,7 @@ counts, not the time of the act: it is up to fencing to refuse a late act.
 claim has ended before another process can get the partition. A lost lease does not end a claim: it lasts until the end
 that was noted.
 
-**What they come to.** A *span* is an unbroken time in which one process might act for one partition under one term. The
-notes of a process, in order, are its `Life`: its phase and its spans.
+**What they come to.** A *span* is an unbroken time in which one process might act for one partition under one term.
 
 Each line is one `write` to a file opened for appending, so it survives kill -9. A missing line means that less is
 claimed than was true, never more.
@@ -26,8 +25,6 @@ claimed than was true, never more.
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import Enum
-from math import inf
 from pathlib import Path
 
 import msgspec
@@ -40,13 +37,12 @@ __all__ = [
     "Halted",
     "LeasesLost",
     "Left",
-    "Life",
-    "LifePhase",
     "Note",
     "NoteReader",
     "Notebook",
     "Opened",
     "Span",
+    "SpanLog",
     "Woke",
 ]
 
@@ -155,9 +151,6 @@ class NoteReader:
                 yield note
 
 
-LifePhase = Enum("LifePhase", "STARTING MEMBER STOPPED KILLED LEAVING LEFT FAILED")
-
-
 @dataclass(slots=True)
 class Span:
     """One process might act for one partition under one term, without a break."""
@@ -175,56 +168,28 @@ class Span:
 
 
 @dataclass(slots=True)
-class Life:
-    """One process from its start to its end, by its notes. The second process of member m1 is `m1.2`."""
+class SpanLog:
+    """When one process might act, by its notes."""
 
     label: str
-    pid: int = 0
-    started_at: float = 0.0
-    phase: LifePhase = LifePhase.STARTING
-    spans: list[Span] = field(default_factory=list)
-    held: dict[int, Span] = field(default_factory=dict)
-    """By partition: spans that the process has not noted as over. They end at `until` if it notes nothing further."""
-    until: float = 0.0
-    halted: list[Halted] = field(default_factory=list)
-    woke: list[Woke] = field(default_factory=list)
-    relapses: list[Span] = field(default_factory=list)
-    acts: int = 0
-    error: str = ""
-    killed_at: float = inf
-    """When it was about to be killed: from then on it no longer acts, whatever its lease allowed. Its last instructions
-    take far less time than a takeover, and the tests of witnesses show that no takeover begins before they are over."""
-    _latest: dict[tuple[int, int], Span] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list, kw_only=True)
+    relapses: list[Span] = field(default_factory=list, kw_only=True)
+    """Spans under a term that the process had already noted as done."""
+    _latest: dict[tuple[int, int], Span] = field(default_factory=dict, kw_only=True)
     """By partition and term."""
-
-    @property
-    def name(self) -> str:
-        """The name of the member."""
-        return self.label.partition(".")[0]
 
     def hear(self, note: Note) -> None:
         """Take the next note into account, in the order of writing."""
         match note:
             case Acts(since, until, terms):
-                self.until, self.acts = until, self.acts + len(terms)
                 for place in terms.items():
                     self._act(place, since, until)
-            case Done(at, terms) | LeasesLost(at, terms):
+            case Done(at, terms):
                 for place in terms.items():
-                    if isinstance(note, Done) and (span := self._latest.get(place)) is not None:
+                    if (span := self._latest.get(place)) is not None:
                         span.until, span.done = min(span.until, at), True
-                    if (held := self.held.get(place[0])) is not None and held.term == place[1]:
-                        del self.held[place[0]]
-            case Opened():
-                self.phase = LifePhase.MEMBER
-            case Halted():
-                self.halted.append(note)
-            case Woke():
-                self.woke.append(note)
-            case Left():
-                self.phase = LifePhase.LEFT
-            case Failed(error):
-                self.phase, self.error = LifePhase.FAILED, error
+            case _:
+                pass
 
     def _act(self, place: tuple[int, int], since: float, until: float) -> None:
         span = self._latest.get(place)
@@ -235,4 +200,3 @@ class Life:
         else:
             span = self._latest[place] = Span(self.label, *place, since, until)
             self.spans.append(span)
-        self.held[place[0]] = span

@@ -29,7 +29,7 @@ from functools import partial
 
 from neli_router.core.clock import host_clock
 from neli_router.lab.processes.group import ProcessGroup
-from neli_router.status.notes import LifePhase
+from neli_router.lab.referee import LifePhase
 from tests.chaos.bad_switch import BadSwitch
 from tests.chaos.clocks import BentClocks, WallClock
 from tests.chaos.faults import STEPS, Fault

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.lab.referee import Unled, judged
-from neli_router.status.notes import Acts, Life
+from neli_router.lab.referee import Life, Unled, judged
+from neli_router.status.notes import Acts
 from tests.chaos import report
 from tests.chaos.fenced import FencedWriter, writes_in
 from tests.chaos.storm import Injected

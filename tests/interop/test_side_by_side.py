@@ -30,8 +30,7 @@ from confluent_kafka.admin import AdminClient
 
 from neli_router.core.clock import host_clock
 from neli_router.lab.processes.group import PATIENCE, MemberProcess
-from neli_router.lab.referee import judged
-from neli_router.status.notes import Life
+from neli_router.lab.referee import Life, judged
 from tests.support.draws import say
 from tests.support.servers.goneli import GoneliMember
 

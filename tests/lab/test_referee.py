@@ -9,20 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.lab.referee import CLOCK_ERROR, Verdict, in_true_time
+from neli_router.lab.referee import CLOCK_ERROR, Life, Verdict, in_true_time
 from neli_router.lab.referee import judged as judged_lives
-from neli_router.status.notes import (
-    Acts,
-    Done,
-    Failed,
-    Halted,
-    LeasesLost,
-    Life,
-    Note,
-    Notebook,
-    NoteReader,
-    Woke,
-)
+from neli_router.status.notes import Acts, Done, Failed, Halted, LeasesLost, Note, Notebook, NoteReader, Woke
 
 
 def judged(script: str) -> Verdict:

@@ -13,9 +13,9 @@ from neli_router import testing
 from neli_router.config.config import Config
 from neli_router.errors import BeyondProtocol, ConfigError
 from neli_router.lab.processes.group import MemberProcess, ProcessGroup
+from neli_router.lab.referee import LifePhase
 from neli_router.member.member import Member
 from neli_router.router.router import Router
-from neli_router.status.notes import LifePhase
 from neli_router.testing import Group
 from tests.support.processes.peer_group import PeerProcesses, loopback_places
 from tests.support.servers.process import free_udp_ports

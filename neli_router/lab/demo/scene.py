@@ -17,7 +17,8 @@ from neli_router.core.clock import host_clock
 from neli_router.drivers.ledgers.base import Entry
 from neli_router.lab.demo.traffic import LookUps
 from neli_router.lab.processes.group import MemberProcess, ProcessGroup, shared_by
-from neli_router.status.notes import Halted, Left, Life, LifePhase, Opened, Woke
+from neli_router.lab.referee import Life, LifePhase
+from neli_router.status.notes import Halted, Left, Opened, Woke
 
 __all__ = ["Action", "ActionKind", "Pause", "Run", "Scene", "Screen", "StoryEvent", "Unfinished"]
 

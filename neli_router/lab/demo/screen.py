@@ -30,7 +30,7 @@ from neli_router.core.clock import host_clock
 from neli_router.core.closing import Closing
 from neli_router.lab.demo.checks import Check
 from neli_router.lab.demo.scene import Run, StoryEvent
-from neli_router.status.notes import Life, LifePhase
+from neli_router.lab.referee import Life, LifePhase
 
 __all__ = ["MEMBER_STYLES", "Draw", "LiveScreen", "PlainScreen", "frame", "spelled", "summary", "wants_live"]
 

@@ -17,7 +17,7 @@ from neli_router.core.clock import host_clock
 from neli_router.lab.demo.checks import TAKEOVER_LEASES, takeover
 from neli_router.lab.demo.scene import Action, ActionKind, Pause, Scene, Unfinished
 from neli_router.lab.demo.traffic import LookUpLoop
-from neli_router.status.notes import Life
+from neli_router.lab.referee import Life
 
 __all__ = ["MEMBERS_MAX", "NAMES", "Story"]
 

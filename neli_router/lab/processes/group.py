@@ -27,8 +27,8 @@ from typing import Any
 from neli_router.core.clock import host_clock
 from neli_router.core.closing import Closing
 from neli_router.drivers.ledgers.sqlite.file import SqliteFile
-from neli_router.lab.referee import Verdict, in_true_time, judged
-from neli_router.status.notes import Life, LifePhase, Note, NoteReader
+from neli_router.lab.referee import Life, LifePhase, Verdict, in_true_time, judged
+from neli_router.status.notes import Note, NoteReader
 
 __all__ = ["MemberProcess", "ProcessGroup", "led_elsewhere", "send_at_rest", "shared_by"]
 

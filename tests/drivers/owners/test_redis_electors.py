@@ -13,10 +13,10 @@ import pytest
 
 from neli_router.drivers.owners.base import Holding
 from neli_router.lab.processes.group import MemberProcess
+from neli_router.lab.referee import LifePhase
 from neli_router.router.router import Router
 from neli_router.router.table import Owner
 from neli_router.router.watch import Change, Watch
-from neli_router.status.notes import LifePhase
 from tests.conftest import require
 from tests.support.processes.peer_group import PeerProcesses, loopback_places
 from tests.support.servers import network as networks

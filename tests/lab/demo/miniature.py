@@ -14,8 +14,9 @@ from neli_router.drivers.ledgers.base import Entry
 from neli_router.drivers.ledgers.memory import MemoryLedger
 from neli_router.lab.demo.scene import Action, ActionKind, Pause, Run, StoryEvent
 from neli_router.lab.processes.worker import Worker
+from neli_router.lab.referee import Life, LifePhase
 from neli_router.protocols.protocol import Event
-from neli_router.status.notes import Left, Life, LifePhase, Note
+from neli_router.status.notes import Left, Note
 from neli_router.testing import Group
 
 __all__ = ["NAMES", "STEP", "Miniature", "miniature", "whole_story"]

@@ -13,7 +13,8 @@ from neli_router.lab.demo.scene import Run, StoryEvent
 from neli_router.lab.demo.screen import MEMBER_STYLES, LiveScreen, PlainScreen, frame
 from neli_router.lab.demo.story import NAMES
 from neli_router.lab.demo.traffic import LookUps
-from neli_router.status.notes import Life, LifePhase, Span
+from neli_router.lab.referee import Life, LifePhase
+from neli_router.status.notes import Span
 
 START = 1000.0
 NOW = START + 3.4

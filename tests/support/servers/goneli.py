@@ -12,7 +12,8 @@ from typing import NamedTuple, Self
 
 from neli_router.core.clock import host_clock
 from neli_router.hosts.leash import leashed
-from neli_router.status.notes import Life, Span
+from neli_router.lab.referee import Life
+from neli_router.status.notes import Span
 from tests.support.servers.goneli_build import PROGRAM
 
 __all__ = ["GoneliEvent", "GoneliMember"]
