@@ -39,7 +39,7 @@ from neli_router.drivers.ledgers.base import Entry
 from neli_router.errors import NeliError
 from neli_router.protocols.induction.records import Genesis, Snapshot, decode
 from neli_router.spark import register_ledgers, session
-from neli_router.spark.paths import to_read, to_write
+from neli_router.spark.fenced import to_read, to_write
 from neli_router.status.annals import Annals
 from neli_router.status.audit import Audit, audit
 from neli_router.status.audit_report import html_of

@@ -58,37 +58,24 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FilesRead": "placement",
-    "Landing": "receivers",
-    "LeaseGuard": "guard",
-    "RedisReceiver": "receivers",
-    "SparkUnusable": "runtime",
-    "SqlReceiver": "receivers",
-    "append_rows": "fenced",
-    "files_read": "placement",
-    "guarded": "guard",
-    "hot_keys": "load",
-    "java_home": "runtime",
-    "laid_out": "placement",
-    "load_profile": "load",
-    "owned": "placement",
-    "read_table": "fenced",
-    "register_ledgers": "ledger_source",
-    "repartition_by_owner": "placement",
-    "run_job": "guard",
-    "session": "sessions",
-    "stage_rows": "fenced",
-    "with_partition": "slots",
-    "with_partition_of_role": "slots",
-    "with_slot": "slots",
+    "fenced": ("append_rows", "read_table", "stage_rows"),
+    "guard": ("LeaseGuard", "guarded", "run_job"),
+    "ledger_source": ("register_ledgers",),
+    "load": ("hot_keys", "load_profile"),
+    "placement": ("FilesRead", "files_read", "laid_out", "owned", "repartition_by_owner"),
+    "receivers": ("Landing", "RedisReceiver", "SqlReceiver"),
+    "runtime": ("SparkUnusable", "java_home"),
+    "sessions": ("session",),
+    "slots": ("with_partition", "with_partition_of_role", "with_slot"),
 }
-"""Name -> its module. A module must not be named like something it exports, or it would be found instead."""
+"""Module -> its names. A module must not be named like something it exports, or it would be found instead."""
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    home = next((module for module, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from neli_router.spark.runtime import explained  # noqa: PLC0415 - nothing is imported until a name is used.
 
     with explained():
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return getattr(import_module(f"{__name__}.{home}"), name)

@@ -22,6 +22,7 @@ Reading needs no jar either: the table lists its files, and Spark reads Parquet.
 folder names, so a filter on it skips files, and `partitions=` does not even list them.
 """
 
+import re
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -32,10 +33,9 @@ from pyspark.sql.types import StructType
 from neli_router.fence import TableUnavailable
 from neli_router.fence.delta import PARTITION, Commit, FencedTable, Staging
 from neli_router.fence.delta.layouts import columns_of, require_columns
-from neli_router.spark.paths import to_read, to_write
 from neli_router.spark.slots import NOTE, noted_as
 
-__all__ = ["append_rows", "read_table", "stage_rows"]
+__all__ = ["append_rows", "read_table", "stage_rows", "to_read", "to_write"]
 
 COUNT_SECONDS_MAX = 60.0
 """Spark reports the count through a queue that drops events when it is full; then the count would never arrive."""
@@ -44,6 +44,9 @@ COMMITTER = "mapreduce.fileoutputcommitter.algorithm.version"
 
 TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 """By default INT96, whose years after 2262 other engines misread."""
+
+PATTERN = re.compile(r"[\\{}\[\]*?]")
+"""Characters that make a path name many files."""
 
 
 def append_rows(
@@ -109,6 +112,16 @@ def read_table(
         rows = spark.createDataFrame([], schema)
     # Note the layout like `laid_out` does, so that `owned` knows immediately whether it was given the table's layout.
     return rows.withMetadata(PARTITION, {NOTE: noted_as(table.layout)})
+
+
+def to_write(path: Path) -> str:
+    """`path`, which the driver and all executors see, as Spark takes it: a bare path may mean the cluster's storage."""
+    return f"file://{path.absolute()}"
+
+
+def to_read(path: Path) -> str:
+    """The same for Spark's readers, which take a bare path for a pattern."""
+    return PATTERN.sub(r"\\\g<0>", to_write(path))
 
 
 def _answer(counted: Observation) -> int:

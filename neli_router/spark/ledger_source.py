@@ -36,7 +36,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args, get_type_hints
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -64,7 +64,6 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     StringType,
-    StructField,
     StructType,
     TimestampType,
 )
@@ -83,43 +82,25 @@ FORMAT = "neli"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 """Without it, Spark refuses a Python data source that can take filters."""
 
-RECORDS: Mapping[str, DataType] = {
-    "offset": LongType(),
-    "time": TimestampType(),
-    "kind": StringType(),
-    "member": StringType(),
-    "by": StringType(),
-    "counted": BooleanType(),
-    "name": StringType(),
-    "incarnation": StringType(),
-    "partition": LongType(),
-    "moved": ArrayType(IntegerType()),
-    "term": LongType(),
-    "at": LongType(),
-    "sent_at": DoubleType(),
-    "payload": StringType(),
+TYPES: Mapping[object, DataType] = {
+    bool: BooleanType(),
+    int: LongType(),
+    float: DoubleType(),
+    str: StringType(),
+    list[int]: ArrayType(IntegerType()),
 }
-"""The fields of RecordRow, which documents them."""
 
-TENURES: Mapping[str, DataType] = {
-    "offset": LongType(),
-    "time": TimestampType(),
-    "kind": StringType(),
-    "partition": LongType(),
-    "term": LongType(),
-    "member": StringType(),
-    "incarnation": StringType(),
-    "address": StringType(),
-    "former_member": StringType(),
-    "former_incarnation": StringType(),
-    "former_term": LongType(),
-}
-"""The fields of TenureRow."""
 
-VIEWS = {
-    name: StructType([StructField(column, kind) for column, kind in columns.items()])
-    for name, columns in (("records", RECORDS), ("tenures", TENURES))
-}
+def _schema(row: type[RecordRow | TenureRow]) -> StructType:
+    """The fields of a row, each of which may be missing."""
+    schema = StructType()
+    for name, hint in get_type_hints(row).items():
+        kind = next(one for one in (hint, *get_args(hint)) if one in TYPES)
+        schema.add(name, TimestampType() if name == "time" else TYPES[kind])
+    return schema
+
+
+VIEWS = {"records": _schema(RecordRow), "tenures": _schema(TenureRow)}
 
 EARLIEST, LATEST = "earliest", "latest"
 

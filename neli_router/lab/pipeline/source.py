@@ -29,7 +29,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.core.logs import logger
 from neli_router.lab.pipeline.feeds import TickFolder, TickTopic, feed_at
 from neli_router.lab.pipeline.ticks import SCHEMA
-from neli_router.spark.paths import to_read
+from neli_router.spark.fenced import to_read
 from neli_router.spark.steps import STEP, InputStep
 
 __all__ = ["TickSteps"]
