@@ -26,6 +26,7 @@ from html import escape
 from importlib import resources
 from itertools import islice, zip_longest
 from math import isfinite
+from string import Template
 from typing import Any, get_args
 
 from neli_router.errors import plain
@@ -83,53 +84,23 @@ def html_of(audit: Audit, address: str) -> str:
     )
     genesis = audit.state.genesis
     assert genesis is not None, "every audit has one"
-    settings = f"{genesis.guarantee}, lease {genesis.lease:g} s, {genesis.layout.partitions} partitions"
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Audit of {_text(address)}</title>
-<style>
-{_asset("page/page.css")}
-{_asset("report/report.css")}
-</style>
-</head>
-<body>
-<header class="bar">
-  <svg class="mark" viewBox="0 0 24 24" aria-hidden="true">
-    <rect x="2" y="2" width="9" height="9" rx="2.5"/><rect x="13" y="2" width="9" height="9" rx="2.5" class="faint"/>
-    <rect x="2" y="13" width="9" height="9" rx="2.5" class="faint"/><rect x="13" y="13" width="9" height="9" rx="2.5"/>
-  </svg>
-  <div class="who">
-    <h1>Audit of {_text(address)}</h1>
-    <p class="note">{settings} &middot; {_period(audit)}</p>
-  </div>
-  <div class="tools">
-    <button type="button" id="theme" class="quiet" hidden title="Light, dark, or the system's theme"></button>
-  </div>
-</header>
-<main>
-{_verdict(audit)}
-{_facts(audit)}
-<div class="wide">
-{drawing.times()}
-{drawing.members()}
-</div>
-<div class="side">
-{_findings(audit)}
-{_takeovers(audit)}
-{_plainly(audit)}
-</div>
-</main>
-<div class="tip" hidden></div>
-<script type="application/json" id="told">{told}</script>
-<script>{script}</script>
-</body>
-</html>
-"""
+    return Template(_asset("report/report.html")).substitute(
+        policy=policy,
+        address=_text(address),
+        page_style=_asset("page/page.css"),
+        report_style=_asset("report/report.css"),
+        settings=f"{genesis.guarantee}, lease {genesis.lease:g} s, {genesis.layout.partitions} partitions",
+        period=_period(audit),
+        verdict=_verdict(audit),
+        facts=_facts(audit),
+        times=drawing.times(),
+        members=drawing.members(),
+        findings=_findings(audit),
+        takeovers=_takeovers(audit),
+        plainly=_plainly(audit),
+        told=told,
+        script=script,
+    )
 
 
 class _Drawing:
