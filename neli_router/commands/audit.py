@@ -28,8 +28,8 @@ from neli_router.drivers.ledgers.base import Entry, Ledger, Promise
 from neli_router.drivers.open import open_ledger
 from neli_router.errors import LedgerTrimmed, MissingExtra, NeliError, plain
 from neli_router.status.annals import Annals, Finding
-from neli_router.status.audit import ActedSpan, Audit, Figures, audit, figures, lasting
-from neli_router.status.notes import NoteReader, SpanLog
+from neli_router.status.audit import Audit, Figures, audit, figures, lasting
+from neli_router.status.notes import NoteReader, Span, SpanLog
 from neli_router.status.replay import between, patiently
 
 __all__ = ["AuditView", "FiguresView", "FindingView", "acts_in", "annals_of", "audit_command", "config_of_ledger"]
@@ -265,7 +265,7 @@ def _told(ledger: Ledger) -> Iterator[Entry]:
         click.echo(f"\r{'':60}\r", nl=False, err=True)
 
 
-def acts_in(folder: Path) -> Iterator[ActedSpan]:
+def acts_in(folder: Path) -> Iterator[Span]:
     """When members acted, from the notes in `folder`. Raises NeliError."""
     paths = sorted(folder.glob("*.notes"))
     if not paths:
@@ -281,10 +281,7 @@ def acts_in(folder: Path) -> Iterator[ActedSpan]:
                 f"{path} has another kind of line",
                 "name a folder in which all *.notes are notes of members",
             ) from None
-        for span in log.spans:
-            yield ActedSpan(log.label, span.partition, span.term, span.since, span.until)
-        for span in log.relapses:
-            yield ActedSpan(log.label, span.partition, span.term, span.since, span.until, again=True)
+        yield from (*log.spans, *log.relapses)
 
 
 def _print(view: AuditView, verdict: str) -> None:

@@ -203,7 +203,8 @@ class LeaseGuard:
 
         def look() -> None:
             for query in self._queries():
-                batch = _batch(query)
+                progress = query.lastProgress
+                batch = None if progress is None else progress["batchId"]
                 if not query.status["isTriggerActive"] or batch != begun.setdefault(query.id, batch):
                     self._stop(query)
 
@@ -222,10 +223,7 @@ class LeaseGuard:
 
     def _context(self) -> SparkContext | None:
         """The SparkContext; None over Spark Connect, which has none."""
-        try:
-            return self._spark.sparkContext
-        except AttributeError:
-            return None
+        return getattr(self._spark, "sparkContext", None)
 
     def _start(self, target: Callable[[], None]) -> None:
         thread = threading.Thread(target=target, name=f"neli-guard{target.__name__}", daemon=True)
@@ -295,11 +293,6 @@ def _is_loss(error: BaseException | None) -> bool:
 def _anew(lost: NeliError) -> NeliError:
     """A copy to raise: an error that is raised again and again would grow its traceback."""
     return type(lost)(lost.wanted, lost.found, lost.remedy)
-
-
-def _batch(query: StreamingQuery) -> object:
-    progress = query.lastProgress
-    return None if progress is None else progress["batchId"]
 
 
 def _attempt(act: Callable[[], None]) -> None:

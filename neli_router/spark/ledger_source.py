@@ -264,11 +264,8 @@ class LedgerScan(DataSourceReader):
         wanted = self._wanted
         with closing(wanted.opened()) as ledger:
             first, tip = patiently(ledger.start), patiently(ledger.tip)
-            start = _resolved("start", wanted.start, first, tip)
             end = _resolved("end", wanted.end, first, tip)
-            if start < first:
-                wanted.gap(start, first)
-            start, state = _known(ledger, wanted, min(max(start, first, self._low), tip))
+            start, state = _beginning(ledger, wanted, first, tip, self._low)
         end = max(start, min(end, self._high))
         # At least one range, even an empty one: tenures may stand at its beginning.
         return [
@@ -331,10 +328,7 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._initial is None:
             ledger = self._opened()
             first, tip = patiently(ledger.start), patiently(ledger.tip)
-            start = _resolved("start", self._wanted.start, first, tip)
-            if start < first:
-                self._wanted.gap(start, first)
-            start, state = _known(ledger, self._wanted, max(start, first))
+            start, state = _beginning(ledger, self._wanted, first, tip)
             self._initial = StreamPlace(start, start, _base_of(state), told=self._wanted.view != "tenures")
         return asdict(self._initial)
 
@@ -511,8 +505,12 @@ def _resolved(option: str, value: str | int, first: int, tip: int) -> int:
     return max(value, min(first, 1))  # Most ledgers count from 1, so nothing was ever below 1.
 
 
-def _known(ledger: Ledger, wanted: Wanted, start: int) -> tuple[int, State | None]:
-    """Where reading begins, and the state there. Tenures begin where the state can be known."""
+def _beginning(ledger: Ledger, wanted: Wanted, first: int, tip: int, low: int = 0) -> tuple[int, State | None]:
+    """Where reading begins, at `low` or above, and the state there. Tenures begin where the state can be known."""
+    start = _resolved("start", wanted.start, first, tip)
+    if start < first:
+        wanted.gap(start, first)
+    start = min(max(start, first, low), tip)
     state = state_before(ledger, start)
     if wanted.view == "records" or (state is not None and state.at <= start):
         return start, state

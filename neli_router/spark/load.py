@@ -13,7 +13,7 @@ Keys never leave the executors for a profile. `hot_keys` is called on purpose, a
 
 from collections.abc import Iterable
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.types import NumericType
 
@@ -80,17 +80,13 @@ def hot_keys(
 
 def _rows(df: DataFrame, key: str, layout: Layout, weight: str | None) -> DataFrame:
     """The keys under their own name, which a message may quote, with their slots and loads."""
-    load = _load(df, weight)
+    load = sql.lit(1.0)
+    if weight is not None:
+        field = column_of(df, weight)
+        if not isinstance(field.dataType, NumericType):
+            raise ConfigError(
+                [f"column {weight!r} is of type {field.dataType.simpleString()}: a number was wanted as weight"]
+            )
+        load = sql.col(quoted(field.name)).cast("double")
     rows = df.select(sql.col(quoted(column_of(df, key).name)), load.alias(LOAD))
     return with_slot(rows, key, layout, name=SLOT)
-
-
-def _load(df: DataFrame, weight: str | None) -> Column:
-    if weight is None:
-        return sql.lit(1.0)
-    field = column_of(df, weight)
-    if not isinstance(field.dataType, NumericType):
-        raise ConfigError(
-            [f"column {weight!r} is of type {field.dataType.simpleString()}: a number was wanted as weight"]
-        )
-    return sql.col(quoted(field.name)).cast("double")

