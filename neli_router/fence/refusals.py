@@ -24,36 +24,25 @@ class Refused(NeliError):
     names both.
     """
 
-    def __init__(
-        self,
-        wanted: str,
-        found: str,
-        remedy: str,
-        *,
-        resource: str = "",
-        term: int = 0,
-        admitted: int | None = None,
-    ) -> None:
-        super().__init__(wanted, found, remedy)
-        self.resource, self.term, self.admitted = resource, term, admitted
+    resource: str = ""
+    term: int = 0
+    admitted: int | None = None
 
     @classmethod
     def of(cls, resource: str, term: int, admitted: int | None) -> "Refused":
         least = "a higher term_base" if admitted is None else f"a term_base of at least {admitted}"
-        return cls(
+        refused = cls(
             f"term {term} was to be admitted to {resource!r}",
             f"{'a higher one' if admitted is None else f'term {admitted}'} was already",
             "roll this transaction back and stop the work: a newer owner has taken it over. If every member is "
             "refused, the group's terms started over (another ledger, or state folders that were lost): start all with "
             f"{least}",
-            resource=resource,
-            term=term,
-            admitted=admitted,
         )
+        refused.resource, refused.term, refused.admitted = resource, term, admitted
+        return refused
 
     def __reduce__(self) -> tuple[type["Refused"], tuple[str, str, str], dict[str, object]]:  # type: ignore[override]
-        fields = {"resource": self.resource, "term": self.term, "admitted": self.admitted}
-        return type(self), (self.wanted, self.found, self.remedy), fields
+        return type(self), (self.wanted, self.found, self.remedy), self.__dict__
 
 
 class FenceMisused(NeliError, TypeError):
