@@ -1,0 +1,50 @@
+"""The replay: where it may start, and what it says of a record whose place is not known."""
+
+import pytest
+from msgspec.structs import replace
+
+from neli_router.drivers.ledgers.base import Entry
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import Handover, Leave, Record, Snapshot, encode
+from neli_router.protocols.induction.snapshots import BadSnapshot, snapshot
+from neli_router.status.replay import Transition, beginning, replayed, step
+from tests.support.records import beat, folded, genesis, join
+
+PAIR = (genesis(), join("a", "alice"), join("b", "bob"), Handover(by="a", partition=1, term=1001))
+
+
+def entries(*records: Record | bytes | None, first: int = 0) -> list[Entry]:
+    payloads = [encode(it) if isinstance(it, Record) else it or b"junk" for it in records]
+    return [Entry(offset, payload) for offset, payload in enumerate(payloads, start=first)]
+
+
+def test_each_record_says_what_it_changed() -> None:
+    records = entries(*PAIR, None, beat("a"), Leave(by="b"), beat("b"))
+    changes = [change for _, change in replayed(records, State())]
+    assert ["genesis", "join", "join", "handover", "unreadable", "beat", "leave", "beat"] == [it.kind for it in changes]
+    assert [[], [0, 1, 2, 3], [], [1], [], [], [1], []] == [it.moved for it in changes]
+    assert [True, True, True, True, False, True, True, False] == [it.counts for it in changes]
+    assert [1, 2] == [place for place, it in enumerate(changes) if it.has_joined]
+    assert [7] == [place for place, it in enumerate(changes) if it.is_late]
+    assert (["b"], "b", "a") == (changes[6].gone, changes[6].former_owner(1), changes[6].after.owners[1])
+
+
+def test_where_the_state_is_not_known_a_record_changes_nothing() -> None:
+    state = folded(*PAIR)
+    late = step(state, entries(Leave(by="b"), first=3)[0])
+    for change in (late, step(None, entries(Leave(by="b"), first=4)[0])):
+        assert (False, "leave", [], []) == (change.is_known, change.kind, change.gone, change.moved)
+    assert step(state, entries(Leave(by="b"), first=4)[0]) == Transition.of(state, 4, Leave(by="b"))
+
+
+def test_it_starts_from_the_first_record_a_genesis_that_found_none_before_or_a_snapshot_that_leaves_no_gap() -> None:
+    state = folded(*PAIR)
+    good = snapshot("a", state)
+    assert isinstance(good, Snapshot)
+    assert State() == beginning(entries(beat("a"), first=1))
+    assert State() == beginning(entries(beat("a"), genesis(), first=9))
+    assert beginning(entries(beat("a"), good, first=5)) is None  # It covers the records below 4: that at 4 is missing.
+    assert state == beginning(entries(beat("a"), good, first=4))
+    forged = Snapshot(by="a", state=replace(good.state, digest=16 * "0"), upto=4)
+    with pytest.raises(BadSnapshot):
+        beginning(entries(beat("a"), forged, first=4))
