@@ -55,9 +55,7 @@ NAMES_MAX = 200
 BARS = 40
 
 CAUSES: Sequence[str] = get_args(Cause)
-ENDINGS: Sequence[str] = tuple(
-    name for part in get_args(Ending) for name in (get_args(part) or (part,)) if isinstance(name, str)
-)
+ENDINGS: Sequence[str] = get_args(Ending)
 
 VERDICTS = {
     "broken": "A promise was broken",
