@@ -31,9 +31,7 @@ from math import ceil, inf, isfinite, nextafter
 from statistics import median
 from typing import NamedTuple
 
-from neli_router.drivers.ledgers.base import Entry
 from neli_router.protocols.induction.fold import State
-from neli_router.protocols.protocol import DRIFT_MAX
 from neli_router.status.annals import Annals, Finding, MemberLife, Plan, Severity, TenureSpan
 from neli_router.status.group_view import Move
 from neli_router.status.notes import Span
@@ -46,7 +44,6 @@ __all__ = [
     "NotedOverlap",
     "Takeover",
     "audit",
-    "audited",
     "figures",
     "lasting",
 ]
@@ -230,15 +227,6 @@ def lasting(seconds: float) -> str:
     days, hours = divmod(hours, 24)
     parts = [f"{count} {unit}" for count, unit in ((days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")) if count]
     return " ".join(parts[:2])
-
-
-def audited(
-    entries: Iterable[Entry], acts: Iterable[Span] = (), *, drift: float = DRIFT_MAX, one_clock: bool = False
-) -> Audit:
-    """The audit of a whole history. Raises LedgerUnusable if `entries` are not a history, or their start is missing."""
-    annals = Annals(drift=drift, one_clock=one_clock)
-    annals.read(entries)
-    return audit(annals, acts)
 
 
 def audit(annals: Annals, acts: Iterable[Span] = ()) -> Audit:

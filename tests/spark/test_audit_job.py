@@ -16,10 +16,9 @@ from neli_router.errors import NeliError
 from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.records import Record, encode
 from neli_router.protocols.induction.snapshots import snapshot
-from neli_router.status.audit import audited
 from neli_router.status.audit_table import tables_of, write_tables
 from neli_router.status.notes import Acts, Notebook
-from tests.support.audited import entries, written
+from tests.support.audited import audited, entries, written
 from tests.support.records import expire, genesis, join
 
 pytestmark = pytest.mark.spark

@@ -17,9 +17,9 @@ from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Beat, Certify, Drain, Handover, Leave, Load, Record, encode
 from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.protocols.protocol import wait_for
-from neli_router.status.audit import Audit, LeadingGap, audited
+from neli_router.status.audit import Audit, LeadingGap
 from neli_router.status.notes import Span as ActedSpan
-from tests.support.audited import START, entries, simulated, written
+from tests.support.audited import START, audited, entries, simulated, written
 from tests.support.records import expire, folded, genesis, join
 
 LEASE = 6.0

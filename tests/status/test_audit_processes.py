@@ -15,7 +15,7 @@ from neli_router.commands.audit import acts_in
 from neli_router.lab.moves import history_of
 from neli_router.lab.processes.group import ProcessGroup
 from neli_router.lab.referee import Verdict
-from neli_router.status.audit import audited
+from tests.support.audited import audited
 from tests.support.draws import SEED, SNAPSHOT_EVERY, say
 from tests.support.processes.chaos import Chaos
 from tests.support.processes.ledger_copy import LedgerCopy

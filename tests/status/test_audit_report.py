@@ -13,10 +13,10 @@ from selenium.webdriver.common.by import By
 
 from neli_router.protocols.induction.records import Record
 from neli_router.status import audit_report
-from neli_router.status.audit import Audit, audited
+from neli_router.status.audit import Audit
 from neli_router.status.audit_report import html_of
 from neli_router.status.notes import Span as ActedSpan
-from tests.support.audited import entries, written
+from tests.support.audited import audited, entries, written
 from tests.support.records import expire, genesis, join
 
 ATTACK = '</script><script>window.attacked=1</script><img src=x onerror="window.attacked=1">'

@@ -7,9 +7,8 @@ import pytest
 from deltalake import DeltaTable
 
 from neli_router.errors import NeliError
-from neli_router.status.audit import audited
 from neli_router.status.audit_table import tables_of, write_tables
-from tests.support.audited import entries, written
+from tests.support.audited import audited, entries, written
 from tests.support.records import expire, genesis, join
 
 ALICE = [("a", float(second)) for second in range(8)]

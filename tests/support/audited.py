@@ -1,12 +1,13 @@
 """Test material for audits: small ledgers written by hand, and groups in the simulator.
 
     written(...)     records one after the other, Beats with their times and the digests that belong to them
+    audited(entries) the audit of such a ledger
     simulated(seed)  a whole group under faults on a virtual clock, which knows the true time of every record
 
 Incarnations in written ledgers are single letters. A lease there lasts a second, and a beat a fifth of that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,8 +21,12 @@ from neli_router.lab.sim.world import LocalClock, World
 from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.records import Beat, Record, decode, encode
 from neli_router.protocols.induction.snapshots import digest_text
+from neli_router.protocols.protocol import DRIFT_MAX
+from neli_router.status.annals import Annals
+from neli_router.status.audit import Audit, audit
+from neli_router.status.notes import Span
 
-__all__ = ["START", "Simulated", "beat", "entries", "simulated", "written"]
+__all__ = ["START", "Simulated", "audited", "beat", "entries", "simulated", "written"]
 
 
 def written(*records: Record | tuple[str, float], first: int = 0) -> list[Record]:
@@ -41,6 +46,15 @@ def beat(by: str, sent_at: float, state: State) -> Beat:
 
 def entries(records: Sequence[Record], *, first: int = 0) -> list[Entry]:
     return [Entry(offset, encode(record)) for offset, record in enumerate(records, start=first)]
+
+
+def audited(
+    given: Iterable[Entry], acts: Iterable[Span] = (), *, drift: float = DRIFT_MAX, one_clock: bool = False
+) -> Audit:
+    """The audit of a whole history. Raises LedgerUnusable if `given` is not a history, or its start is missing."""
+    annals = Annals(drift=drift, one_clock=one_clock)
+    annals.read(given)
+    return audit(annals, acts)
 
 
 START = 1000.0
