@@ -93,7 +93,7 @@ def read_checked(path: str, what: str, size_max: int) -> tuple[bytes, os.stat_re
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
             raise Unreadable(f"{what} is {kind}: name a file")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             content = file.read(size_max + 1)

@@ -25,6 +25,7 @@ import msgspec
 
 from neli_router import fence
 from neli_router.config.config import Config
+from neli_router.core.closing import Closing
 from neli_router.lab.processes import worker
 from neli_router.protocols.electors.settings import GossipSettings, TermSettings
 from neli_router.protocols.protocol import DRIFT_MAX
@@ -47,7 +48,7 @@ class DriftConfig(Config):
         return msgspec.structs.replace(Config.peer_settings(self, me), drift=self.drift)
 
 
-class FencedWriter:
+class FencedWriter(Closing):
     """The writer of one process; its label is in each write. Only one thread may use it at a time."""
 
     def __init__(self, path: Path, process: str) -> None:
@@ -55,6 +56,9 @@ class FencedWriter:
         # A killed process loses nothing that it committed; only a power cut would lose it.
         self._connection = sqlite3.connect(path, timeout=LOCKED_MAX, check_same_thread=False)
         self._connection.execute("PRAGMA synchronous = OFF")
+
+    def close(self) -> None:
+        self._connection.close()
 
     @staticmethod
     def install(path: Path) -> None:

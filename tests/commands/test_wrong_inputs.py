@@ -69,7 +69,7 @@ COMMANDS = [
     (
         "config --ledger 'kafka://host/jobs?config=/none'",
         2,
-        "cannot be read (FileNotFoundError): name a file that this",
+        "cannot be read: there is no such file",
     ),
     ("ticks kafka://localhost:9092", 2, "a group was wanted after the brokers"),
     ("audit ftp://host", 2, "ftp is not a known kind of ledger"),

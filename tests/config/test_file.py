@@ -51,7 +51,7 @@ def test_a_file_that_is_not_there_is_told_with_who_named_it_and_what_is_no_file_
     (tmp_path / "locked").touch(mode=0)
     ends = {
         str(tmp_path): "is a folder: name a file",
-        f"{tmp_path}/pipe": "is no regular file: name a file",
+        f"{tmp_path}/pipe": "is not a regular file: name a file",
         f"{tmp_path}/ring": "a file cannot have that name; correct the path",
         "a\0b": "that is not a path; correct it",
     }
