@@ -40,8 +40,7 @@ from neli_router.agent.client import calls
 from neli_router.agent.client.leading import LeadingBlock
 from neli_router.agent.server.views import owner_view
 from neli_router.agent.wire import KEY_MAX, OwnerView, StatusView
-from neli_router.config.addresses import spell_place
-from neli_router.config.agent_address import PORT
+from neli_router.config.agent_address import PORT, spell_place
 from neli_router.core.keyspace import Key, Layout, Role
 from neli_router.drivers.addresses import problems_of
 from neli_router.errors import ConfigError, GroupMismatch, NeliError, NoOwner, NotLeading

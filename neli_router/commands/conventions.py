@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from neli_router.config.token import read_token
+from neli_router.config.agent_address import read_token
 from neli_router.core.exit_codes import (
     EXIT_INTERRUPTED,
     EXIT_LOST,

@@ -47,8 +47,7 @@ from neli_router.commands.measurements import (
     percentile,
 )
 from neli_router.commands.peers import unled, why_of
-from neli_router.config.addresses import parse_place
-from neli_router.config.agent_address import Address, distrust
+from neli_router.config.agent_address import Address, distrust, parse_place
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
 from neli_router.config.protocols import ELECTED

@@ -1,4 +1,4 @@
-"""The agent's address: where an agent listens, and where its clients and members look for it by default.
+"""How to reach an agent: its address, and the token that its clients show. The rules for both ends.
 
     NELI_AGENT                          if it is set
     $XDG_RUNTIME_DIR/neli/agent.sock    for a user who is logged in
@@ -6,31 +6,68 @@
     /tmp/neli-<uid>/agent.sock          for all others
 
     unix:/path/agent.sock, or just /path/agent.sock      the socket is its user's alone: no token
-    http://127.0.0.1:7635                                every user of the host can connect: a token
+    http://127.0.0.1:7635, http://[::1]:7635             every user of the host can connect: a token
 
-Agent, clients and members call the same function, so in the usual case the address need not be configured. The last
+    agent's token     flag --token-file  >  environment NELI_TOKEN  >  NELI_TOKEN_FILE  >  [agent] token_file
+    clients' token    flag --token-file  >  environment NELI_TOKEN
+
+Agent, clients and members call the same functions, so in the usual case the address need not be configured. The last
 place lies in a folder that all users share, where any user could already have made `neli-<uid>`, or a socket of any
 name. A process that answers there learns our keys, and may claim that we lead. So a client calls `distrust` before it
 talks to a socket.
+
+There is no `--token`, because every user of the host would see it in the list of processes, and no `token` in
+`neli.toml`, because people print, copy and commit that file. Containers get their secrets through the environment, so
+the environment may contain a token. The token's file must be private: see `private.py`.
 """
 
 import os
+import re
 import stat
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
-from neli_router.config.addresses import is_loopback, parse_place, socket_problem, spell_place
-from neli_router.core.private import intrusion
+from neli_router.core.private import Unreadable, intrusion, read_secret
 from neli_router.errors import ConfigError
 
-__all__ = ["PORT", "Address", "default_address", "distrust", "parse"]
+__all__ = [
+    "PATH_MAX",
+    "PORT",
+    "TOKEN_MIN",
+    "Address",
+    "default_address",
+    "distrust",
+    "is_local_name",
+    "is_loopback",
+    "parse",
+    "parse_place",
+    "read_token",
+    "socket_problem",
+    "spell_place",
+    "token_problem",
+]
 
 PORT = 7635
 """The port of an address that does not name one."""
 
+PATH_MAX = 107 if sys.platform == "linux" else 103
+"""Bytes of a socket's path: the kernel has room for 108 on Linux and 104 on macOS, including a zero at the end."""
+
+TOKEN_MIN = 16
+"""Characters. A shorter token can be guessed; `openssl rand -hex 16` makes one with 32."""
+
+TOKEN_MAX = 4096
+"""Characters; within the limit that servers have for a header."""
+
 _SHARED = "/tmp"  # noqa: S108 - `distrust` checks who made the folder below it.
 _SYSTEM = Path("/run/neli")
+
+_PLACE = re.compile(
+    r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]{1,253}))(?::(?P<port>[0-9]{1,5}))?", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +90,7 @@ class Address:
 
     def __str__(self) -> str:
         """The text that `parse` reads."""
-        return f"unix:{self.path}" if self.path else f"http://{spell_place(self.host, self.port)}"
+        return f"unix:{self.path}" if self.path else self.url
 
 
 def default_address(environment: Mapping[str, str] = os.environ, *, uid: int | None = None) -> str:
@@ -100,3 +137,67 @@ def distrust(address: Address, *, uid: int | None = None) -> str:
     except OSError:
         return ""  # It does not exist, or we may not see it: the connection will report that in better words.
     return f"{found}, who can answer what they like" if found else ""
+
+
+def parse_place(text: str, default_port: int | None = None) -> tuple[str, int] | None:
+    """Host and port of HOST:PORT or [IPv6]:PORT; None if it is neither. Port 0 lets the system choose one.
+
+    With a `default_port`, the text may leave the port out.
+    """
+    match = _PLACE.fullmatch(text)
+    port = default_port if match is None or match["port"] is None else int(match["port"])
+    if match is None or port is None or port > 65535:
+        return None
+    if match["six"] is not None:
+        try:
+            IPv6Address(match["six"])
+        except ValueError:
+            return None
+    return match["six"] or match["host"], port
+
+
+def spell_place(host: str, port: int) -> str:
+    """The text that `parse_place` reads."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_local_name(host: str) -> bool:
+    """Whether `host` is `localhost`, the one name that always means this host."""
+    return host.lower() in {"localhost", "localhost."}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host`, a name or an address, can only be this host."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return is_local_name(host)
+
+
+def socket_problem(path: str) -> str:
+    """The reason why there can be no Unix socket at `path`; empty if there can."""
+    if not path.startswith("/") or not path.isprintable():
+        return "must be an absolute path, such as /run/neli/agent.sock"
+    if (size := len(os.fsencode(path))) > PATH_MAX:
+        return f"has {size} bytes, and a socket's path has at most {PATH_MAX}: choose a shorter one"
+    return "names a folder: name the socket in it" if path.endswith("/") else ""
+
+
+def read_token(path: str, source: str) -> str:
+    """The token in the file at `path`. Raises Unreadable, whose text contains neither the path nor the content."""
+    what = f"the token's file ({source})"
+    token = read_secret(path, what, TOKEN_MAX).decode("latin-1").rstrip("\r\n")
+    if problem := token_problem(token):
+        raise Unreadable(f"{what} {problem}")
+    return token
+
+
+def token_problem(token: str) -> str:
+    """The reason why `token` is not valid, without quoting it; empty if it is."""
+    if not token:
+        return "is empty: write a token, as `openssl rand -hex 16` makes one"
+    if not TOKEN_MIN <= len(token) <= TOKEN_MAX:
+        return f"holds {len(token)} characters, and a token has {TOKEN_MIN} to {TOKEN_MAX}"
+    if not re.fullmatch("[!-~]+", token):
+        return "holds spaces or characters beyond ASCII, which no HTTP header carries: make another"
+    return ""

@@ -41,13 +41,13 @@ from neli_router.protocols.consumer_group.settings import FastNeliSettings, Neli
 from neli_router.protocols.electors.settings import GossipSettings, TermSettings
 from neli_router.protocols.protocol import Guarantee, Settings
 
-__all__ = ["PROTOCOLS_OWN", "Config"]
+__all__ = ["PROTOCOLS_OWN", "Config", "host_name"]
 
 PROTOCOLS_OWN = float("nan")
 """The protocol's own lease. It stands for no number: it is looked for as an object."""
 
 HOST_MAX = 64
-"""How many characters of the host's name go into a fresh member's name: the most that Linux allows."""
+"""How many characters of the host's name go into a member's name: the most that Linux allows."""
 
 
 @documented
@@ -302,7 +302,8 @@ class Config:
         return f"Config({ledger!r}, {', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def _name(self) -> str:
-        return _fresh_name() if self.name is None else self.name
+        """The name, or a fresh one if none was given."""
+        return f"{host_name()}-{os.getpid()}-{os.urandom(4).hex()}" if self.name is None else self.name
 
     def _shared(self) -> dict[str, Any]:
         """The options that all protocols have."""
@@ -350,6 +351,6 @@ def _named(protocol: object, problems: list[str]) -> ProtocolOptions:
     return (kind or Induction)()
 
 
-def _fresh_name() -> str:
-    host = "".join(character for character in socket.gethostname() if character.isprintable())[:HOST_MAX]
-    return f"{host or 'host'}-{os.getpid()}-{os.urandom(4).hex()}"
+def host_name() -> str:
+    """The host's name, as far as it is printable."""
+    return "".join(character for character in socket.gethostname() if character.isprintable())[:HOST_MAX] or "host"

@@ -23,6 +23,16 @@ a misspelled variable would silently do nothing, and the group would run with a 
 believes. Kubernetes puts variables for every service into every pod, named after the service. A service called `neli`
 or `neli-agent` must not keep its own pods from starting, so these variables are recognized by their endings. An empty
 variable counts as unset: `NELI_ZONE=$ZONE` in a script means just that.
+
+Two defaults are a guess of where we run. They suit an agent, of which a host usually has one:
+
+    name      POD_NAME, or the host's name
+    address   POD_IP, or the address that the agent listens on; with the agent's port; otherwise none
+
+A name must outlive a restart, so it has no process number, and if several agents run on one host, the user names them.
+A pod's name is usually its host's name, but not always (`hostNetwork`, `hostname`), and people know the pod by its
+name. An address is for the clients of the *program* that the agent stands for, and only the user knows it. Each pod on
+a host has an address of its own. Other hosts cannot connect to a wildcard such as 0.0.0.0: the host's name replaces it.
 """
 
 import re
@@ -31,12 +41,18 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from neli_router.config import file
-from neli_router.config.addresses import default_address, default_name, socket_problem
-from neli_router.config.agent_options import AgentOptions, listen_problem, needs_token
-from neli_router.config.config import Config
+from neli_router.config.agent_address import (
+    TOKEN_MIN,
+    parse_place,
+    read_token,
+    socket_problem,
+    spell_place,
+    token_problem,
+)
+from neli_router.config.agent_options import AgentOptions
+from neli_router.config.config import Config, host_name
 from neli_router.config.file import PLACES, Document
 from neli_router.config.options import ADDRESSES, OPTIONS, PEERS_LIST, Misfit, Option, public_text, shown, unknown
-from neli_router.config.token import read_token, token_problem
 from neli_router.core.keyspace import Layout
 from neli_router.core.private import Unreadable
 from neli_router.drivers.peers import address as peers_address
@@ -129,8 +145,8 @@ class _Layers:
             if value is not None:
                 self._take(OPTIONS[key], value, f"flag {OPTIONS[key].flag}", is_text=True)
         self._default("agent.socket", default_socket, DEFAULT)
-        self._default("name", *default_name(environ))
-        self._default("address", *default_address(environ, self._values.get("agent.listen")))
+        self._default("name", *_default_name(environ))
+        self._default("address", *_default_address(environ, self._values.get("agent.listen")))
 
     def resolved(self) -> Resolved:
         agent, config = self._agent(), self._config()
@@ -203,12 +219,14 @@ class _Layers:
         listen = self._values.get(LISTEN) or None  # An empty value, `listen = ""`, overrides a lower layer.
         words = {name: self._values.get(f"agent.{name}", OPTIONS[f"agent.{name}"].default) for name in _AGENT_WORDS}
         secret = self._token()
-        if listen is not None:
-            if problem := listen_problem(listen, allow_remote=words["allow_remote"]):
+        # A token that was refused is no token that is missing.
+        stand_in = "x" * TOKEN_MIN if self._wrong & {"agent.token", "agent.token_file"} else None
+        try:
+            return AgentOptions(socket, listen, secret or stand_in, **words)
+        except ConfigError as error:
+            for problem in error.problems:
                 self._complain(problem, LISTEN)
-            if secret is None and not self._wrong & {"agent.token", "agent.token_file"}:
-                self._complain(needs_token(listen), LISTEN)
-        return None if self._problems else AgentOptions(socket, listen, secret, **words)
+            return None
 
     def _token(self) -> str | None:
         path, source = self._values.get("agent.token_file"), self._sources.get("agent.token_file", "")
@@ -297,6 +315,24 @@ _AGENT_WORDS = ("allow_remote", "log_level", "log_format")
 def _printable(text: str) -> str:
     """`text` on one line and in any encoding: a name from the environment may contain any bytes."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def _default_name(environ: Mapping[str, str]) -> tuple[str, str]:
+    """The default name, and where it comes from."""
+    if name := environ.get("POD_NAME"):
+        return name, "environment POD_NAME"
+    return host_name(), "the host's name"
+
+
+def _default_address(environ: Mapping[str, str], listen: str | None) -> tuple[str, str]:
+    """The default address, and where it comes from."""
+    place = parse_place(listen) if listen else None
+    if pod := environ.get("POD_IP"):
+        return (spell_place(pod, place[1]) if place else pod), "environment POD_IP"
+    if place is None:
+        return "", DEFAULT
+    wildcard = place[0] in {"0.0.0.0", "::"}  # noqa: S104 - recognised, so that no client is sent there.
+    return spell_place(host_name() if wildcard else place[0], place[1]), "the agent's listen"
 
 
 def _public(key: str, value: object) -> object:

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from neli_router.agent.server.sockets import listen_tcp, listen_unix
-from neli_router.config.addresses import PATH_MAX
-from neli_router.config.agent_address import Address, distrust
+from neli_router.config.agent_address import PATH_MAX, Address, distrust
 from neli_router.errors import NeliError
 
 HOLDER = """

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.config.addresses import PATH_MAX
-from neli_router.config.agent_address import Address, default_address, distrust, parse
+from neli_router.config.agent_address import PATH_MAX, Address, default_address, distrust, parse
 from neli_router.errors import ConfigError
 
 

@@ -29,8 +29,7 @@ import httpx
 
 from neli_router.agent.client.calls import TIMEOUT, Call, answered, causes, no_agent
 from neli_router.agent.wire import GUARDIAN
-from neli_router.config.agent_address import Address, default_address, distrust, parse
-from neli_router.config.token import token_problem
+from neli_router.config.agent_address import Address, default_address, distrust, parse, token_problem
 from neli_router.core.closing import AsyncClosing, Closing
 from neli_router.errors import Closed, ConfigError, NoAgent
 

@@ -60,7 +60,7 @@ from neli_router.agent.server.connections import (
 )
 from neli_router.agent.server.exchange import OPEN_PATHS, AgentLink, AgentSilent, Exchange, PublicBoard, silent
 from neli_router.agent.server.requests import Guard, RequestRefused, bad_request, body_of
-from neli_router.config.addresses import is_loopback, parse_place
+from neli_router.config.agent_address import is_loopback, parse_place
 from neli_router.hosts.leash import end_with_parent
 
 __all__ = ["STRANGERS_MAX", "Door", "DoorConnection", "DoorSettings", "main"]

@@ -45,12 +45,11 @@ from neli_router.agent.server.lives import LIVES_MAX, Lives
 from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
 from neli_router.agent.server.requests import Guard
 from neli_router.agent.server.sockets import OwnSocket, listen_tcp, listen_unix
-from neli_router.config.addresses import parse_place, spell_place
+from neli_router.config.agent_address import parse_place, spell_place, token_problem
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
 from neli_router.config.protocols import BORROWED
 from neli_router.config.reload import Reload, Reloaded
-from neli_router.config.token import token_problem
 from neli_router.core import logs
 from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.errors import Closed, ConfigError, LedgerError, NeliError, StaleTable

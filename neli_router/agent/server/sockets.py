@@ -31,7 +31,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from neli_router.config.addresses import is_local_name, socket_problem
+from neli_router.config.agent_address import is_local_name, socket_problem
 from neli_router.core.private import intrusion
 from neli_router.errors import ConfigError, NeliError
 
