@@ -27,9 +27,8 @@ from neli_router.agent.client import calls
 from neli_router.agent.server.views import owner_view
 from neli_router.agent.wire import OwnerView
 from neli_router.errors import Closed, ConfigError, LookupFailed, NeliError, NoAgent
-from neli_router.router.refusal import NO_MEMBER, OVER, NoTable, View
 from neli_router.router.router import Router
-from neli_router.router.table import Owner, Table
+from neli_router.router.table import NO_MEMBER, OVER, NoTable, Owner, Table, View
 
 __all__ = ["Away", "Batch", "of_agent", "of_ledger"]
 

@@ -15,9 +15,8 @@ from neli_router.core.keyspace import Layout
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
 from neli_router.protocols.protocol import Acquired, Fenced, Revoked
-from neli_router.router.refusal import At
 from neli_router.router.router import Router
-from neli_router.router.table import Owner, Peer, Table
+from neli_router.router.table import At, Owner, Peer, Table
 from neli_router.router.watch import Change, Gap
 
 if TYPE_CHECKING:

@@ -45,9 +45,8 @@ from neli_router.core.keyspace import Key, Layout, Role
 from neli_router.drivers.addresses import problems_of
 from neli_router.errors import ConfigError, GroupMismatch, NeliError, NoOwner, NotLeading
 from neli_router.router.async_router import AsyncRouter
-from neli_router.router.refusal import NO_MEMBER, NoTable
 from neli_router.router.router import AWAIT_MAX, Router
-from neli_router.router.table import Table
+from neli_router.router.table import NO_MEMBER, NoTable, Table
 
 __all__ = ["CONNECTION_ID", "Expected", "LeaderHere", "NeliHook", "checked"]
 

@@ -24,9 +24,8 @@ from neli_router.drivers.owners.base import OwnersSource
 from neli_router.errors import Closed, NeliError
 from neli_router.router.feed import Feed
 from neli_router.router.reader import CLOSE_MAX
-from neli_router.router.refusal import At, View
 from neli_router.router.router import AWAIT_MAX, MAX_AGE, Router
-from neli_router.router.table import Owner, Peer, Table
+from neli_router.router.table import At, Owner, Peer, Table, View
 from neli_router.router.watch import Change, Gap
 
 __all__ = ["AsyncRouter", "AsyncWatch"]

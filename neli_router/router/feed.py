@@ -32,30 +32,30 @@ from weakref import WeakSet
 
 from neli_router.core.clock import Clock, host_clock
 from neli_router.core.keyspace import Layout
-from neli_router.errors import ConfigError, GroupMismatch, LedgerMissing, NeliError
-from neli_router.protocols.protocol import Notice
-from neli_router.router.refusal import (
-    ALARMING,
-    MAKE,
-    NO_MEMBER,
-    OVER,
-    At,
-    NoTable,
-    Plight,
-    View,
-    explain,
-    member_that_left,
-    unmade,
+from neli_router.errors import (
+    Closed,
+    ConfigError,
+    Forked,
+    GroupMismatch,
+    LedgerMissing,
+    NeliError,
+    NoOwner,
+    StaleTable,
 )
-from neli_router.router.table import Table
+from neli_router.protocols.protocol import Notice
+from neli_router.router.table import ALARMING, NO_MEMBER, OVER, At, NoTable, Plight, Table, View
 from neli_router.router.watch import Watch, changes
 
-__all__ = ["WATCHDOG", "Feed", "FixedFeed", "Reading", "Watchdog"]
+__all__ = ["HAS_LEFT", "WATCHDOG", "Feed", "FixedFeed", "Reading", "Watchdog"]
 
 NAP_MAX = 1.0
 """The watchdog's longest sleep while there is a deadline. A sleep does not count the time that the host is suspended,
 but the clocks of feeds do: after a suspend, a table that became too old is still used for at most this long. Lowering
 it costs wake-ups that find nothing to do."""
+
+HAS_LEFT = "a member that has left"
+
+MAKE = "start a member, which makes it, or correct the address"
 
 
 class Reading(NamedTuple):
@@ -70,7 +70,7 @@ class Reading(NamedTuple):
     """When a sign of a member was last read."""
     silence_max: float = math.inf
     """After how long without a sign of any member all of them count as dead."""
-    last_heard: Callable[[], str] = member_that_left
+    last_heard: Callable[[], str] = lambda: HAS_LEFT
     """The member that gave the last sign, in words for an error."""
 
 
@@ -172,7 +172,7 @@ class Feed:
         """The error for a caller whose wait timed out."""
         wanted = f"a table of {self.address or self._kind} was wanted within {timeout:g} s"
         if self._unmade:  # Not a look-up's NoOwner: the caller may have got the address wrong.
-            return LedgerMissing(wanted, unmade(f"{self._kind} {self.address}".rstrip(), self._unmade), MAKE)
+            return LedgerMissing(wanted, self._unmade_yet, MAKE)
         return self._no_table(Plight.AWAITING).explain(wanted)
 
     # For the source.
@@ -342,19 +342,42 @@ class Feed:
         return NoTable(plight, partial(self._explain, plight, self._error))
 
     def _explain(self, plight: Plight, error: NeliError | None, wanted: str) -> NeliError:
-        return explain(
-            plight,
-            wanted,
-            address=self.address,
-            kind=self._kind,
-            at=self.at,
-            max_age=self._max_age,
-            silent_for=self._clock() - self._reading.heard_at,
-            last_heard=self._reading.last_heard,
-            trouble=self._trouble,
-            unmade_because=self._unmade,
-            error=error,
-        )
+        place, because = self._place, f" (the last try: {self._trouble})" if self._trouble else ""
+        match plight:
+            case Plight.AWAITING:
+                found = f"{place} was not yet read up to its end{because}"
+                return StaleTable(wanted, found, "wait for it with `await_table`, or see why it cannot be read")
+            case Plight.UNMADE:
+                return NoOwner(wanted, self._unmade_yet, MAKE)
+            case Plight.STALE:
+                at, remedy = self.at, "see why it cannot be read; look-ups resume automatically once it is read again"
+                read = f"{place} was last read {at.age:.1f} s ago, up to offset {at.offset}"
+                return StaleTable(wanted, f"{read}, and max_age is {self._max_age:g} s{because}", remedy)
+            case Plight.UNFOUNDED:
+                found = f"no member ever joined, no group has begun on {self.address}"
+                return NoOwner(wanted, found, "start a member")
+            case Plight.SILENT:
+                silent_for, who = self._clock() - self._reading.heard_at, self._reading.last_heard()
+                found = f"no member is alive on {self.address} (last heard {silent_for:.1f} s ago: {who})"
+                return NoOwner(wanted, found, "start a member, or see why the members cannot reach the ledger")
+            case Plight.FORKED:
+                found = f"this process is a fork, and what reads {self._kind} stayed in its parent"
+                return Forked(wanted, found, "reopen the router here; if a member feeds it, open a member here")
+            case Plight.CLOSED:
+                remedy = "look up before closing, or open another router"
+                return Closed(wanted, "this router was closed before", remedy)
+            case Plight.STOPPED:
+                assert error is not None, "only an error stops a source"
+                made_by, arguments = error.__reduce__()
+                return made_by(*arguments)
+
+    @property
+    def _place(self) -> str:
+        return f"{self._kind} {self.address}".rstrip()
+
+    @property
+    def _unmade_yet(self) -> str:
+        return f"no member has made {self._place} yet ({self._unmade})"
 
 
 class FixedFeed(Feed):

@@ -23,9 +23,8 @@ from neli_router.errors import LedgerError, LedgerMissing, LedgerTrimmed, Ledger
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.protocol import News, Notice, Stopped
-from neli_router.router.feed import Feed, Reading
+from neli_router.router.feed import HAS_LEFT, Feed, Reading
 from neli_router.router.reader import Reader
-from neli_router.router.refusal import member_that_left
 from neli_router.router.table import Owner, Peer, Table, no_owner
 
 __all__ = ["SILENCE_LEASES", "LedgerReader", "LedgerReadings", "table_of"]
@@ -180,7 +179,7 @@ def table_of(state: State, address: str, *, was: State | None = None, before: Ta
 
 def _last_heard(state: State) -> str:
     if not state.seats:  # The members have left since.
-        return member_that_left()
+        return HAS_LEFT
     newest = max(state.last_beats, key=lambda incarnation: state.last_beats[incarnation])
     seat = state.seats[newest]
     return f"member {seat.name} at {seat.address}" if seat.address else f"member {seat.name}"

@@ -33,8 +33,7 @@ from neli_router.protocols.protocol import Notice
 from neli_router.router.feed import Feed, FixedFeed
 from neli_router.router.ledger_reader import LedgerReader
 from neli_router.router.reader import CLOSE_MAX, Reader
-from neli_router.router.refusal import At, NoTable, Plight, View
-from neli_router.router.table import Owner, Peer, Table
+from neli_router.router.table import At, NoTable, Owner, Peer, Plight, Table, View
 from neli_router.router.watch import Watch
 
 __all__ = ["AWAIT_MAX", "MAX_AGE", "Router"]

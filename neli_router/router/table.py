@@ -1,10 +1,17 @@
-"""The table: which member owns which partition, as one immutable value.
+"""The table: which member owns which partition, as one immutable value. Or `NoTable`: why look-ups have none.
 
     key --hash--> slot --mod M--> partition --> partitions[i]   an Owner, or None and the reason why
            '------- & mask ----------------> rows[j]            the same by one index, if everything is owned
 
 A source makes a new table whenever owners, terms or members change (`ledger_reader.py`, `owners_reader.py`). A table
 may be given to any thread, kept, compared with a later one, or sent to another process.
+
+    nothing read yet  AWAITING    StaleTable      no member made the ledger yet  UNMADE      NoOwner
+    too old           STALE       StaleTable      no group was founded           UNFOUNDED   NoOwner
+    source failed     STOPPED     its own error   no member is alive             SILENT      NoOwner
+    closed            CLOSED      Closed          in a forked child              FORKED      Forked
+
+The feed judges which of these it is, and explains it (`feed.py`).
 
 **Rows.** If S and M are powers of two (the defaults are), slot mod M is just the lowest bits of the hash:
 `hash & (M - 1)`. So the fastest table is the row of partitions itself. It stays in the processor's nearest cache, while
@@ -14,16 +21,41 @@ or an S that is not a power of two, need the slow path. So does a table with an 
 it has no rows at all, so that a look-up that finds a row need not check whether it has an owner.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple
 
 import mmh3
 
 from neli_router.core.keyspace import Key, Layout, Role
-from neli_router.errors import BadKey, ConfigError, NoOwner
+from neli_router.errors import BadKey, ConfigError, NeliError, NoOwner
 
-__all__ = ["ROWS_MAX", "Owner", "Peer", "Table", "no_owner"]
+__all__ = [
+    "ALARMING",
+    "NO_MEMBER",
+    "OVER",
+    "ROWS_MAX",
+    "At",
+    "NoTable",
+    "Owner",
+    "Peer",
+    "Plight",
+    "Table",
+    "View",
+    "no_owner",
+]
+
+Plight = Enum("Plight", "AWAITING UNMADE UNFOUNDED STALE SILENT STOPPED FORKED CLOSED")
+
+NO_MEMBER = frozenset({Plight.UNFOUNDED, Plight.SILENT})
+"""The source was read, and it says that the group has no live member."""
+
+OVER = frozenset({Plight.STOPPED, Plight.FORKED, Plight.CLOSED})
+"""Only `reopen` heals these, and nothing heals the last."""
+
+ALARMING = frozenset({Plight.STALE, Plight.SILENT, Plight.STOPPED})
+"""These are logged: something is wrong that the program did not ask for."""
 
 ROWS_MAX = 2**16
 """The longest row of slots, for an M that is not a power of two. A longer row would not fit into any cache, and with
@@ -155,6 +187,31 @@ class Table:
 
     def _no_owner(self, partition: int, what: str) -> NoOwner:
         return NoOwner(f"the owner of {what} (partition {partition} of {self.address}) was wanted", *self.why_unowned)
+
+
+class At(NamedTuple):
+    """How current a table is."""
+
+    offset: int
+    """Every record of the ledger below this offset was read."""
+    age: float
+    """Seconds since the ledger was last read up to its end; `inf` if it never was."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoTable:
+    """Why look-ups have no table. `explain(wanted)` makes the error for a look-up that wanted something.
+
+    It makes a new error each time: raising a kept one again would grow its traceback, and keep every caller's variables
+    alive.
+    """
+
+    plight: Plight
+    explain: Callable[[str], NeliError]
+
+
+View = Table | NoTable
+"""The input of a look-up: a table, or the reason why there is none."""
 
 
 def _mask(layout: Layout) -> int | None:

@@ -18,9 +18,8 @@ from neli_router.protocols.induction.records import Beat, Leave, Record
 from neli_router.protocols.protocol import Notice
 from neli_router.router.feed import Feed, Watchdog
 from neli_router.router.ledger_reader import LedgerReadings
-from neli_router.router.refusal import NoTable
 from neli_router.router.router import Router
-from neli_router.router.table import Owner
+from neli_router.router.table import NoTable, Owner
 from neli_router.router.watch import CHANGES_MAX, Change, Gap
 from tests.support.groups import LAYOUT, genesis, join
 from tests.support.waiting import PATIENCE

@@ -11,7 +11,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.drivers.owners.base import Card, Holding, Listing, Version
 from neli_router.drivers.peers.outlook import Outlook, PeerCard
 from neli_router.protocols.electors.events import Led
-from neli_router.router.refusal import At
+from neli_router.router.table import At
 from neli_router.status.ledgerless import EXPLAINED_MAX, OwnersChronicle
 
 LAYOUT = Layout(slots=64, partitions=4)

@@ -7,7 +7,7 @@ from neli_router.commands.events import sentence
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.peers.outlook import Outlook, PeerCard
 from neli_router.protocols.electors.events import Led
-from neli_router.router.refusal import At
+from neli_router.router.table import At
 from neli_router.status.ledgerless import PeersChronicle
 
 A, B, C = PEERS = ("a:1", "b:1", "c:1")

@@ -7,9 +7,8 @@ from neli_router.drivers.ledgers.base import Entry, Ledger
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.protocols.induction.records import Genesis, Join, Record, encode
 from neli_router.router.groups import Leader
-from neli_router.router.refusal import NoTable, View
 from neli_router.router.router import Router
-from neli_router.router.table import Owner
+from neli_router.router.table import NoTable, Owner, View
 from tests.support.waiting import until
 
 __all__ = ["LAYOUT", "Flaky", "Plights", "genesis", "join", "log_of", "log_with", "named", "static", "write"]

@@ -51,8 +51,7 @@ from neli_router.config.protocols import ELECTED
 from neli_router.core.clock import host_clock
 from neli_router.errors import BeyondProtocol, NeliError, NoOwner
 from neli_router.member.async_member import AsyncMember
-from neli_router.router.refusal import At
-from neli_router.router.table import Table
+from neli_router.router.table import At, Table
 from neli_router.status.causes import SETTLED
 from neli_router.status.chronicle import EVENTS_MAX
 from neli_router.status.group_view import GroupView

@@ -33,8 +33,7 @@ from neli_router.agent.wire import OwnerView
 from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
 from neli_router.member.served_member import ServedMember
-from neli_router.router.refusal import At, View
-from neli_router.router.table import Owner, Table
+from neli_router.router.table import At, Owner, Table, View
 from neli_router.status.chronicle import Chronicle
 from neli_router.status.group_view import GroupView
 

@@ -15,8 +15,7 @@ import msgspec
 
 from neli_router.agent import wire
 from neli_router.drivers.peers.outlook import Outlook, why_led
-from neli_router.router.refusal import At, View
-from neli_router.router.table import Table
+from neli_router.router.table import At, Table, View
 from neli_router.status.causes import OF_MEMBERS
 from neli_router.status.group_view import GroupEvent, GroupView
 
