@@ -21,9 +21,8 @@ from neli_router.router.watch import Change, Gap
 
 if TYPE_CHECKING:
     from neli_router.member.async_member import AsyncMember
-    from neli_router.router.async_groups import AsyncGroups
     from neli_router.router.async_router import AsyncRouter
-    from neli_router.router.groups import Groups, by_host, by_zone
+    from neli_router.router.groups import AsyncGroups, Groups, by_host, by_zone
 
 __all__ = [
     "Acquired",
@@ -57,10 +56,6 @@ __all__ = [
 def __getattr__(name: str) -> object:
     # Asyncio would take a third of the import time, and most programs that take a lease do not use it.
     match name:
-        case "AsyncGroups":
-            from neli_router.router.async_groups import AsyncGroups  # noqa: PLC0415 - see above.
-
-            return AsyncGroups
         case "AsyncMember":
             from neli_router.member.async_member import AsyncMember  # noqa: PLC0415 - see above.
 
@@ -69,8 +64,8 @@ def __getattr__(name: str) -> object:
             from neli_router.router.async_router import AsyncRouter  # noqa: PLC0415 - see above.
 
             return AsyncRouter
-        case "Groups" | "by_host" | "by_zone":
-            from neli_router.router.groups import Groups, by_host, by_zone  # noqa: PLC0415 - few ask several groups.
+        case "AsyncGroups" | "Groups" | "by_host" | "by_zone":
+            from neli_router.router.groups import AsyncGroups, Groups, by_host, by_zone  # noqa: PLC0415 - see above.
 
-            return next(one for one in (Groups, by_host, by_zone) if one.__name__ == name)
+            return next(one for one in (AsyncGroups, Groups, by_host, by_zone) if one.__name__ == name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

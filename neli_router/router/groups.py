@@ -4,6 +4,10 @@
                                                   >-- Groups.owners("customer-7") --> [blue: anna, green: gerd]
     ledger of "green" --Router--> Owner(gerd)  --'        a group that has no answer is left out
 
+    async with AsyncGroups({"blue": one, "green": two}) as groups:   opens in a thread, waits for the tables
+        groups.owners("customer-7")                                  a plain call: there is nothing to wait for
+        async for change in groups["green"].watch(): ...             that group's own AsyncRouter
+
 One group has a gap whenever an owner dies. With two or more *disjoint* groups, on separate ledgers, every role has one
 owner in each group, and if one owner dies the other goes on. All work is then done twice; docs/groups.md says when that
 is right, and how to keep the groups on different hosts.
@@ -14,16 +18,18 @@ ledger does not exist yet. The `exclusive` guarantee and the terms hold within a
 each group separately.
 """
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import combinations
 from math import gcd
 from types import EllipsisType
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn, Self
 
 from neli_router.config.config import Config
-from neli_router.core.closing import Closing
+from neli_router.core.closing import AsyncClosing, Closing
 from neli_router.core.keyspace import Key, Role
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.open import open_ledger
@@ -38,10 +44,11 @@ from neli_router.errors import (
     NeliError,
     StaleTable,
 )
+from neli_router.router.async_router import AsyncRouter
 from neli_router.router.router import AWAIT_MAX, Router
 from neli_router.router.table import Owner, Peer, Table
 
-__all__ = ["GRACE", "Groups", "Leader", "SharedHost", "Source", "by_host", "by_zone"]
+__all__ = ["GRACE", "AsyncGroups", "Groups", "Leader", "SharedHost", "Source", "by_host", "by_zone"]
 
 GRACE = 2.0
 """Seconds that the other groups may take for their first table once one has answered. Raising it slows down a start
@@ -246,6 +253,112 @@ class Groups(Closing):
             return error
 
 
+class AsyncGroups(AsyncClosing):
+    """Groups for one event loop. Look-ups may come from any thread; the coroutines belong to the loop.
+
+    Takes the same arguments as Groups. Nothing is opened before `open`, which `async with` calls; until then,
+    everything else raises Closed.
+    """
+
+    owners: Callable[[Key], list[Leader]]
+    """See Groups; this is its method itself, so a call costs the same."""
+
+    def __init__(
+        self,
+        sources: Mapping[str, Source],
+        *,
+        max_age: float | Mapping[str, float | None] | EllipsisType | None = ...,
+    ) -> None:
+        self._make = partial(Groups, sources, max_age=max_age, wait=False)
+        self._groups: Groups | None = None
+        self._routers: dict[str, AsyncRouter] = {}
+        self.owners = self._owners_before_open
+
+    async def open(self, timeout: float = AWAIT_MAX) -> Self:  # noqa: ASYNC109 - the same name as in Groups.
+        """Open every group and wait for tables. Raises the same errors as the constructor of Groups."""
+        if self._groups is None:
+            # In a thread, because a driver may take its time. If we are cancelled meanwhile, the thread's groups are
+            # dropped, and their readers end on their own.
+            groups = await asyncio.to_thread(self._make)
+            self._routers = {group: AsyncRouter(groups[group]) for group in groups}
+            self._groups, self.owners = groups, groups.owners
+        try:
+            await self.await_tables(timeout)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    def owners_of_role(self, role: Role) -> list[Leader]:
+        """See Groups."""
+        return self._opened.owners_of_role(role)
+
+    def __getitem__(self, group: str) -> AsyncRouter:
+        """The router of `group`, for watching and for questions about a single group."""
+        return self._routers[group] if self._groups is not None else self._refuse()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._opened)
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    @property
+    def errors(self) -> dict[str, NeliError]:
+        """See Groups."""
+        return self._opened.errors
+
+    def shared_hosts(self, host_of: Callable[[Peer], str] = by_host) -> list[SharedHost]:
+        """See Groups."""
+        return self._opened.shared_hosts(host_of)
+
+    def groups_on(self, host: str, host_of: Callable[[Peer], str] = by_host) -> list[str]:
+        """See Groups."""
+        return self._opened.groups_on(host, host_of)
+
+    async def await_tables(self, timeout: float = AWAIT_MAX) -> None:  # noqa: ASYNC109 - the same name as in Groups.
+        """Wait as `open` does. Raises LookupFailed if no group has a table after `timeout` seconds."""
+        groups, loop = self._opened, asyncio.get_running_loop()
+        give_up_at, is_first = loop.time() + timeout, True
+        pending = {asyncio.ensure_future(_settled(router, timeout)) for router in self._routers.values()}
+        try:
+            while pending and (left := give_up_at - loop.time()) > 0:
+                _, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                if is_first and len(groups.errors) < len(groups):
+                    is_first, give_up_at = False, min(give_up_at, loop.time() + GRACE)
+        finally:
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+        groups.await_tables(0)  # Does not wait, and raises if no group has a table.
+
+    async def reopen(self, timeout: float = AWAIT_MAX) -> None:  # noqa: ASYNC109 - the same name as in Groups.
+        """Open every group's ledger again: after a fork, in the child's own event loop, or after errors. See Groups."""
+        await asyncio.to_thread(self._opened.reopen, wait=False)
+        await self.await_tables(timeout)
+
+    async def close(self) -> None:
+        """Stop reading. Routers that were passed in stay open. May be called twice."""
+        if self._groups is not None:
+            await asyncio.to_thread(self._groups.close)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    def __repr__(self) -> str:
+        return "<AsyncGroups, not opened>" if self._groups is None else f"<Async{repr(self._groups)[1:]}"
+
+    @property
+    def _opened(self) -> Groups:
+        return self._groups if self._groups is not None else self._refuse()
+
+    def _owners_before_open(self, key: Key) -> list[Leader]:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise Closed("open groups were wanted", "these were not opened yet", "use `async with`, or await `open()`")
+
+
 def _patiently(open_ledger: Callable[[], Ledger]) -> Ledger:
     """A ledger that does not exist yet stops a lone router. Here other groups answer, so opening it is tried again."""
     try:
@@ -262,6 +375,12 @@ def _is_settled(router: Router) -> bool:
     except NeliError:
         return True  # The router stopped, and no table will come.
     return True
+
+
+async def _settled(router: AsyncRouter, timeout: float) -> None:  # noqa: ASYNC109 - passed on.
+    """Wait until this group has a table, or is known not to have one."""
+    with contextlib.suppress(NeliError):
+        await router.await_table(timeout)
 
 
 def _roles_by_host(table: Table, host_of: Callable[[Peer], str], width: int) -> dict[str, set[int]]:

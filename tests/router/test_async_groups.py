@@ -12,8 +12,7 @@ from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.errors import Closed, ConfigError, LedgerUnavailable, NoOwner, StaleTable
 from neli_router.protocols.induction.records import Leave
-from neli_router.router.async_groups import AsyncGroups
-from neli_router.router.groups import Groups
+from neli_router.router.groups import AsyncGroups, Groups
 from neli_router.router.watch import Change
 from tests.support.groups import log_of, named, static, write
 from tests.support.looping import in_loop
@@ -89,7 +88,7 @@ async def test_a_group_without_anybody_is_not_waited_for() -> None:
 async def test_a_group_that_is_away_is_waited_for_a_while_only_and_comes_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("neli_router.router.async_groups.GRACE", 0.05)
+    monkeypatch.setattr("neli_router.router.groups.GRACE", 0.05)
     log, away = log_of("gerd"), threading.Event()
     away.set()
     sources = {
