@@ -49,7 +49,7 @@ from neli_router.core.clock import host_clock
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.member.member import Member
 from neli_router.member.runtime import Threads
-from neli_router.member.witness.life import OwnLife
+from neli_router.member.witness.base import OwnLife
 from neli_router.member.witness.registration import Registration
 from neli_router.protocols.induction.fold import State
 from tests.support.waiting import until

@@ -60,8 +60,7 @@ from neli_router.errors import BeyondProtocol, Closed, LedgerUnavailable, NoOwne
 from neli_router.member.engine import Engine
 from neli_router.member.member import Member
 from neli_router.member.runtime import Loop
-from neli_router.member.witness.base import NO_WITNESS, Witness
-from neli_router.member.witness.life import OwnLife
+from neli_router.member.witness.base import NO_WITNESS, OwnLife, Witness
 from neli_router.protocols.consumer_group.settings import GroupSettings
 from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.protocol import Event, Handler, Notice

@@ -60,7 +60,7 @@ from neli_router.drivers.open import look_at_group, open_ledger, owners_at
 from neli_router.drivers.peers import udp
 from neli_router.drivers.peers.outlook import WHY, answering, too_few
 from neli_router.errors import BeyondProtocol, ConfigError, LedgerError, LedgerMissing, NeliError, PeersUnusable
-from neli_router.member.witness.life import OwnLife
+from neli_router.member.witness.base import OwnLife
 from neli_router.member.witness.registration import Registration
 from neli_router.protocols.protocol import BEATS_PER_LEASE, Notice
 from neli_router.status.inspection import Inspection

@@ -42,10 +42,8 @@ from neli_router.errors import BeyondProtocol, ConfigError, LedgerTrimmed, Ledge
 from neli_router.hosts.process import ProcessMark
 from neli_router.member.barrier import Barrier
 from neli_router.member.failures import defect, forked, handler_failed
-from neli_router.member.footing import Foothold, Footing, Request
-from neli_router.member.group_footing import GroupFooting
+from neli_router.member.footing import Foothold, Footing, GroupFooting, LedgerFooting, Request
 from neli_router.member.journal import Journal
-from neli_router.member.ledger_footing import LedgerFooting
 from neli_router.member.membership import Membership
 from neli_router.member.peer_footing import PeerFooting
 from neli_router.member.runtime import Loop, Runtime
@@ -273,19 +271,12 @@ class Engine:
 
     def _footed(self) -> Footing:
         foothold = Foothold(explain=self.barrier.explain, stepped=self._stepped, moved=self._has_moved, tell=self._tell)
+        common = self.config, self.runtime, self.membership, foothold
         if self.config.protocol_name in ELECTED:
-            feed = self.feed if self._is_alone else None
-            return PeerFooting(self.config, self.runtime, membership=self.membership, feed=feed, foothold=foothold)
+            return PeerFooting(*common, feed=self.feed if self._is_alone else None)
         if self.config.protocol_name in BORROWED:
-            return GroupFooting(self.config, self.runtime, membership=self.membership, foothold=foothold)
-        return LedgerFooting(
-            self.config,
-            self.runtime,
-            membership=self.membership,
-            feed=self.feed,
-            tap=self._tap,
-            foothold=foothold,
-        )
+            return GroupFooting(*common)
+        return LedgerFooting(*common, feed=self.feed, tap=self._tap)
 
     # News from the footing, on its thread
 

@@ -5,37 +5,39 @@
              '-------> feed: who it believes leads, for look-ups
 
 Such a member knows what it leads, and which peers it supports. Its router is fed by the owner store, where every member
-publishes what it leads; without a store, by this member's own beliefs (`believed_owners.py`).
+publishes what it leads; without a store, by this member's own beliefs: it hears who leads every partition that it helps
+to elect a leader for, and each peer announces its name and the address where clients reach it.
+
+**Use believed owners for routing only.** A member may learn of a new leader a moment later than the others. It may also
+be cut off, and then within a few heartbeats it knows of no leader. So an owner in such a table is only an address to
+try. The member there knows from its lease whether it leads; writes happen under that lease, and never under a term
+found in this table. The same is true of a ledger's tables, with one difference: two members may believe different
+things.
 
 Nothing is ever unreachable here. A member that does not hear a majority of its peers leads nothing, and keeps asking.
 """
 
-import contextlib
-from collections.abc import Sequence
 from math import inf
-from typing import Any
 
 from neli_router.config.config import Config
-from neli_router.core.keyspace import spelled
+from neli_router.core.keyspace import Layout, spelled
 from neli_router.drivers.peers.base import PeerLink
 from neli_router.drivers.peers.outlook import Outlook, PeerCard, decoded, encoded, news_between
 from neli_router.drivers.peers.pump import PeerPump
 from neli_router.drivers.peers.udp import my_place
-from neli_router.errors import NeliError
-from neli_router.hosts.process import ProcessMark
-from neli_router.member.believed_owners import BelievedOwners
-from neli_router.member.footing import Foothold, Request
+from neli_router.member.footing import Foothold, Footing
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Runtime
+from neli_router.protocols.electors.events import Led, Nominate, Prefer, Rebalance
 from neli_router.protocols.electors.machine import PeerMachine
 from neli_router.protocols.electors.settings import GossipSettings, TermSettings
 from neli_router.protocols.gossip.machine import GossipMachine
-from neli_router.protocols.induction.events import Wish
-from neli_router.protocols.protocol import Machine, Notice
+from neli_router.protocols.protocol import Close, Notice, Released
 from neli_router.protocols.term.machine import TermMachine
-from neli_router.router.feed import Feed
+from neli_router.router.feed import Feed, Reading
+from neli_router.router.table import Owner, Peer, Table
 
-__all__ = ["PeerFooting"]
+__all__ = ["BelievedOwners", "PeerFooting"]
 
 LOOK_EVERY = 0.2
 """Seconds between two outlooks. A higher value shows changes to people later; a lower one costs time with thousands of
@@ -51,25 +53,30 @@ LATE_MAX = 1.0
 STOOD_STILL = "this process got no time: it was stopped, suspended or starved, or its disk gave no answer"
 """Logged first: when such a member then reports its peers as silent, the cause is the member itself."""
 
+WAIT = "wait for the election, or see by `neli peers` who answers"
+NO_PART = "it takes no part in the election for some, and does not know who leads those"
 
-class PeerFooting:
-    """An open `Footing`. Raises ConfigError and PeersUnusable."""
+
+class PeerFooting(Footing):
+    """Raises ConfigError and PeersUnusable."""
+
+    takes = (Released, Close, Nominate, Prefer, Rebalance)
+    _pump: PeerPump[PeerMachine]
 
     def __init__(
-        self, config: Config, runtime: Runtime, *, membership: Membership, feed: Feed | None, foothold: Foothold
+        self, config: Config, runtime: Runtime, membership: Membership, foothold: Foothold, *, feed: Feed | None
     ) -> None:
+        super().__init__(membership, foothold)
         self._feed, self._owners = feed, BelievedOwners(config.public_ledger, config.layout)
-        self._membership, self._stepped, self._tell = membership, foothold.stepped, foothold.tell
         self._began = runtime.clock()
         self._look_at, self._changes = self._began, 0
         self._stepped_at = inf
         self._name, self._address = str(config.name), config.address
         self._card = PeerCard()
         self._settings = settings = config.peer_settings(my_place(config.peers))
-        self._link = runtime.link(config)
-        try:
-            for doubt in (*settings.doubts, *self._link.doubts):
-                foothold.tell(Notice("group.doubt", {"doubt": doubt}))
+        self._line = self._link = runtime.link(config)
+        with self._opening():
+            self._doubt([*settings.doubts, *self._link.doubts])
             self._pump = PeerPump(
                 self._link,
                 _voter(settings, self._link.memory, runtime),
@@ -78,34 +85,10 @@ class PeerFooting:
                 tell=foothold.tell,
                 explain=foothold.explain,
             )
-        except BaseException:
-            with contextlib.suppress(NeliError):  # The first failure is the one to report.
-                self.close()
-            raise
         # Now, not at the first step: the member is published to the owner store as soon as the engine has this footing.
         membership.incarnation = self._pump.machine.incarnation
         self._tell_shed(self._pump.machine)  # The member may have been drained before it was restarted.
         self._introduce()
-
-    @property
-    def machine(self) -> Machine[Any, Any]:
-        return self._pump.machine
-
-    def turn(self) -> None:
-        self._pump.turn()
-
-    def post(self, event: Request) -> None:
-        assert not isinstance(event, Wish), "the engine refuses wishes to such a group"
-        self._pump.post(event)
-
-    def wake(self) -> None:
-        self._link.wake()
-
-    def pledge(self, until: float, processes: Sequence[ProcessMark]) -> None:
-        pass  # No witness reports a death: the peers notice a leader's silence.
-
-    def close(self) -> None:
-        self._link.close()
 
     def _publish(self, machine: PeerMachine, now: float) -> None:
         if now > self._stepped_at + self._settings.lease + LATE_MAX:
@@ -162,6 +145,52 @@ class PeerFooting:
             self._tell(notice)
         if self._feed is not None:
             self._feed.publish(self._owners.reading(after))
+
+
+class BelievedOwners:
+    """Turns the outlooks of one member into readings. If nothing changed, the reading has the same table object.
+
+    A peer that has not introduced itself appears under its name in the list, and has no address.
+    """
+
+    def __init__(self, address: str, layout: Layout) -> None:
+        self._address, self._layout = address, layout
+        self._known: tuple[tuple[Led | None, ...], tuple[Peer, ...], str] | None = None
+        self._table: Table | None = None
+        self._number = 0
+
+    def reading(self, outlook: Outlook) -> Reading:
+        members = tuple(
+            Peer(peer, "", 1, "") if (card := outlook.cards.get(place)) is None
+            # A drained member wants no partitions, which is what a weight of 0 means.
+            else Peer(card.name or peer, card.address, int(not card.drained), "")
+            for place, peer in enumerate(outlook.peers)
+        )  # fmt: skip
+        known = outlook.leaders, members, outlook.why_unled
+        if known != self._known:
+            self._known = known
+            self._number += 1
+            self._table = self._table_of(*known)
+        return Reading(self._table, self._number, outlook.at)
+
+    def _table_of(self, leaders: tuple[Led | None, ...], members: tuple[Peer, ...], why: str) -> Table:
+        owners = [
+            None
+            if led is None or led.leader is None
+            else Owner(members[led.leader].name, members[led.leader].address, partition, led.term)
+            for partition, led in enumerate(leaders)
+        ]
+        before = self._table
+        if (
+            before is not None
+            and before.members == members
+            and list(before.partitions) == owners
+            and None not in owners
+        ):
+            return before  # Only the explanation differs, and the table does not show that while all are led.
+        parts = [why, NO_PART if None in leaders else ""]
+        found = f"this member knows no peer that leads it: {'; '.join(filter(None, parts))}"
+        return Table.of(self._address, self._layout, self._number, owners, members, (found, WAIT))
 
 
 def _refusals(link: PeerLink, machine: PeerMachine) -> dict[int, str]:

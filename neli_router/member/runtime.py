@@ -9,6 +9,7 @@ does what can be done now. So users test the same code that they ship.
     Lane: put --> [ item | item | ... ] --one after another, outside of every lock--> handle
 """
 
+import contextlib
 import os
 import threading
 import time
@@ -22,12 +23,16 @@ from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
 from neli_router.drivers.consumer_groups.base import GroupSubscription
 from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.ledgers.memory import MemoryLedger
+from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.drivers.open import open_ledger, subscribe
 from neli_router.drivers.peers.base import PeerLink
 from neli_router.drivers.peers.udp import open_link
-from neli_router.member.witness.base import Witness
-from neli_router.member.witness.choice import choose
-from neli_router.member.witness.life import OwnLife
+from neli_router.errors import Unsupported
+from neli_router.member.witness.base import NO_WITNESS, OwnLife, Witness
+from neli_router.member.witness.child import ChildWitness
+from neli_router.member.witness.locks import PeerWitness
+from neli_router.member.witness.registration import Registration
 from neli_router.protocols.consumer_group.settings import GroupSettings
 from neli_router.protocols.protocol import Notice
 
@@ -140,7 +145,23 @@ class Threads:
     def witness(
         self, config: Config, name: str, life: OwnLife, ledger: Ledger, tell: Callable[[Notice], None]
     ) -> Witness:
-        return choose(config, name, life, ledger, tell)
+        match config.induction.witness:
+            case "agent":
+                return Registration(config, name, life, tell, wanted=True)
+            case "auto":  # Logs nothing if it finds no witness, because none was requested by name.
+                agent = Registration(config, name, life, tell, wanted=False)
+                if not agent.name and isinstance(ledger, SqliteLedger):
+                    with contextlib.suppress(Unsupported, OSError):
+                        peers = PeerWitness(ledger, life.name)
+                        agent.close()
+                        return peers
+                return agent
+            case "child" if not isinstance(ledger, MemoryLedger):  # A ledger in memory ends with its process.
+                try:
+                    return ChildWitness(config, name, tell)
+                except (Unsupported, OSError) as error:
+                    tell(Notice("witness.missing", {"witness": "child", "why": str(error), "until_then": "the lease"}))
+        return NO_WITNESS
 
     def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
         return subscribe(config.group, session=settings.session_timeout, drain_timeout=config.drain_timeout)

@@ -37,7 +37,7 @@ from neli_router.core.clock import host_clock
 from neli_router.errors import BeyondProtocol, Unsupported
 from neli_router.hosts.process import HostProcess
 from neli_router.member.served_member import ServedMember
-from neli_router.member.witness.life import OwnLife, life_of
+from neli_router.member.witness.base import OwnLife, life_of
 from neli_router.member.witness.registration import WitnessAsked, WitnessView, is_named_after
 
 __all__ = ["LIVES_MAX", "Lives"]

@@ -1,5 +1,7 @@
 """The port of witnesses: what a member asks of the witness that will report its death, and what it does for others.
 
+Also a *life*: one Member of one process, as its witness knows it.
+
     member --pledge, look--> Witness --lives on--> its process ends --the kernel's word--> Certify --> ledger
                                                                                              no wait is owed
 
@@ -19,16 +21,30 @@ act, and is certified only after that time.
 
 **Why nothing depends on a witness.** It may die with the member or earlier, and the ledger may be unreachable. Then the
 lease ends by time, just like without a witness. A witness can only make a take-over faster.
+
+    secret, 16 random bytes -----sha256, 12 digits--> life ---.
+                           4 digits, a new count per Join ----+--> incarnation, as the ledger has it
+
+A member that was expired continues under a new incarnation of the same life, so one registration covers all of them.
+Every reader of the ledger sees the lives. So to register a life, a process must show its secret, which it gives only to
+its witness: no process can use its own end to have another process declared dead.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from random import Random
 from typing import Protocol
 
+from neli_router.errors import ConfigError
 from neli_router.hosts.process import ProcessMark
 from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.machine import LIFE_LENGTH
 from neli_router.protocols.induction.records import Certify
 
-__all__ = ["NO_WITNESS", "NoWitness", "Witness"]
+__all__ = ["NO_WITNESS", "SECRET_DIGITS", "NoWitness", "OwnLife", "Witness", "life_of"]
+
+SECRET_DIGITS = 32
 
 
 class Witness(Protocol):
@@ -67,3 +83,31 @@ class NoWitness:
 
 
 NO_WITNESS = NoWitness()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLife:
+    """`secret` is in hexadecimal digits. It never appears in a log or a repr."""
+
+    secret: str = field(repr=False)
+
+    @classmethod
+    def begin(cls, rng: Random) -> "OwnLife":
+        return cls(rng.randbytes(SECRET_DIGITS // 2).hex())
+
+    @classmethod
+    def shown_by(cls, secret: object) -> "OwnLife":
+        """The life whose secret was shown. Raises ConfigError if `secret` is not a valid secret."""
+        if isinstance(secret, str) and len(secret) == SECRET_DIGITS and set(secret) <= set("0123456789abcdef"):
+            return cls(secret)
+        raise ConfigError([f"the secret of a life is {SECRET_DIGITS} hexadecimal digits, and this is something else"])
+
+    @property
+    def name(self) -> str:
+        """The prefix of all its incarnations."""
+        return sha256(bytes.fromhex(self.secret)).hexdigest()[:LIFE_LENGTH]
+
+
+def life_of(incarnation: str) -> str:
+    """The life that an incarnation of the ledger belongs to."""
+    return incarnation[:LIFE_LENGTH]

@@ -44,7 +44,7 @@ from pathlib import Path
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import Unsupported
 from neli_router.hosts.process import HostProcess, ProcessMark
-from neli_router.member.witness.life import life_of
+from neli_router.member.witness.base import life_of
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Certify
 

@@ -34,7 +34,7 @@ from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
 from neli_router.errors import ConfigError
 from neli_router.hosts.process import ProcessMark
-from neli_router.member.witness.life import OwnLife
+from neli_router.member.witness.base import OwnLife
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Certify, Name
 from neli_router.protocols.protocol import Notice

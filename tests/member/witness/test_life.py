@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from neli_router.errors import ConfigError
-from neli_router.member.witness.life import OwnLife, life_of
+from neli_router.member.witness.base import OwnLife, life_of
 
 
 def test_a_life_is_known_by_each_of_its_incarnations_and_shown_by_its_secret_alone() -> None:

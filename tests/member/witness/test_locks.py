@@ -20,10 +20,9 @@ from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.drivers.open import open_ledger
 from neli_router.errors import Unsupported
 from neli_router.lab.moves import history_of
+from neli_router.member.runtime import THREADS
 from neli_router.member.witness import locks
-from neli_router.member.witness.base import NO_WITNESS
-from neli_router.member.witness.choice import choose
-from neli_router.member.witness.life import OwnLife
+from neli_router.member.witness.base import NO_WITNESS, OwnLife
 from neli_router.member.witness.locks import PEERS, WATCHED_MAX, LifeLocks, PeerWitness
 from neli_router.protocols.induction.records import Certify, Expire, Join
 from tests.member.witness.peers import NAMESPACE, Nursery, Peers
@@ -302,7 +301,7 @@ def test_on_the_embedded_ledger_the_members_are_witnesses_if_nothing_else_is_ask
         protocol=Induction(witness=asked),
     )
     with closing(open_ledger(config.ledger, create=True, patience=60.0)) as ledger:
-        chosen = choose(config, "worker", OwnLife("0" * 32), ledger, lambda _: None)
+        chosen = THREADS.witness(config, "worker", OwnLife("0" * 32), ledger, lambda _: None)
         assert found == chosen.name
         assert (asked == "none") == (chosen is NO_WITNESS)
         chosen.close()

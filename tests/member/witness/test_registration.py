@@ -21,8 +21,7 @@ from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.errors import LedgerUnavailable
 from neli_router.member.member import Member
 from neli_router.member.runtime import Threads
-from neli_router.member.witness.base import Witness
-from neli_router.member.witness.life import OwnLife
+from neli_router.member.witness.base import OwnLife, Witness
 from neli_router.member.witness.registration import Registration, WitnessAsked, is_named_after
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.protocol import Notice

@@ -19,7 +19,7 @@ from neli_router.drivers.ledgers.base import Entry
 from neli_router.drivers.open import open_ledger
 from neli_router.errors import LedgerUnavailable
 from neli_router.lab.moves import history_of
-from neli_router.member.witness.life import OwnLife
+from neli_router.member.witness.base import OwnLife
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Certify, Join, Record, decode, encode
 from tests.support.agents.processes import AgentProcess
@@ -34,7 +34,7 @@ PRELUDE = """
 import os, sys, threading, time
 from neli_router.core.clock import host_clock
 from neli_router.config.config import Config
-from neli_router.member.witness.life import OwnLife
+from neli_router.member.witness.base import OwnLife
 from neli_router.member.witness.registration import Registration
 
 # Its notices do not go to the standard output: there they would stand before what a test waits for.
