@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from neli_router.config.config import Config
 from neli_router.config.protocols import FastNeli, Gossip, Induction, Neli, Term
 from neli_router.core.keyspace import Layout
-from neli_router.member.lease import Lease
 from neli_router.member.member import Member
+from neli_router.member.membership import Lease
 from neli_router.protocols.protocol import Acquired, Fenced, Revoked
 from neli_router.router.router import Router
 from neli_router.router.table import At, Owner, Peer, Table

@@ -23,8 +23,7 @@ from neli_router.core.keyspace import Layout, Role
 from neli_router.errors import Closed, ConfigError
 from neli_router.hosts.process import ProcessMark
 from neli_router.member import wishes
-from neli_router.member.async_background import AsyncBackground, AsyncTask
-from neli_router.member.async_leading import AsyncBlock, AsyncLease, Bridge
+from neli_router.member.async_leading import AsyncBackground, AsyncBlock, AsyncLease, AsyncTask, Bridge
 from neli_router.member.background import require_task
 from neli_router.member.engine import BREAK_OFF_MAX, FLUSH_MAX, START_MAX
 from neli_router.member.member import Member

@@ -34,7 +34,7 @@ from neli_router.drivers.owners.base import Card
 from neli_router.hosts.process import ProcessMark
 from neli_router.member.background import Background, Task, require_task
 from neli_router.member.engine import FLUSH_MAX, START_MAX, Engine
-from neli_router.member.lease import Lease
+from neli_router.member.membership import Lease
 from neli_router.member.operator import Operator
 from neli_router.member.runtime import THREADS, Runtime
 from neli_router.protocols.induction.fold import State

@@ -6,7 +6,7 @@ import pytest
 
 from neli_router import testing
 from neli_router.errors import Closed, HandlerFailed, LeaseLost, NoOwner
-from neli_router.member.lease import Lease
+from neli_router.member.membership import Lease
 from neli_router.member.runtime import Lane
 from neli_router.protocols.protocol import Acquired, Event
 

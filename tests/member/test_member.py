@@ -22,9 +22,8 @@ from neli_router.errors import (
     Replaced,
 )
 from neli_router.member.barrier import Period
-from neli_router.member.lease import Lease
 from neli_router.member.member import Member
-from neli_router.member.membership import why_not
+from neli_router.member.membership import Lease, why_not
 from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked
 from neli_router.testing import Group
 

@@ -31,8 +31,8 @@ from neli_router.errors import (
     NotLeading,
 )
 from neli_router.member.engine import Engine
-from neli_router.member.lease import Lease
 from neli_router.member.member import Member
+from neli_router.member.membership import Lease
 from neli_router.member.runtime import Threads
 from neli_router.protocols.induction.records import Beat, Leave, decode
 from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked

@@ -42,9 +42,9 @@ from neli_router.agent.wire import GUARDIAN, LeaseView, ShareView
 from neli_router.core.clock import host_clock
 from neli_router.hosts.process import ProcessMark, peer_number
 from neli_router.member.async_member import AsyncMember
-from neli_router.member.held_partitions import HeldPartitions
-from neli_router.member.lease import Lease
 from neli_router.member.leases import BaseLease
+from neli_router.member.membership import Lease
+from neli_router.member.served_member import HeldPartitions
 
 __all__ = ["Lender"]
 

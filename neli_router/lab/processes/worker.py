@@ -34,8 +34,8 @@ from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
 from neli_router.errors import LeaseLost, NeliError, Replaced
 from neli_router.hosts.leash import end_with_parent
-from neli_router.member.lease import Lease
 from neli_router.member.member import Member
+from neli_router.member.membership import Lease
 from neli_router.member.runtime import THREADS, Runtime
 from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked
 from neli_router.status import notes

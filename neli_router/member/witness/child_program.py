@@ -1,7 +1,7 @@
 """The program of a child witness: it waits for the member's process to end, and then records that in the ledger.
 
     WATCHING --the process has ended--> WAITING --none may act--> SAYING --confirmed, or gave up---> over
-        |          ^
+        |          ^                                                '--ledger away--> pause, and say it again
         '--silent--+  SIGKILL, if the member wants that (`kill_hung`)
         '--the member leaves in good order: it kills this process
 
@@ -17,11 +17,14 @@ of the pipe.
 
 **It outlives the member.** It has a session of its own, so signals to the member's group or terminal do not reach it,
 and it ignores signals that ask a process to end: a service manager that stops the leftovers of a dead service must not
-be quicker than the certificate. It always ends on its own: see `certificate`.
+be quicker than the certificate. It always ends on its own, after GIVE_UP_AFTER at the latest.
 
 **Silence is counted in checks of its own**, spaced at a fraction of the allowed time. While the witness itself is
 stopped, or the host sleeps, it does not check. So a member that was stopped together with it has its full time again
 afterwards.
+
+**It may say it twice.** That does no harm: the dead stay dead, and the fold ignores the second certificate. So after an
+attempt that may have failed, the whole attempt is repeated.
 """
 
 import json
@@ -31,12 +34,16 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-__all__ = ["SharedPage", "main"]
+if TYPE_CHECKING:
+    from neli_router.drivers.ledgers.base import Ledger
+
+__all__ = ["SharedPage", "certify", "main"]
 
 LOOKS = 8
 """How many checks there are in the time for which a member may be silent. More would wake this process more often."""
@@ -46,6 +53,19 @@ CLOCKS_APART = 0.002
 
 SLEEP_MAX = 0.25
 """The longest sleep in seconds: `time.sleep` does not count time while the host sleeps, but the clock does."""
+
+GIVE_UP_AFTER = 600.0
+"""Seconds, counted while the host is awake. After an outage of the ledger, no member is suspected for the length of a
+lease; a certificate saves that wait. A longer limit would keep a process alive, with an address that may hold a
+password, for only that gain."""
+
+PAUSE_MIN, PAUSE_MAX = 0.05, 5.0
+
+CONFIRMED_WITHIN = 5.0
+"""Seconds that a ledger may take to confirm before the certificate is written again."""
+
+READ_FOR = 0.05
+"""Seconds between two checks for an acknowledgement while nothing is read back."""
 
 NAME = "neli-witness"
 
@@ -210,15 +230,13 @@ def _certify(page: SharedPage, *, was_hung: bool) -> None:
     package = ModuleType("neli_router")
     package.__path__ = [found["package"]]
     sys.modules["neli_router"] = package
-    from neli_router.member.witness.certificate import certify  # noqa: PLC0415 - it can only be found now.
-
     _await_lent(page)
     certify(found["ledger"], page.incarnations, by=found["hung_by" if was_hung else "by"], patience=found["lease"])
 
 
 def _await_lent(page: SharedPage) -> None:
     """Wait until no other process may act on the member's leases: the time is over, or all their holders have ended."""
-    from neli_router.core.clock import host_clock  # noqa: PLC0415 - as above.
+    from neli_router.core.clock import host_clock  # noqa: PLC0415 - it can only be found now.
     from neli_router.errors import Unsupported  # noqa: PLC0415 - as above.
     from neli_router.hosts.process import HostProcess, ProcessMark  # noqa: PLC0415 - as above.
 
@@ -240,6 +258,44 @@ def _await_lent(page: SharedPage) -> None:
             lent[0][1].has_ended(min(left, SLEEP_MAX))
         else:
             time.sleep(min(left, SLEEP_MAX))
+
+
+def certify(address: str, incarnations: Sequence[str], *, by: str, patience: float) -> bool:
+    """Record in the ledger at `address` that the process of `incarnations` has ended; return whether it is confirmed.
+
+    `patience` has the same meaning as in `open_ledger`. Waits at most GIVE_UP_AFTER seconds.
+    """
+    from neli_router.drivers.open import open_ledger  # noqa: PLC0415 - as above.
+    from neli_router.errors import LedgerTrimmed, LedgerUnavailable, NeliError  # noqa: PLC0415 - as above.
+    from neli_router.protocols.induction.records import Certify, encode  # noqa: PLC0415 - as above.
+
+    payloads = [encode(Certify(by=by, incarnation=incarnation)) for incarnation in incarnations]
+    give_up_at, pause = time.monotonic() + GIVE_UP_AFTER, PAUSE_MIN
+    while time.monotonic() < give_up_at:
+        try:
+            with closing(open_ledger(address, create=False, patience=patience)) as ledger:
+                if _said(ledger, payloads):
+                    return True
+        except (LedgerTrimmed, LedgerUnavailable):
+            pass
+        except NeliError:  # It is gone, another's, or damaged.
+            return False
+        time.sleep(pause)
+        pause = min(PAUSE_MAX, 2 * pause)
+    return False
+
+
+def _said(ledger: "Ledger", payloads: Sequence[bytes]) -> bool:
+    ledger.seek(ledger.tip())  # Before the append, so that the certificate is read back.
+    ledger.append(payloads)
+    missing, acknowledged = set(payloads), len(ledger.acknowledged())
+    give_up_at = time.monotonic() + CONFIRMED_WITHIN
+    while missing and acknowledged < len(payloads):
+        if time.monotonic() >= give_up_at:
+            return False
+        missing -= {entry.payload for entry in ledger.read(READ_FOR)}
+        acknowledged += len(ledger.acknowledged())
+    return True
 
 
 if __name__ == "__main__":

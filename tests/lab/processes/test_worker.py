@@ -10,7 +10,7 @@ import pytest
 
 from neli_router.lab.processes.worker import Worker
 from neli_router.lab.referee import judged
-from neli_router.member.lease import Lease
+from neli_router.member.membership import Lease
 from neli_router.protocols.protocol import BEATS_PER_LEASE, Acquired, Fenced
 from neli_router.status.notes import Acts, Done, Halted, LeasesLost, Note, Woke
 from tests.lab.demo.miniature import NAMES, STEP, Miniature, miniature

@@ -28,8 +28,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
 from neli_router.hosts.descendants import children
 from neli_router.member.member import Member
-from neli_router.member.witness.certificate import certify
-from neli_router.member.witness.child_program import LENT_MAX, SharedPage
+from neli_router.member.witness.child_program import LENT_MAX, SharedPage, certify
 from neli_router.protocols.induction.records import Beat, Certify, Expire, Join, Leave
 from tests.member.witness.records_of import LedgerRecords, child_witness_of, command_of
 from tests.support.processes.forked import Program, lives
