@@ -57,7 +57,7 @@ class AsyncOperator(BaseOperator):
         await self.wish(self._loaded(loads), timeout)
 
     async def wish(self, wish: CheckedWish, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        with self._engine.wishing(wish, timeout) as attempt:
+        with self._wishing(wish, timeout) as attempt:
             if await self._bridge.until(attempt.is_due, timeout):
                 await self._bridge.until(attempt.is_over, attempt.say())
 

@@ -14,8 +14,7 @@ from math import inf
 from neli_router.core.keyspace import Role
 from neli_router.errors import Closed, ConfigError, LeaseLost, NeliError
 from neli_router.member.barrier import Period
-from neli_router.member.engine import Engine
-from neli_router.member.failures import place_of
+from neli_router.member.engine import Engine, place_of
 from neli_router.member.membership import Lease, anew
 
 __all__ = ["RUN_MIN", "Background", "BaseBackground", "Task", "require_task"]

@@ -28,31 +28,32 @@ child that continued with its parent's leases would be a second leader that no o
 import atexit
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import traceback
+from collections.abc import Callable, Sequence
 from math import inf
 from weakref import WeakSet
 
 from neli_router.config.config import Config
-from neli_router.config.protocols import BORROWED, ELECTED, Term
+from neli_router.config.protocols import BORROWED, ELECTED
 from neli_router.drivers.ledgers.pump import Tap
 from neli_router.drivers.open import owners_at
-from neli_router.drivers.peers.udp import my_place
-from neli_router.errors import BeyondProtocol, ConfigError, LedgerTrimmed, LedgerUnavailable, NeliError
+from neli_router.errors import (
+    BeyondProtocol,
+    ConfigError,
+    Forked,
+    HandlerFailed,
+    LedgerTrimmed,
+    LedgerUnavailable,
+    NeliError,
+)
 from neli_router.hosts.process import ProcessMark
 from neli_router.member.barrier import Barrier
-from neli_router.member.failures import defect, forked, handler_failed
 from neli_router.member.footing import Foothold, Footing, GroupFooting, LedgerFooting, Request
 from neli_router.member.journal import Journal
 from neli_router.member.membership import Membership
 from neli_router.member.peer_footing import PeerFooting
 from neli_router.member.runtime import Loop, Runtime
-from neli_router.member.wishes import CheckedWish, no_wishes, unheard
 from neli_router.protocols import protocol
-from neli_router.protocols.electors.events import Nominate, Prefer, Rebalance
-from neli_router.protocols.electors.priority import LEAST, electorate
-from neli_router.protocols.electors.settings import TermSettings
-from neli_router.protocols.induction.events import Wish
 from neli_router.protocols.protocol import (
     BEATS_PER_LEASE,
     LEASE_MAX,
@@ -66,7 +67,7 @@ from neli_router.protocols.protocol import (
 from neli_router.router.feed import Feed
 from neli_router.router.owners_reader import OwnersReader, OwnersTap
 
-__all__ = ["BREAK_OFF_MAX", "EXIT_MAX", "FLUSH_MAX", "START_MAX", "Engine", "WishAttempt"]
+__all__ = ["BREAK_OFF_MAX", "EXIT_MAX", "FLUSH_MAX", "START_MAX", "Engine", "place_of"]
 
 REOPEN_EVERY = 0.2
 """The pause between attempts to open an absent ledger. Opening costs more than reading, and nothing is led yet."""
@@ -335,102 +336,6 @@ class Engine:
         if not self.membership.is_over and self._footing is not None:
             self._footing.pledge(self.runtime.clock() + seconds, processes)
 
-    @contextmanager
-    def wishing(self, wish: CheckedWish, timeout: float) -> "Iterator[WishAttempt]":
-        """A block that waits for `is_due`, says the wish, and waits for `is_over`. Raises at its end if it failed."""
-        self.membership.require_alive()
-        if not self.config.has_ledger:
-            raise no_wishes(wish.what, self.config.protocol_name)
-        with self.membership.watching_state():
-            yield WishAttempt(self, wish, timeout)
-        if not wish.shown(self.membership.state):
-            self.membership.require_alive()
-            raise unheard(wish, timeout, self.membership.obstacle)
-
-    def rebalance(self) -> None:
-        """Pass what this member leads to living preferred peers. Raises BeyondProtocol where no peer is preferred."""
-        wanted = "preferred leaders were wanted"
-        self._require_election(wanted)
-        options = self.config.options
-        if not isinstance(options, Term) or options.policy == "random":
-            found = "policy='random'" if isinstance(options, Term) else options.name
-            raise BeyondProtocol(wanted, f"{found} has no preferred peers", "name the peer that should lead")
-        self.post(Rebalance())
-
-    def nominate(self, peer: str, partitions: Iterable[int] | None) -> None:
-        """Let `peer`, spelled as in the list, lead these partitions; None means all."""
-        wanted = f"{peer} was wanted as a leader"
-        self._require_election(wanted)
-        if self.config.protocol_name == "gossip" and partitions is not None:
-            raise BeyondProtocol(wanted, "with gossip one member leads all partitions", "leave the partitions out")
-        peers, numbers = self.config.peers.peers, None if partitions is None else tuple(partitions)
-        if peer not in peers:
-            raise ConfigError([f"unknown peer {str(peer)[:100]!r}; known peers: {', '.join(peers)}"])
-        self._require_partitions(numbers or ())
-        place, replicas = peers.index(peer), self.replicas()
-        for i in numbers or ():
-            if place not in replicas[i]:
-                found = f"it is no replica of partition {i}, which {', '.join(peers[one] for one in replicas[i])} elect"
-                raise BeyondProtocol(wanted, found, "name one of these")
-        if not any(place in able for able in replicas):
-            raise BeyondProtocol(wanted, "it is not a replica of any partition", "name another peer")
-        self.post(Nominate(place, numbers))
-
-    def replicas(self) -> Sequence[Collection[int]]:
-        """For each partition, the places of the peers that may lead it."""
-        settings, count = self.config.peer_settings(my_place(self.config.peers)), self.config.layout.partitions
-        if isinstance(settings, TermSettings):
-            return [electorate(settings, i)[0] for i in range(count)]
-        return [range(settings.size)] * count
-
-    def shed(self, partitions: Iterable[int] | None) -> None:
-        """Lead these partitions, or all, only while no other peer can; an empty list takes that back."""
-        self.membership.require_open()
-        wanted = "to lead some partitions only while no other member can was wanted"
-        if not self.drains_itself:
-            raise BeyondProtocol(
-                wanted,
-                f"members of the protocol {self.config.protocol_name!r} have no priorities",
-                "drain the member if its group has a ledger, or stop it, which hands over what it leads",
-            )
-        everything = range(self.config.layout.partitions)
-        numbers = everything if partitions is None else tuple(partitions)
-        self._require_partitions(numbers)
-        if self.config.protocol_name == "gossip" and set(numbers) not in (set(), set(everything)):
-            raise BeyondProtocol(wanted, "with gossip one member leads all partitions", "shed all of them, or none")
-        self.post(Prefer(dict.fromkeys(numbers, LEAST) or None))
-
-    @property
-    def drains_itself(self) -> bool:
-        """Whether each member of this group sheds for itself, and no member can do it for another."""
-        return self.config.protocol_name in ELECTED
-
-    def require_itself(self, name: str) -> None:
-        """Raise ConfigError if `name` is not this member's."""
-        self.membership.require_open()
-        mine = [self.member, *filter(None, [self.config.peers.me])]
-        if name not in mine:
-            problem = (
-                f"{name!r:.60} is not this member, which is {' at '.join(mine)}: peers keep no record of wishes for "
-                "others, so each member drains itself. Ask the other member's agent, or its program"
-            )
-            raise ConfigError([problem])
-
-    def _require_partitions(self, numbers: Iterable[int]) -> None:
-        count = self.config.layout.partitions
-        if strangers := [i for i in numbers if not 0 <= i < count]:
-            raise ConfigError([f"partition {strangers[0]} is none of the {count}: they count from 0"])
-
-    def _require_election(self, wanted: str) -> None:
-        self.membership.require_open()
-        if self.config.protocol_name not in ("term", "gossip"):
-            found = f"in a group of the protocol {self.config.protocol_name!r}, no member can be named to lead"
-            raise BeyondProtocol(wanted, found, "choose the protocol 'term', where any member may lead")
-
-    def wish(self, wish: CheckedWish) -> None:
-        """Write `wish` to the ledger, in the name of the current incarnation."""
-        self.post(Wish(wish.record(self.membership.incarnation)))
-
     def oversee(self, watch: Callable[[float], None]) -> None:
         """Call `watch` with the time, again and again, for things to be watched from outside. It must not wait."""
         with self.membership.changed:
@@ -469,7 +374,7 @@ class Engine:
 
     def _fail(self, event: str, error: BaseException) -> None:
         """The program's handler raised."""
-        failure = handler_failed(event, error)
+        failure = _handler_failed(event, error)
         self.journal.note("error", "handler.failed", why=failure.found)
         self.ask_close(at_once=True, error=failure)
 
@@ -490,7 +395,7 @@ class Engine:
             self.feed.close()
             self.journal.note("info", "member.stopped")
         else:
-            known = error if isinstance(error, NeliError) else defect(error)
+            known = error if isinstance(error, NeliError) else _defect_of(error)
             self.feed.fail(known)
             if self._is_left_alone:  # Otherwise the error is raised to the program, which should report it once.
                 self.journal.note("error", "member.stopped", error=type(error).__name__, why=str(known))
@@ -513,31 +418,7 @@ class Engine:
 
     def on_fork(self, parent: int) -> None:
         """Void this copy, in a child of process `parent`. Takes no lock: the thread holding it may not exist here."""
-        self.membership.make_void(forked(self.member, parent))
-
-
-class WishAttempt:
-    """One wish, until the ledger shows it."""
-
-    def __init__(self, engine: Engine, wish: CheckedWish, timeout: float) -> None:
-        self._engine, self._membership, self._wish = engine, engine.membership, wish
-        self._give_up_at = self._membership.clock() + timeout
-
-    def is_due(self) -> bool:
-        """Whether the wish can be said, or never will be: before its genesis, a ledger records nothing."""
-        return self._membership.is_over or self._membership.state.genesis is not None
-
-    def say(self) -> float:
-        """Write the wish to the ledger; return how many seconds to wait for it to appear."""
-        if self._wish.name and self._membership.state.holder(self._wish.name) is None:
-            # The member may be about to join. But a mistyped name never joins, and nothing else would report it.
-            self._engine.journal.note("warning", "wish.waits_for_member", wish=self._wish.what, name=self._wish.name)
-        self._engine.wish(self._wish)
-        return self._give_up_at - self._membership.clock()
-
-    def is_over(self) -> bool:
-        """Whether the ledger shows the wish, or can no longer show it."""
-        return self._membership.is_over or self._wish.shown(self._membership.state)
+        self.membership.make_void(_forked(self.member, parent))
 
 
 def _kind_of_table(config: Config) -> str:
@@ -547,6 +428,41 @@ def _kind_of_table(config: Config) -> str:
         "what this member believes of"
         if config.protocol_name in ELECTED and not config.ownership
         else "the table of owners"
+    )
+
+
+def place_of(error: BaseException) -> str:
+    """Where `error` was raised: in place of its text, which may quote a key, and a key may be a person's name."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else "an unknown place"
+
+
+def _handler_failed(event: str, error: BaseException) -> HandlerFailed:
+    """The error that ends a member when the program's handler of `event` raised `error`."""
+    failure = HandlerFailed(
+        f"the program's handler of {event} was to return",
+        f"it raised {type(error).__name__} ({place_of(error)})",
+        "fix it and restart the member, which has left: a half-prepared or half-finished partition cannot be led",
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def _forked(member: str, parent: int) -> Forked:
+    """The error for every use of `member` in this child of process `parent`."""
+    return Forked(
+        f"member {member} was needed",
+        f"process {parent} opened it and this is process {os.getpid()}, forked from it",
+        "open a Member in this process, after the fork; the parent's goes on unharmed",
+    )
+
+
+def _defect_of(error: BaseException) -> NeliError:
+    """Our error that stands in for a foreign one."""
+    return NeliError(
+        "a member's own thread was to run until the member was closed",
+        f"it ended by {type(error).__name__} ({place_of(error)})",
+        "this is a defect of neli-router or of a ledger's driver: report it with the traceback of `await_closed`",
     )
 
 

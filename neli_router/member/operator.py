@@ -13,34 +13,63 @@ waits for such a member, and the log says so. (The commands refuse it, because a
 The others return immediately, and raise BeyondProtocol where the protocol has no such thing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
+from neli_router.config.protocols import ELECTED, Term
+from neli_router.drivers.peers.udp import my_place
+from neli_router.errors import BeyondProtocol, ConfigError
 from neli_router.member import wishes
 from neli_router.member.engine import Engine
-from neli_router.member.wishes import WISH_MAX, CheckedWish
+from neli_router.member.wishes import WISH_MAX, CheckedWish, no_wishes, unheard
+from neli_router.protocols.electors.events import Nominate, Prefer, Rebalance
+from neli_router.protocols.electors.priority import LEAST, electorate
+from neli_router.protocols.electors.settings import TermSettings
+from neli_router.protocols.induction.events import Wish
 
-__all__ = ["BaseOperator", "Operator"]
+__all__ = ["BaseOperator", "Operator", "WishAttempt"]
 
 
 class BaseOperator:
     """The part that does not wait, and so is the same with and without an event loop."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, self._membership = engine, engine.membership
+        self._engine, self._membership, self._config = engine, engine.membership, engine.config
 
     def rebalance(self) -> None:
         """Pass what this member leads to living preferred peers. Only for `term` with priorities.
 
         Each partition moves when the program has finished with it.
         """
-        self._engine.rebalance()
+        wanted = "preferred leaders were wanted"
+        self._require_election(wanted)
+        options = self._config.options
+        if not isinstance(options, Term) or options.policy == "random":
+            found = "policy='random'" if isinstance(options, Term) else options.name
+            raise BeyondProtocol(wanted, f"{found} has no preferred peers", "name the peer that should lead")
+        self._engine.post(Rebalance())
 
     def nominate(self, peer: str, partitions: Iterable[int] | None = None) -> None:
         """Let `peer`, HOST:PORT as in the list, lead these partitions, or all. With `gossip`, it is always all.
 
         The request may be lost on its way: repeat it if it has no effect. Raises ConfigError, too.
         """
-        self._engine.nominate(peer, partitions)
+        wanted = f"{peer} was wanted as a leader"
+        self._require_election(wanted)
+        if self._config.protocol_name == "gossip" and partitions is not None:
+            raise BeyondProtocol(wanted, "with gossip one member leads all partitions", "leave the partitions out")
+        peers, numbers = self._config.peers.peers, None if partitions is None else tuple(partitions)
+        if peer not in peers:
+            raise ConfigError([f"unknown peer {str(peer)[:100]!r}; known peers: {', '.join(peers)}"])
+        self._require_partitions(numbers or ())
+        place, replicas = peers.index(peer), self.replicas()
+        for i in numbers or ():
+            if place not in replicas[i]:
+                found = f"it is no replica of partition {i}, which {', '.join(peers[one] for one in replicas[i])} elect"
+                raise BeyondProtocol(wanted, found, "name one of these")
+        if not any(place in able for able in replicas):
+            raise BeyondProtocol(wanted, "it is not a replica of any partition", "name another peer")
+        self._engine.post(Nominate(place, numbers))
 
     def shed(self, partitions: Iterable[int] | None = None) -> None:
         """Lead these partitions of `term`, or all, only while no other member can: for a host under load.
@@ -49,7 +78,38 @@ class BaseOperator:
         the previous one, and the setting survives a restart. With `gossip`, where one member leads all partitions, it
         is all or nothing, and nothing comes back on its own. Raises ConfigError, too.
         """
-        self._engine.shed(partitions)
+        self._membership.require_open()
+        wanted = "to lead some partitions only while no other member can was wanted"
+        if not self._drains_itself:
+            raise BeyondProtocol(
+                wanted,
+                f"members of the protocol {self._config.protocol_name!r} have no priorities",
+                "drain the member if its group has a ledger, or stop it, which hands over what it leads",
+            )
+        everything = range(self._config.layout.partitions)
+        numbers = everything if partitions is None else tuple(partitions)
+        self._require_partitions(numbers)
+        if self._config.protocol_name == "gossip" and set(numbers) not in (set(), set(everything)):
+            raise BeyondProtocol(wanted, "with gossip one member leads all partitions", "shed all of them, or none")
+        self._engine.post(Prefer(dict.fromkeys(numbers, LEAST) or None))
+
+    def replicas(self) -> Sequence[Collection[int]]:
+        """For each partition, the places of the peers that may lead it."""
+        settings, count = self._config.peer_settings(my_place(self._config.peers)), self._config.layout.partitions
+        if isinstance(settings, TermSettings):
+            return [electorate(settings, i)[0] for i in range(count)]
+        return [range(settings.size)] * count
+
+    def require_itself(self, name: str) -> None:
+        """Raise ConfigError if `name` is not this member's."""
+        self._membership.require_open()
+        mine = [self._membership.member, *filter(None, [self._config.peers.me])]
+        if name not in mine:
+            problem = (
+                f"{name!r:.60} is not this member, which is {' at '.join(mine)}: peers keep no record of wishes for "
+                "others, so each member drains itself. Ask the other member's agent, or its program"
+            )
+            raise ConfigError([problem])
 
     @property
     def shedding(self) -> frozenset[int]:
@@ -58,18 +118,70 @@ class BaseOperator:
 
     def _drained(self, name: str, *, undo: bool) -> CheckedWish | None:
         """The wish to make; None if this member has drained itself, because its protocol has no other way."""
-        if self._engine.drains_itself:
-            self._engine.require_itself(name)
+        if self._drains_itself:
+            self.require_itself(name)
             self.shed(() if undo else None)
             return None
         return wishes.undrain(name) if undo else wishes.drain(name)
 
     def _pinned(self, partition: int, name: str | None) -> CheckedWish:
-        layout = self._engine.config.layout
+        layout = self._config.layout
         return wishes.unpin(partition, layout) if name is None else wishes.pin(partition, name, layout)
 
     def _loaded(self, loads: Mapping[int, float]) -> CheckedWish:
-        return wishes.load(loads, self._engine.config.layout)
+        return wishes.load(loads, self._config.layout)
+
+    @contextmanager
+    def _wishing(self, wish: CheckedWish, timeout: float) -> Iterator["WishAttempt"]:
+        """A block that waits for `is_due`, says the wish, and waits for `is_over`. Raises at its end if it failed."""
+        self._membership.require_alive()
+        if not self._config.has_ledger:
+            raise no_wishes(wish.what, self._config.protocol_name)
+        with self._membership.watching_state():
+            yield WishAttempt(self._engine, wish, timeout)
+        if not wish.shown(self._membership.state):
+            self._membership.require_alive()
+            raise unheard(wish, timeout, self._membership.obstacle)
+
+    @property
+    def _drains_itself(self) -> bool:
+        """Whether each member of this group sheds for itself, and no member can do it for another."""
+        return self._config.protocol_name in ELECTED
+
+    def _require_partitions(self, numbers: Iterable[int]) -> None:
+        count = self._config.layout.partitions
+        if strangers := [i for i in numbers if not 0 <= i < count]:
+            raise ConfigError([f"partition {strangers[0]} is none of the {count}: they count from 0"])
+
+    def _require_election(self, wanted: str) -> None:
+        self._membership.require_open()
+        if self._config.protocol_name not in ("term", "gossip"):
+            found = f"in a group of the protocol {self._config.protocol_name!r}, no member can be named to lead"
+            raise BeyondProtocol(wanted, found, "choose the protocol 'term', where any member may lead")
+
+
+class WishAttempt:
+    """One wish, until the ledger shows it."""
+
+    def __init__(self, engine: Engine, wish: CheckedWish, timeout: float) -> None:
+        self._engine, self._membership, self._wish = engine, engine.membership, wish
+        self._give_up_at = self._membership.clock() + timeout
+
+    def is_due(self) -> bool:
+        """Whether the wish can be said, or never will be: before its genesis, a ledger records nothing."""
+        return self._membership.is_over or self._membership.state.genesis is not None
+
+    def say(self) -> float:
+        """Write the wish to the ledger; return how many seconds to wait for it to appear."""
+        if self._wish.name and self._membership.state.holder(self._wish.name) is None:
+            # The member may be about to join. But a mistyped name never joins, and nothing else would report it.
+            self._engine.journal.note("warning", "wish.waits_for_member", wish=self._wish.what, name=self._wish.name)
+        self._engine.post(Wish(self._wish.record(self._membership.incarnation)))
+        return self._give_up_at - self._membership.clock()
+
+    def is_over(self) -> bool:
+        """Whether the ledger shows the wish, or can no longer show it."""
+        return self._membership.is_over or self._wish.shown(self._membership.state)
 
 
 class Operator(BaseOperator):
@@ -99,6 +211,6 @@ class Operator(BaseOperator):
 
     def wish(self, wish: CheckedWish, timeout: float = WISH_MAX) -> None:
         """Make a wish of `neli_router.member.wishes`."""
-        with self._engine.wishing(wish, timeout) as attempt:
+        with self._wishing(wish, timeout) as attempt:
             if self._membership.wait(attempt.is_due, timeout):
                 self._membership.wait(attempt.is_over, attempt.say())

@@ -120,11 +120,12 @@ class Wishes:
         """The same where a member drains itself: see `Operator.drain`. The peers that will take over are not known
         yet."""
         asked, name, is_drain = wish_asked(body, kind), engine.member, kind == "drain"
-        engine.require_itself(asked.name or "")
-        was_shedding = bool(engine.membership.shed)
+        operator = self._member.operator
+        operator.require_itself(asked.name or "")
+        was_shedding = bool(operator.shedding)
         led = self._passed_on(engine) if is_drain else []
         if not asked.preview:
-            engine.shed(None if is_drain else ())
+            operator.shed(None if is_drain else ())
         moves = views.planned_views([(i, name, None) for i in led], 0, kind, name)
         options = engine.config.options
         prefers = isinstance(options, Term) and options.policy != "random"
@@ -148,7 +149,7 @@ class Wishes:
             return []
         others = {place for place in range(len(outlook.peers)) if outlook.state(place) == "alive"}
         able = {place for place in others if (card := outlook.cards.get(place)) is None or not card.drained}
-        replicas = engine.replicas()
+        replicas = self._member.operator.replicas()
         return [i for i in sorted(self._member.led) if not able.isdisjoint(replicas[i])]
 
     def _load(self, asked: LoadAsked, group: GroupView) -> CheckedWish:
