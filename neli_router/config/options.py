@@ -20,7 +20,7 @@ wrong kind that has parts, such as a table, is shown only by its type, because a
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, fields, replace
 from typing import Any
 
 from neli_router.config.config import Config
@@ -85,6 +85,7 @@ class Kind:
     of_text: Callable[[str], object]
     fits: Callable[[object], bool]
     metavar: str = "TEXT"
+    may_be_none: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class Option:
     def of_value(self, value: object) -> object:
         """The value itself, if this option may have it. Raises Misfit."""
         if self.kind.fits(value):
-            return None if value == "none" and self.kind in _PERHAPS else value
+            return None if value == "none" and self.kind.may_be_none else value
         raise Misfit(self.kind.wanted)
 
 
@@ -140,10 +141,6 @@ def _number(text: str) -> float:
     return int(text) if _WHOLE.fullmatch(text) else float(text)
 
 
-def _perhaps_number(text: str) -> object:
-    return "none" if text.lower() == "none" else _number(text)
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= WHOLE_MAX
 
@@ -156,32 +153,30 @@ def _one_of(*words: str) -> Kind:
     return Kind(f"one of {', '.join(words)}", str.lower, lambda value: value in words, "|".join(words))
 
 
+def _or_none(wanted: str, kind: Kind) -> Kind:
+    return Kind(
+        f"{wanted}, or none",
+        lambda text: "none" if text.lower() == "none" else kind.of_text(text),
+        lambda value: value == "none" or kind.fits(value),
+        kind.metavar,
+        may_be_none=True,
+    )
+
+
 TEXT = Kind("text", str, lambda value: isinstance(value, str))
-PERHAPS_TEXT = Kind("text, or none", lambda text: "none" if text.lower() == "none" else text, TEXT.fits)
 SECONDS = Kind("a number of seconds, at least 0", _number, _is_number, "SECONDS")
-PERHAPS_SECONDS = Kind(
-    "a number of seconds, or none", _perhaps_number, lambda value: value == "none" or _is_number(value), "SECONDS"
-)
-PERHAPS_WHOLE = Kind(
-    "a whole number, or none",
-    lambda text: "none" if text.lower() == "none" else _whole(text),
-    lambda value: value == "none" or _is_whole(value),
-    "NUMBER",
-)
-PERHAPS_NUMBER = Kind("a number, or none", _perhaps_number, PERHAPS_SECONDS.fits, "NUMBER")
-_PERHAPS = (PERHAPS_NUMBER, PERHAPS_SECONDS, PERHAPS_TEXT, PERHAPS_WHOLE)
 WHOLE = Kind("a whole number", _whole, _is_whole, "NUMBER")
 SWITCH = Kind("true or false", lambda text: _SWITCH[text.lower()], lambda value: isinstance(value, bool), "")
 
 _BY_TYPE: Mapping[object, Kind] = {
     bool: SWITCH,
     int: WHOLE,
-    int | None: PERHAPS_WHOLE,
+    int | None: _or_none("a whole number", WHOLE),
     float: SECONDS,
-    float | None: PERHAPS_SECONDS,
-    str | None: PERHAPS_TEXT,
+    float | None: _or_none("a number of seconds", SECONDS),
+    str | None: _or_none("text", TEXT),
 }
-_BY_WORD: Mapping[str, Kind] = {"text": TEXT, "number": PERHAPS_NUMBER}
+_BY_WORD: Mapping[str, Kind] = {"text": TEXT, "number": _or_none("a number", replace(SECONDS, metavar="NUMBER"))}
 
 
 def _declared() -> Iterator[Option]:

@@ -54,7 +54,7 @@ class AsyncOperator(BaseOperator):
         await self.wish(wishes.weigh(name, weight), timeout)
 
     async def load(self, loads: Mapping[int, float], *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        await self.wish(self._loaded(loads), timeout)
+        await self.wish(wishes.load(loads, self._config.layout), timeout)
 
     async def wish(self, wish: CheckedWish, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
         with self._wishing(wish, timeout) as attempt:

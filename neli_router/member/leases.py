@@ -16,7 +16,7 @@ There is no I/O, no clock and no thread here. Each form defines where its end co
 """
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from neli_router.core.keyspace import Role
 from neli_router.errors import LeaseLost, NeliError
@@ -114,11 +114,14 @@ class BaseLease(BaseRight):
         return f"the lease of partition {self._partition} under term {self._term} was needed"
 
 
-class _BaseRevocation:
-    __slots__ = ("_is_set",)
+Answer = TypeVar("Answer")
 
-    def __init__(self, is_set: Callable[[], bool]) -> None:
-        self._is_set = is_set
+
+class _BaseRevocation(Generic[Answer]):
+    __slots__ = ("_is_set", "_wait")
+
+    def __init__(self, is_set: Callable[[], bool], wait: Callable[[Callable[[], bool], float | None], Answer]) -> None:
+        self._is_set, self._wait = is_set, wait
 
     def is_set(self) -> bool:
         return self._is_set()
@@ -126,32 +129,18 @@ class _BaseRevocation:
     def __bool__(self) -> bool:
         return self._is_set()
 
-
-class Revocation(_BaseRevocation):
-    """Whether it is time to finish. Once true, it stays true. Use it like a `threading.Event`."""
-
-    __slots__ = ("_wait",)
-
-    def __init__(self, is_set: Callable[[], bool], wait: Callable[[Callable[[], bool], float | None], bool]) -> None:
-        super().__init__(is_set)
-        self._wait = wait
-
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: float | None = None) -> Answer:
         """Wait at most `timeout` seconds; return whether it is time to finish."""
         return self._wait(self._is_set, timeout)
 
 
-class AsyncRevocation(_BaseRevocation):
+class Revocation(_BaseRevocation[bool]):
+    """Whether it is time to finish. Once true, it stays true. Use it like a `threading.Event`."""
+
+    __slots__ = ()
+
+
+class AsyncRevocation(_BaseRevocation[Coroutine[Any, Any, bool]]):
     """Whether it is time to finish. Once true, it stays true. Use it like an `asyncio.Event`."""
 
-    __slots__ = ("_wait",)
-
-    def __init__(
-        self, is_set: Callable[[], bool], wait: Callable[[Callable[[], bool], float | None], Coroutine[Any, Any, bool]]
-    ) -> None:
-        super().__init__(is_set)
-        self._wait = wait
-
-    async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the same as in Revocation.
-        """Wait at most `timeout` seconds; return whether it is time to finish."""
-        return await self._wait(self._is_set, timeout)
+    __slots__ = ()

@@ -121,11 +121,17 @@ class Membership:
 
     def why_not(self, partition: int) -> str:
         """Why this member does not lead `partition`."""
-        if self._protocol in ELECTED:
-            return _why_not_elected(self.outlook, partition, self.barrier.period(partition), self.obstacle)
-        if self._protocol != "induction":
-            return _why_not_given(self.barrier.period(partition), self.obstacle)
-        return why_not(self.state, self.incarnation, partition, self.barrier.period(partition), self.obstacle)
+        period, is_elected = self.barrier.period(partition), self._protocol in ELECTED
+        if self._protocol == "induction":
+            return why_not(self.state, self.incarnation, partition, period, self.obstacle)
+        if self.obstacle:
+            return f"the {'peers are' if is_elected else 'broker is'} out of reach ({self.obstacle})"
+        if period is not None and period.state in _BY_STATE:
+            return _BY_STATE[period.state]
+        if is_elected:
+            return _why_not_elected(self.outlook, partition)
+        # In a group borrowed from a broker, the member cannot know which other member leads the partition.
+        return "the broker gave it to another member, or it is given to this one and no fresh heartbeat has come yet"
 
     def not_leading(self, partition: int, timeout: float | None) -> NotLeading:
         """The error raised when a wait for `partition` times out."""
@@ -288,21 +294,8 @@ def why_not(state: State, me: str, partition: int, period: Period | None, obstac
     return f"{name} owns it under term {state.terms[partition]}{coming}"
 
 
-def _why_not_given(period: Period | None, obstacle: str) -> str:
-    """The same, for a group borrowed from a broker: the member cannot know which other member leads the partition."""
-    if obstacle:
-        return f"the broker is out of reach ({obstacle})"
-    if period is not None and period.state in _BY_STATE:
-        return _BY_STATE[period.state]
-    return "the broker gave it to another member, or it is given to this one and no fresh heartbeat has come yet"
-
-
-def _why_not_elected(outlook: Outlook | None, partition: int, period: Period | None, obstacle: str) -> str:
+def _why_not_elected(outlook: Outlook | None, partition: int) -> str:
     """The same, among peers. It names the leader that this member believes in."""
-    if obstacle:
-        return f"the peers are out of reach ({obstacle})"
-    if period is not None and period.state in _BY_STATE:
-        return _BY_STATE[period.state]
     if outlook is None:
         return "this member has not begun to listen to its peers"
     if (led := outlook.leaders[partition]) is None:

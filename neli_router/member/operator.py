@@ -128,9 +128,6 @@ class BaseOperator:
         layout = self._config.layout
         return wishes.unpin(partition, layout) if name is None else wishes.pin(partition, name, layout)
 
-    def _loaded(self, loads: Mapping[int, float]) -> CheckedWish:
-        return wishes.load(loads, self._config.layout)
-
     @contextmanager
     def _wishing(self, wish: CheckedWish, timeout: float) -> Iterator["WishAttempt"]:
         """A block that waits for `is_due`, says the wish, and waits for `is_over`. Raises at its end if it failed."""
@@ -155,7 +152,7 @@ class BaseOperator:
 
     def _require_election(self, wanted: str) -> None:
         self._membership.require_open()
-        if self._config.protocol_name not in ("term", "gossip"):
+        if self._config.protocol_name not in ELECTED:
             found = f"in a group of the protocol {self._config.protocol_name!r}, no member can be named to lead"
             raise BeyondProtocol(wanted, found, "choose the protocol 'term', where any member may lead")
 
@@ -207,7 +204,7 @@ class Operator(BaseOperator):
 
     def load(self, loads: Mapping[int, float], *, timeout: float = WISH_MAX) -> None:
         """Set how much work each partition is, in any unit that is the same for all; 0 forgets it."""
-        self.wish(self._loaded(loads), timeout)
+        self.wish(wishes.load(loads, self._config.layout), timeout)
 
     def wish(self, wish: CheckedWish, timeout: float = WISH_MAX) -> None:
         """Make a wish of `neli_router.member.wishes`."""
