@@ -129,7 +129,7 @@ class DistantLedger:
         self._near.close()
 
 
-class _Distant(runtime.Threads):
+class _Distant(runtime.Runtime):
     def __init__(self, round_trip: float) -> None:
         self._half = round_trip / 2
 

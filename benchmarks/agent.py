@@ -48,7 +48,7 @@ from neli_router.config.protocols import Induction
 from neli_router.core.clock import host_clock
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.member.member import Member
-from neli_router.member.runtime import Threads
+from neli_router.member.runtime import Runtime
 from neli_router.member.witness.base import OwnLife
 from neli_router.member.witness.registration import Registration
 from neli_router.protocols.induction.fold import State
@@ -84,7 +84,7 @@ class Stamped(Handle):
             self.handed_over_at = now
 
 
-class Stamping(Threads):
+class Stamping(Runtime):
     """The production runtime, with such a ledger."""
 
     stamped: Stamped

@@ -59,7 +59,7 @@ from neli_router.drivers.peers.memory import MemoryLink, MemoryNetwork
 from neli_router.errors import BeyondProtocol, Closed, LedgerUnavailable, NoOwner
 from neli_router.member.engine import Engine
 from neli_router.member.member import Member
-from neli_router.member.runtime import Loop
+from neli_router.member.runtime import Loop, Runtime
 from neli_router.member.witness.base import NO_WITNESS, OwnLife, Witness
 from neli_router.protocols.consumer_group.settings import GroupSettings
 from neli_router.protocols.induction.observer import Observer
@@ -367,7 +367,7 @@ class _Connection(MemoryLedger):
         super()._require_open()
 
 
-class _Host:
+class _Host(Runtime):
     """The machine that one member runs on, and the member's runtime."""
 
     is_turned = True

@@ -50,7 +50,7 @@ KILL_HUNG_MIN = 0.5
 """Part of the lease: at least two beats, which may be a quarter of it apart."""
 
 WITNESSES = ("auto", "agent", "child", "none")
-"""The choices of who reports the death of a member's process: see `Threads.witness` in `member/runtime.py`."""
+"""The choices of who reports the death of a member's process: see `Runtime.witness` in `member/runtime.py`."""
 
 AVAILABLE_NELI_LEASE = 12.0
 """The lease of `neli` under `available`: the old leader must last until a session of six seconds has ended."""

@@ -151,7 +151,7 @@ class _Layers:
     def resolved(self) -> Resolved:
         agent, config = self._agent(), self._config()
         if agent is None or config is None or self._problems:
-            raise ConfigError([_printable(problem) for problem in self._problems])
+            raise ConfigError(self._problems)
         held = {f"agent.{name}": getattr(agent, name) for name in ("socket", "listen", *_AGENT_WORDS)}
         held["agent.token_file"] = self._token_path
         held |= {key: self._values.get(key, OPTIONS[key].default) for key in OPTIONS if key.startswith("peers.")}
@@ -310,11 +310,6 @@ class _Layers:
 
 _SECTIONS = frozenset(option.section for option in OPTIONS.values()) - {""}
 _AGENT_WORDS = ("allow_remote", "log_level", "log_format")
-
-
-def _printable(text: str) -> str:
-    """`text` on one line and in any encoding: a name from the environment may contain any bytes."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def _default_name(environ: Mapping[str, str]) -> tuple[str, str]:

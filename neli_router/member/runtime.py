@@ -1,6 +1,6 @@
 """The runtime: a member's clock, and the threads that run its loops.
 
-    Threads    the host's clock; each loop has a thread of its own, and waiting blocks the caller
+    THREADS    the host's clock; each loop has a thread of its own, and waiting blocks the caller
     (testing)  a clock that the test turns; it also turns the loops, and waiting turns the clock
 
 A loop is written once and works with both: `run`, for a thread, works and waits until it is over; `turn`, for a test,
@@ -36,7 +36,7 @@ from neli_router.member.witness.registration import Registration
 from neli_router.protocols.consumer_group.settings import GroupSettings
 from neli_router.protocols.protocol import Notice
 
-__all__ = ["THREADS", "WAIT_MAX", "Changed", "Lane", "Loop", "Runtime", "Threads"]
+__all__ = ["THREADS", "WAIT_MAX", "Changed", "Lane", "Loop", "Runtime"]
 
 WAIT_MAX = 0.25
 """The longest sleep between two checks of what is waited for. Notifications make waiting quick; this makes it reliable,
@@ -86,65 +86,32 @@ class Loop(Protocol):
         """Do at most one piece of work, without waiting; return False if there was none."""
 
 
-class Runtime(Protocol):
-    """All that a member needs from the outside world."""
+class Runtime:
+    """All that a member needs from the outside world. May be shared between threads and members."""
 
-    is_turned: bool
+    is_turned = False
     """Whether a test turns the clock by hand, so that nothing may wait for real time."""
 
-    def clock(self) -> float:
-        """Seconds on a time line that never goes back."""
+    clock: Callable[[], float] = staticmethod(host_clock)
+    """Seconds on a time line that never goes back."""
 
     def wall(self) -> int:
         """The wall clock in microseconds, for the terms of a newly founded group."""
-
-    def rng(self) -> Random:
-        """Randomness for incarnations: different for every member ever created."""
-
-    def ledger(self, config: Config) -> Ledger:
-        """A handle to the group's ledger."""
-
-    def witness(
-        self, config: Config, name: str, life: OwnLife, ledger: Ledger, tell: Callable[[Notice], None]
-    ) -> Witness:
-        """The witness that will report the death of the member called `name`, and that knows about others' deaths."""
-
-    def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
-        """A consumer in the broker's group."""
-
-    def link(self, config: Config) -> PeerLink:
-        """The link to the other peers of the group."""
-
-    def start(self, loop: Loop) -> None:
-        """Run `loop` from now on."""
-
-    def pause(self, seconds: float) -> None:
-        """Wait a moment before trying again."""
-
-    def wait(self, changed: threading.Condition, ready: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until `ready()`, called with `changed` held, at most `timeout` seconds; return whether it was ready."""
-
-
-class Threads:
-    """The runtime for production. May be shared between threads and members."""
-
-    is_turned = False
-
-    clock = staticmethod(host_clock)
-
-    def wall(self) -> int:
         return time.time_ns() // 1000
 
     def rng(self) -> Random:
+        """Randomness for incarnations: different for every member ever created."""
         # Not the process's global generator: after a fork, two children would draw the same incarnations from it.
         return Random(os.urandom(32))
 
     def ledger(self, config: Config) -> Ledger:
+        """A handle to the group's ledger."""
         return open_ledger(config.common_ledger, create=True, patience=config.lease)
 
     def witness(
         self, config: Config, name: str, life: OwnLife, ledger: Ledger, tell: Callable[[Notice], None]
     ) -> Witness:
+        """The witness that will report the death of the member called `name`, and that knows about others' deaths."""
         match config.induction.witness:
             case "agent":
                 return Registration(config, name, life, tell, wanted=True)
@@ -164,19 +131,24 @@ class Threads:
         return NO_WITNESS
 
     def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
+        """A consumer in the broker's group."""
         return subscribe(config.group, session=settings.session_timeout, drain_timeout=config.drain_timeout)
 
     def link(self, config: Config) -> PeerLink:
+        """The link to the other peers of the group."""
         return open_link(config.peers, mark=config.peers_mark, clock=host_clock)
 
     def start(self, loop: Loop) -> None:
+        """Run `loop` from now on."""
         # Daemon threads, or a program that forgot to close would never end. At exit, the engine lets its members leave.
         threading.Thread(target=loop.run, name=loop.name, daemon=True).start()
 
     def pause(self, seconds: float) -> None:
+        """Wait a moment before trying again."""
         time.sleep(seconds)
 
     def wait(self, changed: threading.Condition, ready: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until `ready()`, called with `changed` held, at most `timeout` seconds; return whether it was ready."""
         give_up_at = inf if timeout is None else host_clock() + timeout
         with changed:
             while not ready():
@@ -187,7 +159,7 @@ class Threads:
         return True
 
 
-THREADS = Threads()
+THREADS = Runtime()
 
 Item = TypeVar("Item")
 

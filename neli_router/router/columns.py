@@ -20,7 +20,7 @@ Every package is imported by the first column that needs it. A column of Python 
 but takes longer.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from neli_router.core.keyspace import Layout, hasher
@@ -39,7 +39,6 @@ TAG = r"^[^{]*\{([^}]+)\}"
 """The part of a text that counts in a layout with tags: see `Layout`. Without a match, the whole text counts."""
 
 Column = TypeVar("Column")
-LIBRARIES = frozenset({"pandas", "polars", "pyarrow"})
 
 
 def partitions_of(column: Column, layout: Layout) -> Column:
@@ -49,14 +48,8 @@ def partitions_of(column: Column, layout: Layout) -> Column:
     polars expression gives an expression, for a column of text or, in a layout without tags, of bytes; for other
     columns polars raises its own error. Raises BadKey.
     """
-    match _library(column):
-        case "pandas":
-            return cast("Column", _of_pandas(column, layout))
-        case "polars":
-            return cast("Column", _of_polars(column, layout))
-        case "pyarrow":
-            return cast("Column", _of_arrow(column, layout))
-    raise _no_column(f"found a {type(column).__name__}")
+    partitions, _ = _functions(column)
+    return cast("Column", partitions(column, layout))
 
 
 def owners_of(column: Any, router: Router | AsyncRouter, *, whole: bool = False) -> Any:
@@ -66,15 +59,8 @@ def owners_of(column: Any, router: Router | AsyncRouter, *, whole: bool = False)
     struct in Arrow and polars, a DataFrame in pandas. A missing key has no owner. Raises BadKey, NoOwner if any other
     key has no owner, and the errors of `router.owners`.
     """
-    table = router.table
-    match _library(column):
-        case "pandas":
-            return _owners_in_pandas(column, table, whole=whole)
-        case "polars":
-            return _owners_in_polars(column, table, whole=whole)
-        case "pyarrow":
-            return _owners_in_arrow(column, table, whole=whole)
-    raise _no_column(f"found a {type(column).__name__}")
+    table, (_, owners) = router.table, _functions(column)
+    return owners(column, table, whole=whole)
 
 
 # polars
@@ -246,10 +232,19 @@ def _owners_in_pandas(column: Any, table: Table, *, whole: bool) -> Any:
 # All of them
 
 
-def _library(column: object) -> str:
-    """The package of the column's class, or of a class that it derives from; empty if it is another package."""
-    roots = (kind.__module__.partition(".")[0] for kind in type(column).__mro__)
-    return next((root for root in roots if root in LIBRARIES), "")
+_FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "pandas": (_of_pandas, _owners_in_pandas),
+    "polars": (_of_polars, _owners_in_polars),
+    "pyarrow": (_of_arrow, _owners_in_arrow),
+}
+
+
+def _functions(column: object) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Those for partitions and for owners, by the package of the column's class, or of a class that it derives from."""
+    for kind in type(column).__mro__:
+        if found := _FUNCTIONS.get(kind.__module__.partition(".")[0]):
+            return found
+    raise _no_column(f"found a {type(column).__name__}")
 
 
 def _one_by_one(keys: Iterable[Any], layout: Layout) -> list[int | None]:

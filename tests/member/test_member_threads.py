@@ -33,13 +33,13 @@ from neli_router.errors import (
 from neli_router.member.engine import Engine
 from neli_router.member.member import Member
 from neli_router.member.membership import Lease
-from neli_router.member.runtime import Threads
+from neli_router.member.runtime import Runtime
 from neli_router.protocols.induction.records import Beat, Leave, decode
 from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked
 from tests.support.waiting import PATIENCE, until
 
 
-class Flaky(Threads):
+class Flaky(Runtime):
     """A runtime whose in-memory ledger can be made unreachable, or broken."""
 
     def __init__(self, log: MemoryLog | None = None) -> None:

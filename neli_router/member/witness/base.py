@@ -34,7 +34,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from random import Random
-from typing import Protocol
 
 from neli_router.errors import ConfigError
 from neli_router.hosts.process import ProcessMark
@@ -42,47 +41,35 @@ from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.machine import LIFE_LENGTH
 from neli_router.protocols.induction.records import Certify
 
-__all__ = ["NO_WITNESS", "SECRET_DIGITS", "NoWitness", "OwnLife", "Witness", "life_of"]
+__all__ = ["NO_WITNESS", "SECRET_DIGITS", "OwnLife", "Witness", "life_of"]
 
 SECRET_DIGITS = 32
 
 
-class Witness(Protocol):
-    """One member's witness. Called on the engine's thread; `pledge` on any thread. No method may wait or raise."""
+class Witness:
+    """One member's witness. Called on the engine's thread; `pledge` on any thread. No method may wait or raise.
 
-    @property
-    def name(self) -> str:
-        """Which witness will report the death, for people; it appears in the Join. Empty if there is none."""
+    This base class is no witness: the lease ends by time alone.
+    """
+
+    name = ""
+    """Which witness will report the death, for people; it appears in the Join. Empty if there is none."""
 
     def look(self, state: State, incarnation: str, now: float) -> Sequence[Certify]:
         """Called after each step, before its records are appended: this member is `incarnation` from now on, and the
         table is `state`. The returned certificates, for other members that have ended, are appended."""
+        return ()
 
     def pledge(self, until: float, processes: Sequence[ProcessMark] = ()) -> None:
         """Others may act on this member's leases until then, on the host's clock; if `processes` are named, only while
         one of them is alive. The pledge counts once this call returns. Only a child witness keeps it, and a member with
-        another witness refuses it (`Member.pledge`)."""
+        another witness, which sees this process only, refuses it (`Member.pledge`)."""
 
     def close(self) -> None:
         """The member left in good order, or gave up, so its end no longer matters. May be called more than once."""
 
 
-class NoWitness:
-    """No witness: the lease ends by time alone."""
-
-    name = ""
-
-    def look(self, state: State, incarnation: str, now: float) -> Sequence[Certify]:
-        return ()
-
-    def pledge(self, until: float, processes: Sequence[ProcessMark] = ()) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-NO_WITNESS = NoWitness()
+NO_WITNESS = Witness()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
 from neli_router.hosts.process import HostProcess, ProcessMark
 from neli_router.member.witness import child_program
+from neli_router.member.witness.base import Witness
 from neli_router.member.witness.child_program import SharedPage
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Certify
@@ -45,8 +46,8 @@ KILL_MAX = 1.0
 PROGRAM = Path(child_program.__file__)
 
 
-class ChildWitness:
-    """A `Witness`. Raises Unsupported where the kernel cannot report the end of a process."""
+class ChildWitness(Witness):
+    """Raises Unsupported where the kernel cannot report the end of a process."""
 
     name = "child"
 

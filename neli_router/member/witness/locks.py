@@ -43,8 +43,8 @@ from pathlib import Path
 
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import Unsupported
-from neli_router.hosts.process import HostProcess, ProcessMark
-from neli_router.member.witness.base import life_of
+from neli_router.hosts.process import HostProcess
+from neli_router.member.witness.base import Witness, life_of
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Certify
 
@@ -184,8 +184,8 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-class PeerWitness:
-    """A `Witness`: the other members of the host, just as this member is theirs. Raises the errors of `LifeLocks.hold`,
+class PeerWitness(Witness):
+    """The other members of the host, just as this member is theirs. Raises the errors of `LifeLocks.hold`,
     and Unsupported if the kernel cannot report the end of a process."""
 
     name = PEERS
@@ -227,9 +227,6 @@ class PeerWitness:
         self._said = {one: at for one, at in self._said.items() if one in state.seats}
         self._find(life_of(one) for one in ring[:WATCHED_MAX])
         return [Certify(by=incarnation, incarnation=one) for one in self._due(ring, incarnation in state.seats, now)]
-
-    def pledge(self, until: float, processes: Sequence[ProcessMark] = ()) -> None:
-        pass  # The others see this process only. A member that gives its leases to others needs another witness.
 
     def close(self) -> None:
         if self._closed or self._process != os.getpid():

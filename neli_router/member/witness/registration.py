@@ -33,8 +33,7 @@ from neli_router.config.agent_address import Address, default_address, distrust,
 from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
 from neli_router.errors import ConfigError
-from neli_router.hosts.process import ProcessMark
-from neli_router.member.witness.base import OwnLife
+from neli_router.member.witness.base import OwnLife, Witness
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Certify, Name
 from neli_router.protocols.protocol import Notice
@@ -92,8 +91,8 @@ def is_named_after(life: str, peer: object) -> bool:
     return isinstance(peer, bytes) and peer.startswith(b"\0neli-%b-" % life.encode())
 
 
-class Registration:
-    """A `Witness`: the host's agent, if there is one. If it is `wanted` by name, its absence is reported to `tell`."""
+class Registration(Witness):
+    """The host's agent, if there is one. If it is `wanted` by name, its absence is reported to `tell`."""
 
     def __init__(
         self,
@@ -136,9 +135,6 @@ class Registration:
             else:
                 self._hear(now)
         return ()
-
-    def pledge(self, until: float, processes: Sequence[ProcessMark] = ()) -> None:
-        pass  # The agent sees this process only. A member that gives its leases to others needs another witness.
 
     def close(self) -> None:
         self._look_at = inf

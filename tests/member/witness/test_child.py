@@ -271,7 +271,7 @@ def _open_files(pid: int) -> Iterator[str]:
 
 
 HANGING = """
-from neli_router.member.runtime import Threads
+from neli_router.member.runtime import Runtime
 
 class Hanging:
     hangs = False
@@ -287,11 +287,11 @@ class Hanging:
             time.sleep(60)
         return self._ledger.read(timeout)
 
-class Runtime(Threads):
+class HangingRuntime(Runtime):
     def ledger(self, config):
         return Hanging(super().ledger(config))
 
-member = Member(config, runtime=Runtime())
+member = Member(config, runtime=HangingRuntime())
 await_seat(member)
 ready()
 Hanging.hangs = True

@@ -314,13 +314,13 @@ from pathlib import Path
 from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout
 from neli_router.member.member import Member
-from neli_router.member.runtime import Threads
+from neli_router.member.runtime import Runtime
 
-class Ahead(Threads):
+class Ahead(Runtime):
     seconds = 0.0
 
     def clock(self):
-        return Threads.clock() + self.seconds
+        return Runtime.clock() + self.seconds
 
 path, name = sys.argv[1:]
 config = Config(f"sqlite://{path}", name=name, lease=30.0, layout=Layout(partitions=6))

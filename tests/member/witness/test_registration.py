@@ -20,7 +20,7 @@ from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.errors import LedgerUnavailable
 from neli_router.member.member import Member
-from neli_router.member.runtime import Threads
+from neli_router.member.runtime import Runtime
 from neli_router.member.witness.base import OwnLife, Witness
 from neli_router.member.witness.registration import Registration, WitnessAsked, is_named_after
 from neli_router.protocols.induction.fold import State
@@ -129,7 +129,7 @@ def test_a_member_asks_for_a_witness_once_however_often_it_tries_to_read_its_led
                 raise LedgerUnavailable("a tip was wanted", "there is none", "wait")
             return super().tip()
 
-    class Counting(Threads):
+    class Counting(Runtime):
         def ledger(self, config: Config) -> Ledger:
             return Unreadable(MemoryLog())
 
