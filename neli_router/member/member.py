@@ -30,7 +30,6 @@ from neli_router.core.closing import Closing
 from neli_router.core.keyspace import Layout, Role
 from neli_router.drivers.ledgers.pump import Tap
 from neli_router.drivers.open import owners_at
-from neli_router.drivers.owners.base import Card
 from neli_router.hosts.process import ProcessMark
 from neli_router.member.background import Background, Task, require_task
 from neli_router.member.engine import FLUSH_MAX, START_MAX, Engine
@@ -80,7 +79,7 @@ class Member(Closing):
         self._layout = config.layout
         self._router = Router(self._engine.feed, name=self.name, wait=False)
         self._operator = Operator(self._engine)
-        self._publisher = _publisher(config, self._engine)
+        self._publisher = _publisher(self._engine)
         self._engine.start(timeout)
         if self._publisher is not None:
             runtime.start(self._publisher)
@@ -230,12 +229,10 @@ class Member(Closing):
         )
 
 
-def _publisher(config: Config, engine: Engine) -> "Publisher | None":
+def _publisher(engine: Engine) -> "Publisher | None":
     """The publisher that reports to a store what `engine` leads, if one is configured."""
-    if config.ownership is None or engine.runtime.is_turned:
+    if engine.config.ownership is None or engine.runtime.is_turned:
         return None
-    from neli_router.member.publisher import Publisher  # noqa: PLC0415 - as above.
+    from neli_router.member.publisher import Publisher  # noqa: PLC0415 - only its users pay for it.
 
-    name = f"{engine.name}-owners"
-    card = Card(engine.member, config.address, config.weight, config.zone)
-    return Publisher(owners_at(config.ownership).open, config, card, engine.membership, engine.journal, name)
+    return Publisher(engine, owners_at(engine.config.ownership))

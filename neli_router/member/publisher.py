@@ -21,14 +21,12 @@ Everything is published again now and then, because a store may silently lose so
 
 import contextlib
 import threading
-from collections.abc import Callable
+from math import inf
 from queue import Empty, SimpleQueue
 
-from neli_router.config.config import Config
-from neli_router.drivers.owners.base import Card, Claim, Owners, Receipt, Version
+from neli_router.drivers.owners.base import Card, Claim, Owners, OwnersSource, Receipt, Version
 from neli_router.errors import GroupMismatch, LedgerError, NeliError
-from neli_router.member.journal import Journal
-from neli_router.member.membership import Membership
+from neli_router.member.engine import Engine
 
 __all__ = ["TTL_MIN", "Publisher"]
 
@@ -46,18 +44,13 @@ RETRY_EVERY = 0.2
 class Publisher:
     """One member's publisher. Ends automatically when the member does."""
 
-    def __init__(
-        self,
-        owners: Callable[[], Owners],
-        config: Config,
-        card: Card,
-        membership: Membership,
-        journal: Journal,
-        name: str,
-    ) -> None:
-        self.name = name
-        self.deadline = float("inf")
-        self._open, self._card, self._membership, self._journal = owners, card, membership, journal
+    deadline = inf
+
+    def __init__(self, engine: Engine, source: OwnersSource) -> None:
+        config, self._source = engine.config, source
+        self.name = f"{engine.name}-owners"
+        self._card = Card(engine.member, config.address, config.weight, config.zone)
+        self._membership, self._journal = engine.membership, engine.journal
         self._layout, self._lease = config.layout, config.lease
         self._is_register = not config.has_ledger
         """Whether the store is the group's register of members."""
@@ -71,10 +64,10 @@ class Publisher:
         """Partition -> term, as we believe the store shows it for us."""
         self._fading: dict[int, float] = {}
         """Partitions that are no longer led and were not taken back yet -> since when."""
-        self._renewed_at = self._whole_at = float("-inf")
+        self._renewed_at = self._whole_at = -inf
         self._version = Version()
         self._away = False
-        membership.changed.tell(self._kick)
+        self._membership.changed.tell(self._kick)
 
     def run(self) -> None:
         try:
@@ -104,7 +97,7 @@ class Publisher:
         try:
             left = self._turn()
         except (LedgerError, GroupMismatch) as error:
-            self._told, self._whole_at = {}, float("-inf")  # It is unknown what arrived.
+            self._told, self._whole_at = {}, -inf  # It is unknown what arrived.
             self._complain(error)
             return RETRY_EVERY
         if self._away:
@@ -130,7 +123,7 @@ class Publisher:
                 self._whole_at = now
             lost, self._version = not receipt.version.continues(self._version), receipt.version
             if lost and not is_whole:
-                self._whole_at = float("-inf")
+                self._whole_at = -inf
                 return 0.0
         if self._fading:
             return self._lease / 4
@@ -162,7 +155,7 @@ class Publisher:
 
     def _say(self, ttl: float, led: dict[int, int], released: dict[int, int]) -> Receipt:
         if self._store is None:
-            self._store = self._open()
+            self._store = self._source.open()
         # A drained member wants no partitions, which is what a weight of 0 means.
         card = self._card._replace(weight=0) if self._membership.drained else self._card
         return self._store.publish(self._layout, Claim(self._holder, card, ttl, led, released))
