@@ -12,24 +12,22 @@ block.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Self
 
 from neli_router.config.config import Config
 from neli_router.core.closing import AsyncClosing
-from neli_router.core.keyspace import Layout, Role
+from neli_router.core.keyspace import Role
 from neli_router.errors import Closed, ConfigError
-from neli_router.hosts.process import ProcessMark
 from neli_router.member import wishes
 from neli_router.member.async_leading import AsyncBackground, AsyncBlock, AsyncLease, AsyncTask, Bridge
 from neli_router.member.background import require_task
-from neli_router.member.engine import BREAK_OFF_MAX, FLUSH_MAX, START_MAX
-from neli_router.member.member import Member
+from neli_router.member.engine import BREAK_OFF_MAX, FLUSH_MAX, START_MAX, Engine
+from neli_router.member.member import BaseMember, Member
 from neli_router.member.operator import BaseOperator
 from neli_router.member.wishes import WISH_MAX, CheckedWish
-from neli_router.protocols.induction.fold import State
 from neli_router.protocols.protocol import Event
 from neli_router.router.async_router import AsyncRouter
 
@@ -62,7 +60,7 @@ class AsyncOperator(BaseOperator):
                 await self._bridge.until(attempt.is_over, attempt.say())
 
 
-class AsyncMember(AsyncClosing):
+class AsyncMember(BaseMember, AsyncClosing):
     """A Member for one event loop; all of it belongs to that loop. See Member for everything not documented here.
 
     `source` is a configuration, or an existing member, which keeps its own handler. Nothing is opened before `open`,
@@ -95,26 +93,17 @@ class AsyncMember(AsyncClosing):
 
     def lease(self, role: Role) -> AsyncLease | None:
         """The lease of `role`, if this member leads it now. A handover does not wait for your work: see `leading`."""
-        bridge, membership = self._bridge, self._bridge.engine.membership
+        bridge, membership = self._bridge, self.engine.membership
         membership.require_alive()
         period = membership.period(self.layout.partition_of_role(role))
         return None if period is None else AsyncLease(bridge, period, role)
-
-    @property
-    def led(self) -> Mapping[int, int]:
-        """Partition -> term, for all partitions that this member leads now."""
-        return self._member.led
 
     async def pulse(self, timeout: float, *, role: Role = 0) -> bool:  # noqa: ASYNC109 - the same as in Member.
         """Whether this member leads `role`; if it does not, wait up to `timeout` seconds for that."""
         period = await self._bridge.lead(self.layout.partition_of_role(role), timeout)
         if period is not None:
-            self._bridge.engine.membership.leave(period)
+            self.engine.membership.leave(period)
         return period is not None
-
-    def pledge(self, seconds: float, *, processes: Sequence[ProcessMark] = ()) -> None:
-        """Call this before you give another process a lease of this member; see Member."""
-        self._member.pledge(seconds, processes=processes)
 
     def background(self, task: AsyncTask, *, role: Role = 0, interval: float = 1.0) -> AsyncBackground:
         """Await `task(lease)` while this member leads `role`, again `interval` seconds after each run; see Member.
@@ -122,7 +111,7 @@ class AsyncMember(AsyncClosing):
         A run whose lease is lost is cancelled immediately.
         """
         require_task(task, interval)
-        self._bridge.engine.membership.require_open()
+        self.engine.membership.require_open()
         background = AsyncBackground(self._bridge, task, role, interval=interval)
         self._backgrounds.add(background)  # The loop itself keeps no task alive.
         background.on_end(self._backgrounds.discard)
@@ -136,27 +125,13 @@ class AsyncMember(AsyncClosing):
     # State
 
     @property
-    def name(self) -> str:
-        return self._member.name
-
-    @property
-    def layout(self) -> Layout:
-        return self._member.layout
-
-    @property
-    def incarnation(self) -> str:
-        """The identity of this life: it changes with each start, and after the member was expired."""
-        return self._member.incarnation
-
-    @property
     def router(self) -> AsyncRouter:
         """A router fed by what this member reads anyway. Closed with the member."""
         return self._opened_parts[2]
 
     @property
-    def state(self) -> State:
-        """The state of the ledger, as far as it has been read."""
-        return self._member.state
+    def engine(self) -> Engine:
+        return self._bridge.engine
 
     @property
     def closed(self) -> bool:
@@ -172,7 +147,7 @@ class AsyncMember(AsyncClosing):
 
     async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the same as in Member.
         """Leave the group in good order; see Member. In a handler or a block of this member, only ask it to leave."""
-        if self._parts is None or self._bridge.engine.membership.void is not None:
+        if self._parts is None or self.engine.membership.void is not None:
             return
         engine, until = self._bridge.engine, self._bridge.until
         engine.ask_close()
@@ -186,7 +161,7 @@ class AsyncMember(AsyncClosing):
 
     async def await_closed(self, *, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the same as in Member.
         """Wait, at most `timeout` seconds, until this member has ended; return whether it has. Raises what ended it."""
-        membership = self._bridge.engine.membership
+        membership = self.engine.membership
         await self._bridge.until(lambda: membership.is_over, timeout)
         return membership.outcome()
 

@@ -18,7 +18,6 @@ leads, or by nothing: see `engine.py`.
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 from neli_router.config.config import Config
@@ -142,18 +141,24 @@ class LedgerFooting(Footing):
         tap: Tap | None,
     ) -> None:
         super().__init__(membership, foothold)
-        self._settings, self._runtime, self._feed, self._moved = config.settings(), runtime, feed, foothold.moved
-        self._find_witness = partial(runtime.witness, config, self._settings.name)
-        self._rng = runtime.rng()
-        self._life = OwnLife.begin(self._rng)
+        self._feed, self._moved, self._readings = feed, foothold.moved, LedgerReadings()
         self._witness: Witness = NO_WITNESS
-        self._readings = LedgerReadings()
-        self._line = self._ledger = runtime.ledger(config)
+        settings, rng = config.settings(), runtime.rng()
+        life = OwnLife.begin(rng)
+        self._line = ledger = runtime.ledger(config)
+
+        def begin(state: State, now: float) -> InductionMachine:
+            # Only now: an unreachable ledger is opened again and again, and each attempt would begin a life without a
+            # Join.
+            self._witness = witness = runtime.witness(config, settings.name, life, ledger, foothold.tell)
+            base = runtime.wall()
+            return InductionMachine(settings, state, now, base=base, rng=rng, life=life.name, witness=witness.name)
+
         with self._opening():
-            config.require_promises(self._ledger)
+            config.require_promises(ledger)
             self._pump = Pump(
-                self._ledger,
-                self._begin,
+                ledger,
+                begin,
                 clock=runtime.clock,
                 pause=runtime.pause,
                 publish=self._publish,
@@ -161,7 +166,7 @@ class LedgerFooting(Footing):
                 explain=foothold.explain,
                 tap=tap,
             )
-        feed.address = self._ledger.address
+        feed.address = ledger.address
 
     def pledge(self, until: float, processes: Sequence[ProcessMark]) -> None:
         self._witness.pledge(until, processes)
@@ -169,19 +174,6 @@ class LedgerFooting(Footing):
     def close(self) -> None:
         self._witness.close()
         super().close()
-
-    def _begin(self, state: State, now: float) -> InductionMachine:
-        # Only now: an unreachable ledger is opened again and again, and each attempt would begin a life without a Join.
-        self._witness = self._find_witness(self._life, self._ledger, self._tell)
-        return InductionMachine(
-            self._settings,
-            state,
-            now,
-            base=self._runtime.wall(),
-            rng=self._rng,
-            life=self._life.name,
-            witness=self._witness.name,
-        )
 
     def _publish(self, machine: InductionMachine, now: float) -> None:
         membership, is_new = self._membership, self._membership.state is not machine.state

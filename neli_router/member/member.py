@@ -44,10 +44,55 @@ from neli_router.router.router import Router
 if TYPE_CHECKING:
     from neli_router.member.publisher import Publisher
 
-__all__ = ["Member"]
+__all__ = ["BaseMember", "Member"]
 
 
-class Member(Closing):
+class BaseMember:
+    """The part that waits for nothing, and so is the same with and without an event loop."""
+
+    @property
+    def engine(self) -> Engine:
+        """The internals, shared by both forms. Not for programs: they may change in any release."""
+        raise NotImplementedError
+
+    @property
+    def led(self) -> Mapping[int, int]:
+        """Partition -> term, for all partitions that this member leads now."""
+        return self.engine.membership.led()
+
+    def pledge(self, seconds: float, *, processes: Sequence[ProcessMark] = ()) -> None:
+        """Call this before you give another process a lease of this member: it may then act for `seconds` from now.
+
+        If this process dies, its witness does not know about the other process. With the pledge, the witness waits that
+        long before it reports the death. A lease is handed out as its term and `lease.remaining()`: pledge that value
+        each time you hand out a lease. Needs `witness="child"`, or "none", which has nothing to wait for; raises
+        ConfigError with any other witness. `processes` names at most two processes without which nothing acts on the
+        lease: once they have all ended, the witness waits no longer.
+        """
+        self.engine.membership.require_own_process()
+        self.engine.pledge(seconds, processes)
+
+    @property
+    def name(self) -> str:
+        return self.engine.member
+
+    @property
+    def layout(self) -> Layout:
+        return self.engine.config.layout
+
+    @property
+    def incarnation(self) -> str:
+        """The identity of this life: it changes with each start, and after the member was expired."""
+        return self.engine.membership.incarnation
+
+    @property
+    def state(self) -> State:
+        """The state of the ledger, as far as it has been read."""
+        self.engine.membership.require_own_process()
+        return self.engine.membership.state
+
+
+class Member(BaseMember, Closing):
     """A member of a group, from its construction until `close`. All of it may be shared between threads.
 
     `config` may be just the address of a ledger if the defaults suit you.
@@ -108,11 +153,6 @@ class Member(Closing):
         period = self._membership.period(self._layout.partition_of_role(role))
         return None if period is None else Lease(self._membership, period, role)
 
-    @property
-    def led(self) -> Mapping[int, int]:
-        """Partition -> term, for all partitions that this member leads now."""
-        return self._membership.led()
-
     def pulse(self, timeout: float, *, role: Role = 0) -> bool:
         """Whether this member leads `role`; if it does not, wait up to `timeout` seconds for that."""
         partition = self._layout.partition_of_role(role)
@@ -120,18 +160,6 @@ class Member(Closing):
         if period is not None:
             self._membership.leave(period)
         return period is not None
-
-    def pledge(self, seconds: float, *, processes: Sequence[ProcessMark] = ()) -> None:
-        """Call this before you give another process a lease of this member: it may then act for `seconds` from now.
-
-        If this process dies, its witness does not know about the other process. With the pledge, the witness waits that
-        long before it reports the death. A lease is handed out as its term and `lease.remaining()`: pledge that value
-        each time you hand out a lease. Needs `witness="child"`, or "none", which has nothing to wait for; raises
-        ConfigError with any other witness. `processes` names at most two processes without which nothing acts on the
-        lease: once they have all ended, the witness waits no longer.
-        """
-        self._membership.require_own_process()
-        self._engine.pledge(seconds, processes)
 
     def background(self, task: Task, *, role: Role = 0, interval: float = 1.0) -> Background:
         """Run `task(lease)` on a thread of its own while this member leads `role`, `interval` seconds after each run.
@@ -154,28 +182,9 @@ class Member(Closing):
     # State
 
     @property
-    def name(self) -> str:
-        return self._engine.member
-
-    @property
-    def layout(self) -> Layout:
-        return self._layout
-
-    @property
-    def incarnation(self) -> str:
-        """The identity of this life: it changes with each start, and after the member was expired."""
-        return self._membership.incarnation
-
-    @property
     def router(self) -> Router:
         """A router fed by what this member reads anyway. Closed with the member."""
         return self._router
-
-    @property
-    def state(self) -> State:
-        """The state of the ledger, as far as it has been read."""
-        self._membership.require_own_process()
-        return self._membership.state
 
     @property
     def closed(self) -> bool:
@@ -189,7 +198,6 @@ class Member(Closing):
 
     @property
     def engine(self) -> Engine:
-        """The internals, shared with the asynchronous form. Not for programs: they may change in any release."""
         return self._engine
 
     # The end

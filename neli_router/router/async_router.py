@@ -17,21 +17,21 @@ from typing import NoReturn, Self
 
 from neli_router.config.config import Config
 from neli_router.core.closing import AsyncClosing
-from neli_router.core.keyspace import Key, Layout, Role
+from neli_router.core.keyspace import Key, Layout
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.open import owners_at
 from neli_router.drivers.owners.base import OwnersSource
-from neli_router.errors import Closed, NeliError
+from neli_router.errors import Closed
 from neli_router.router.feed import Feed
 from neli_router.router.reader import CLOSE_MAX
-from neli_router.router.router import AWAIT_MAX, MAX_AGE, Router
-from neli_router.router.table import At, Owner, Peer, Table, View
+from neli_router.router.router import AWAIT_MAX, MAX_AGE, BaseRouter, Router
+from neli_router.router.table import Owner, View
 from neli_router.router.watch import Change, Gap
 
 __all__ = ["AsyncRouter", "AsyncWatch"]
 
 
-class AsyncRouter(AsyncClosing):
+class AsyncRouter(BaseRouter, AsyncClosing):
     """A Router for one event loop. Look-ups may come from any thread; the coroutines belong to the loop.
 
     Takes the same arguments as Router, or an existing Router, such as a member's. Nothing is opened before `open`,
@@ -76,45 +76,21 @@ class AsyncRouter(AsyncClosing):
             raise
         return self
 
-    def owners(self, keys: Iterable[Key]) -> list[Owner]:
-        """See Router."""
-        return self._opened.owners(keys)
-
-    def owner_of_role(self, role: Role) -> Owner:
-        """See Router."""
-        return self._opened.owner_of_role(role)
-
     def mine(self, keys: Iterable[Key]) -> list[Key]:
         """See Router."""
         return self._opened.mine(keys)
 
     @property
-    def table(self) -> Table:
-        """See Router."""
-        return self._opened.table
-
-    @property
-    def members(self) -> tuple[Peer, ...]:
-        """See Router."""
-        return self._opened.members
-
-    @property
-    def at(self) -> At:
-        """See Router."""
-        return self._opened.at
-
-    @property
-    def error(self) -> NeliError | None:
-        """See Router."""
-        return self._opened.error
+    def feed(self) -> Feed:
+        return self._opened.feed
 
     def watch(self) -> "AsyncWatch":
         """The changes of owners from now on, to iterate over or to take one by one, in this event loop."""
-        return AsyncWatch(self._opened.feed)
+        return AsyncWatch(self.feed)
 
     async def await_table(self, timeout: float = AWAIT_MAX) -> None:  # noqa: ASYNC109 - the same name as in Router.
         """Wait until there is a table, or the certainty that no member is alive. Raises StaleTable after `timeout`."""
-        feed, changed, wake = self._opened.feed, asyncio.Event(), _waker()
+        feed, changed, wake = self.feed, asyncio.Event(), _waker()
 
         def show(_: View) -> None:
             wake(changed)

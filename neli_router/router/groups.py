@@ -48,7 +48,7 @@ from neli_router.router.async_router import AsyncRouter
 from neli_router.router.router import AWAIT_MAX, Router
 from neli_router.router.table import Owner, Peer, Table
 
-__all__ = ["GRACE", "AsyncGroups", "Groups", "Leader", "SharedHost", "Source", "by_host", "by_zone"]
+__all__ = ["GRACE", "AsyncGroups", "BaseGroups", "Groups", "Leader", "SharedHost", "Source", "by_host", "by_zone"]
 
 GRACE = 2.0
 """Seconds that the other groups may take for their first table once one has answered. Raising it slows down a start
@@ -92,7 +92,77 @@ def by_zone(peer: Peer) -> str:
     return peer.zone
 
 
-class Groups(Closing):
+class BaseGroups:
+    """The part that waits for nothing, and so is the same with and without an event loop."""
+
+    def _each(self) -> Mapping[str, Router]:
+        """The router of each group."""
+        raise NotImplementedError
+
+    def owners_of_role(self, role: Role) -> list[Leader]:
+        """The owners of `role` (a number or a name), one from each group that has an answer. Raises like `owners`."""
+        return self._ask("owners of a role were wanted", lambda router: router.owner_of_role(role))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._each())
+
+    def __len__(self) -> int:
+        return len(self._each())
+
+    @property
+    def errors(self) -> dict[str, NeliError]:
+        """The error of each group without a table. Empty if all is well."""
+        return {group: answer for group in self._each() if isinstance(answer := self._table(group), NeliError)}
+
+    def shared_hosts(self, host_of: Callable[[Peer], str] = by_host) -> list[SharedHost]:
+        """Hosts on which two groups have their leaders of the same role. Groups without a table are left out.
+
+        A member for which `host_of` is empty is not on any host. Raises GroupMismatch if groups hash keys differently.
+        """
+        tables = self._tables()
+        found: list[SharedHost] = []
+        for (one, ours), (other, theirs) in combinations(tables.items(), 2):
+            if (ours.layout.slots, ours.layout.tags) != (theirs.layout.slots, theirs.layout.tags):
+                raise GroupMismatch(
+                    f"the same roles were wanted in {one} and {other}",
+                    f"their layouts differ: {ours.layout.difference(theirs.layout)}",
+                    "give all groups the same slots and tags; the number of partitions may differ",
+                )
+            width = gcd(ours.layout.partitions, theirs.layout.partitions)
+            left, right = _roles_by_host(ours, host_of, width), _roles_by_host(theirs, host_of, width)
+            shared = {host: left[host] & right[host] for host in sorted(left.keys() & right.keys())}
+            found += [SharedHost(host, (one, other), tuple(sorted(roles))) for host, roles in shared.items() if roles]
+        return found
+
+    def groups_on(self, host: str, host_of: Callable[[Peer], str] = by_host) -> list[str]:
+        """The groups with a member on `host`: joining another group from there exposes both to the same failure."""
+        return [group for group, table in self._tables().items() if host in map(host_of, table.members)]
+
+    def _ask(self, wanted: str, question: Callable[[Router], Owner]) -> list[Leader]:
+        found: list[Leader] = []
+        errors: dict[str, NeliError] = {}
+        for group, router in self._each().items():
+            try:
+                found.append(Leader(group, question(router)))
+            except BadKey:
+                raise
+            except NeliError as error:
+                errors[group] = error
+        if not found:
+            raise _failed(wanted, errors)
+        return found
+
+    def _tables(self) -> dict[str, Table]:
+        return {group: answer for group in self._each() if isinstance(answer := self._table(group), Table)}
+
+    def _table(self, group: str) -> Table | NeliError:
+        try:
+            return self._each()[group].table
+        except NeliError as error:
+            return error
+
+
+class Groups(BaseGroups, Closing):
     """Names the owners of a key in several groups. May be shared between threads, except for `close` and `reopen`.
 
     `sources` maps a name of your choice to each group's source; answers come in its order. `max_age` is the same as for
@@ -137,50 +207,11 @@ class Groups(Closing):
             pass  # One group has no answer. The error raised below must not carry this error as its context.
         return self._ask("owners of a key were wanted", lambda router: router.owner(key))
 
-    def owners_of_role(self, role: Role) -> list[Leader]:
-        """The owners of `role` (a number or a name), one from each group that has an answer. Raises like `owners`."""
-        return self._ask("owners of a role were wanted", lambda router: router.owner_of_role(role))
-
     # State
 
     def __getitem__(self, group: str) -> Router:
         """The router of `group`, for watching and for questions about a single group."""
         return self._routers[group]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._routers)
-
-    def __len__(self) -> int:
-        return len(self._routers)
-
-    @property
-    def errors(self) -> dict[str, NeliError]:
-        """The error of each group without a table. Empty if all is well."""
-        return {group: answer for group in self._routers if isinstance(answer := self._table(group), NeliError)}
-
-    def shared_hosts(self, host_of: Callable[[Peer], str] = by_host) -> list[SharedHost]:
-        """Hosts on which two groups have their leaders of the same role. Groups without a table are left out.
-
-        A member for which `host_of` is empty is not on any host. Raises GroupMismatch if groups hash keys differently.
-        """
-        tables = self._tables()
-        found: list[SharedHost] = []
-        for (one, ours), (other, theirs) in combinations(tables.items(), 2):
-            if (ours.layout.slots, ours.layout.tags) != (theirs.layout.slots, theirs.layout.tags):
-                raise GroupMismatch(
-                    f"the same roles were wanted in {one} and {other}",
-                    f"their layouts differ: {ours.layout.difference(theirs.layout)}",
-                    "give all groups the same slots and tags; the number of partitions may differ",
-                )
-            width = gcd(ours.layout.partitions, theirs.layout.partitions)
-            left, right = _roles_by_host(ours, host_of, width), _roles_by_host(theirs, host_of, width)
-            shared = {host: left[host] & right[host] for host in sorted(left.keys() & right.keys())}
-            found += [SharedHost(host, (one, other), tuple(sorted(roles))) for host, roles in shared.items() if roles]
-        return found
-
-    def groups_on(self, host: str, host_of: Callable[[Peer], str] = by_host) -> list[str]:
-        """The groups with a member on `host`: joining another group from there exposes both to the same failure."""
-        return [group for group, table in self._tables().items() if host in map(host_of, table.members)]
 
     def await_tables(self, timeout: float = AWAIT_MAX) -> None:
         """Wait like the constructor. Raises LookupFailed if no group has a table after `timeout` seconds."""
@@ -215,6 +246,9 @@ class Groups(Closing):
 
     # Implementation
 
+    def _each(self) -> Mapping[str, Router]:
+        return self._routers
+
     def _open(self, source: str | Config | Callable[[], Ledger], age: float | EllipsisType | None) -> Router:
         if callable(source):
             router = Router(partial(_patiently, source), max_age=age, wait=False)
@@ -229,31 +263,8 @@ class Groups(Closing):
         self._ours.append(router)
         return router
 
-    def _ask(self, wanted: str, question: Callable[[Router], Owner]) -> list[Leader]:
-        found: list[Leader] = []
-        errors: dict[str, NeliError] = {}
-        for group, router in self._routers.items():
-            try:
-                found.append(Leader(group, question(router)))
-            except BadKey:
-                raise
-            except NeliError as error:
-                errors[group] = error
-        if not found:
-            raise _failed(wanted, errors)
-        return found
 
-    def _tables(self) -> dict[str, Table]:
-        return {group: answer for group in self._routers if isinstance(answer := self._table(group), Table)}
-
-    def _table(self, group: str) -> Table | NeliError:
-        try:
-            return self._routers[group].table
-        except NeliError as error:
-            return error
-
-
-class AsyncGroups(AsyncClosing):
+class AsyncGroups(BaseGroups, AsyncClosing):
     """Groups for one event loop. Look-ups may come from any thread; the coroutines belong to the loop.
 
     Takes the same arguments as Groups. Nothing is opened before `open`, which `async with` calls; until then,
@@ -289,32 +300,9 @@ class AsyncGroups(AsyncClosing):
             raise
         return self
 
-    def owners_of_role(self, role: Role) -> list[Leader]:
-        """See Groups."""
-        return self._opened.owners_of_role(role)
-
     def __getitem__(self, group: str) -> AsyncRouter:
         """The router of `group`, for watching and for questions about a single group."""
         return self._routers[group] if self._groups is not None else self._refuse()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._opened)
-
-    def __len__(self) -> int:
-        return len(self._opened)
-
-    @property
-    def errors(self) -> dict[str, NeliError]:
-        """See Groups."""
-        return self._opened.errors
-
-    def shared_hosts(self, host_of: Callable[[Peer], str] = by_host) -> list[SharedHost]:
-        """See Groups."""
-        return self._opened.shared_hosts(host_of)
-
-    def groups_on(self, host: str, host_of: Callable[[Peer], str] = by_host) -> list[str]:
-        """See Groups."""
-        return self._opened.groups_on(host, host_of)
 
     async def await_tables(self, timeout: float = AWAIT_MAX) -> None:  # noqa: ASYNC109 - the same name as in Groups.
         """Wait as `open` does. Raises LookupFailed if no group has a table after `timeout` seconds."""
@@ -347,6 +335,10 @@ class AsyncGroups(AsyncClosing):
 
     def __repr__(self) -> str:
         return "<AsyncGroups, not opened>" if self._groups is None else f"<Async{repr(self._groups)[1:]}"
+
+    def _each(self) -> Mapping[str, Router]:
+        groups = self._opened
+        return {group: groups[group] for group in groups}
 
     @property
     def _opened(self) -> Groups:

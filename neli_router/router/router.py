@@ -36,7 +36,7 @@ from neli_router.router.reader import CLOSE_MAX, Reader
 from neli_router.router.table import At, NoTable, Owner, Peer, Plight, Table, View
 from neli_router.router.watch import Watch
 
-__all__ = ["AWAIT_MAX", "MAX_AGE", "Router"]
+__all__ = ["AWAIT_MAX", "MAX_AGE", "BaseRouter", "Router"]
 
 MAX_AGE = 10.0
 """The default for a router that gets only an address. Raising it lets look-ups outlive a longer outage of the ledger,
@@ -48,7 +48,55 @@ AWAIT_MAX = 30.0
 _hash_32 = mmh3.hash
 
 
-class Router(Closing):
+class BaseRouter:
+    """The part that waits for nothing, and so is the same with and without an event loop."""
+
+    __slots__ = ()
+
+    @property
+    def feed(self) -> Feed:
+        """The feed of this router's table, for wrapping it in another kind of router or adding another reader."""
+        raise NotImplementedError
+
+    def owners(self, keys: Iterable[Key]) -> list[Owner]:
+        """The owner of each of `keys`, in their order and all from one table. Raises like `owner`, for any of them.
+
+        Faster than a call for each key: it costs hardly more than the bare hashing.
+        """
+        return self._table_for("the owners of several keys were wanted").owners(keys)
+
+    def owner_of_role(self, role: Role) -> Owner:
+        """The owner of `role`: a number, or a name. Raises like `owner`."""
+        return self._table_for("the owner of a role was wanted").owner_of_role(role)
+
+    @property
+    def table(self) -> Table:
+        """All owners, in one immutable value. Raises like `owner`."""
+        return self._table_for("the table was wanted")
+
+    @property
+    def members(self) -> tuple[Peer, ...]:
+        """The members, in the order in which they joined. Raises like `owner`."""
+        return self._table_for("the members were wanted").members
+
+    @property
+    def at(self) -> At:
+        """Up to which offset the ledger was read, and how many seconds ago. Never raises."""
+        return self.feed.at
+
+    @property
+    def error(self) -> NeliError | None:
+        """Why this router stopped for good; None if it has not."""
+        return self.feed.error
+
+    def _table_for(self, wanted: str) -> Table:
+        view = self.feed.view
+        if isinstance(view, Table):
+            return view
+        raise view.explain(wanted)
+
+
+class Router(BaseRouter, Closing):
     """Names the owner of a key or a role. May be shared between threads, except for `close` and `reopen`.
 
     `source` is a configuration; the address of a ledger; a function that opens one, which `reopen` calls again; a store
@@ -147,17 +195,6 @@ class Router(Closing):
             pass  # Not a key, or no row. The error raised below must not carry this error as its context.
         return self._owner_the_longer_way(key)
 
-    def owners(self, keys: Iterable[Key]) -> list[Owner]:
-        """The owner of each of `keys`, in their order and all from one table. Raises like `owner`, for any of them.
-
-        Faster than a call for each key: it costs hardly more than the bare hashing.
-        """
-        return self._table_for("the owners of several keys were wanted").owners(keys)
-
-    def owner_of_role(self, role: Role) -> Owner:
-        """The owner of `role`: a number, or a name. Raises like `owner`."""
-        return self._table_for("the owner of a role was wanted").owner_of_role(role)
-
     def mine(self, keys: Iterable[Key]) -> list[Key]:
         """Those of `keys` that the member with this router's `name` owns, in their order.
 
@@ -167,31 +204,8 @@ class Router(Closing):
             raise ConfigError(["mine() needs to know who is asking: give the router a name, as Router(..., name='a')"])
         return self._table_for("a member's keys were wanted").held_by(self._name, keys)
 
-    # State
-
-    @property
-    def table(self) -> Table:
-        """All owners, in one immutable value. Raises like `owner`."""
-        return self._table_for("the table was wanted")
-
-    @property
-    def members(self) -> tuple[Peer, ...]:
-        """The members, in the order in which they joined. Raises like `owner`."""
-        return self._table_for("the members were wanted").members
-
-    @property
-    def at(self) -> At:
-        """Up to which offset the ledger was read, and how many seconds ago. Never raises."""
-        return self._feed.at
-
-    @property
-    def error(self) -> NeliError | None:
-        """Why this router stopped for good; None if it has not."""
-        return self._feed.error
-
     @property
     def feed(self) -> Feed:
-        """The feed of this router's table, for wrapping it in another kind of router or adding another reader."""
         return self._feed
 
     def watch(self) -> Watch:
@@ -268,12 +282,6 @@ class Router(Closing):
         if isinstance(view, Table):
             return view.owner_of_slot(slot)
         raise view.explain(f"the owner of {'a key' if layout is None else f'slot {slot}'} was wanted")
-
-    def _table_for(self, wanted: str) -> Table:
-        view = self._view
-        if isinstance(view, Table):
-            return view
-        raise view.explain(wanted)
 
 
 def _read_owners(feed: Feed, source: OwnersSource) -> Reader:
