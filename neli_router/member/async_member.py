@@ -12,7 +12,7 @@ block.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Self
@@ -21,7 +21,6 @@ from neli_router.config.config import Config
 from neli_router.core.closing import AsyncClosing
 from neli_router.core.keyspace import Role
 from neli_router.errors import Closed, ConfigError
-from neli_router.member import wishes
 from neli_router.member.async_leading import AsyncBackground, AsyncBlock, AsyncLease, AsyncTask, Bridge
 from neli_router.member.background import require_task
 from neli_router.member.engine import BREAK_OFF_MAX, FLUSH_MAX, START_MAX, Engine
@@ -34,27 +33,16 @@ from neli_router.router.async_router import AsyncRouter
 __all__ = ["AsyncMember", "AsyncOperator"]
 
 
-class AsyncOperator(BaseOperator):
+class AsyncOperator(BaseOperator[Coroutine[Any, Any, None]]):
     """The operator actions of an AsyncMember. See Operator for everything not documented here."""
 
     def __init__(self, bridge: Bridge) -> None:
         super().__init__(bridge.engine)
         self._bridge = bridge
 
-    async def drain(self, name: str, *, undo: bool = False, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - the same as in Operator.
-        if (wish := self._drained(name, undo=undo)) is not None:
-            await self.wish(wish, timeout)
-
-    async def pin(self, partition: int, name: str | None, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        await self.wish(self._pinned(partition, name), timeout)
-
-    async def weigh(self, name: str, weight: int | None, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        await self.wish(wishes.weigh(name, weight), timeout)
-
-    async def load(self, loads: Mapping[int, float], *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        await self.wish(wishes.load(loads, self._config.layout), timeout)
-
-    async def wish(self, wish: CheckedWish, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
+    async def wish(self, wish: CheckedWish | None, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - the same as in Operator.
+        if wish is None:
+            return
         with self._wishing(wish, timeout) as attempt:
             if await self._bridge.until(attempt.is_due, timeout):
                 await self._bridge.until(attempt.is_over, attempt.say())

@@ -15,6 +15,7 @@ The others return immediately, and raise BeyondProtocol where the protocol has n
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Generic, TypeVar
 
 from neli_router.config.protocols import ELECTED, Term
 from neli_router.drivers.peers.udp import my_place
@@ -30,11 +31,41 @@ from neli_router.protocols.induction.events import Wish
 __all__ = ["BaseOperator", "Operator", "WishAttempt"]
 
 
-class BaseOperator:
-    """The part that does not wait, and so is the same with and without an event loop."""
+Done = TypeVar("Done")
+
+
+class BaseOperator(Generic[Done]):
+    """All except how to wait. `Done` is what a call returns that waits: nothing, or a coroutine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._membership, self._config = engine, engine.membership, engine.config
+
+    def drain(self, name: str, *, undo: bool = False, timeout: float = WISH_MAX) -> Done:
+        """Let the member called `name` own nothing except what is pinned to it; `undo` takes a drain back.
+
+        With `term` and `gossip`, `name` must be this member's own name or its HOST:PORT: the member sheds everything,
+        and the call returns immediately. It keeps any partitions that it is nominated for afterwards.
+        """
+        return self.wish(self._drained(name, undo=undo), timeout)
+
+    def pin(self, partition: int, name: str | None, *, timeout: float = WISH_MAX) -> Done:
+        """Assign `partition` to the member called `name`; None takes a pin back. While that member is away, the
+        partition goes where it would go without the pin, and the pin stays."""
+        layout = self._config.layout
+        wish = wishes.unpin(partition, layout) if name is None else wishes.pin(partition, name, layout)
+        return self.wish(wish, timeout)
+
+    def weigh(self, name: str, weight: int | None, *, timeout: float = WISH_MAX) -> Done:
+        """Override the weight of the member called `name`; None restores its own weight."""
+        return self.wish(wishes.weigh(name, weight), timeout)
+
+    def load(self, loads: Mapping[int, float], *, timeout: float = WISH_MAX) -> Done:
+        """Set how much work each partition is, in any unit that is the same for all; 0 forgets it."""
+        return self.wish(wishes.load(loads, self._config.layout), timeout)
+
+    def wish(self, wish: CheckedWish | None, timeout: float = WISH_MAX) -> Done:
+        """Make a wish of `neli_router.member.wishes`; None is granted already."""
+        raise NotImplementedError
 
     def rebalance(self) -> None:
         """Pass what this member leads to living preferred peers. Only for `term` with priorities.
@@ -124,10 +155,6 @@ class BaseOperator:
             return None
         return wishes.undrain(name) if undo else wishes.drain(name)
 
-    def _pinned(self, partition: int, name: str | None) -> CheckedWish:
-        layout = self._config.layout
-        return wishes.unpin(partition, layout) if name is None else wishes.pin(partition, name, layout)
-
     @contextmanager
     def _wishing(self, wish: CheckedWish, timeout: float) -> Iterator["WishAttempt"]:
         """A block that waits for `is_due`, says the wish, and waits for `is_over`. Raises at its end if it failed."""
@@ -181,33 +208,12 @@ class WishAttempt:
         return self._membership.is_over or self._wish.shown(self._membership.state)
 
 
-class Operator(BaseOperator):
+class Operator(BaseOperator[None]):
     """The operator actions of a Member. May be shared between threads."""
 
-    def drain(self, name: str, *, undo: bool = False, timeout: float = WISH_MAX) -> None:
-        """Let the member called `name` own nothing except what is pinned to it; `undo` takes a drain back.
-
-        With `term` and `gossip`, `name` must be this member's own name or its HOST:PORT: the member sheds everything,
-        and the call returns immediately. It keeps any partitions that it is nominated for afterwards.
-        """
-        if (wish := self._drained(name, undo=undo)) is not None:
-            self.wish(wish, timeout)
-
-    def pin(self, partition: int, name: str | None, *, timeout: float = WISH_MAX) -> None:
-        """Assign `partition` to the member called `name`; None takes a pin back. While that member is away, the
-        partition goes where it would go without the pin, and the pin stays."""
-        self.wish(self._pinned(partition, name), timeout)
-
-    def weigh(self, name: str, weight: int | None, *, timeout: float = WISH_MAX) -> None:
-        """Override the weight of the member called `name`; None restores its own weight."""
-        self.wish(wishes.weigh(name, weight), timeout)
-
-    def load(self, loads: Mapping[int, float], *, timeout: float = WISH_MAX) -> None:
-        """Set how much work each partition is, in any unit that is the same for all; 0 forgets it."""
-        self.wish(wishes.load(loads, self._config.layout), timeout)
-
-    def wish(self, wish: CheckedWish, timeout: float = WISH_MAX) -> None:
-        """Make a wish of `neli_router.member.wishes`."""
+    def wish(self, wish: CheckedWish | None, timeout: float = WISH_MAX) -> None:
+        if wish is None:
+            return
         with self._wishing(wish, timeout) as attempt:
             if self._membership.wait(attempt.is_due, timeout):
                 self._membership.wait(attempt.is_over, attempt.say())
