@@ -3,7 +3,7 @@
 an agent with a port, lease 1 s, and a `neli run` that holds a role, in real processes on one SQLite ledger
 this process        the owner: one look-up every few milliseconds, over a new connection to the agent's own socket;
                     and a probe: /health over the port each second, as Kubernetes asks
-another process     strangers without the token, one kind after another: tests/agent/strangers.py
+another process     strangers without the token, one kind after another: tests/support/agents/strangers.py
 
 fenced              how often the member lost what it led: 0
 runs_killed         how often `neli run` ended its command: 0
