@@ -219,7 +219,7 @@ class _Layers:
         listen = self._values.get(LISTEN) or None  # An empty value, `listen = ""`, overrides a lower layer.
         words = {name: self._values.get(f"agent.{name}", OPTIONS[f"agent.{name}"].default) for name in _AGENT_WORDS}
         secret = self._token()
-        # A token that was refused is no token that is missing.
+        # A refused token is not a missing token.
         stand_in = "x" * TOKEN_MIN if self._wrong & {"agent.token", "agent.token_file"} else None
         try:
             return AgentOptions(socket, listen, secret or stand_in, **words)

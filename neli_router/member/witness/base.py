@@ -49,7 +49,7 @@ SECRET_DIGITS = 32
 class Witness:
     """One member's witness. Called on the engine's thread; `pledge` on any thread. No method may wait or raise.
 
-    This base class is no witness: the lease ends by time alone.
+    This base class reports nothing: the lease ends by time alone.
     """
 
     name = ""
