@@ -436,7 +436,8 @@ def _terms_grew(commits: list[TableCommit]) -> Check:
             lowered += term < highest.get(partition, 0)
             highest[partition] = max(term, highest.get(partition, 0))
     text = (
-        f"{raised} times a partition's fence was raised in {len(commits)} commits, and {lowered or 'no'} times lowered"
+        f"in {len(commits)} commits, a fence was raised {raised} times, and "
+        f"{f'lowered {lowered} times' if lowered else 'never lowered'}"
     )
     return Check("terms only grew", bool(highest) and not lowered, text)
 
