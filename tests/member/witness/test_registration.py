@@ -18,10 +18,10 @@ from neli_router.config.config import Config
 from neli_router.config.protocols import Induction
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
-from neli_router.errors import LedgerUnavailable
+from neli_router.errors import ConfigError, LedgerUnavailable
 from neli_router.member.member import Member
 from neli_router.member.runtime import Runtime
-from neli_router.member.witness.base import OwnLife, Witness
+from neli_router.member.witness.base import OwnLife, Witness, life_of
 from neli_router.member.witness.registration import Registration, WitnessAsked, is_named_after
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.protocol import Notice
@@ -330,3 +330,17 @@ def passing_on(place: Path, to: str) -> Iterator[None]:
         finally:
             theirs.shutdown(socket.SHUT_RDWR)
             thread.join(PATIENCE)
+
+
+def test_a_life_is_known_by_each_of_its_incarnations_and_shown_by_its_secret_alone() -> None:
+    life = OwnLife.begin(Random(1))
+    assert life.name == life_of(f"{life.name}0000") == life_of(f"{life.name}ffff")
+    assert life == OwnLife.shown_by(life.secret)
+    assert life.name != OwnLife.shown_by("0" * 32).name
+    assert life.secret not in repr(life)
+
+
+@pytest.mark.parametrize("secret", [None, 7, "", "0" * 31, "0" * 33, "g" * 32, "A" * 32, "\u0661" * 32])
+def test_what_is_no_secret_is_refused_without_being_repeated(secret: object) -> None:
+    with pytest.raises(ConfigError, match="32 hexadecimal digits, and this is something else"):
+        OwnLife.shown_by(secret)
