@@ -28,9 +28,11 @@ def test_an_address_is_read_and_spelled_so_that_it_is_read_again(text: str, addr
     ("text", "complaint"),
     [
         ("", "is none of them"),
+        ("agent.sock", "is none of them"),
         ("https://127.0.0.1", "is none of them"),
         ("http://user:secret@127.0.0.1", "is none of them"),
         ("http://127.0.0.1:7635/v1", "is none of them"),
+        ("http://127.0.0.1:port", "is none of them"),
         ("http://127.0.0.1:99999", "is none of them"),
         ("/run/neli/", "names a folder"),
         ("/run/\0", "must be an absolute path"),

@@ -77,6 +77,7 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
             {"protocol": "zookeeper"},
             "zookeeper is not a known protocol: choose from fast-neli, gossip, induction, neli",
         ),
+        ({"name": 7}, "name=7 must be text, or None"),
         ({"max_age": "never"}, "max_age='never' must be a number of seconds, "),
         ({"guarantee": ["exclusive"]}, "guarantee=['exclusive'] must be text"),
         ({"layout": 8}, "layout=8 must be a Layout(slots=..., partitions=..., tags=...)"),
@@ -86,10 +87,14 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
         ({"ledger": "sqlite:a.db?key=b"}, "ledger='sqlite:a.db?***' has options, and a file takes none: take away t"),
         ({"ownership": "sqlite:a.db?key=b"}, "ownership='sqlite:a.db?***' is not an address in Redis: write redis://"),
         ({"ledger": "sqlite:"}, "ledger='sqlite:' does not say where it is"),
+        ({"ledger": "redi://host/jobs"}, "redi is not a known kind of ledger: did you mean redis? Choose from kafka, "),
         ({"witness": "chlid"}, "witness='chlid' is unknown: choose auto, agent, child or none"),
         ({"witness": "child", "kill_hung": 0.25}, "kill_hung=0.25 must be a part of the lease, from 0.5 to below 1"),
+        ({"witness": "child", "kill_hung": 1}, "kill_hung=1 must be a part of the lease, from 0.5 to below 1"),
         ({"kill_hung": 0.5}, "kill_hung needs a witness that does it: add witness='child'"),
+        ({"ownership": 7}, "ownership=7 must be text, or None"),
         ({"ownership": "redis://host"}, "ownership='redis://host': a group was wanted"),
+        ({"ledger": None}, "ledger=None must be text"),
     ],
 )
 def test_one_problem_is_told_in_words_that_help(options: dict[str, object], expected: str) -> None:
@@ -188,15 +193,35 @@ PEERS = "peers://127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803/jobs"
         ),
         ({"ledger": "peers://a:1,b:1,c:1/jobs?key_file=/etc/key"}, "need a folder for their votes"),
         ({"policy": "oldest"}, "policy='oldest' is unknown: choose 'random' or 'priority'"),
+        ({"policy": 7}, "policy=7 must be text"),
         ({"replicas": 4}, "replicas=4 must be from 1 to the 3 peers, or None for all"),
+        ({"replicas": "all"}, "replicas='all' must be a whole number, or None"),
         ({"replicas": 2, "policy": "random"}, "replicas requires policy='priority'"),
+        (
+            {"protocol": "gossip", "policy": "random"},
+            "policy is an option of the protocol term, and gossip has",
+        ),
+        (
+            {"ledger": "memory://x", "protocol": "induction", "replicas": 2},
+            "replicas is an option of the protocol",
+        ),
+        ({"preferences": 7}, "preferences=7 must be text, or None"),
         ({"preferences": "a:1"}, "unknown peer 'a:1'; known peers: 127.0.0.1:7801, 127.0.0.1:7802, 127.0.0.1:7803"),
         ({"preferences": "256: others,127.0.0.1:7801"}, "no such partitions: '256'; they count from 0 to 255"),
         ({"policy": "random", "preferences": "127.0.0.1:7801"}, "preferences are of policy='priority', and policy='ra"),
+        (
+            {"protocol": "gossip", "preferences": "127.0.0.1:7801"},
+            "preferences is an option of the protocol term",
+        ),
+        ({"first_class": 2}, "first_class is an option of the protocol gossip, and term has none: leave it out"),
+        ({"relay": True}, "relay is an option of the protocol gossip, and term has none: leave it out"),
         ({"protocol": "gossip", "first_class": 4}, "first_class=4 must be from 1 to the 3 peers, or None for all"),
+        ({"protocol": "gossip", "first_class": "3"}, "first_class='3' must be a whole number, or None"),
+        ({"protocol": "gossip", "relay": "yes"}, "relay='yes' must be True or False"),
         ({"beat": 0.6}, "beat=0.6 must be above 0 and at most lease/3=0.5: lower it, or raise lease to 1.8"),
         ({"protocol": "gossip", "beat": 1.0}, "beat=1 must be above 0 and at most lease/5=0.6: lower it, or raise"),
         ({"lease": 7200}, "lease=7200 must be from 0.01 to 3600.0 seconds"),
+        ({"term_base": -1}, "term_base=-1 must be a whole number from 0"),
         ({"guarantee": "available"}, "guarantee='available' is not of term, which is exclusive: choose the"),
         ({"witness": "child"}, "witness is an option of the protocol induction, and term has none: leave it out"),
         ({"layout": Layout(slots=16384, partitions=8192)}, "8192 partitions are too many for term"),
@@ -205,6 +230,13 @@ PEERS = "peers://127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803/jobs"
 def test_one_problem_of_a_group_of_peers_is_told_in_words_that_help(options: dict[str, Any], expected: str) -> None:
     (found,) = problems_of(**{"ledger": PEERS, "protocol": "term", **options})
     assert expected in found
+
+
+def test_all_problems_of_a_group_of_peers_are_told_at_once() -> None:
+    found = problems_of(
+        ledger=PEERS, protocol="term", replicas=9, beat=2.0, guarantee="available", witness="agent", zone=7
+    )
+    assert 5 == len(found)
 
 
 def test_peers_have_defaults_that_leave_room_for_two_lost_heartbeats_and_classes_if_they_are_told_so() -> None:

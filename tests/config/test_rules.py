@@ -9,6 +9,7 @@ import pytest
 from neli_router.agent import Client
 from neli_router.agent.server.sockets import listen_unix
 from neli_router.config.agent_address import parse
+from neli_router.config.agent_options import AgentOptions
 from neli_router.config.resolve import resolve
 from neli_router.errors import NeliError
 
@@ -35,9 +36,10 @@ def test_all_know_the_same_hosts_for_this_host() -> None:
     for host in (*own, "10.0.0.1", "localhost.example", "[::]"):
         found = (
             accepts(lambda host=host: configured(listen=f"{host}:7635")),  # type: ignore[misc]
+            accepts(lambda host=host: AgentOptions(listen=f"{host}:7635", token=TOKEN)),  # type: ignore[misc]
             parse(f"http://{host}:7635").is_loopback,
         )
-        assert (host, *[host in own] * 2) == (host, *found)
+        assert (host, *[host in own] * 3) == (host, *found)
 
 
 @pytest.mark.parametrize("size", [ROOM, ROOM + 1])
@@ -64,14 +66,18 @@ NOT_READ = [
 
 @pytest.mark.parametrize("text", [*READ, *NOT_READ])
 def test_all_read_the_same_host_and_port(text: str) -> None:
-    found = accepts(lambda: configured(listen=text, allow_remote="yes")), accepts(lambda: parse(f"http://{text}"))
-    assert (text in READ,) * 2 == found
+    assert (text in READ,) * 3 == (
+        accepts(lambda: configured(listen=text, allow_remote="yes")),
+        accepts(lambda: AgentOptions(listen=text, token=TOKEN, allow_remote=True)),
+        accepts(lambda: parse(f"http://{text}")),
+    )
 
 
 @pytest.mark.parametrize("token", [TOKEN, "x" * 4096, TOKEN[1:], "x" * 4097, TOKEN + " ", TOKEN + "\t", TOKEN + "ü"])
 def test_all_know_the_same_tokens(token: str) -> None:
     environ = {"NELI_LEDGER": "memory://x", "NELI_TOKEN": token}
-    assert (token in {TOKEN, "x" * 4096},) * 2 == (
+    assert (token in {TOKEN, "x" * 4096},) * 3 == (
         accepts(lambda: resolve({"agent.listen": "127.0.0.1:0"}, environ)),
+        accepts(lambda: AgentOptions(listen="127.0.0.1:0", token=token)),
         accepts(lambda: Client("http://127.0.0.1:7635", token=token)),
     )

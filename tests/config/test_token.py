@@ -107,6 +107,7 @@ def test_a_file_of_another_user_is_refused_by_all_but_that_user(tmp_path: Path) 
         ("\n", "is empty: write a token, as `openssl rand -hex 16` makes one"),
         ("hunter2hunter2", "holds 14 characters, and a token has 16 to 4096"),
         ("hunter2 hunter2 hunter2", "holds spaces or characters beyond ASCII, which no HTTP header carries"),
+        ("hunter2\nhunter2hunter2", "holds spaces or characters beyond ASCII, which no HTTP header carries"),
         ("hunter2hunter2hünter2", "holds spaces or characters beyond ASCII, which no HTTP header carries"),
         ("hunter2" * 1000, "is larger than 4096 bytes"),
     ],

@@ -9,8 +9,8 @@ import pytest
 
 import neli_router
 from neli_router.drivers.ledgers.base import Ledger
-from neli_router.drivers.ledgers.memory import MemoryLedger
-from neli_router.errors import Closed, ConfigError, LedgerUnavailable, StaleTable
+from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.errors import Closed, ConfigError, LedgerUnavailable, NoOwner, StaleTable
 from neli_router.protocols.induction.records import Leave
 from neli_router.router.groups import AsyncGroups, Groups
 from neli_router.router.watch import Change
@@ -50,7 +50,13 @@ async def test_it_answers_as_groups_do() -> None:
 @in_loop
 async def test_before_it_is_opened_it_says_so() -> None:
     groups = AsyncGroups({"blue": static("a")})
-    for ask in (lambda: groups.owners("key"), lambda: groups["blue"], lambda: groups.errors, lambda: list(groups)):
+    for ask in (
+        lambda: groups.owners("key"),
+        lambda: groups.owners_of_role(0),
+        lambda: groups["blue"],
+        lambda: groups.errors,
+        lambda: list(groups),
+    ):
         with pytest.raises(Closed, match="not opened yet"):
             ask()
     assert "<AsyncGroups, not opened>" == repr(groups)
@@ -67,6 +73,15 @@ async def test_opening_fails_as_groups_do(tmp_path: Path) -> None:
     with pytest.raises(Closed):
         groups.owners("key")
     await until_in_loop(lambda: "neli-router" not in {thread.name for thread in threading.enumerate()})
+
+
+@in_loop
+async def test_a_group_without_anybody_is_not_waited_for() -> None:
+    async with AsyncGroups(
+        {"blue": lambda: MemoryLedger(log_of("anna")), "green": lambda: MemoryLedger(MemoryLog())}
+    ) as groups:
+        assert {"blue": "anna"} == named(groups.owners("key"))
+        assert {"green": NoOwner} == {group: type(error) for group, error in groups.errors.items()}
 
 
 @in_loop

@@ -147,6 +147,7 @@ ROW = Layout(slots=64, partitions=4)
             {"blue": static("one:1", "two:1", "one:1", "two:1"), "green": static("one:9", "one:9", "three:9", "two:9")},
             [SharedHost("one", ("blue", "green"), (0,)), SharedHost("two", ("blue", "green"), (3,))],
         ),
+        ({"blue": static("one:1", "two:1"), "green": static("three:1", "four:1")}, []),
         # Role 2 is partition 2 of four and partition 0 of two: both leaders are on `one`. No role has both on `two`.
         (
             {
@@ -154,6 +155,10 @@ ROW = Layout(slots=64, partitions=4)
                 "green": static("one:1", "two:1", layout=Layout(slots=64, partitions=2)),
             },
             [SharedHost("one", ("blue", "green"), (0,))],
+        ),
+        (
+            {"blue": static("one:1"), "green": static("two:1"), "red": static("one:2")},
+            [SharedHost("one", ("blue", "red"), (0,))],
         ),
         ({"blue": static(""), "green": static("")}, []),  # A member without an address is not on any host.
     ],
@@ -186,9 +191,11 @@ def test_groups_that_hash_keys_differently_have_no_roles_in_common() -> None:
     ("address", "host"),
     [
         ("one:80", "one"),
+        ("one", "one"),
         ("https://one.example:443/path", "one.example"),
         ("http://user@one:80", "one"),
         ("[::1]:80", "::1"),
+        ("fe80::1", "fe80::1"),
         ("", ""),
     ],
 )
