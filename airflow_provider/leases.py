@@ -271,10 +271,10 @@ class HeldBlock(Generic[Right]):
     def _elsewhere(self, role: Role) -> str:
         """The member that leads `role` instead of this host; empty if this host is to lead it, or if no member does."""
         try:
-            owner = self._hook.owner_of_role(role)
+            owner, here, _ = self._hook.leader(role)
         except LookupFailed:
             return ""
-        if owner.name == self._hook.member():
+        if owner.name == here:
             return ""
         return f"{owner.name} leads partition {owner.partition}, under term {owner.term}"
 

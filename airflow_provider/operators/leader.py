@@ -206,7 +206,7 @@ def role_here(hook: NeliHook, role: int | str | None, key: str | None, context: 
     if asked is not None:
         return asked
     assert key is not None, "asked_role gives one of the two"
-    return hook.layout().partition(key)  # A number, because a key may look like the number of a role.
+    return (layout or hook.layout()).partition(key)  # A number, because a key may look like the number of a role.
 
 
 def _as_dict(context: "Context") -> dict[str, Any]:

@@ -14,7 +14,7 @@ one is configured to take the name.
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from typing import Any
 
@@ -165,8 +165,8 @@ class Config:
         for name in options:
             if name not in shared | own:
                 owners = [kind.name for kind in PROTOCOLS.values() if name in {one.name for one in fields(kind)}]
-                known = [*(one.name for one in fields(cls)), *own]
-                problems.append(_misplaced(name, owners, protocol.name) if owners else unknown("option", name, known))
+                elsewhere = f"{name} is an option of the protocol {' and '.join(owners)}, and {protocol.name} has none"
+                problems.append(f"{elsewhere}: leave it out" if owners else unknown("option", name, shared | own))
         try:
             chosen["protocol"] = replace(protocol, **{name: value for name, value in options.items() if name in own})
         except ConfigError as error:
@@ -285,7 +285,7 @@ class Config:
 
     def named(self) -> "Config":
         """This configuration, with a fresh name if none was given."""
-        return replace(self, name=self._name())
+        return replace(self, name=self._name()) if self.name is None else self
 
     @property
     def public_ledger(self) -> str:
@@ -337,10 +337,6 @@ _NO_PEERS = (
     "no peers are named to elect from: name them all, such as --peers a:7801,b:7801,c:7801 of an agent, or "
     "ledger='peers://a:7801,b:7801,c:7801/jobs'"
 )
-
-
-def _misplaced(option: str, owners: Sequence[str], protocol: str) -> str:
-    return f"{option} is an option of the protocol {' and '.join(owners)}, and {protocol} has none: leave it out"
 
 
 def _named(protocol: object, problems: list[str]) -> ProtocolOptions:

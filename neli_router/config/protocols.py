@@ -263,8 +263,7 @@ class Induction(ProtocolOptions):
             yield _not_for_peers(self.name)
         else:
             yield from problems_of(address)
-        name = "fresh" if shared["name"] is None else shared["name"]
-        yield from _problems_together(lambda: self.settings(shared, name=name))
+        yield from _problems_together(lambda: self.settings(shared, name=shared["name"]))
 
     def _problems(self) -> Iterator[str]:
         if self.witness not in WITNESSES:
