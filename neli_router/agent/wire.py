@@ -236,8 +236,8 @@ class MemberView(_View, frozen=True):
     joined_ago: float | None = None
     """Seconds since the agent read that join; None if the member had joined before the agent started."""
     witness: str = ""
-    """What would certify its death: the name of its host's agent, `child` or `peers`. Empty if only the end of its
-    lease shows it."""
+    """The witness that would certify its death: the name of its host's agent, `child` or `peers`. Empty if only the end
+    of its lease shows it."""
 
 
 class MembersView(_View, frozen=True):

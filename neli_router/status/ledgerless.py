@@ -32,7 +32,7 @@ moment earlier, or be cut off and know of none.
     a partition no longer has one          release, or vacate if its leader has none left; with the reason
 
 Peers are named as the list spells them. Their addresses for clients, and which of them are drained, are as they report
-themselves. There are no leases.
+themselves. Leases are not known.
 """
 
 from collections.abc import Mapping, Sequence

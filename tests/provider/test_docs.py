@@ -31,7 +31,7 @@ NOT_TESTED = {
 
 WITHOUT_EXAMPLE = {
     *("Away", "Moment", "OnePerConnection", "Subscription"),  # Shared by the triggers of one connection.
-    "LeaderHere",  # What NeliHook.leader returns.
+    "LeaderHere",  # NeliHook.leader returns it.
     *("Companion", "NeliPlugin", "Switch"),  # Found by Airflow on its own, or through its settings.
     *("Conclusion", "HeldBlock", "LeaderSparkSubmitHook", "WaitingSensor"),  # Parts of others.
     *("LeaderDecoratedOperator", "LeaderPySparkDecoratedOperator"),  # Behind the decorators.

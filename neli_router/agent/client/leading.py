@@ -62,7 +62,7 @@ class BaseLeadingBlock:
         self.trouble: NeliError | None = None
         """Why nothing more will be heard, if the agent is the cause."""
         self._is_new = self._goes_on = True
-        """Of the present stream: whether it has said nothing yet, and whether to read on."""
+        """Whether the present stream has said nothing yet, and whether to read on."""
 
     def _take(self, name: str, view: View) -> bool:
         """Take note of an event. Returns whether to ask for the time left now; the answer is then the news."""

@@ -14,7 +14,7 @@ killed at any time, and the agent starts it again.
 
 **Strangers and known clients.** A connection belongs to a stranger until a request with the right token arrives on it.
 There is room for STRANGERS_MAX strangers. When another one connects, one makes way: the longest idle, else one that
-does not read, else the one whose answer has taken longest. So clients that fill the door cannot keep others out, not
+does not read, or the one whose answer has taken longest. So clients that fill the door cannot keep others out, not
 even a probe of /health. Clients with the token have room of their own, and each has at most one exchange at a time; the
 agent reserves room for that many. The bytes of all strangers together are bounded, too: those of answers that they do
 not read, and of heads that they do not finish. Beyond the bound, the connection with the most bytes is cut off.

@@ -79,7 +79,7 @@ that does not answer cannot report why its ledger is out of reach."""
 
 
 class Changes:
-    """What a SIGHUP changes while an agent runs, on its loop. `token` is the one that is valid now.
+    """The changes that a SIGHUP makes while an agent runs, on its loop. `token` is the one that is valid now.
 
     If anything is wrong with the new configuration, the agent keeps the old one: a typo in a file must not end the
     leases of a host. The weight is a wish to the group, owed as long as the ledger is out of reach.

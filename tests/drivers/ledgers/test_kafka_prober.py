@@ -59,7 +59,7 @@ class Brokers(Questions):
 
 
 class Reader:
-    """What the prober uses of a reader."""
+    """The part of a reader that the prober uses."""
 
     def __init__(self) -> None:
         self.doubtful = self.waiting = False
