@@ -491,6 +491,7 @@ def _port(listen: str) -> Diagnosis:
     host, port = place
     if port == 0:
         return Diagnosis("port", "fine", "any free one is taken")
+    silent = ""
     try:
         code, said = _ask((host, port), "/health")
     except ConnectionRefusedError:
@@ -499,8 +500,10 @@ def _port(listen: str) -> Diagnosis:
                 return Diagnosis("port", "fine", f"{listen} is free")
         except NeliError as error:
             return Diagnosis("port", "failed", f"{listen} cannot be had: {error.found}", error.remedy)
-    except (OSError, http.client.HTTPException):
+    except (OSError, http.client.HTTPException) as error:
         code, said = 0, {}
+        if isinstance(error, TimeoutError):
+            silent = f", and gave no answer within {ANSWER_MAX:g} s"
     if "alive" in said:
         return Diagnosis("port", "fine", f"an agent answers at {listen}")
     if "kind" in said:
@@ -508,7 +511,7 @@ def _port(listen: str) -> Diagnosis:
             "port", "failed", f"an agent answers at {listen}, and says {code} of its health", "see its log"
         )
     remedy = f"stop it (`ss -ltnp 'sport = :{port}'` names it), or choose another port with --listen"
-    return Diagnosis("port", "failed", f"another program holds {listen}", remedy)
+    return Diagnosis("port", "failed", f"another program holds {listen}{silent}", remedy)
 
 
 def _name(config: Config, agent: AgentOptions, inspection: Inspection) -> Diagnosis:

@@ -30,7 +30,13 @@ from neli_router.drivers.open import open_ledger
 from tests.support.agents.running import STEADY, Running, configured, running
 from tests.support.commands import neli
 from tests.support.servers.process import free_port
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine an agent may take longer to answer than its clients would wait."""
+    monkeypatch.setattr("neli_router.commands.doctor.ANSWER_MAX", PATIENCE)
 
 
 def run(*arguments: str, ledger: Path | str) -> Result:
@@ -237,7 +243,9 @@ def at_port(port: int) -> dict[str, str]:
     return findings(*given, ledger="memory://jobs")[1]["port"]
 
 
-def test_a_port_that_is_free_and_one_that_another_program_or_an_agent_holds_are_told_apart(agent: Running) -> None:
+def test_a_port_that_is_free_and_one_that_another_program_or_an_agent_holds_are_told_apart(
+    agent: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     port = free_port()
     with socket.create_server(("127.0.0.1", port)) as holder:
 
@@ -248,6 +256,10 @@ def test_a_port_that_is_free_and_one_that_another_program_or_an_agent_holds_are_
         other.start()
         held = at_port(port)
         other.join()
+        with monkeypatch.context() as brief:
+            brief.setattr("neli_router.commands.doctor.ANSWER_MAX", 0.01)
+            mute = at_port(port)
+    assert f"another program holds 127.0.0.1:{port}, and gave no answer within 0.01 s" == mute["found"]
     assert ("failed", f"another program holds 127.0.0.1:{port}") == (held["verdict"], held["found"])
     assert f"ss -ltnp 'sport = :{port}'" in held["remedy"]
     free = at_port(port)
