@@ -41,7 +41,7 @@ from neli_router.protocols.induction.records import Genesis, Snapshot, decode
 from neli_router.spark import register_ledgers, session
 from neli_router.spark.fenced import to_read, to_write
 from neli_router.status.annals import Annals
-from neli_router.status.audit import Audit, audit
+from neli_router.status.audit import Audit
 from neli_router.status.audit_report import html_of
 from neli_router.status.audit_table import tables_of, write_tables
 
@@ -181,7 +181,7 @@ def audit_archive(spark: SparkSession, archive: Path, notes: Path | None = None)
     """The audit of the whole archive. Raises NeliError."""
     annals = Annals()
     annals.read(entries_of(archived(spark, archive)))
-    return audit(annals, () if notes is None else acts_in(notes))
+    return Audit(annals, () if notes is None else acts_in(notes))
 
 
 def statistics_of(spark: SparkSession, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:

@@ -28,11 +28,11 @@ from neli_router.drivers.ledgers.base import Entry, Ledger, Promise
 from neli_router.drivers.open import open_ledger
 from neli_router.errors import LedgerTrimmed, MissingExtra, NeliError, plain
 from neli_router.status.annals import Annals, Finding
-from neli_router.status.audit import Audit, Figures, audit, figures, lasting
+from neli_router.status.audit import Audit, Figures, lasting
 from neli_router.status.notes import NoteReader, Span, SpanLog
 from neli_router.status.replay import between, patiently
 
-__all__ = ["AuditView", "FiguresView", "FindingView", "acts_in", "annals_of", "audit_command", "config_of_ledger"]
+__all__ = ["AuditView", "FindingView", "acts_in", "annals_of", "audit_command", "config_of_ledger"]
 
 TRIES_MAX = 3
 """Attempts to read the ledger: each starts from scratch if members trim the records that come next."""
@@ -60,17 +60,6 @@ class FindingView(msgspec.Struct, frozen=True):
         return cls(found.severity, found.kind, found.text, found.offset, seconds)
 
 
-class FiguresView(msgspec.Struct, frozen=True):
-    count: int
-    median: float
-    p90: float
-    longest: float
-
-    @classmethod
-    def of(cls, found: Figures | None) -> "FiguresView | None":
-        return None if found is None else cls(*found)
-
-
 class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds."""
 
@@ -96,11 +85,11 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     tenures: int
     led: float
     owned: float
-    gaps: FiguresView | None
-    takeovers: FiguresView | None
+    gaps: Figures | None
+    takeovers: Figures | None
     takeover_error: float
     """The median error of a takeover's time."""
-    handovers: FiguresView | None
+    handovers: Figures | None
     handover_error: float
     moves: int
     planned: int
@@ -116,8 +105,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, address: str, found: Audit) -> "AuditView":
-        genesis = found.state.genesis
-        assert genesis is not None, "an audit has a genesis"
+        genesis = found.genesis
         endings = [life.ending for life in found.lives]
         return cls(
             ledger=address,
@@ -142,17 +130,17 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
             tenures=len(found.tenures),
             led=found.led,
             owned=found.owned,
-            gaps=FiguresView.of(figures(gap.seconds for gap in found.gaps)),
-            takeovers=FiguresView.of(found.took),
+            gaps=found.gap_times,
+            takeovers=found.takeover_times,
             takeover_error=found.takeover_error,
-            handovers=FiguresView.of(figures(found.handovers)),
+            handovers=found.handover_times,
             handover_error=found.handover_error,
             moves=found.moved,
             planned=found.planned,
             least=sum(plan.least for plan in found.plans),
             needless=found.needless,
             balance_mean=found.balance_mean,
-            balance_worst=max((ratio for _, ratio in found.balance), default=1.0),
+            balance_worst=found.balance_worst,
             noted=len(found.noted),
             overlaps=len(found.overlaps) if found.noted else None,
             overlap_longest=max((it.seconds for it in found.overlaps), default=None),
@@ -193,7 +181,7 @@ def audit_command(
     try:
         with annals_of(config) as (handle, annals):
             address = handle.address
-        found = audit(annals, () if notes is None else acts_in(notes))
+        found = Audit(annals, () if notes is None else acts_in(notes))
         if report is not None:
             from neli_router.status.audit_report import html_of  # noqa: PLC0415 - most audits want none.
 
@@ -328,11 +316,11 @@ def _overlaps(view: AuditView) -> str:
     return f"{view.overlaps} in the notes of {view.noted} processes, the longest {lasting(view.overlap_longest)}"
 
 
-def _give(found: FiguresView | None, error: float) -> str:
+def _give(found: Figures | None, error: float) -> str:
     return "" if found is None else f" (± {lasting(error)})"
 
 
-def _figures(found: FiguresView | None) -> str:
+def _figures(found: Figures | None) -> str:
     if found is None:
         return "none"
     return (

@@ -124,13 +124,11 @@ class Plan:
     """A change of members or wishes, and the moves that followed until the next one."""
 
     offset: int
-    cause: Cause
     least: int
     """The fewest moves to even shares."""
     planned: int
     """The moves of the fold's own plan: those, plus some for the sake of load."""
     moved: int = 0
-    time: float = inf
     pending: set[int] = field(default_factory=set)
     """Partitions that a live owner still has to hand over."""
 
@@ -240,7 +238,7 @@ class Annals:
             try:
                 state = beginning(self._waiting)
             except BadSnapshot as error:
-                self._find("broken", "snapshot", f"{error}: the next one is taken", entry.offset)
+                self.find("broken", "snapshot", f"{error}: the next one is taken", entry.offset)
             else:
                 if state is not None:
                     waiting, self._waiting = self._waiting, None
@@ -327,13 +325,13 @@ class Annals:
         offset, record, before = change.offset, change.record, change.before
         if isinstance(record, Beat) and record.at > offset:
             text = f"a Beat stands at {offset}, and its writer had read up to {record.at}: the ledger lost records"
-            self._find("broken", "rewound", text, offset)
+            self.find("broken", "rewound", text, offset)
         if isinstance(record, Genesis) and before.genesis is not None and record.at > before.genesis_at:
             text = (
                 f"a second Genesis stands at {offset}, whose writer had read past the first, at {before.genesis_at}, "
                 "and not found it: the ledger lost records"
             )
-            self._find("broken", "genesis", text, offset)
+            self.find("broken", "genesis", text, offset)
 
     def _remember(self, after: State, record: Record | None, offset: int) -> None:
         self._digests[after.at] = after.digest
@@ -352,9 +350,9 @@ class Annals:
                 f"{name} computed another table than these records give, at offset {at}: its release or its memory is "
                 "not sound, or this copy of the ledger lacks records"
             )
-            self._find("broken", "digest", text, offset)
+            self.find("broken", "digest", text, offset)
 
-    def _find(self, severity: Severity, kind: str, text: str, offset: int | None = None) -> None:
+    def find(self, severity: Severity, kind: str, text: str, offset: int | None = None) -> None:
         self.findings.append(Finding(severity, kind, text, offset))
 
     # Changes
@@ -401,7 +399,7 @@ class Annals:
             for partition, (owner, target) in enumerate(zip(after.owners, after.targets, strict=True))
             if owner != target
         }
-        self.plans.append(Plan(change.offset, CAUSES.get(type(record), "other"), least, planned, pending=pending))
+        self.plans.append(Plan(change.offset, least, planned, pending=pending))
 
     def _own(self, change: Transition, record: Record) -> None:
         """Owners or terms changed."""
@@ -436,7 +434,7 @@ class Annals:
         past = self.tenures[partition]
         if past and past[-1].term >= term:
             text = f"partition {partition}: term {term} follows {past[-1].term}, and terms may only rise"
-            self._find("broken", "term", text, offset)
+            self.find("broken", "term", text, offset)
         life = self.lives[owner]
         held = TenureSpan(partition, term, life.name, owner, offset, cause, led_from=self._busy.get(partition, -inf))
         self._held[partition] = held

@@ -29,11 +29,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, inf, isfinite, nextafter
 from statistics import median
-from typing import NamedTuple
 
-from neli_router.protocols.induction.fold import State
-from neli_router.status.annals import Annals, Finding, MemberLife, Plan, Severity, TenureSpan
-from neli_router.status.group_view import Move
+from neli_router.status.annals import Annals, Finding, MemberLife, Severity, TenureSpan
 from neli_router.status.notes import Span
 from neli_router.status.time_axis import TOLERANCE
 
@@ -43,7 +40,6 @@ __all__ = [
     "LeadingGap",
     "NotedOverlap",
     "Takeover",
-    "audit",
     "figures",
     "lasting",
 ]
@@ -58,6 +54,8 @@ FLAP_LEASES = 60.0
 
 EXAMPLES_MAX = 5
 """Findings of one kind that are listed one by one. If there are more, one more line gives their number."""
+
+_SEVERITIES: Sequence[Severity] = ("broken", "warning", "note")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,106 +101,11 @@ class NotedOverlap:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
-    """The result. Times are in seconds on one axis, which `wall` converts to the wall clock."""
-
-    state: State
-    first: int
-    records: int
-    kinds: Mapping[str, int]
-    void: Mapping[str, int]
-    """Records that changed nothing, by kind."""
-    since: float
-    until: float
-    error: float
-    """How far a time may be off at most because the members have several clocks; 0 if there is only one."""
-    beat: float
-    """The usual time between two Beats of a member."""
-    to_wall: float | None
-    """Seconds from the axis to the wall clock, by the ledger's own time (Kafka) or by the wall clock of the group's
-    founder at its Genesis; None if neither is known."""
-    lives: Sequence[MemberLife]
-    tenures: Sequence[TenureSpan]
-    """By partition, then in order."""
-    moves: Sequence[Move]
-    plans: Sequence[Plan]
-    takeovers: Sequence[Takeover]
-    handovers: Sequence[float]
-    """Seconds from a plan until the owner handed a partition over."""
-    handover_error: float
-    """The median of how far each of them may be off: both times lie between two Beats."""
-    gaps: Sequence[LeadingGap]
-    led: float
-    """The fraction of all partitions' time in which they were led, since each was first owned; 1 means always."""
-    owned: float
-    """The same for being owned."""
-    balance: Sequence[tuple[float, float]]
-    """From each time on, the largest share over the fair one; 1 is even."""
-    noted: frozenset[str]
-    """The processes that left notes."""
-    noted_whole: bool
-    """Whether every incarnation that owned anything left notes, so that `led` is based on the notes."""
-    overlaps: Sequence[NotedOverlap]
-    findings: Sequence[Finding]
-
-    @property
-    def verdict(self) -> Severity:
-        """The worst of the findings."""
-        found = {finding.severity for finding in self.findings}
-        return "broken" if "broken" in found else "warning" if "warning" in found else "note"
-
-    @property
-    def seconds(self) -> float:
-        return self.until - self.since
-
-    @property
-    def exclusive(self) -> bool:
-        return self.state.genesis is not None and self.state.genesis.guarantee == "exclusive"
-
-    @property
-    def moved(self) -> int:
-        """How often a partition went from one member to another."""
-        return sum(len(move.partitions) for move in self.moves if move.source is not None and move.target is not None)
-
-    @property
-    def took(self) -> "Figures | None":
-        """How long takeovers took, for those that ended."""
-        return figures(it.seconds for it in self.takeovers if isfinite(it.led))
-
-    @property
-    def takeover_error(self) -> float:
-        """The median of how far each of them may be off."""
-        return median([it.error for it in self.takeovers]) if self.takeovers else 0.0
-
-    @property
-    def planned(self) -> int:
-        """The moves that all plans called for."""
-        return sum(plan.planned for plan in self.plans)
-
-    @property
-    def balance_mean(self) -> float:
-        """The largest share over the fair one, on average over time."""
-        ends = [*(since for since, _ in self.balance), self.until][1:]
-        weights = [max(0.0, end - since) for (since, _), end in zip(self.balance, ends, strict=True)]
-        whole = sum(weights)
-        ratios = (ratio for _, ratio in self.balance)
-        return sum(ratio * weight for ratio, weight in zip(ratios, weights, strict=True)) / whole if whole else 1.0
-
-    @property
-    def needless(self) -> int:
-        """Moves beyond what the plans called for."""
-        return sum(max(0, plan.moved - plan.planned) for plan in self.plans)
-
-    def wall(self, time: float) -> float | None:
-        """`time` as seconds since 1970, if that is known."""
-        return None if self.to_wall is None else time + self.to_wall
-
-
-class Figures(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Figures:
     """Statistics of some durations, in seconds."""
 
-    number: int
+    count: int
     median: float
     p90: float
     longest: float
@@ -229,82 +132,99 @@ def lasting(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
-def audit(annals: Annals, acts: Iterable[Span] = ()) -> Audit:
-    """The audit of everything that `annals` have read, which it uses up. Raises LedgerUnusable if it is not a
-    history."""
-    annals.require_history()
-    assert annals.state.genesis is not None
-    assert annals.first is not None
-    return _Examination(annals, list(acts)).result()
+class Audit:
+    """The audit of everything that `annals` have read, which it uses up. `acts` are from the notes of processes.
 
+    All attributes are results to look at. Times are in seconds on one axis, which `wall` converts to the wall clock.
+    Raises LedgerUnusable if the annals are not a history.
+    """
 
-class _Examination:
-    """The audit of one history. Its steps are listed in the order in which they depend on each other."""
-
-    def __init__(self, annals: Annals, spans: Sequence[Span]) -> None:
-        genesis = annals.state.genesis
+    def __init__(self, annals: Annals, acts: Iterable[Span] = ()) -> None:
+        annals.require_history()
+        genesis, first = annals.state.genesis, annals.first
         assert genesis is not None
-        self._annals, self._axis, self._spans = annals, annals.axis, spans
-        self._lease, self._exclusive, self._beat = genesis.lease, genesis.guarantee == "exclusive", annals.beat
-        self._until = annals.axis.now if isfinite(annals.axis.now) else 0.0
+        assert first is not None
+        self._annals, self._axis, self._spans, self._find = annals, annals.axis, list(acts), annals.find
         self._owned = {(it.partition, it.term): it for past in annals.tenures.values() for it in past}
-        self._findings = list(annals.findings)
-
-    def result(self) -> Audit:
-        annals, axis, state = self._annals, self._axis, self._annals.state
+        self.genesis, self.state, self.first, self.records = genesis, annals.state, first, annals.records
+        self.exclusive = genesis.guarantee == "exclusive"
+        self.kinds, self.void = annals.kinds, annals.void
+        self.error, self.beat, self.to_wall = annals.axis.error, annals.beat, annals.to_wall
+        """`error` is how far a time may be off because the members have several clocks; 0 if there is only one."""
+        self.lives = list(annals.lives.values())
+        self.tenures = [it for partition in sorted(annals.tenures) for it in annals.tenures[partition]]
+        """By partition, then in order."""
+        self.until = annals.axis.now if isfinite(annals.axis.now) else 0.0
+        # Each of these steps needs the results of those before it.
         self._tell_times()
+        self.since = min((it.since for it in self.tenures), default=self.until)
+        self.seconds = self.until - self.since
         self._compare_notes()
-        noted_whole = self._lead_by_notes()
-        overlaps = self._overlaps()
-        self._judge_overlaps(overlaps)
+        self.noted = frozenset(span.process for span in self._spans)
+        """The processes that left notes."""
+        self.noted_whole = self._lead_by_notes()
+        """Whether every incarnation that owned anything left notes, so that `led` is based on the notes."""
+        self.overlaps = self._overlaps()
+        self._judge_overlaps()
         self._judge_order()
         self._judge_lives()
         self._judge_axis()
-        silences = {} if noted_whole else {life.incarnation: life.silences for life in annals.lives.values()}
-        gaps, led, owned = _coverage(annals.tenures, silences, self._until, open_ended=not state.seats)
-        self._judge_gaps(gaps)
-        assert annals.first is not None
-        tenures = [it for partition in sorted(annals.tenures) for it in annals.tenures[partition]]
-        return Audit(
-            state=state,
-            first=annals.first,
-            records=annals.records,
-            kinds=dict(annals.kinds),
-            void=dict(annals.void),
-            since=min((it.since for it in tenures), default=self._until),
-            until=self._until,
-            error=axis.error,
-            beat=self._beat,
-            to_wall=annals.to_wall,
-            lives=list(annals.lives.values()),
-            tenures=tenures,
-            moves=[replace(move, read_at=annals.time(move.offset)) for move in annals.moves],
-            plans=annals.plans,
-            takeovers=list(self._takeovers()),
-            handovers=[max(0.0, annals.time(end) - annals.time(start)) for start, end in annals.handovers],
-            handover_error=median(self._handover_errors()) if annals.handovers else 0.0,
-            gaps=gaps,
-            led=led,
-            owned=owned,
-            balance=[(annals.time(offset), ratio) for offset, ratio in annals.balance],
-            noted=frozenset(span.process for span in self._spans),
-            noted_whole=noted_whole,
-            overlaps=overlaps,
-            findings=self._told(),
-        )
+        self.gaps, self.led, self.owned = self._coverage()
+        """Also the fractions of all partitions' time in which they were led, and owned, since each was first owned."""
+        self._judge_gaps()
+        self.findings = self._told()
+        self.moves = [replace(move, read_at=annals.time(move.offset)) for move in annals.moves]
+        self.moved = sum(len(it.partitions) for it in self.moves if it.source is not None and it.target is not None)
+        """How often a partition went from one member to another."""
+        self.plans = annals.plans
+        self.planned = sum(plan.planned for plan in self.plans)
+        self.needless = sum(max(0, plan.moved - plan.planned) for plan in self.plans)
+        """Moves beyond what the plans called for."""
+        self.takeovers = list(self._takeovers())
+        self.takeover_error = median([it.error for it in self.takeovers]) if self.takeovers else 0.0
+        """The median of how far each of them may be off."""
+        self.handovers = [max(0.0, annals.time(end) - annals.time(start)) for start, end in annals.handovers]
+        """Seconds from a plan until the owner handed a partition over."""
+        self.handover_error = median(self._handover_errors()) if annals.handovers else 0.0
+        """The median of how far each of them may be off: both times lie between two Beats."""
+        self.gap_times = figures(gap.seconds for gap in self.gaps)
+        self.takeover_times = figures(it.seconds for it in self.takeovers if isfinite(it.led))
+        """Of those that ended."""
+        self.handover_times = figures(self.handovers)
+        self.balance = [(annals.time(offset), ratio) for offset, ratio in annals.balance]
+        """From each time on, the largest share over the fair one; 1 is even."""
+        self.balance_worst = max((ratio for _, ratio in self.balance), default=1.0)
+
+    @property
+    def verdict(self) -> Severity:
+        """The worst of the findings."""
+        return self.findings[0].severity if self.findings else "note"
+
+    @property
+    def balance_mean(self) -> float:
+        """The largest share over the fair one, on average over time."""
+        ends = [*(since for since, _ in self.balance), self.until][1:]
+        weights = [max(0.0, end - since) for (since, _), end in zip(self.balance, ends, strict=True)]
+        whole = sum(weights)
+        ratios = (ratio for _, ratio in self.balance)
+        return sum(ratio * weight for ratio, weight in zip(ratios, weights, strict=True)) / whole if whole else 1.0
+
+    def wall(self, time: float) -> float | None:
+        """`time` as seconds since 1970, if that is known."""
+        return None if self.to_wall is None else time + self.to_wall
 
     # Times
 
     def _tell_times(self) -> None:
-        """Give lives, tenures and plans their times, and work out by the rules when each tenure was led."""
+        """Give lives and tenures their times, and work out by the rules when each tenure was led."""
         annals = self._annals
         ends = {end.life.incarnation: end for end in annals.ends}
         for life in annals.lives.values():
             life.since = annals.time(life.first)
-            life.until = self._until if life.ended is None else annals.time(life.ended)
+            life.until = self.until if life.ended is None else annals.time(life.ended)
             if (end := ends.get(life.incarnation)) is not None:
                 earliest = max(life.since, end.seen)
-                due = max(earliest, end.heard + self._beat)
+                due = max(earliest, end.heard + self.beat)
                 life.died = min((earliest + due) / 2, life.until)
                 # A witness sees the end immediately. It waits only for leases that the dead member had lent to others.
                 if life.ending == "certify" and life.until <= due:
@@ -314,14 +234,12 @@ class _Examination:
         for held in self._owned.values():
             life = annals.lives[held.incarnation]
             held.since = annals.time(held.first)
-            held.until = self._until if held.last is None else annals.time(held.last)
+            held.until = self.until if held.last is None else annals.time(held.last)
             free_at = held.led_from
             if life.settled is not None:
                 free_at = max(free_at, annals.time(life.settled) + annals.wait)
-            held.led_from = max(held.since, free_at) if self._exclusive else held.since
+            held.led_from = max(held.since, free_at) if self.exclusive else held.since
             held.led_until = min(held.until, life.died)
-        for plan in annals.plans:
-            plan.time = annals.time(plan.offset)
 
     def _aligned(self, span: Span) -> tuple[float, float]:
         """When the span began and ended, on the axis.
@@ -344,10 +262,7 @@ class _Examination:
 
     def _compare_notes(self) -> None:
         """A process that acted must have owned the partition under that term, by the ledger, and must be one member."""
-        annals = self._annals
-        assert annals.first is not None
-        assert annals.state.genesis is not None
-        oldest = annals.state.genesis.base + annals.first
+        oldest = self.genesis.base + self.first
         members: defaultdict[str, set[str]] = defaultdict(set)
         actors: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
         for span in self._spans:
@@ -385,7 +300,9 @@ class _Examination:
             noted[span.partition, span.term].append(span)
         heard = {held.incarnation for place, held in self._owned.items() if place in noted}
         # A member that owned only for a moment may never have acted, so its notes are not missed.
-        missed = {it.incarnation for it in self._owned.values() if it.led_until > it.led_from + self._lease} - heard
+        missed = {
+            it.incarnation for it in self._owned.values() if it.led_until > it.led_from + self.genesis.lease
+        } - heard
         if not self._spans:
             self._find("note", "notes", "who acted is not in a ledger: without notes, overlaps cannot be looked for")
         elif missed:
@@ -430,20 +347,20 @@ class _Examination:
 
     # Judgements
 
-    def _judge_overlaps(self, overlaps: Sequence[NotedOverlap]) -> None:
-        for it in overlaps if self._exclusive else ():
+    def _judge_overlaps(self) -> None:
+        for it in self.overlaps if self.exclusive else ():
             self._find(
                 "broken",
                 "overlap",
                 f"partition {it.partition}: {it.first.process} under term {it.first.term} and {it.second.process} "
                 f"under term {it.second.term} acted at the same time, {1e3 * it.seconds:.1f} ms",
             )
-        if overlaps and not self._exclusive:
-            longest = max(overlaps, key=lambda it: it.seconds)
+        if self.overlaps and not self.exclusive:
+            longest = max(self.overlaps, key=lambda it: it.seconds)
             self._find(
                 "note",
                 "overlap",
-                f"{_times(len(overlaps))} two processes acted for one partition at the same time, at most for "
+                f"{_times(len(self.overlaps))} two processes acted for one partition at the same time, at most for "
                 f"{1e3 * longest.seconds:.1f} ms (partition {longest.partition}): `available` allows that",
             )
 
@@ -457,7 +374,7 @@ class _Examination:
             # Under `available`, an owner continues for a while after its successor began; with several clocks, the
             # order in which they began is known only to within their error. Both cases were compared as overlaps
             # already.
-            elif span.term < before.term and not span.again and self._exclusive and self._axis.error == 0:
+            elif span.term < before.term and not span.again and self.exclusive and self._axis.error == 0:
                 self._find(
                     "broken",
                     "term",
@@ -466,7 +383,7 @@ class _Examination:
                 )
 
     def _judge_lives(self) -> None:
-        for life in self._annals.lives.values():
+        for life in self.lives:
             if life.came_too_late and life.ending == "expire":
                 self._find(
                     "note",
@@ -484,7 +401,7 @@ class _Examination:
                     life.ended,
                 )
             if life.silences:
-                longest = max(heard - quiet for quiet, heard in life.silences) + self._lease
+                longest = max(heard - quiet for quiet, heard in life.silences) + self.genesis.lease
                 self._find(
                     "note",
                     "silence",
@@ -495,7 +412,7 @@ class _Examination:
         for name, joins in sorted(self._annals.joins.items()):
             times = [self._annals.time(offset) for offset in joins]
             spans = [last - first for first, last in zip(times, times[FLAPS_MIN - 1 :], strict=False)]
-            if spans and min(spans) <= FLAP_LEASES * self._lease:
+            if spans and min(spans) <= FLAP_LEASES * self.genesis.lease:
                 place = spans.index(min(spans))
                 self._find(
                     "warning",
@@ -522,19 +439,16 @@ class _Examination:
             name = self._annals.lives[incarnation].name
             self._find("note", "clock", f"the clock of {name} jumped before offset {offset}, or its host slept", offset)
 
-    def _judge_gaps(self, gaps: Sequence[LeadingGap]) -> None:
-        for gap in gaps:
-            if gap.until >= self._until and gap.seconds > self._beat:
+    def _judge_gaps(self) -> None:
+        for gap in self.gaps:
+            if gap.until >= self.until and gap.seconds > self.beat:
                 text = f"{len(gap.partitions)} partitions were led by no member at the end, for {gap.seconds:.2f} s"
                 self._find("warning", "gap", text)
-
-    def _find(self, severity: Severity, kind: str, text: str, offset: int | None = None) -> None:
-        self._findings.append(Finding(severity, kind, text, offset))
 
     def _told(self) -> list[Finding]:
         """The worst first, with their times; if there are many of one kind, a few and the number of others."""
         by_kind: defaultdict[tuple[int, str], list[Finding]] = defaultdict(list)
-        for finding in self._findings:
+        for finding in self._annals.findings:
             by_kind[_SEVERITIES.index(finding.severity), finding.kind].append(finding)
         told: list[Finding] = []
         for (severity, kind), its in sorted(by_kind.items()):
@@ -549,6 +463,26 @@ class _Examination:
         except KeyError:  # It changed nothing, so its time was not kept.
             return None
 
+    def _coverage(self) -> tuple[list[LeadingGap], float, float]:
+        """The gaps, and the fractions of all partitions' time in which they were led, and owned."""
+        silences = {} if self.noted_whole else {life.incarnation: life.silences for life in self.lives}
+        gaps: defaultdict[tuple[float, float], list[int]] = defaultdict(list)
+        whole = unled = unowned = 0.0
+        for partition, past in self._annals.tenures.items():
+            covered = past[0].since
+            whole += self.until - covered
+            unowned += sum(max(0.0, later.since - former.until) for former, later in pairwise(past))
+            unowned += 0.0 if past[-1].last is None else self.until - past[-1].until
+            for low, high in [*_led(past, silences), (self.until, self.until)]:
+                if low > covered:
+                    gaps[covered, low].append(partition)
+                    unled += low - covered
+                covered = max(covered, min(high, self.until))
+        found = [LeadingGap(since, end, tuple(its)) for (since, end), its in sorted(gaps.items())]
+        if not self.state.seats:  # That nobody leads after the last member left is no gap.
+            found = [gap for gap in found if gap.until < self.until]
+        return found, 1 - unled / whole if whole else 1.0, 1 - unowned / whole if whole else 1.0
+
     def _takeovers(self) -> Iterator[Takeover]:
         for offset, life, _, seen, held in self._annals.ends:
             if not held:
@@ -556,7 +490,7 @@ class _Examination:
             low, high = self._axis.when(offset)
             led = max(self._led_after(one) for one in held)
             doubt = (high - low) / 2 if led <= high else 0.0
-            unsure = max(self._beat / 2, life.died - max(life.since, seen))
+            unsure = max(self.beat / 2, life.died - max(life.since, seen))
             error = unsure + self._axis.error + TOLERANCE + doubt
             yield Takeover(offset, life.name, life.incarnation, len(held), life.died, led, error)
 
@@ -570,39 +504,6 @@ class _Examination:
         past = self._annals.tenures[former.partition]
         later = past[bisect_left(past, former.term, key=lambda it: it.term) + 1 :]
         return next((it.led_from for it in later if it.led_until > it.led_from), inf)
-
-
-_SEVERITIES: Sequence[Severity] = ("broken", "warning", "note")
-
-
-def _coverage(
-    tenures: Mapping[int, Sequence[TenureSpan]],
-    silences: Mapping[str, Sequence[tuple[float, float]]],
-    until: float,
-    *,
-    open_ended: bool,
-) -> tuple[list[LeadingGap], float, float]:
-    """The gaps, and the fractions of all partitions' time in which they were led, and owned.
-
-    With `open_ended`, the group has no member at the end, and that does not count as a gap.
-    """
-    gaps: defaultdict[tuple[float, float], list[int]] = defaultdict(list)
-    whole = unled = unowned = 0.0
-    for partition, past in tenures.items():
-        began = past[0].since
-        whole += until - began
-        unowned += sum(max(0.0, later.since - former.until) for former, later in pairwise(past))
-        unowned += 0.0 if past[-1].last is None else until - past[-1].until
-        covered = began
-        for low, high in [*_led(past, silences), (until, until)]:
-            if low > covered:
-                gaps[covered, low].append(partition)
-                unled += low - covered
-            covered = max(covered, min(high, until))
-    found = [LeadingGap(since, end, tuple(its)) for (since, end), its in sorted(gaps.items())]
-    if open_ended:
-        found = [gap for gap in found if gap.until < until]
-    return found, 1 - unled / whole if whole else 1.0, 1 - unowned / whole if whole else 1.0
 
 
 def _led(

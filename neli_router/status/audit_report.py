@@ -80,8 +80,7 @@ def html_of(audit: Audit, address: str) -> str:
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; base-uri 'none'"
     )
-    genesis = audit.state.genesis
-    assert genesis is not None, "every audit has one"
+    genesis = audit.genesis
     return Template(_asset("report/report.html")).substitute(
         policy=policy,
         address=_text(address),
@@ -106,9 +105,7 @@ class _Drawing:
 
     def __init__(self, audit: Audit) -> None:
         self._audit = audit
-        genesis = audit.state.genesis
-        assert genesis is not None
-        self._partitions, self._base = genesis.layout.partitions, genesis.base
+        self._partitions, self._base = audit.genesis.layout.partitions, audit.genesis.base
         self._seconds = max(audit.seconds, 1e-9)
         self._names = list(dict.fromkeys(life.name for life in audit.lives))
         self._place = {name: place for place, name in enumerate(self._names)}
@@ -174,8 +171,7 @@ class _Drawing:
         )
         unled = "light: not led &middot; " if self._audit.gaps else ""
         overlaps = "red: two acted at the same time &middot; " if self._audit.overlaps else ""
-        worst = max((ratio for _, ratio in self._audit.balance), default=1.0)
-        top = max(2.0, worst) * 1.05
+        top = max(2.0, self._audit.balance_worst) * 1.05
         events = _picture("strip-events", "Joins and ends of members", 1, self._events())
         owners = _picture("owners", "Owners of partitions over time", self._partitions, self._owners())
         shares = _picture("shares", "Partitions of each member over time", self._partitions, self._shares())
@@ -191,7 +187,7 @@ class _Drawing:
 <p class="caption">Partitions of each member</p>
 <div class="y"><span style="top:4%">{self._partitions}</span><span style="top:96%">0</span></div>{shares}
 <p class="caption">The largest share over the fair one: {self._audit.balance_mean:.2f} on average,
-{worst:.2f} at most</p>
+{self._audit.balance_worst:.2f} at most</p>
 <div class="y"><span style="top:{even}">1</span><span style="top:{twice}">2</span></div>{ratio}
 <div class="y"></div>
 <div class="ticks" aria-hidden="true"></div>
@@ -368,12 +364,12 @@ def _verdict(audit: Audit) -> str:
 
 
 def _facts(audit: Audit) -> str:
-    took, gaps, handed = audit.took, figures(gap.seconds for gap in audit.gaps), figures(audit.handovers)
+    took, gaps, handed = audit.takeover_times, audit.gap_times, audit.handover_times
     overlaps: object = f"{len(audit.overlaps):,}" if audit.noted else "not known"
     facts = [
         ("led", f"{audit.led:.2%}", "of the time", False),
         ("longest gap", "none" if gaps is None else lasting(gaps.longest), "", False),
-        ("takeovers", "none" if took is None else f"{took.number:,}", "", False),
+        ("takeovers", "none" if took is None else f"{took.count:,}", "", False),
         (
             "median takeover",
             "&ndash;" if took is None else lasting(took.median),
@@ -382,7 +378,7 @@ def _facts(audit: Audit) -> str:
         ),
         (
             "handovers",
-            "none" if handed is None else f"{handed.number:,}",
+            "none" if handed is None else f"{handed.count:,}",
             "" if handed is None else f"median {lasting(handed.median)}",
             False,
         ),
@@ -418,13 +414,12 @@ def _takeovers(audit: Audit) -> str:
     """A histogram of the takeovers that ended."""
     times = sorted(it.seconds for it in audit.takeovers if isfinite(it.led))
     never = len(audit.takeovers) - len(times)
-    took = figures(times)
+    took = audit.takeover_times
     if took is None:
         return _panel("takeovers", "Takeovers", "", '<p class="note">No member died or was cut off.</p>')
-    genesis = audit.state.genesis
-    assert genesis is not None
-    step = _step(max(took.longest, genesis.lease) / BARS * 2)
-    high = max(step * (int(took.longest / step) + 1), genesis.lease * 1.2)
+    lease = audit.genesis.lease
+    step = _step(max(took.longest, lease) / BARS * 2)
+    high = max(step * (int(took.longest / step) + 1), lease * 1.2)
     bars: defaultdict[int, int] = defaultdict(int)
     for time in times:
         bars[int(max(0.0, time) / step)] += 1
@@ -452,7 +447,7 @@ def _takeovers(audit: Audit) -> str:
     body = f"""<svg class="bars" viewBox="0 0 300 138" role="img" aria-label="Takeovers by how long they took">
 <line x1="0" x2="300" y1="118.5" y2="118.5"/>{drawn}{marks}
 <line class="middle" x1="{middle:.1f}" x2="{middle:.1f}" y1="4" y2="118"/>{said}</svg>
-<p class="note">p90 {lasting(took.p90)}, longest {lasting(took.longest)}; the lease is {lasting(genesis.lease)}.
+<p class="note">p90 {lasting(took.p90)}, longest {lasting(took.longest)}; the lease is {lasting(lease)}.
 A member dies somewhere between two Beats, {lasting(audit.beat)} apart: the middle is taken.</p>"""
     return _panel("takeovers", "Takeovers", f"from death to led again{unled}", body)
 

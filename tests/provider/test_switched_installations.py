@@ -38,7 +38,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.drivers.open import open_ledger
 from neli_router.errors import NeliError
 from neli_router.status.annals import Annals
-from neli_router.status.audit import audit
+from neli_router.status.audit import Audit
 from neli_router.status.replay import between
 from tests.provider.submissions import processes
 from tests.support.given import spelled
@@ -358,7 +358,7 @@ def rights(ledger: Path) -> dict[str, list[tuple[float, float]]]:
     annals = Annals(one_clock=True)
     with closing(open_ledger(f"sqlite://{ledger}", create=False, patience=60.0)) as reader:
         annals.read(between(reader, reader.start(), reader.tip()))
-        audit(annals)
+        Audit(annals)
     heard = {end.life.incarnation: end.heard for end in annals.ends}
     found: dict[str, list[tuple[float, float]]] = {}
     for held in annals.tenures[PARTITION]:

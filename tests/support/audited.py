@@ -23,7 +23,7 @@ from neli_router.protocols.induction.records import Beat, Record, decode, encode
 from neli_router.protocols.induction.snapshots import digest_text
 from neli_router.protocols.protocol import DRIFT_MAX
 from neli_router.status.annals import Annals
-from neli_router.status.audit import Audit, audit
+from neli_router.status.audit import Audit
 from neli_router.status.notes import Span
 
 __all__ = ["START", "Simulated", "audited", "beat", "entries", "simulated", "written"]
@@ -54,7 +54,7 @@ def audited(
     """The audit of a whole history. Raises LedgerUnusable if `given` is not a history, or its start is missing."""
     annals = Annals(drift=drift, one_clock=one_clock)
     annals.read(given)
-    return audit(annals, acts)
+    return Audit(annals, acts)
 
 
 START = 1000.0
