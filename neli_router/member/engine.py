@@ -48,10 +48,9 @@ from neli_router.errors import (
 )
 from neli_router.hosts.process import ProcessMark
 from neli_router.member.barrier import Barrier
-from neli_router.member.footing import Foothold, Footing, GroupFooting, LedgerFooting, Request
+from neli_router.member.footing import Footing, GroupFooting, LedgerFooting, PeerFooting, Request
 from neli_router.member.journal import Journal
 from neli_router.member.membership import Membership
-from neli_router.member.peer_footing import PeerFooting
 from neli_router.member.runtime import Loop, Runtime
 from neli_router.protocols import protocol
 from neli_router.protocols.protocol import (
@@ -221,7 +220,7 @@ class Engine:
 
     def turn(self) -> bool:
         """Do one bounded piece of work; return False if it had no effect."""
-        self._moved = False
+        self._moved, state = False, self.membership.state
         if self.membership.is_over:
             return False
         try:
@@ -238,7 +237,7 @@ class Engine:
                 raise  # Ctrl-C, in a test.
         if self._stopped is not None and not self.membership.ended:
             self._end(self._stopped.error)
-        return self._moved
+        return self._moved or self.membership.state is not state
 
     def _try_to_open(self) -> bool:
         try:
@@ -271,8 +270,7 @@ class Engine:
         membership.notify()
 
     def _footed(self) -> Footing:
-        foothold = Foothold(explain=self.barrier.explain, stepped=self._stepped, moved=self._has_moved, tell=self._tell)
-        common = self.config, self.runtime, self.membership, foothold
+        common = self.config, self.membership, self._stepped, self._tell
         if self.config.protocol_name in ELECTED:
             return PeerFooting(*common, feed=self.feed if self._is_alone else None)
         if self.config.protocol_name in BORROWED:
@@ -280,9 +278,6 @@ class Engine:
         return LedgerFooting(*common, feed=self.feed, tap=self._tap)
 
     # News from the footing, on its thread
-
-    def _has_moved(self) -> None:
-        self._moved = True
 
     def _stepped(self, now: float) -> None:
         for watch in self._watches:

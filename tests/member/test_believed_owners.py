@@ -7,7 +7,7 @@ import pytest
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.peers.outlook import Outlook, PeerCard
 from neli_router.errors import NoOwner
-from neli_router.member.peer_footing import BelievedOwners
+from neli_router.member.footing import BelievedOwners
 from neli_router.protocols.electors.events import Led
 from neli_router.router.table import Owner, Peer, Table
 
