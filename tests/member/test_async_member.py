@@ -2,13 +2,11 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
-from neli_router import testing
 from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout
 from neli_router.errors import (
@@ -19,21 +17,12 @@ from neli_router.errors import (
     LedgerUnavailable,
     NotLeading,
 )
-from neli_router.member.async_leading import AsyncLease
-from neli_router.member.async_member import AsyncMember
+from neli_router.member.async_member import AsyncLease, AsyncMember
 from neli_router.member.member import Member
 from neli_router.protocols.protocol import BEATS_PER_LEASE, Acquired, Event, Revoked
 from neli_router.testing import Group
 from tests.support.looping import in_loop
 from tests.support.waiting import PATIENCE, until, until_in_loop
-
-
-@pytest.fixture(name="group")
-def pair() -> Iterator[Group]:
-    """Two members that share eight partitions, at rest."""
-    with testing.group("a", "b", partitions=8, lease=1.0, drain_timeout=5.0) as group:
-        group.settle()
-        yield group
 
 
 @pytest.fixture(name="config")

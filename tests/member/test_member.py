@@ -3,7 +3,7 @@
 import logging
 import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
@@ -26,14 +26,6 @@ from neli_router.member.member import Member
 from neli_router.member.membership import Lease, why_not
 from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked
 from neli_router.testing import Group
-
-
-@pytest.fixture(name="group")
-def pair() -> Iterator[Group]:
-    """Two members that share eight partitions, at rest."""
-    with testing.group("a", "b", partitions=8, lease=1.0, drain_timeout=5.0) as group:
-        group.settle()
-        yield group
 
 
 def one_of(member: Member) -> int:
