@@ -153,7 +153,9 @@ class Engine:
                 self._try_to_open()
                 while self._has_to_read():
                     self.turn()
-            self._start_loops()
+            loops: tuple[Loop, ...] = (*self.barrier.lanes, self.journal.lane, self)
+            for loop in loops:
+                self.runtime.start(loop)
             if not self.runtime.is_turned:
                 self._await_beginning(timeout)
             if self.membership.error is not None:
@@ -179,11 +181,6 @@ class Engine:
     def _is_alone(self) -> bool:
         """Whether look-ups use what this member believes, for lack of another source."""
         return self.config.protocol_name in ELECTED and self.config.ownership is None
-
-    def _start_loops(self) -> None:
-        loops: tuple[Loop, ...] = (*self.barrier.lanes, self.journal.lane, self)
-        for loop in loops:
-            self.runtime.start(loop)
 
     def _await_beginning(self, timeout: float) -> None:
         membership = self.membership
@@ -369,7 +366,12 @@ class Engine:
 
     def _fail(self, event: str, error: BaseException) -> None:
         """The program's handler raised."""
-        failure = _handler_failed(event, error)
+        failure = HandlerFailed(
+            f"the program's handler of {event} was to return",
+            f"it raised {type(error).__name__} ({place_of(error)})",
+            "fix it and restart the member, which has left: a half-prepared or half-finished partition cannot be led",
+        )
+        failure.__cause__ = error
         self.journal.note("error", "handler.failed", why=failure.found)
         self.ask_close(at_once=True, error=failure)
 
@@ -411,10 +413,6 @@ class Engine:
         except NeliError as error:
             self.journal.note("warning", "ledger.close_failed", error=str(error))
 
-    def on_fork(self, parent: int) -> None:
-        """Void this copy, in a child of process `parent`. Takes no lock: the thread holding it may not exist here."""
-        self.membership.make_void(_forked(self.member, parent))
-
 
 def _kind_of_table(config: Config) -> str:
     if config.has_ledger:
@@ -432,26 +430,6 @@ def place_of(error: BaseException) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else "an unknown place"
 
 
-def _handler_failed(event: str, error: BaseException) -> HandlerFailed:
-    """The error that ends a member when the program's handler of `event` raised `error`."""
-    failure = HandlerFailed(
-        f"the program's handler of {event} was to return",
-        f"it raised {type(error).__name__} ({place_of(error)})",
-        "fix it and restart the member, which has left: a half-prepared or half-finished partition cannot be led",
-    )
-    failure.__cause__ = error
-    return failure
-
-
-def _forked(member: str, parent: int) -> Forked:
-    """The error for every use of `member` in this child of process `parent`."""
-    return Forked(
-        f"member {member} was needed",
-        f"process {parent} opened it and this is process {os.getpid()}, forked from it",
-        "open a Member in this process, after the fork; the parent's goes on unharmed",
-    )
-
-
 def _defect_of(error: BaseException) -> NeliError:
     """Our error that stands in for a foreign one."""
     return NeliError(
@@ -466,9 +444,15 @@ _living: WeakSet[Engine] = WeakSet()
 
 
 def _after_fork() -> None:
-    parent = os.getppid()
+    """Void the copies in this child. Takes no lock: the thread holding it may not exist here."""
     for engine in list(_living):
-        engine.on_fork(parent)
+        engine.membership.make_void(
+            Forked(
+                f"member {engine.member} was needed",
+                f"process {os.getppid()} opened it and this is process {os.getpid()}, forked from it",
+                "open a Member in this process, after the fork; the parent's goes on unharmed",
+            )
+        )
     _living.clear()
 
 
