@@ -69,7 +69,8 @@ class Chronicle:
         self.group = GroupView()
         self.beat_delays: deque[float] = deque(maxlen=DELAYS_MAX)
         """Seconds from sending the own member's Beats until they were read. A reader pops them."""
-        self._own: Callable[[], str] = str
+        self.own: Callable[[], str] = str
+        """Gives the incarnation whose Beats are timed. Called at each read: a member may start a new one."""
         self._causes = Causes()
         self._past: list[Episode] = []
         """In the order of the offsets at which they begin."""
@@ -80,11 +81,6 @@ class Chronicle:
         self._joined: dict[str, float] = {}
         self._changed = False
         self._counts = dict.fromkeys(COUNTED, 0)
-
-    def set_own(self, incarnation: str | Callable[[], str]) -> None:
-        """Time the Beats of this incarnation. A function is called at each read: a member may start a new
-        incarnation."""
-        self._own = incarnation if callable(incarnation) else lambda: incarnation
 
     def begin(self, state: State, now: float) -> None:
         before = self.group.state
@@ -97,7 +93,7 @@ class Chronicle:
         self._publish(state, {key: vital for key, vital in self.group.vitals.items() if key in state.seats})
 
     def read(self, records: Sequence[tuple[int, Record | None]], now: float) -> None:
-        state, own, vitals = self.group.state, self._own(), dict(self.group.vitals)
+        state, own, vitals = self.group.state, self.own(), dict(self.group.vitals)
         for offset, record in records:
             change = Transition.of(state, offset, record)
             state = change.after

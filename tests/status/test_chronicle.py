@@ -107,7 +107,7 @@ def test_a_beat_tells_when_it_was_heard_and_how_far_its_writer_had_read_unless_i
 
 def test_only_beats_of_the_own_member_are_timed_and_delays_that_nobody_takes_are_bounded() -> None:
     one = reading(genesis(), ALICE, BOB)
-    one.set_own(lambda: "b")
+    one.own = lambda: "b"
     read_on(one, beat("a", sent_at=1.0), beat("b", sent_at=1.25), now=1.5)
     assert [0.25] == list(one.beat_delays)
     read_on(one, *[beat("b")] * (DELAYS_MAX + 1))

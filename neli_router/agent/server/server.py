@@ -233,7 +233,7 @@ class Agent:
         except asyncio.CancelledError:
             opening.add_done_callback(_close_orphan)
             raise
-        self.chronicle.set_own(lambda: member.incarnation)
+        self.chronicle.own = lambda: member.incarnation
         if isinstance(chronicle := self.chronicle, OwnersChronicle | PeersChronicle):
             member.observe(lambda: None, lambda now: chronicle.look(member.outlook))
         return member
