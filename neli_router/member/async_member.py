@@ -244,9 +244,9 @@ class AsyncOperator(BaseOperator[Coroutine[Any, Any, None]]):
     async def wish(self, wish: CheckedWish | None, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - the same as in Operator.
         if wish is None:
             return
-        with self._wishing(wish, timeout) as attempt:
-            if await self._bridge.until(attempt.is_due, timeout):
-                await self._bridge.until(attempt.is_over, attempt.say())
+        with contextlib.closing(self._steps(wish, timeout)) as steps:
+            for ready, seconds in steps:
+                await self._bridge.until(ready, seconds)
 
 
 class AsyncMember(BaseMember, AsyncClosing):

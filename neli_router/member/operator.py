@@ -13,8 +13,8 @@ waits for such a member, and the log says so. (The commands refuse it, because a
 The others return immediately, and raise BeyondProtocol where the protocol has no such thing.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import Generic, TypeVar
 
 from neli_router.config.protocols import ELECTED, Term
@@ -28,7 +28,7 @@ from neli_router.protocols.electors.priority import LEAST, electorate
 from neli_router.protocols.electors.settings import TermSettings
 from neli_router.protocols.induction.events import Wish
 
-__all__ = ["BaseOperator", "Operator", "WishAttempt"]
+__all__ = ["BaseOperator", "Operator"]
 
 
 Done = TypeVar("Done")
@@ -46,7 +46,11 @@ class BaseOperator(Generic[Done]):
         With `term` and `gossip`, `name` must be this member's own name or its HOST:PORT: the member sheds everything,
         and the call returns immediately. It keeps any partitions that it is nominated for afterwards.
         """
-        return self.wish(self._drained(name, undo=undo), timeout)
+        if self._drains_itself:
+            self.require_itself(name)
+            self.shed(() if undo else None)
+            return self.wish(None)
+        return self.wish(wishes.undrain(name) if undo else wishes.drain(name), timeout)
 
     def pin(self, partition: int, name: str | None, *, timeout: float = WISH_MAX) -> Done:
         """Assign `partition` to the member called `name`; None takes a pin back. While that member is away, the
@@ -147,25 +151,29 @@ class BaseOperator(Generic[Done]):
         """The partitions that this member leads only while no other can; for `term` and `gossip`."""
         return self._membership.shed
 
-    def _drained(self, name: str, *, undo: bool) -> CheckedWish | None:
-        """The wish to make; None if this member has drained itself, because its protocol has no other way."""
-        if self._drains_itself:
-            self.require_itself(name)
-            self.shed(() if undo else None)
-            return None
-        return wishes.undrain(name) if undo else wishes.drain(name)
-
-    @contextmanager
-    def _wishing(self, wish: CheckedWish, timeout: float) -> Iterator["WishAttempt"]:
-        """A block that waits for `is_due`, says the wish, and waits for `is_over`. Raises at its end if it failed."""
-        self._membership.require_alive()
+    def _steps(self, wish: CheckedWish, timeout: float) -> Generator[tuple[Callable[[], bool], float]]:
+        """What to wait for, step by step, and for how many seconds. Raises at the end if the wish failed. Close it."""
+        membership = self._membership
+        membership.require_alive()
         if not self._config.has_ledger:
             raise no_wishes(wish.what, self._config.protocol_name)
-        with self._membership.watching_state():
-            yield WishAttempt(self._engine, wish, timeout)
-        if not wish.shown(self._membership.state):
-            self._membership.require_alive()
-            raise unheard(wish, timeout, self._membership.obstacle)
+
+        def is_due() -> bool:
+            """Whether the wish can be said, or never will be: before its genesis, a ledger records nothing."""
+            return membership.is_over or membership.state.genesis is not None
+
+        give_up_at = membership.clock() + timeout
+        with membership.watching_state():
+            yield is_due, timeout
+            if is_due():
+                if wish.name and membership.state.holder(wish.name) is None:
+                    # The member may be about to join. But a mistyped name never joins, and nothing else would say so.
+                    self._engine.journal.note("warning", "wish.waits_for_member", wish=wish.what, name=wish.name)
+                self._engine.post(Wish(wish.record(membership.incarnation)))
+                yield lambda: membership.is_over or wish.shown(membership.state), give_up_at - membership.clock()
+        if not wish.shown(membership.state):
+            membership.require_alive()
+            raise unheard(wish, timeout, membership.obstacle)
 
     @property
     def _drains_itself(self) -> bool:
@@ -184,36 +192,12 @@ class BaseOperator(Generic[Done]):
             raise BeyondProtocol(wanted, found, "choose the protocol 'term', where any member may lead")
 
 
-class WishAttempt:
-    """One wish, until the ledger shows it."""
-
-    def __init__(self, engine: Engine, wish: CheckedWish, timeout: float) -> None:
-        self._engine, self._membership, self._wish = engine, engine.membership, wish
-        self._give_up_at = self._membership.clock() + timeout
-
-    def is_due(self) -> bool:
-        """Whether the wish can be said, or never will be: before its genesis, a ledger records nothing."""
-        return self._membership.is_over or self._membership.state.genesis is not None
-
-    def say(self) -> float:
-        """Write the wish to the ledger; return how many seconds to wait for it to appear."""
-        if self._wish.name and self._membership.state.holder(self._wish.name) is None:
-            # The member may be about to join. But a mistyped name never joins, and nothing else would report it.
-            self._engine.journal.note("warning", "wish.waits_for_member", wish=self._wish.what, name=self._wish.name)
-        self._engine.post(Wish(self._wish.record(self._membership.incarnation)))
-        return self._give_up_at - self._membership.clock()
-
-    def is_over(self) -> bool:
-        """Whether the ledger shows the wish, or can no longer show it."""
-        return self._membership.is_over or self._wish.shown(self._membership.state)
-
-
 class Operator(BaseOperator[None]):
     """The operator actions of a Member. May be shared between threads."""
 
     def wish(self, wish: CheckedWish | None, timeout: float = WISH_MAX) -> None:
         if wish is None:
             return
-        with self._wishing(wish, timeout) as attempt:
-            if self._membership.wait(attempt.is_due, timeout):
-                self._membership.wait(attempt.is_over, attempt.say())
+        with closing(self._steps(wish, timeout)) as steps:
+            for ready, seconds in steps:
+                self._membership.wait(ready, seconds)
