@@ -57,7 +57,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, NoReturn
 
-from neli_router.core.clock import Clock, host_clock
+from neli_router.core.clock import host_clock
 from neli_router.hosts.descendants import (
     Cgroup,
     Descendants,
@@ -258,7 +258,7 @@ def guardian() -> Guardian:
         return Guardian(ours, pid, cgroup, adopts=adopts)
     try:
         ours.close()
-        _GuardianLoop(theirs, cgroup, host_clock).run()
+        _GuardianLoop(theirs, cgroup).run()
     finally:
         os._exit(1)  # Not `exit`: that would run the exit handlers that our parent registered for itself.
 
@@ -266,8 +266,8 @@ def guardian() -> Guardian:
 class _GuardianLoop:
     """The guardian's own side: one loop."""
 
-    def __init__(self, line: socket.socket, cgroup: Cgroup | None, clock: Clock) -> None:
-        self._messages, self._cgroup, self._clock = _Messages(line), cgroup, clock
+    def __init__(self, line: socket.socket, cgroup: Cgroup | None) -> None:
+        self._messages, self._cgroup = _Messages(line), cgroup
         self._say = self._messages.say
         self._descendants = Descendants(cgroup)
         self._process: subprocess.Popen[bytes] | None = None
@@ -304,7 +304,7 @@ class _GuardianLoop:
             # While the leader is gone but the group is not, no signal shows when its processes end. They also need the
             # processor to end: with real-time scheduling, a loop without a pause would keep it from them.
             return SWEEP
-        return max(0.0, min(SLEEP_MAX, self._until - self._clock(), self._kill_at - self._clock()))
+        return max(0.0, min(SLEEP_MAX, self._until - host_clock(), self._kill_at - host_clock()))
 
     def _listen(self) -> None:
         try:
@@ -319,14 +319,14 @@ class _GuardianLoop:
                 while len(self._messages.given) > 1:
                     os.close(self._messages.given.pop(0))
             elif "finish" in message and self._process is not None:
-                self._send(message["finish"])
-                self._send(signal.SIGCONT)  # A stopped process handles no other signal.
-                self._kill_at = min(self._kill_at, self._clock() + message["grace"])
+                for number in (message["finish"], signal.SIGCONT):  # A stopped process handles no other signal.
+                    send_signal(os.killpg, self._process.pid, number)
+                self._kill_at = min(self._kill_at, host_clock() + message["grace"])
             elif "kill" in message:
                 self._killing = True
 
     def _start(self, asked: Mapping[str, Any]) -> None:
-        if self._clock() >= self._until:
+        if host_clock() >= self._until:
             # `neli run` was stopped in between, and another host may have the role by now.
             self._say(ended=-signal.SIGKILL, killed=True)
             self._say(gone=True)
@@ -366,7 +366,7 @@ class _GuardianLoop:
     def _turn(self) -> None:
         if self._process is None:
             return
-        now = self._clock()
+        now = host_clock()
         self._killing = self._killing or now >= self._until or now >= self._kill_at
         if self._killing:
             # Once it was waited for, its ID may belong to another process; all of the group are descendants anyway.
@@ -401,10 +401,6 @@ class _GuardianLoop:
         self._say(ended=self._process.returncode, killed=self._killing, **said)
         # Its children may go on working for a role that another host is about to have.
         self._killing = True
-
-    def _send(self, number: int) -> None:
-        if self._process is not None:
-            send_signal(os.killpg, self._process.pid, number)
 
     def _end(self) -> NoReturn:
         """`neli run` is gone, one way or another."""

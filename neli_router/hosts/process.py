@@ -67,7 +67,19 @@ class HostProcess:
     @classmethod
     def of(cls, number: int) -> "HostProcess":
         """The process that has this ID now."""
-        return cls(_opened(number))
+        open_pidfd: Callable[[int], int] | None = getattr(os, "pidfd_open", None)
+        if sys.platform != "linux" or open_pidfd is None:
+            raise Unsupported("a kernel that reports the end of any process was wanted", sys.platform, "use Linux")
+        try:
+            return cls(open_pidfd(number))
+        except ProcessLookupError:
+            raise
+        except OSError as error:
+            raise Unsupported(
+                "a descriptor of a process (pidfd_open) was wanted",
+                str(error),
+                "use Linux 5.3 or newer, in a container that allows it; until then leases end by time alone",
+            ) from None
 
     @classmethod
     def marked(cls, mark: ProcessMark) -> "HostProcess":
@@ -124,19 +136,3 @@ def peer_number(connection: socket.socket) -> int:
     if number <= 0:
         raise ProcessLookupError("the peer has no number in this PID namespace")
     return int(number)
-
-
-def _opened(number: int) -> int:
-    open_pidfd: Callable[[int], int] | None = getattr(os, "pidfd_open", None)
-    if sys.platform != "linux" or open_pidfd is None:
-        raise Unsupported("a kernel that reports the end of any process was wanted", sys.platform, "use Linux")
-    try:
-        return open_pidfd(number)
-    except OSError as error:
-        if isinstance(error, ProcessLookupError):
-            raise
-        raise Unsupported(
-            "a descriptor of a process (pidfd_open) was wanted",
-            str(error),
-            "use Linux 5.3 or newer, in a container that allows it; until then leases end by time alone",
-        ) from None
