@@ -431,12 +431,7 @@ class _Host(Runtime):
         return Random(self._group.random.getrandbits(64))
 
     def witness(
-        self,
-        config: Config,
-        name: str,
-        life: OwnLife,
-        ledger: Ledger,
-        tell: Callable[[Notice], None],
+        self, config: Config, name: str, life: OwnLife, ledger: Ledger, tell: Callable[[Notice], None]
     ) -> Witness:
         return NO_WITNESS  # All members are in one process, and `kill` only stops turning them.
 

@@ -122,9 +122,10 @@ class Engine:
             failed=self._fail,
             lane_name=self.name,
         )
+        table = "what this member believes of" if self._is_alone else "the table of owners"
         self.feed = Feed(
             config.public_ledger,
-            kind=_kind_of_table(config),
+            kind="the ledger" if config.has_ledger else table,
             layout=config.layout,
             max_age=config.max_age,
             clock=runtime.clock,
@@ -412,16 +413,6 @@ class Engine:
             footing.close()
         except NeliError as error:
             self.journal.note("warning", "ledger.close_failed", error=str(error))
-
-
-def _kind_of_table(config: Config) -> str:
-    if config.has_ledger:
-        return "the ledger"
-    return (
-        "what this member believes of"
-        if config.protocol_name in ELECTED and not config.ownership
-        else "the table of owners"
-    )
 
 
 def place_of(error: BaseException) -> str:

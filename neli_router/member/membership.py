@@ -10,13 +10,10 @@ A forked child has these objects, but not the threads that keep them up to date.
 *void*: it has no standing, and every call says so before it touches a lock, because the thread that holds the lock may
 not exist there.
 
-The program holds a lease while it works, and checks it before it acts:
+    a lease holds  <=>  its period was not lost  and  the member's standing has the partition under its term
+                        and  the host's clock has not reached the end of the last heartbeat that came back
 
-    holds  <=>  the period was not lost  and  the member's standing has the partition under this term
-                and  the host's clock has not reached the end of the last heartbeat that came back
-
-A check reads one published value and the clock, and does not depend on any other thread being alive. So a process that
-was stopped for a minute finds its lease over before its own pump knows.
+A check reads one published value and the clock, and does not depend on any other thread being alive.
 """
 
 import copy

@@ -365,32 +365,24 @@ def _verdict(audit: Audit) -> str:
 
 def _facts(audit: Audit) -> str:
     took, gaps, handed = audit.takeover_times, audit.gap_times, audit.handover_times
-    overlaps: object = f"{len(audit.overlaps):,}" if audit.noted else "not known"
     facts = [
-        ("led", f"{audit.led:.2%}", "of the time", False),
-        ("longest gap", "none" if gaps is None else lasting(gaps.longest), "", False),
-        ("takeovers", "none" if took is None else f"{took.count:,}", "", False),
-        (
-            "median takeover",
-            "&ndash;" if took is None else lasting(took.median),
-            f"&plusmn; {lasting(audit.takeover_error)}" if took else "",
-            False,
-        ),
-        (
-            "handovers",
-            "none" if handed is None else f"{handed.count:,}",
-            "" if handed is None else f"median {lasting(handed.median)}",
-            False,
-        ),
-        ("moves", f"{audit.moved:,}", f"of {audit.planned:,} planned", bool(audit.needless)),
-        ("balance", f"{audit.balance_mean:.2f}", "max / fair, mean", False),
-        ("overlaps", overlaps, "", bool(audit.overlaps) and audit.exclusive),
-        ("tenures", f"{len(audit.tenures):,}", "", False),
-        ("records", f"{audit.records:,}", f"{sum(audit.void.values()):,} void", False),
+        ("led", f"{audit.led:.2%}", "of the time"),
+        ("longest gap", lasting(gaps.longest) if gaps else "none", ""),
+        ("takeovers", f"{took.count:,}" if took else "none", ""),
+        ("median takeover", lasting(took.median), f"&plusmn; {lasting(audit.takeover_error)}")
+        if took
+        else ("median takeover", "&ndash;", ""),
+        ("handovers", f"{handed.count:,}", f"median {lasting(handed.median)}") if handed else ("handovers", "none", ""),
+        ("moves", f"{audit.moved:,}", f"of {audit.planned:,} planned"),
+        ("balance", f"{audit.balance_mean:.2f}", "max / fair, mean"),
+        ("overlaps", f"{len(audit.overlaps):,}" if audit.noted else "not known", ""),
+        ("tenures", f"{len(audit.tenures):,}", ""),
+        ("records", f"{audit.records:,}", f"{sum(audit.void.values()):,} void"),
     ]
+    alarms = {"moves": audit.needless, "overlaps": audit.overlaps and audit.exclusive}
     cells = "".join(
-        f"<div{' class=alarms' if alarming else ''}><dt>{name}</dt><dd>{value} <small>{more}</small></dd></div>"
-        for name, value, more, alarming in facts
+        f"<div{' class=alarms' if alarms.get(name) else ''}><dt>{name}</dt><dd>{value} <small>{more}</small></dd></div>"
+        for name, value, more in facts
     )
     return f'<dl class="facts" aria-label="The history at a glance">{cells}</dl>'
 

@@ -15,9 +15,6 @@ the fold. So there are two tables.
 
 Where the state is not known (see `replay`), the fold's columns are None, and tenures are missing. None always means
 "not known" or "does not apply", never a guess.
-
-**Time.** Kafka keeps a time for each record. The other ledgers keep none; a Beat's `sent_at` is on its writer's own
-clock.
 """
 
 from collections.abc import Iterable, Iterator
