@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from neli_router.drivers.ledgers.base import Entry
 from neli_router.errors import LedgerUnusable
@@ -47,7 +47,7 @@ from neli_router.status.group_view import Cause, Move
 from neli_router.status.replay import Transition, beginning, step
 from neli_router.status.time_axis import TimeAxis
 
-__all__ = ["Annals", "End", "Ending", "Finding", "MemberLife", "Plan", "Severity", "TenureSpan"]
+__all__ = ["Annals", "Ending", "Finding", "MemberLife", "Plan", "Severity", "TenureSpan"]
 
 DIGESTS_MAX = 4096
 """Digests that are kept, one per record, to compare with the members'. A Beat delayed for longer goes unchecked."""
@@ -89,6 +89,12 @@ class MemberLife:
     ending: Ending = ""
     died: float = inf
     """The midpoint between its last Beat and when the next was due, if another member's record ended it."""
+    heard: float | None = None
+    """If another member's record ended it: when it sent its last Beat; if it sent none, the latest time known then."""
+    seen: float = -inf
+    """It was alive at least until then: when its last record of any kind was written, at the earliest."""
+    held: "list[TenureSpan]" = field(default_factory=list)
+    """Everything that it owned when another member's record ended it."""
     beats: int = 0
     owned_max: int = 0
     came_too_late: int = 0
@@ -133,19 +139,6 @@ class Plan:
     """Partitions that a live owner still has to hand over."""
 
 
-class End(NamedTuple):
-    """The end of a member by another member's record."""
-
-    offset: int
-    life: MemberLife
-    heard: float
-    """When it sent its last Beat; if it sent none, the latest time known then."""
-    seen: float
-    """It was alive at least until then: when its last record of any kind was written, at the earliest."""
-    held: list[TenureSpan]
-    """Everything that it owned."""
-
-
 class Annals:
     """Reads a ledger's entries, in any number of calls. All other attributes are results to look at."""
 
@@ -173,7 +166,6 @@ class Annals:
         self.plans: list[Plan] = []
         self.handovers: list[tuple[int, int]] = []
         """The offset of a plan, and the offset of a Handover that carried out part of it."""
-        self.ends: list[End] = []
         self.balance: list[tuple[int, float]] = []
         """From each offset on, the largest share over the fair one."""
         self.joins: defaultdict[str, list[int]] = defaultdict(list)
@@ -382,9 +374,9 @@ class Annals:
             return
         beat = None if reading is None else self.axis.align(incarnation, reading)
         heard = self.axis.now if beat is None else beat
-        held = [held for held in self._held.values() if held.incarnation == incarnation]
-        self.ends.append(End(offset, life, heard, max(heard, last), held))
-        for one in held if ending != "certify" else ():
+        life.heard, life.seen = heard, max(heard, last)
+        life.held = [held for held in self._held.values() if held.incarnation == incarnation]
+        for one in life.held if ending != "certify" else ():
             self._busy[one.partition] = max(self._busy.get(one.partition, -inf), heard + self.wait)
 
     def _plan(self, change: Transition, record: Record) -> None:

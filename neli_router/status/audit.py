@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, inf, isfinite, nextafter
+from operator import itemgetter
 from statistics import median
 
 from neli_router.status.annals import Annals, Finding, MemberLife, Severity, TenureSpan
@@ -218,13 +219,12 @@ class Audit:
     def _tell_times(self) -> None:
         """Give lives and tenures their times, and work out by the rules when each tenure was led."""
         annals = self._annals
-        ends = {end.life.incarnation: end for end in annals.ends}
         for life in annals.lives.values():
             life.since = annals.time(life.first)
             life.until = self.until if life.ended is None else annals.time(life.ended)
-            if (end := ends.get(life.incarnation)) is not None:
-                earliest = max(life.since, end.seen)
-                due = max(earliest, end.heard + self.beat)
+            if life.heard is not None:
+                earliest = max(life.since, life.seen)
+                due = max(earliest, life.heard + self.beat)
                 life.died = min((earliest + due) / 2, life.until)
                 # A witness sees the end immediately. It waits only for leases that the dead member had lent to others.
                 if life.ending == "certify" and life.until <= due:
@@ -484,15 +484,14 @@ class Audit:
         return found, 1 - unled / whole if whole else 1.0, 1 - unowned / whole if whole else 1.0
 
     def _takeovers(self) -> Iterator[Takeover]:
-        for offset, life, _, seen, held in self._annals.ends:
-            if not held:
-                continue
+        ended = [(it.ended, it) for it in self.lives if it.ended is not None and it.held]
+        for offset, life in sorted(ended, key=itemgetter(0)):
             low, high = self._axis.when(offset)
-            led = max(self._led_after(one) for one in held)
+            led = max(self._led_after(one) for one in life.held)
             doubt = (high - low) / 2 if led <= high else 0.0
-            unsure = max(self.beat / 2, life.died - max(life.since, seen))
+            unsure = max(self.beat / 2, life.died - max(life.since, life.seen))
             error = unsure + self._axis.error + TOLERANCE + doubt
-            yield Takeover(offset, life.name, life.incarnation, len(held), life.died, led, error)
+            yield Takeover(offset, life.name, life.incarnation, len(life.held), life.died, led, error)
 
     def _handover_errors(self) -> Iterator[float]:
         for offsets in self._annals.handovers:

@@ -359,7 +359,7 @@ def rights(ledger: Path) -> dict[str, list[tuple[float, float]]]:
     with closing(open_ledger(f"sqlite://{ledger}", create=False, patience=60.0)) as reader:
         annals.read(between(reader, reader.start(), reader.tip()))
         Audit(annals)
-    heard = {end.life.incarnation: end.heard for end in annals.ends}
+    heard = {life.incarnation: life.heard for life in annals.lives.values() if life.heard is not None}
     found: dict[str, list[tuple[float, float]]] = {}
     for held in annals.tenures[PARTITION]:
         # A record lies between two Beats; the record that ends a killed member comes when its lease is long over.
