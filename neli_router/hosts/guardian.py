@@ -137,7 +137,7 @@ class Guardian:
     def __init__(self, line: socket.socket, pid: int, cgroup: Cgroup | None, *, adopts: bool) -> None:
         self._messages, self._group = _Messages(line), 0
         self._cgroup, self._adopts = cgroup, adopts
-        self._say = self._messages.say
+        self._say, self.fileno = self._messages.say, self._messages.fileno
         self.number = pid
         """The guardian's process ID. When it and `neli run` have ended, everything of the command has ended."""
         self.margin = 0.0
@@ -145,9 +145,6 @@ class Guardian:
         self.is_gone = self._is_killing = False
         self.overdue_at = inf
         """If it has not sent by then that it kills, it is not doing its work: `avenge`."""
-
-    def fileno(self) -> int:
-        return self._messages.fileno()
 
     def patience(self) -> float:
         """Seconds for which its owner may sleep, unless it sends something; at 0, call `avenge`."""

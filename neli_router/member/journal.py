@@ -24,18 +24,9 @@ __all__ = ["NOTES_MAX", "Journal"]
 NOTES_MAX = 1000
 """How many notes may wait while the log blocks: several minutes of a very bad day. More would cost memory."""
 
-
 QUIET = frozenset(
-    {
-        "election.won",
-        "leader.ceded",
-        "leader.found",
-        "ledger.available",
-        "member.joined",
-        "member.sheds",
-        "member.sheds_nothing",
-    }
-    | {"peers.alive", "peers.majority_heard", "peers.moved", "peers.resolved", "witness.found"}
+    {"election.won", "leader.ceded", "leader.found", "ledger.available", "member.joined", "member.sheds"}
+    | {"member.sheds_nothing", "peers.alive", "peers.majority_heard", "peers.moved", "peers.resolved", "witness.found"}
 )
 """Notices that do not report trouble."""
 

@@ -213,7 +213,7 @@ class Member(BaseMember, Closing):
         """
         self._engine.close(timeout)
         if self._publisher is not None and not self._membership.must_not_wait and self._membership.void is None:
-            self._publisher.await_end(FLUSH_MAX)
+            self._publisher.over.wait(FLUSH_MAX)
 
     def await_closed(self, *, timeout: float | None = None) -> bool:
         """Wait, at most `timeout` seconds, until this member has ended; return whether it has.

@@ -58,7 +58,8 @@ class Publisher:
         self._store: Owners | None = None
         self._kicks: SimpleQueue[None] = SimpleQueue()
         """Not an Event: a signal handler that closes a member may interrupt a `set()` and then wait for its lock."""
-        self._over = threading.Event()
+        self.over = threading.Event()
+        """Set once the store knows that this member has ended, or cannot be told."""
         self._holder = ""
         self._told: dict[int, int] = {}
         """Partition -> term, as we believe the store shows it for us."""
@@ -78,15 +79,11 @@ class Publisher:
         finally:
             if self._store is not None:
                 self._store.close()
-            self._over.set()
+            self.over.set()
 
     def turn(self) -> bool:
         """Do nothing: a test that turns the clock has no store to publish to."""
         return False
-
-    def await_end(self, timeout: float) -> None:
-        """Wait, at most `timeout` seconds, until the store knows that this member has ended."""
-        self._over.wait(timeout)
 
     def _kick(self) -> None:
         if self._kicks.empty():

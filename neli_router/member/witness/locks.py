@@ -70,11 +70,7 @@ ASK_EVERY = 1.0
 written again. Each takes a few microseconds; doing it more often gains nothing."""
 
 LOCAL_FILE_SYSTEMS = frozenset(
-    {
-        *("bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs", "tmpfs"),
-        "xfs",
-        "zfs",
-    }
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs"}
 )
 """File systems on which this kernel itself keeps the locks, and so knows their holders. Others may pass locks on (9p,
 virtiofs, FUSE), and then the number of a holder may be that of a process on another machine."""

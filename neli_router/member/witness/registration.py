@@ -57,13 +57,11 @@ REFUSED_PAUSE = 10.0
 ANSWER_SIZE_MAX = 16384
 """Bytes: a head and one line of JSON."""
 
-_LEDGER_MAX = 4096
-
 
 class WitnessAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`ledger` is its public address, by which the agent recognises its own. `member` is a name for people, too."""
 
-    ledger: Annotated[str, msgspec.Meta(max_length=_LEDGER_MAX)]
+    ledger: Annotated[str, msgspec.Meta(max_length=4096)]
     member: Name
     secret: str
 
@@ -80,10 +78,6 @@ class WitnessView(msgspec.Struct, frozen=True):
 class _Refused(msgspec.Struct, frozen=True):
     found: str
     remedy: str = ""
-
-
-_views: msgspec.json.Decoder[WitnessView] = msgspec.json.Decoder(WitnessView)
-_refusals: msgspec.json.Decoder[_Refused] = msgspec.json.Decoder(_Refused)
 
 
 def is_named_after(life: str, peer: object) -> bool:
@@ -233,10 +227,10 @@ def _answer(said: bytes) -> WitnessView | _Refused | None:
     head, _, body = said.partition(b"\r\n\r\n")
     try:
         if not head.startswith(b"HTTP/1.1 200 "):
-            return _refusals.decode(body) if body else None
+            return msgspec.json.decode(body, type=_Refused) if body else None
         _, _, line = body.partition(b"data: ")
         view, end, _ = line.partition(b"\n\n")
-        return _views.decode(view) if end else None
+        return msgspec.json.decode(view, type=WitnessView) if end else None
     except msgspec.ValidationError:
         return _Refused("it speaks another language")
     except msgspec.DecodeError:
