@@ -12,18 +12,14 @@ from click.testing import Result
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.protocols.induction.records import Beat, Record, encode
 from neli_router.status.notes import Acts, Notebook
-from tests.support.audited import written
+from tests.support.audited import taken_over, written
 from tests.support.commands import neli
-from tests.support.records import expire, genesis, join
+from tests.support.records import genesis, join
 
 
 def history() -> list[Record]:
-    """Alice dies, and bob takes over. The lease is 6 s. Offsets in a file begin with 1."""
-    alice = [("a", float(second)) for second in range(8)]
-    bob = [("b", 7.5 + second) for second in range(8)]
-    joins = join("a", "alice", at=2), join("b", "bob", at=11)
-    last = ("b", 15.5), ("b", 16.5)
-    return written(genesis(), joins[0], *alice, joins[1], *bob, expire("b", "a", 10), *last, first=1)
+    """Offsets in a file begin with 1."""
+    return taken_over(first=1)
 
 
 @pytest.fixture

@@ -11,30 +11,21 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from neli_router.protocols.induction.records import Record
 from neli_router.status import audit_report
 from neli_router.status.audit import Audit
 from neli_router.status.audit_report import html_of
 from neli_router.status.notes import Span as ActedSpan
-from tests.support.audited import audited, entries, written
-from tests.support.records import expire, genesis, join
+from tests.support.audited import audited, entries, taken_over, written
+from tests.support.records import genesis
 
 ATTACK = '</script><script>window.attacked=1</script><img src=x onerror="window.attacked=1">'
 ADDRESS = "sqlite:/var/lib/jobs/ledger.db"
 
 
-def history(alice: str) -> list[Record]:
-    """Alice founds the group and dies; bob takes over. A lease is 6 s."""
-    hers = [("a", float(second)) for second in range(8)]
-    his = [("b", 7.5 + second) for second in range(8)]
-    last = ("b", 15.5), ("b", 16.5)
-    return written(genesis(), join("a", alice, at=1), *hers, join("b", "bob", at=10), *his, expire("b", "a", 9), *last)
-
-
 def audit_of(alice: str = "alice", *, overlap: bool = False) -> Audit:
     hers = [ActedSpan("alice.1", partition, 1001, 6.1, 13.0) for partition in range(4)]
     his = [ActedSpan("bob.1", partition, 1019, 12.5 if overlap else 15.2, 17.0) for partition in range(4)]
-    return audited(entries(history(alice)), [*hers, *his], one_clock=True)
+    return audited(entries(taken_over(alice)), [*hers, *his], one_clock=True)
 
 
 def test_one_file_holds_all_asks_for_no_other_and_its_policy_lets_no_script_run_but_its_own() -> None:

@@ -8,15 +8,9 @@ from deltalake import DeltaTable
 
 from neli_router.errors import NeliError
 from neli_router.status.audit_table import tables_of, write_tables
-from tests.support.audited import audited, entries, written
-from tests.support.records import expire, genesis, join
+from tests.support.audited import audited, entries, taken_over
 
-ALICE = [("a", float(second)) for second in range(8)]
-BOB = [("b", 7.5 + second) for second in range(8)]
-LAST = ("b", 15.5), ("b", 16.5)
-HISTORY = written(
-    genesis(), join("a", "alice", at=1), *ALICE, join("b", "bob", at=10), *BOB, expire("b", "a", 9), *LAST
-)
+HISTORY = taken_over()
 
 
 def test_tenures_moves_members_takeovers_and_findings_are_rows() -> None:

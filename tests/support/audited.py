@@ -25,8 +25,9 @@ from neli_router.protocols.protocol import DRIFT_MAX
 from neli_router.status.annals import Annals
 from neli_router.status.audit import Audit
 from neli_router.status.notes import Span
+from tests.support.records import expire, genesis, join
 
-__all__ = ["START", "Simulated", "audited", "beat", "entries", "simulated", "written"]
+__all__ = ["START", "Simulated", "audited", "beat", "entries", "simulated", "taken_over", "written"]
 
 
 def written(*records: Record | tuple[str, float], first: int = 0) -> list[Record]:
@@ -37,6 +38,15 @@ def written(*records: Record | tuple[str, float], first: int = 0) -> list[Record
         state = fold(state, place, record)
         found.append(record)
     return found
+
+
+def taken_over(alice: str = "alice", *, first: int = 0) -> list[Record]:
+    """Alice founds the group and dies; bob takes over. A lease is 6 s."""
+    hers = [("a", float(second)) for second in range(8)]
+    his = [("b", 7.5 + second) for second in range(8)]
+    joins = join("a", alice, at=first + 1), join("b", "bob", at=first + 10)
+    last = ("b", 15.5), ("b", 16.5)
+    return written(genesis(), joins[0], *hers, joins[1], *his, expire("b", "a", first + 9), *last, first=first)
 
 
 def beat(by: str, sent_at: float, state: State) -> Beat:
