@@ -94,10 +94,6 @@ class HostProcess:
         return found
 
     @classmethod
-    def own(cls) -> "HostProcess":
-        return cls.of(os.getpid())
-
-    @classmethod
     def peer_of(cls, connection: socket.socket) -> "HostProcess":
         """The process that connected this Unix socket, even if it lives in another PID namespace."""
         try:

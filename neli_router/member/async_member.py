@@ -192,11 +192,6 @@ class AsyncBackground(BaseBackground):
         """Whether the task may run again: it was not stopped, has not failed, and the member is alive."""
         return not self._runner.done()
 
-    def stop(self) -> None:
-        """Start no further run. Does not wait for a run in progress; `wait` does."""
-        self._stopping = True
-        self._bridge.wake()
-
     async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the same as in Background.
         """Wait, at most `timeout` seconds, until the task will never run again; return whether that is so.
 

@@ -27,7 +27,7 @@ Task = Callable[[Lease], object]
 
 
 class BaseBackground:
-    """The common part of both forms: when the task is over, how a run is watched, and how its end is logged."""
+    """The common part of both forms: how it is stopped, when it is over, how a run is watched and its end logged."""
 
     def __init__(self, engine: Engine, role: Role, interval: float) -> None:
         self._engine, self._membership = engine, engine.membership
@@ -37,6 +37,12 @@ class BaseBackground:
         self._error: BaseException | None = None
         self._began = inf
         engine.oversee(self._look)
+
+    def stop(self) -> None:
+        """Start no further run. Does not wait for a run in progress; `wait` does."""
+        self._stopping = True
+        if self._membership.void is None:
+            self._membership.notify()
 
     def _is_over(self) -> bool:
         membership = self._membership
@@ -81,12 +87,6 @@ class Background(BaseBackground):
     def running(self) -> bool:
         """Whether the task may run again: it was not stopped, has not failed, and the member is alive."""
         return not self._ended
-
-    def stop(self) -> None:
-        """Start no further run. Does not wait for a run in progress; `wait` does."""
-        self._stopping = True
-        if self._membership.void is None:
-            self._membership.notify()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait, at most `timeout` seconds, until the task will never run again; return whether that is so.

@@ -135,7 +135,8 @@ class Engine:
         )
         self._footing: Footing | None = None
         self._owners_reader: OwnersReader | None = None
-        self._close: Close | None = None
+        self._failure: NeliError | None = None
+        """Why this member was asked to leave, if that was for an error."""
         self._stopped: Stopped | None = None
         self._watches: tuple[Callable[[float], None], ...] = ()
         self._obstacles: dict[str, str] = {}
@@ -344,12 +345,11 @@ class Engine:
         membership = self.membership
         if membership.is_over or (membership.closing and not at_once):
             return
-        error = self._failure or error  # The first failure is the cause of all others.
-        self._close = Close(at_once, error)
+        self._failure = error = self._failure or error  # The first failure is the cause of all others.
         membership.error = error  # Before `closing`: from then on, callers must see the failure, if there was one.
         membership.closing = True
         self._end(error, unless_pumping=True)  # Before pumping, there is nothing to hand over, and opening may hang.
-        self.post(self._close)
+        self.post(Close(at_once, error))
         membership.notify()
 
     def close(self, timeout: float | None) -> None:
@@ -375,10 +375,6 @@ class Engine:
         failure.__cause__ = error
         self.journal.note("error", "handler.failed", why=failure.found)
         self.ask_close(at_once=True, error=failure)
-
-    @property
-    def _failure(self) -> NeliError | None:
-        return None if self._close is None else self._close.error
 
     # The end
 

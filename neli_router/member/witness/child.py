@@ -52,7 +52,7 @@ class ChildWitness(Witness):
     name = "child"
 
     def __init__(self, config: Config, name: str, tell: Callable[[Notice], None]) -> None:
-        self._own = HostProcess.own()
+        self._own = HostProcess.of(os.getpid())
         by = f"witness of {name}"
         said = {
             "ledger": config.ledger,

@@ -187,7 +187,7 @@ class PeerWitness(Witness):
     name = PEERS
 
     def __init__(self, ledger: SqliteLedger, life: str) -> None:
-        HostProcess.own().close()  # Raises if the kernel has no pidfds.
+        HostProcess.of(os.getpid()).close()  # Raises if the kernel has no pidfds.
         self._process, self._ledger, self._life = os.getpid(), ledger, life
         # One descriptor for all of them, so that the ledger's wait does not take longer with each member.
         self._ends = select.epoll()
