@@ -29,13 +29,11 @@ from typing import Any, ClassVar
 
 from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout, spelled
-from neli_router.drivers.consumer_groups.base import GroupSubscription
-from neli_router.drivers.consumer_groups.pump import SubscriptionPump
+from neli_router.drivers.consumer_groups.base import GroupSubscription, SubscriptionPump
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.ledgers.pump import Pump, Tap
-from neli_router.drivers.peers.base import PeerLink
+from neli_router.drivers.peers.base import PeerLink, PeerPump
 from neli_router.drivers.peers.outlook import Outlook, PeerCard, decoded, encoded, news_between
-from neli_router.drivers.peers.pump import PeerPump
 from neli_router.drivers.peers.udp import my_place
 from neli_router.errors import NeliError
 from neli_router.hosts.process import ProcessMark

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from neli_router.drivers.consumer_groups.pump import SubscriptionPump
+from neli_router.drivers.consumer_groups.base import SubscriptionPump
 from neli_router.drivers.ledgers.pump import Pump
-from neli_router.drivers.peers.pump import PeerPump
+from neli_router.drivers.peers.base import PeerPump
 from neli_router.errors import PeersUnusable
 from neli_router.protocols.consumer_group.events import (
     BrokerAway,

@@ -1,7 +1,7 @@
-"""The subscription port: one consumer of one topic, in one group with the other members.
+"""The subscription port: one consumer of one topic, in one group with the other members; and the pump that drives it.
 
-    broker --gives, asks back, takes, messages--> subscription --wait, take--> pump --> machine
-    broker <--------messages, questions---------- subscription <--publish, confirm, give_back---'
+    broker --gives, asks back, takes, messages--> subscription --wait, then the clock, then take--> machine.step
+    broker <---------messages, questions--------- subscription <--publish, confirm, give_back, leave---'
 
 The broker gives each partition to one consumer at a time, as far as it knows. Everything that happens is taken in
 order, as the events of `consumer_group/events.py`. `tests/drivers/consumer_groups/test_contract.py` holds every driver
@@ -21,29 +21,45 @@ Four things must hold, or a protocol built on this port is not safe:
   that stops between the two makes a message look older than it is, never younger.
 
 Until it is closed, a handle belongs to the process that opened it, like a ledger's handle.
+
+**The pump** publishes the standing *before* an effect is carried out, so that no thread of the program still sees a
+partition as led when it is given back. Like a ledger's pump, it has no thread and no clock of its own.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from neli_router.protocols.consumer_group.events import (
     AskedBack,
     BrokerAway,
     BrokerBack,
     BrokerBroken,
+    BrokerEffect,
+    BrokerInput,
+    Confirm,
     Confirmed,
+    GiveBack,
     Given,
+    LeaveGroup,
     Lost,
+    Publish,
     Received,
 )
+from neli_router.protocols.protocol import TICK, Machine, News, Notice
 
-__all__ = ["TAKE_MAX", "BrokerNews", "GroupLook", "GroupSubscription"]
+__all__ = ["TAKE_MAX", "BrokerNews", "GroupLook", "GroupSubscription", "SubscriptionPump"]
 
 TAKE_MAX = 1000
 """The most messages that wait to be taken. When that many wait, or one has waited for a session, the driver stops
 polling the broker: a member that hangs for longer than its patience then leaves the group."""
 
+WAIT_MAX = 0.5
+"""The longest wait for news, in seconds. A machine that leads nothing may have nothing to do for longer than this."""
+
 BrokerNews = Given | AskedBack | Lost | Received | Confirmed | BrokerAway | BrokerBack | BrokerBroken
+
+GroupMachine = TypeVar("GroupMachine", bound=Machine[BrokerInput, BrokerEffect])
 
 
 class GroupLook(NamedTuple):
@@ -107,3 +123,66 @@ class GroupSubscription(Protocol):
 
     def close(self) -> None:
         """Leave the group and release everything. Bounded even if no broker answers; may be called twice."""
+
+
+class SubscriptionPump(Generic[GroupMachine]):
+    """Drives `machine`. Only one thread may call `turn`; any thread may call `post`.
+
+    `publish` is called after every step, before the step's effects, and `explain` gets those effects before that.
+    `tell` gets every effect that is not for the broker.
+    """
+
+    def __init__(
+        self,
+        subscription: GroupSubscription,
+        machine: GroupMachine,
+        *,
+        clock: Callable[[], float],
+        publish: Callable[[GroupMachine, float], None],
+        tell: Callable[[News], None],
+        explain: Callable[[Sequence[BrokerEffect]], None],
+    ) -> None:
+        self._subscription, self.machine, self._clock = subscription, machine, clock
+        self._publish, self._tell, self._explain = publish, tell, explain
+        self._inbox: deque[BrokerInput] = deque()
+
+    def post(self, event: BrokerInput) -> None:
+        """Let the machine take `event` soon. Callable from any thread."""
+        self._inbox.append(event)
+        self._subscription.wake()
+
+    def turn(self) -> None:
+        """Do one bounded piece of work: the inbox, and everything that has happened."""
+        for _ in range(len(self._inbox)):
+            self._step(self._inbox.popleft(), self._clock())
+        if not self._inbox:
+            self._subscription.wait(min(WAIT_MAX, max(0.0, self.machine.deadline - self._clock())))
+        now = self._clock()
+        for event in self._subscription.take() or (TICK,):
+            if isinstance(event, BrokerAway | BrokerBack):
+                self._tell(self._notice(event))
+            self._step(event, now)
+
+    def _step(self, event: BrokerInput, now: float) -> None:
+        effects = self.machine.step(event, now)
+        if effects:
+            self._explain(effects)
+        self._publish(self.machine, now)
+        for effect in effects:
+            match effect:
+                case Publish(bodies):
+                    self._subscription.publish(bodies)
+                case Confirm(offsets):
+                    self._subscription.confirm(offsets)
+                case GiveBack(partitions):
+                    self._subscription.give_back(partitions)
+                case LeaveGroup():
+                    self._subscription.leave()
+                case _:
+                    self._tell(effect)
+
+    def _notice(self, event: BrokerAway | BrokerBack) -> Notice:
+        fields: dict[str, object] = {"what": "read", "ledger": self._subscription.address}
+        if isinstance(event, BrokerBack):
+            return Notice("ledger.available", fields)
+        return Notice("ledger.unavailable", {**fields, "error": "no broker answers"})
