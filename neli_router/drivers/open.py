@@ -74,7 +74,7 @@ def delete_ledger(address: str) -> list[str]:
             return delete_file(Path(rest.removeprefix("//")))
         case "kafka":
             with needing("kafka", _IN_KAFKA):
-                from neli_router.drivers.ledgers.kafka.ledger import delete_topic  # noqa: PLC0415 - as above.
+                from neli_router.drivers.ledgers.kafka.topic import delete_topic  # noqa: PLC0415 - as above.
             return [delete_topic(_parsed(kafka_address.parse(rest)))]
         case _:
             with needing("redis", _IN_REDIS):

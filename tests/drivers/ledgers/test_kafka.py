@@ -29,7 +29,8 @@ from neli_router.config.protocols import Induction
 from neli_router.drivers.ledgers.base import Entry, Promise
 from neli_router.drivers.ledgers.kafka.address import KafkaAddress, parse
 from neli_router.drivers.ledgers.kafka.clients import serve
-from neli_router.drivers.ledgers.kafka.ledger import KafkaLedger, delete_topic
+from neli_router.drivers.ledgers.kafka.ledger import KafkaLedger
+from neli_router.drivers.ledgers.kafka.topic import delete_topic
 from neli_router.errors import ConfigError, LedgerError, LedgerRewound, LedgerUnavailable, LedgerUnusable, RecordTooLong
 from tests.conftest import require
 from tests.support.servers.kafka import Kafka, missing

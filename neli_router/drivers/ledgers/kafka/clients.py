@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from neli_router.drivers.ledgers.kafka.address import KafkaAddress
@@ -47,7 +47,6 @@ __all__ = [
     "is_fatal",
     "keep_in_children",
     "serve",
-    "sorted_out",
     "told",
 ]
 
@@ -203,25 +202,6 @@ def answer(asked: Future[Answer], timeout: float) -> Answer:
         return asked.result(timeout)
     except TimeoutError as error:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no broker answered")) from error  # noqa: SLF001
-
-
-def sorted_out(
-    messages: list[Message], complain: Callable[[KafkaError], None]
-) -> tuple[list[Message], KafkaError | None]:
-    """The records among a consumer's messages, and the error if there was nothing at its position.
-
-    `complain` gets all other errors.
-    """
-    records, lost = [], None
-    for message in messages:
-        error = message.error()
-        if error is None:
-            records.append(message)
-        elif error.code() in LOST:
-            lost = error
-        else:
-            complain(error)
-    return records, lost
 
 
 def is_fatal(error: KafkaError) -> bool:

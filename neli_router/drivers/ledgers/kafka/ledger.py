@@ -45,10 +45,10 @@ from neli_router.drivers.ledgers.kafka.clients import (
     serve,
 )
 from neli_router.drivers.ledgers.kafka.reader import LOOK_MAX, KafkaReader
-from neli_router.drivers.ledgers.kafka.topic import Questions, drop_topic, require_topic
+from neli_router.drivers.ledgers.kafka.topic import Questions, require_topic
 from neli_router.protocols.protocol import RECORD_MAX
 
-__all__ = ["KafkaLedger", "delete_topic"]
+__all__ = ["KafkaLedger"]
 
 QUEUE_MAX = 100_000
 """Records that may wait for a broker. They are dropped after `patience`, so this only bounds the memory."""
@@ -216,10 +216,3 @@ class _KafkaWriter:
         offset = message.offset()
         if error is None and offset is not None:
             self._offsets.append(offset)
-
-
-def delete_topic(address: KafkaAddress) -> str:
-    """Delete the group's topic with all its records, and return its name. Raises LedgerError."""
-    with asking(address, "the deletion") as admin:
-        drop_topic(admin, address)
-    return address.topic

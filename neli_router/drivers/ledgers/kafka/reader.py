@@ -38,7 +38,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from neli_router.drivers.ledgers.base import READ_MAX, trimmed
 from neli_router.drivers.ledgers.kafka.address import KafkaAddress
-from neli_router.drivers.ledgers.kafka.clients import explain, sorted_out, told
+from neli_router.drivers.ledgers.kafka.clients import LOST, explain, told
 from neli_router.drivers.ledgers.kafka.position import QUIET_MAX, ConsumerState, Position
 from neli_router.drivers.ledgers.kafka.topic import Questions, once_known
 from neli_router.drivers.ledgers.read_ahead import AHEAD_BYTES_MAX, ReadAhead
@@ -172,7 +172,14 @@ class KafkaReader(ReadAhead):
             self._consumer.close()
 
     def _take(self, turn: int, messages: list[Message]) -> None:
-        records, nothing_there = sorted_out(messages, self._complained)
+        records, nothing_there = [], None
+        for message in messages:
+            if (error := message.error()) is None:
+                records.append(message)
+            elif error.code() in LOST:
+                nothing_there = error
+            else:
+                self._complained(error)
         with self._moving() as position:
             if turn != self._turn:
                 return

@@ -32,7 +32,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 
 from neli_router.drivers.ledgers.base import Promise
 from neli_router.drivers.ledgers.kafka.address import KafkaAddress
-from neli_router.drivers.ledgers.kafka.clients import ASK_MAX, DENIED, UNKNOWN, answer, explain
+from neli_router.drivers.ledgers.kafka.clients import ASK_MAX, DENIED, UNKNOWN, answer, asking, explain
 from neli_router.errors import LedgerError, LedgerMissing, LedgerUnusable
 from neli_router.protocols.protocol import RECORD_MAX
 
@@ -40,7 +40,7 @@ __all__ = [
     "IN_SYNC",
     "Questions",
     "TopicLook",
-    "drop_topic",
+    "delete_topic",
     "found_or_made",
     "look_at",
     "once_known",
@@ -110,19 +110,22 @@ def look_at(admin: AdminClient, topic: str, timeout: float = ASK_MAX) -> TopicLo
     return TopicLook(str(found.topic_id), len(found.partitions))
 
 
-def drop_topic(admin: AdminClient, at: KafkaAddress) -> None:
-    """Delete the topic with all its records. Raises LedgerError."""
-    (dropped,) = admin.delete_topics([at.topic], operation_timeout=ASK_MAX, request_timeout=ASK_MAX).values()
-    try:
-        answer(dropped, ASK_MAX)
-    except KafkaException as error:
-        wanted = f"the topic {at.topic} of {at.public} was to be deleted"
-        if error.args[0].code() in UNKNOWN:
-            raise LedgerMissing(wanted, "there is none", "correct the address, or there is nothing to do") from error
-        if error.args[0].code() == KafkaError.TOPIC_DELETION_DISABLED:
-            found, remedy = "the brokers delete no topics", "set delete.topic.enable=true on them, then try again"
-            raise LedgerUnusable(wanted, found, remedy) from error
-        raise explain(error.args[0], at, f"the deletion of the topic {at.topic}") from error
+def delete_topic(at: KafkaAddress) -> str:
+    """Delete the group's topic with all its records, and return its name. Raises LedgerError."""
+    with asking(at, "the deletion") as admin:
+        (dropped,) = admin.delete_topics([at.topic], operation_timeout=ASK_MAX, request_timeout=ASK_MAX).values()
+        try:
+            answer(dropped, ASK_MAX)
+        except KafkaException as error:
+            wanted = f"the topic {at.topic} of {at.public} was to be deleted"
+            if error.args[0].code() in UNKNOWN:
+                remedy = "correct the address, or there is nothing to do"
+                raise LedgerMissing(wanted, "there is none", remedy) from error
+            if error.args[0].code() == KafkaError.TOPIC_DELETION_DISABLED:
+                found, remedy = "the brokers delete no topics", "set delete.topic.enable=true on them, then try again"
+                raise LedgerUnusable(wanted, found, remedy) from error
+            raise explain(error.args[0], at, f"the deletion of the topic {at.topic}") from error
+    return at.topic
 
 
 def once_known(ask: Callable[[], Answer]) -> Answer:
