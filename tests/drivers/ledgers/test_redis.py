@@ -32,7 +32,7 @@ pytest.importorskip("redis")
 import redis as redis_py
 
 from neli_router.drivers.ledgers.redis.link import Command, Link, explain
-from neli_router.drivers.ledgers.redis.reader import BLOCK_MAX
+from neli_router.drivers.ledgers.redis.stream import BLOCK_MAX
 
 QUESTIONS = 12
 """Questions of an idle reader: the first waits for some milliseconds in Redis, the last for BLOCK_MAX."""

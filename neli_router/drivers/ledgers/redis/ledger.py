@@ -37,6 +37,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -45,8 +46,7 @@ from neli_router.drivers.ledgers.base import Entry, Promise, require_not_closed,
 from neli_router.drivers.ledgers.read_ahead import again
 from neli_router.drivers.ledgers.redis.address import RedisAddress
 from neli_router.drivers.ledgers.redis.link import ANSWER_MAX, Command, Link, code_of, explain
-from neli_router.drivers.ledgers.redis.reader import CLOSE_MAX, RedisReader, defect
-from neli_router.drivers.ledgers.redis.stream import FIRST, Extent, RecordStream
+from neli_router.drivers.ledgers.redis.stream import CLOSE_MAX, FIRST, Extent, RecordStream, RedisReader, defect
 from neli_router.errors import LedgerError, LedgerMissing, LedgerRewound, LedgerUnavailable, LedgerUnusable
 
 __all__ = ["RedisLedger", "delete_stream"]
@@ -75,23 +75,19 @@ class RedisLedger:
     """
 
     def __init__(self, address: RedisAddress, *, create: bool = True) -> None:
-        self._at, self.address = address, address.public
+        self.address = address.public
         self._process = os.getpid()
         self._closed = False
         self._stream = RecordStream(address)
-        self._link: Link | None = Link(address, "the opening", opening=True)
-        try:
-            extent = self._stream.extent(self._link)
+        with closing(Link(address, "the opening", opening=True)) as link:
+            extent = self._stream.extent(link)
             if not (create or extent.exists):
                 raise LedgerMissing(
                     f"the ledger {address.public} was wanted",
                     f"there is no key {self._stream.key.decode()}",
                     "correct the address, or start a member, which makes it",
                 )
-            self.promises, self.doubts = _examine(self._link)
-        finally:
-            self._link.close()
-            self._link = None
+            self.promises, self.doubts = _examine(link)
         self._reader = RedisReader(self._stream, extent, f"neli-redis-reader-{address.group}")
         self._writer = _RedisWriter(self._stream, self._reader, f"neli-redis-writer-{address.group}")
 
@@ -135,8 +131,6 @@ class RedisLedger:
         self._closed = True
         self._writer.close()
         self._reader.close()
-        if self._link is not None:
-            self._link.close()
 
     def _extent(self) -> Extent:
         """Where the stream begins and ends, as of now."""
@@ -144,14 +138,8 @@ class RedisLedger:
         self._reader.require_sound()
         self._writer.settle(ANSWER_MAX)  # After that, the requested trims are done.
         highest = self._reader.highest
-        try:
-            self._link = self._link or Link(self._at, "the start and the tip")
-            extent = self._stream.extent(self._link)
-        except LedgerUnavailable:
-            if self._link is not None:
-                self._link.close()
-            self._link = None
-            raise
+        with closing(Link(self._stream.at, "the start and the tip")) as link:
+            extent = self._stream.extent(link)
         if extent.tip <= highest:
             self._reader.fail(self._stream.rewound(f"it ends at {extent.tip}, and offset {highest} was there"))
             self._reader.require_sound()
@@ -306,11 +294,8 @@ def delete_stream(address: RedisAddress) -> str:
     This does not touch the table of owners that members keep in Redis, nor the fences.
     """
     stream = RecordStream(address)
-    link = Link(address, "the deletion", opening=True)
-    try:
+    with closing(Link(address, "the deletion", opening=True)) as link:
         (deleted,) = link.ask(("DEL", stream.key))
-    finally:
-        link.close()
     key = stream.key.decode()
     if not deleted:
         raise LedgerMissing(
