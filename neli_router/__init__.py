@@ -7,6 +7,7 @@ module `testing` are public, too; other modules may change between releases. The
 web framework and no command line.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from neli_router.config.config import Config
@@ -53,19 +54,15 @@ __all__ = [
 ]
 
 
+_WITH_ASYNCIO = {
+    "AsyncMember": "member.async_member",
+    "AsyncRouter": "router.async_router",
+    **dict.fromkeys(("AsyncGroups", "Groups", "by_host", "by_zone"), "router.groups"),
+}
+"""Asyncio would take a third of the import time, and most programs that take a lease do not use it."""
+
+
 def __getattr__(name: str) -> object:
-    # Asyncio would take a third of the import time, and most programs that take a lease do not use it.
-    match name:
-        case "AsyncMember":
-            from neli_router.member.async_member import AsyncMember  # noqa: PLC0415 - see above.
-
-            return AsyncMember
-        case "AsyncRouter":
-            from neli_router.router.async_router import AsyncRouter  # noqa: PLC0415 - see above.
-
-            return AsyncRouter
-        case "AsyncGroups" | "Groups" | "by_host" | "by_zone":
-            from neli_router.router.groups import AsyncGroups, Groups, by_host, by_zone  # noqa: PLC0415 - see above.
-
-            return next(one for one in (AsyncGroups, Groups, by_host, by_zone) if one.__name__ == name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _WITH_ASYNCIO:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WITH_ASYNCIO[name]}"), name)

@@ -1,37 +1,20 @@
 """Everything this library raises on purpose.
 
     NeliError
-    |-- ConfigError         the configuration contradicts itself; lists every problem (also a ValueError)
-    |-- BadKey              a key that is neither str nor bytes, or an invalid role (also a TypeError)
-    |-- GroupMismatch       the ledger belongs to a group with other settings or another fold version
+    |-- ConfigError             also a ValueError
+    |-- BadKey                  also a TypeError
     |-- LedgerError
-    |   |-- LedgerUnavailable   cannot read or append now; may recover on its own
-    |   |-- LedgerTrimmed       the record asked for is no longer retained: start again from a snapshot
-    |   |-- LedgerUnusable      will not recover on its own: missing, read-only, corrupt, not ours
-    |   |-- LedgerRewound       the ledger lost records that had already been read
-    |   '-- RecordTooLong       the ledger refuses a record of that length, but accepts all others
-    |-- Diverged            this member's table differs from what most members computed
-    |-- Replaced            a newer process joined under this member's name
-    |-- Miscertified        a witness certified this member's death, but it is alive
-    |-- NameTaken           a living member has this newcomer's name
-    |-- PeersUnusable       the place among the peers cannot be taken or held: its address, its key or its memory
-    |-- HandlerFailed       the program's event handler raised; the cause is its error
-    |-- LeaseLost           the work was guarded by a lease that no longer holds
-    |-- LookupFailed
-    |   |-- NoOwner             the group is known, but no member owns the key now
-    |   |-- StaleTable          the table is older than `max_age`, or there is none yet
-    |   '-- Forked              this process is a fork: reopen before use
-    |-- NotLeading          timed out waiting for leadership
-    |-- NoAgent             no agent answered at its address
-    |-- Closed              used after `close()`
-    |-- Unsupported         this platform cannot keep the promises
-    |-- MissingExtra        a package that comes with an extra is not installed (also a ModuleNotFoundError)
-    |-- fence.Refused       a higher fencing term was admitted: a newer owner writes there
-    |-- fence.FenceMisused  the fence was called without a term or a transaction (also a TypeError)
-    |-- fence.BatchGap      a batch of a fenced table does not begin where the last one ended
-    |-- fence.TableMismatch a table, or rows for it, with another format, layout or schema
-    |-- fence.TableUnavailable  the table could not be written now; repeat the batch
-    '-- spark.SparkUnusable Spark cannot be started here: no Java, an old one, or a PySpark that was overwritten
+    |   |-- LedgerUnavailable, LedgerTrimmed, LedgerRewound, RecordTooLong
+    |   '-- LedgerUnusable
+    |       '-- LedgerMissing
+    |-- LookupFailed            also a LookupError
+    |   '-- NoOwner, StaleTable, Forked
+    |-- NotLeading              also a TimeoutError
+    |-- MissingExtra            also a ModuleNotFoundError
+    |-- GroupMismatch, BeyondProtocol, PeersUnusable, Unsupported, NoAgent, Closed
+    |-- Diverged, Replaced, Miscertified, NameTaken, HandlerFailed, LeaseLost
+    |-- fence.Refused, FenceMisused (also a TypeError), BatchGap, TableMismatch, TableUnavailable
+    '-- spark.SparkUnusable
 
 A message says what was wanted, what was found and what to do; the three parts are also attributes. It is always one
 line of text, whatever names and addresses it contains: control characters are shown as escapes.
@@ -105,7 +88,7 @@ class ConfigError(NeliError, ValueError):
 
 
 class BadKey(NeliError, TypeError):
-    """Neither text nor bytes, or text that has no UTF-8 form. The key itself is never shown: it may be personal."""
+    """A key that is neither text nor bytes, or has no UTF-8 form; or no role. It is never shown: it may be personal."""
 
 
 class GroupMismatch(NeliError):

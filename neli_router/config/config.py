@@ -41,7 +41,7 @@ from neli_router.protocols.consumer_group.settings import FastNeliSettings, Neli
 from neli_router.protocols.electors.settings import GossipSettings, TermSettings
 from neli_router.protocols.protocol import Guarantee, Settings
 
-__all__ = ["PROTOCOLS_OWN", "Config", "host_name"]
+__all__ = ["LONE_PEER", "PROTOCOLS_OWN", "SOME_LEDGER", "Config", "host_name"]
 
 PROTOCOLS_OWN = float("nan")
 """The protocol's own lease. It stands for no number: it is looked for as an object."""
@@ -174,7 +174,7 @@ class Config:
             chosen["protocol"] = protocol
         if "ledger" not in chosen:
             problems.append(_NO_PEERS if protocol.name in ELECTED else _NO_LEDGER)
-            chosen["ledger"] = _LONE_PEER if protocol.name in ELECTED else _SOME_LEDGER
+            chosen["ledger"] = LONE_PEER if protocol.name in ELECTED else SOME_LEDGER
         if isinstance(chosen.get("layout"), Mapping):
             layout, sizes = chosen.pop("layout"), Layout.__struct_fields__
             problems += [unknown("option", name, sizes, "layout.") for name in layout if name not in sizes]
@@ -314,7 +314,7 @@ class Config:
         for declared, sentence in wrong_kinds(self):
             problems.append(sentence)
             # To judge the rest.
-            values[declared.name] = _SOME_LEDGER if declared.name == "ledger" else declared.default
+            values[declared.name] = SOME_LEDGER if declared.name == "ledger" else declared.default
         if not isinstance(values["layout"], Layout):
             problems.append(f"layout={values['layout']!r:.60} must be a Layout(slots=..., partitions=..., tags=...)")
             values["layout"] = Layout()
@@ -328,8 +328,8 @@ class Config:
         return problems
 
 
-_SOME_LEDGER = "memory://nowhere"
-_LONE_PEER = "peers://127.0.0.1:1/neli"
+SOME_LEDGER = "memory://nowhere"
+LONE_PEER = "peers://127.0.0.1:1/neli"
 """These replace a ledger or a list that was not given, so that the other options can be judged."""
 
 _NO_LEDGER = "no ledger is named: say where it is, such as ledger='sqlite:///var/lib/jobs/ledger.db'"

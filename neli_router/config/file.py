@@ -4,16 +4,6 @@
     ./neli.toml                the first one that exists ...
     /etc/neli/neli.toml        ... and a file that exists but cannot be read is an error, never skipped
 
-    ledger = "sqlite:///var/lib/jobs/ledger.db"       the member's options
-    lease = 0.5
-
-    [layout]                                          how keys are spread
-    partitions = 64
-
-    [agent]                                           how the agent serves
-    listen = "127.0.0.1:7635"
-    token_file = "/etc/neli/token"
-
 Only one file is read. With two merged files, there would be two places to look for one mistake.
 
 tomllib does not report the line of a value, so the text is searched for its heading and its name. This is right for the

@@ -29,8 +29,6 @@ from neli_router.drivers.addresses import harmless_start, public_address
 
 __all__ = [
     "ADDRESSES",
-    "LOG_FORMATS",
-    "LOG_LEVELS",
     "OPTIONS",
     "PEERS_LIST",
     "Kind",
@@ -40,9 +38,6 @@ __all__ = [
     "shown",
     "unknown",
 ]
-
-LOG_LEVELS = ("debug", "info", "warning", "error")
-LOG_FORMATS = ("console", "json")
 
 SHOWN_MAX = 60
 """Characters of a wrong value in an error: enough to find it again, but a pasted file does not fill the terminal."""
@@ -216,8 +211,14 @@ OPTIONS: Mapping[str, Option] = {
         Option("agent", "listen", TEXT, "HOST:PORT to serve on as well."),
         Option("agent", "token_file", TEXT, "The file with the token that clients over TCP must show."),
         Option("agent", "allow_remote", SWITCH, "Let listen name an address that other hosts reach.", default=False),
-        Option("agent", "log_level", _one_of(*LOG_LEVELS), "The lowest level that is logged.", "info"),
-        Option("agent", "log_format", _one_of(*LOG_FORMATS), "How it is logged.", "console"),
+        Option(
+            "agent",
+            "log_level",
+            _one_of("debug", "info", "warning", "error"),
+            "The lowest level that is logged.",
+            "info",
+        ),
+        Option("agent", "log_format", _one_of("console", "json"), "How it is logged.", "console"),
     )
 }
 """Key -> option, in the order in which they are shown."""

@@ -8,21 +8,18 @@
         '--> the highest wins --> Config and AgentOptions, which check values against each other
                 '--> every problem, each with the place it comes from --> one ConfigError
 
-A program that builds its own `Config` needs none of this: a library does not read its host's environment behind its
-user's back. The commands do.
-
-A mistake in an overridden layer is found today, and not on the day when the higher layer is removed. So the list of
-problems is complete: after one round of corrections the agent starts.
+Only the commands resolve: a library does not read its host's environment behind its user's back. A mistake in an
+overridden layer is found today, and not on the day when the higher layer is removed.
 
 `Config` knows no layers and says `lease=7200.0 must be ...`. The sentence names its options, so their places are
 appended to it. While `Config` looks for problems, it gets stars instead of an address that was written into the wrong
 option. Such a text is always refused: every reader of the table would see a name with a password in it.
 
-Every option has a variable, and any other variable with our prefix is an error, just like an unknown name in the file:
-a misspelled variable would silently do nothing, and the group would run with a different lease than its operator
-believes. Kubernetes puts variables for every service into every pod, named after the service. A service called `neli`
-or `neli-agent` must not keep its own pods from starting, so these variables are recognized by their endings. An empty
-variable counts as unset: `NELI_ZONE=$ZONE` in a script means just that.
+Any other variable with our prefix is an error, just like an unknown name in the file: a misspelled variable would
+silently do nothing, and the group would run with a different lease than its operator believes. Kubernetes puts
+variables for every service into every pod. A service called `neli` or `neli-agent` must not keep its own pods from
+starting, so these variables are recognized by their endings. An empty variable counts as unset, because
+`NELI_ZONE=$ZONE` in a script means just that.
 
 Two defaults are a guess of where we run. They suit an agent, of which a host usually has one:
 
@@ -30,9 +27,8 @@ Two defaults are a guess of where we run. They suit an agent, of which a host us
     address   POD_IP, or the address that the agent listens on; with the agent's port; otherwise none
 
 A name must outlive a restart, so it has no process number, and if several agents run on one host, the user names them.
-A pod's name is usually its host's name, but not always (`hostNetwork`, `hostname`), and people know the pod by its
-name. An address is for the clients of the *program* that the agent stands for, and only the user knows it. Each pod on
-a host has an address of its own. Other hosts cannot connect to a wildcard such as 0.0.0.0: the host's name replaces it.
+A pod's name is not always its host's name (`hostNetwork`, `hostname`), and people know the pod by its name. Other hosts
+cannot connect to a wildcard such as 0.0.0.0: the host's name replaces it.
 """
 
 import re
@@ -50,7 +46,7 @@ from neli_router.config.agent_address import (
     token_problem,
 )
 from neli_router.config.agent_options import AgentOptions
-from neli_router.config.config import Config, host_name
+from neli_router.config.config import LONE_PEER, SOME_LEDGER, Config, host_name
 from neli_router.config.file import PLACES, Document
 from neli_router.config.options import ADDRESSES, OPTIONS, PEERS_LIST, Misfit, Option, public_text, shown, unknown
 from neli_router.core.keyspace import Layout
@@ -62,7 +58,6 @@ from neli_router.errors import ConfigError
 __all__ = ["DEFAULT", "Resolved", "Setting", "resolve"]
 
 DEFAULT = "default"
-STAND_IN = "peers://127.0.0.1:1/neli"
 LISTEN = "agent.listen"
 
 UNKNOWN_MAX = 20
@@ -114,41 +109,31 @@ def resolve(
 
     `config_file` is the path given with --config. Raises ConfigError with every problem of every layer.
     """
-    return _Layers(flags, environ, config_file, places, default_socket).resolved()
+    layers = _Layers(environ)
+    # The lowest layer first, so that each layer overrides those below it.
+    layers.take_file(config_file, places)
+    layers.take_environment()
+    layers.take_flags(flags)
+    return layers.resolved(default_socket)
 
 
 class _Layers:
     """One resolution: the values so far, and their problems."""
 
-    def __init__(
-        self,
-        flags: Mapping[str, object],
-        environ: Mapping[str, str],
-        config_file: str | None,
-        places: Sequence[str],
-        default_socket: str,
-    ) -> None:
+    def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
+        self._document = Document()
         self._problems: list[str] = []
         self._wrong: set[str] = set()  # Options with a refused value: problems that follow from them are not reported.
         self._values: dict[str, Any] = {}
         self._sources: dict[str, str] = {}
         self._token_path: str | None = None  # Only if it was read: otherwise it may be the token itself, by mistake.
-        self._document = self._load(config_file, places)
-        # The lowest layer first, so that each layer overrides those below it.
-        self._take_file()
-        for option in OPTIONS.values():
-            if text := environ.get(option.variable):
-                self._take(option, text, f"environment {option.variable}", is_text=True)
-        self._problems += _unknown_variables(environ)
-        for key, value in flags.items():
-            if value is not None:
-                self._take(OPTIONS[key], value, f"flag {OPTIONS[key].flag}", is_text=True)
-        self._default("agent.socket", default_socket, DEFAULT)
-        self._default("name", *_default_name(environ))
-        self._default("address", *_default_address(environ, self._values.get("agent.listen")))
 
-    def resolved(self) -> Resolved:
+    def resolved(self, default_socket: str) -> Resolved:
+        pod = self._environ.get("POD_NAME")
+        self._default("name", pod or host_name(), "environment POD_NAME" if pod else "the host's name")
+        self._default("address", *_default_address(self._environ, self._values.get(LISTEN)))
+        self._default("agent.socket", default_socket, DEFAULT)
         agent, config = self._agent(), self._config()
         if agent is None or config is None or self._problems:
             raise ConfigError(self._problems)
@@ -167,17 +152,15 @@ class _Layers:
         settings.append(Setting("agent.token", hidden, self._sources.get("agent.token", DEFAULT)))
         return Resolved(config, agent, tuple(settings), self._document.path)
 
-    def _load(self, config_file: str | None, places: Sequence[str]) -> Document:
+    def take_file(self, config_file: str | None, places: Sequence[str]) -> None:
         path, named_by = file.find(config_file, self._environ, places)
-        if path:
-            try:
-                return file.load(path, named_by)
-            except Unreadable as error:
-                self._problems.append(str(error))
-                self._wrong.add("ledger")  # The file probably names it.
-        return Document()
-
-    def _take_file(self) -> None:
+        if not path:
+            return
+        try:
+            self._document = file.load(path, named_by)
+        except Unreadable as error:
+            self._problems.append(str(error))
+            self._wrong.add("ledger")  # The file probably names it.
         strangers = []
         for name, value in self._document.tables.items():
             if name in _SECTIONS and isinstance(value, Mapping):
@@ -192,6 +175,17 @@ class _Layers:
             self._problems.append(_stranger(key, self._document.where(key)))
         if (rest := len(strangers) - UNKNOWN_MAX) > 0:
             self._problems.append(f"{rest} more names are unknown ({self._document.path})")
+
+    def take_environment(self) -> None:
+        for option in OPTIONS.values():
+            if text := self._environ.get(option.variable):
+                self._take(option, text, f"environment {option.variable}", is_text=True)
+        self._problems += _unknown_variables(self._environ)
+
+    def take_flags(self, flags: Mapping[str, object]) -> None:
+        for key, value in flags.items():
+            if value is not None:
+                self._take(OPTIONS[key], value, f"flag {OPTIONS[key].flag}", is_text=True)
 
     def _take_typed(self, key: str, value: object) -> bool:
         """Take a value of the file; returns whether the option `key` exists at all."""
@@ -283,9 +277,9 @@ class _Layers:
         if has_peers and (listed := self._listed()) is not None:
             told["ledger"], self._sources["ledger"] = listed, self._sources[PEERS_LIST]
         elif has_peers and (PEERS_LIST in self._values or "ledger" not in told):
-            told["ledger"] = STAND_IN  # Its problem was already noted.
-        for key in self._wrong & {"ledger"} - told.keys():
-            told[key] = "memory://nowhere"
+            told["ledger"] = LONE_PEER  # Its problem was already noted.
+        if "ledger" in self._wrong:
+            told.setdefault("ledger", SOME_LEDGER)
         layout = {key.partition(".")[2]: told.pop(key) for key in list(told) if key.startswith("layout.")}
         options = {**told, "layout": layout}
         try:
@@ -310,13 +304,6 @@ class _Layers:
 
 _SECTIONS = frozenset(option.section for option in OPTIONS.values()) - {""}
 _AGENT_WORDS = ("allow_remote", "log_level", "log_format")
-
-
-def _default_name(environ: Mapping[str, str]) -> tuple[str, str]:
-    """The default name, and where it comes from."""
-    if name := environ.get("POD_NAME"):
-        return name, "environment POD_NAME"
-    return host_name(), "the host's name"
 
 
 def _default_address(environ: Mapping[str, str], listen: str | None) -> tuple[str, str]:

@@ -40,10 +40,8 @@ def problems_of(address: str) -> list[str]:
         return [f"ledger={shown!r:.200} does not say what kind of ledger it is: write {_EXAMPLES}"]
     if scheme not in _SCHEMES:
         return [unknown("kind of ledger", scheme, _SCHEMES)]
-    if scheme == "kafka":
-        return [f"ledger={shown!r:.200}: {problem}" for problem in kafka_address.parse(rest)[1]]
-    if scheme in redis_address.SCHEMES:
-        return [f"ledger={shown!r:.200}: {problem}" for problem in redis_address.parse(scheme, rest)[1]]
+    if scheme not in ("memory", "sqlite"):
+        return [f"ledger={shown!r:.200}: {problem}" for problem in _problems_on_servers(scheme, rest)]
     host, slashes, place = "", rest.startswith("//"), rest.removeprefix("//")
     if scheme == "sqlite" and slashes and not place.startswith("/"):
         host = place.partition("/")[0]
@@ -82,14 +80,16 @@ def public_address(address: str) -> str:
     return f"{scheme}://{'***@' if at else ''}{servers}{slash}{behind}{mark}{options}"
 
 
+def _problems_on_servers(scheme: str, rest: str) -> list[str]:
+    return kafka_address.parse(rest)[1] if scheme == "kafka" else redis_address.parse(scheme, rest)[1]
+
+
 def _is_read(scheme: str, rest: str) -> bool:
-    if scheme == "kafka":
-        return not kafka_address.parse(rest)[1]
-    if scheme in redis_address.SCHEMES:
-        return not redis_address.parse(scheme, rest)[1]
     if scheme == "peers":
         return _PEERS.fullmatch(rest) is not None
-    return scheme == "memory" and harmless_start(rest) == rest
+    if scheme == "memory":
+        return harmless_start(rest) == rest
+    return scheme in ("kafka", *redis_address.SCHEMES) and not _problems_on_servers(scheme, rest)
 
 
 def harmless_start(text: str) -> str:

@@ -61,8 +61,9 @@ class GroupAddress:
     sharing: Mapping[str, str]
 
     @property
-    def public(self) -> str:
-        return self.at.public
+    def way(self) -> str:
+        """How the group shares partitions, for people."""
+        return self.sharing.get("partition.assignment.strategy", "group.protocol=consumer")
 
 
 def parse(rest: str) -> tuple[GroupAddress | None, list[str]]:

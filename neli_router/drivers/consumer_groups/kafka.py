@@ -28,11 +28,8 @@ awake. It commits nothing, because nothing is stored to be committed.
 **A consumer's view of itself** is not trusted. It may be cut off without knowing it, and then it goes on as before.
 
 **The topic** is made if it does not exist, for messages that are worth nothing after a few seconds. The watching thread
-looks at it every second:
-
-    other number of partitions --> GroupMismatch    the members count on the old number
-    recreated, gone -------------> LedgerUnusable   its offsets start over, and the terms with them
-    no answer -------------------> BrokerAway, and it looks again
+looks at it every second. If it has another number of partitions, the members still count on the old one; if it is gone
+or was recreated, its offsets start over, and the terms with them.
 """
 
 import os
@@ -107,11 +104,6 @@ CLOSE_MAX = 3.0
 """Seconds that `close` waits for the consumer to leave its group, for which a broker must answer. If none does, the
 consumer's thread ends later on its own, and the session ends at the broker."""
 
-EAGER_DOUBT = (
-    "{strategy} takes all partitions from all members at every change of the group: say "
-    "?partition.assignment.strategy=cooperative-sticky, or group.protocol=consumer, unless goNELI is in the group"
-)
-
 PARTITIONS = 12
 """The number of partitions of a topic that is created, if the address does not say. The paper advises about as many as
 there are members. More share the roles out more evenly, and each costs one message per beat from each member."""
@@ -158,7 +150,14 @@ class KafkaSubscription:
         self._woken = self._leaving = self._closed = self._broken = False
         self._consumer_is_dead = False
         """Broken for good, by its own account. Closing such a consumer never ends, and keeps a core busy."""
-        self._producer = Producer(self._producer_settings())
+        self._producer = Producer(
+            {
+                **COMMON,
+                "linger.ms": 0,
+                "message.timeout.ms": int(session * 1000),  # An older one is worth nothing.
+                **self._at.client,
+            }
+        )
         self._consumer = Consumer(self._consumer_settings())
         self._consumer.subscribe([self._at.topic], on_assign=self._given, on_revoke=self._revoked, on_lost=self._lost)
         self._threads = [
@@ -331,7 +330,7 @@ class KafkaSubscription:
                 return ConfigError([problem])
             case KafkaError.INCONSISTENT_GROUP_PROTOCOL:
                 return GroupMismatch(
-                    f"{group} with {self._way} was wanted",
+                    f"{group} with {self._address.way} was wanted",
                     "its members have another way to share partitions",
                     "have one ?partition.assignment.strategy= or ?group.protocol= for all; goNELI has range,roundrobin",
                 )
@@ -349,10 +348,6 @@ class KafkaSubscription:
             case _ if is_fatal(error):
                 return LedgerUnusable(f"{group} was wanted", told(error), "start this member again")
         return None
-
-    @property
-    def _way(self) -> str:
-        return self._address.sharing.get("partition.assignment.strategy", "group.protocol=consumer")
 
     # The watching thread
 
@@ -400,14 +395,6 @@ class KafkaSubscription:
         if error is not None and error.code() in DENIED:
             self._break(explain(error, self._at, "a write"))
 
-    def _producer_settings(self) -> dict[str, Any]:
-        return {
-            **COMMON,
-            "linger.ms": 0,
-            "message.timeout.ms": int(self.session * 1000),  # An older one is worth nothing.
-            **self._at.client,
-        }
-
     def _consumer_settings(self) -> dict[str, Any]:
         milliseconds = self.session * 1000
         classic = {
@@ -451,15 +438,14 @@ def _gathered(taken: list[BrokerNews | Message], wall: float) -> list[BrokerNews
     """Merge neighbouring messages into one event."""
     gathered: list[BrokerNews] = []
     messages: list[Message] = []
-    for one in [*taken, None]:
+    for one in taken:
         if isinstance(one, Message):
+            if not messages:
+                gathered.append(Received(messages, wall))
             messages.append(one)
-            continue
-        if messages:
-            gathered.append(Received(messages, wall))
-            messages = []
-        if one is not None:
+        else:
             gathered.append(one)
+            messages = []
     return gathered
 
 
@@ -483,7 +469,10 @@ def _examined(
     broker_times, doubts = _judge(admin, at, min(replicas))
     doubts += _require_session(admin, address, session)
     if address.eager:
-        doubts.append(EAGER_DOUBT.format(strategy=address.sharing["partition.assignment.strategy"]))
+        doubts.append(
+            f"{address.way} takes all partitions from all members at every change of the group: say ?partition."
+            "assignment.strategy=cooperative-sticky, or group.protocol=consumer, unless goNELI is in the group"
+        )
     return seen, GroupLook(at.public, seen.partitions, broker_times, tuple(doubts))
 
 

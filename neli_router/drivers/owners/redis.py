@@ -27,18 +27,17 @@ long texts instead of a thousand short ones, because a Python client takes 30 ms
 import contextlib
 import json
 import os
-import re
 import select
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.redis.address import RedisAddress
 from neli_router.drivers.ledgers.redis.link import Link
 from neli_router.drivers.owners.base import Card, Claim, Holding, Listing, OwnersChange, Receipt, Version
-from neli_router.errors import ConfigError, GroupMismatch, LedgerUnavailable, LedgerUnusable
+from neli_router.errors import GroupMismatch, LedgerUnavailable, LedgerUnusable
 
 __all__ = ["RedisOwners", "channel", "keys", "news"]
 
@@ -60,7 +59,8 @@ PARTITIONS_MAX = 2**20
 its memory."""
 
 JUNK = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""Raised when parsing an entry that none of our members wrote. The last is raised by deeply nested lists."""
+"""Raised when parsing an entry that none of our members wrote. Deeply nested lists raise the last; ConfigError, for a
+layout that cannot be, is a ValueError."""
 
 SAY = """
 local owners, holders, layout, channel = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
@@ -154,7 +154,8 @@ class RedisOwners:
 
     def publish(self, layout: Layout, claim: Claim) -> Receipt:
         answer = self._ask("EVAL", SAY, 3, *self._keys, *_say(self._at.group, layout, claim))
-        return _receipt(answer, self._at.group)
+        with _ours(self._at.group):
+            return Receipt(_version(answer[0].decode()), tuple(answer[1]))
 
     def table(self, known: Version | None = None) -> Listing:
         if self._listening is None:
@@ -201,33 +202,31 @@ class RedisOwners:
                 os.close(descriptor)
 
     def _ask(self, *command: str | int) -> Any:
-        try:
+        with self._or_dropped():
             if self._link is None:
                 self._link = Link(self._at, _PURPOSE, opening=True)
             (answer,) = self._link.try_each([command])
-            if (refused := _mismatch(answer, self._at.group)) is not None:
-                raise refused
+            _require_layout(answer, self._at.group)
             self._link.require(answer)
-        except (LedgerUnavailable, LedgerUnusable):
-            self._drop()
-            raise
         return answer
 
     def _listen(self) -> None:
         """Begin to hear of changes. A `table` that is read afterwards misses none of them."""
-        try:
+        with self._or_dropped():
             self._listening = Link(self._at, _PURPOSE, opening=True)
             self._listening.ask(("SUBSCRIBE", channel(self._at.group)))
-        except (LedgerUnavailable, LedgerUnusable):
-            self._drop()
-            raise
 
     def _hear(self, link: Link) -> None:
-        try:
+        with self._or_dropped():
             while len(self._heard) < MESSAGES_MAX and link.pending:
                 message = link.take()
                 if isinstance(message, list) and message[0] == b"message":
                     self._heard.append(news(message[2], self._at.group))
+
+    @contextlib.contextmanager
+    def _or_dropped(self) -> Iterator[None]:
+        try:
+            yield
         except (LedgerUnavailable, LedgerUnusable):
             self._drop()
             raise
@@ -266,50 +265,34 @@ def _say(group: str, layout: Layout, claim: Claim) -> list[str | int]:
     ]
 
 
-def _receipt(answer: Any, group: str) -> Receipt:
-    """The answer of SAY. Raises LedgerUnusable if the version in it was not written by one of our members."""
-    try:
-        return Receipt(_version(answer[0].decode()), tuple(answer[1]))
-    except JUNK as error:
-        raise _foreign(group, error) from error
-
-
-def _mismatch(answer: Any, group: str) -> GroupMismatch | LedgerUnusable | None:
-    """The error that SAY answered to a member of another layout, if it did."""
+def _require_layout(answer: Any, group: str) -> None:
+    """Raise GroupMismatch if that is what SAY answered, to a member of another layout."""
     if not str(answer).startswith(MISMATCH):
-        return None
-    sizes = re.fullmatch(r"([0-9]+) ([0-9]+) ([0-9]+)", str(answer).removeprefix(f"{MISMATCH} "))
-    if sizes is None:
-        return _foreign(group, ValueError("a layout"))
-    return GroupMismatch(
+        return
+    with _ours(group):
+        slots, partitions, tags = map(int, str(answer).removeprefix(MISMATCH).split())
+    raise GroupMismatch(
         f"the owners of the group {group} were to be published",
-        f"another group is there, with slots={sizes[1]}, partitions={sizes[2]}, tags={sizes[3]}, whose terms are not "
-        "lower",
+        f"another group is there, with slots={slots}, partitions={partitions}, tags={tags}, whose terms are not lower",
         "give each group an address of its own",
     )
 
 
 def _listing(answer: Any, group: str) -> Listing:
-    """The answer of READ. Raises LedgerUnusable for a text that none of our members wrote."""
+    """The answer of READ."""
     seconds, micros, version, holders, owners, *sizes = answer
-    try:
+    with _ours(group):
         words = holders.decode().split("\n") if holders else []
         found = {holder: _holder(text) for holder, text in zip(words[::2], words[1::2], strict=True)}
         layout = _layout(sizes)
-        return Listing(
-            _version(version.decode()),
-            layout,
-            int(seconds) * 1000 + int(micros) // 1000,
-            found,
-            None if owners is None else _holdings(owners, layout),
-        )
-    except (*JUNK, ConfigError) as error:
-        raise _foreign(group, error) from error
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        holdings = None if owners is None else _holdings(owners, layout)
+        return Listing(_version(version.decode()), layout, now_ms, found, holdings)
 
 
 def news(message: bytes, group: str) -> OwnersChange:
     """A message of the channel. Raises LedgerUnusable for a text that none of our members wrote."""
-    try:
+    with _ours(group):
         version, *lines = message.decode().split("\n")
         holdings, holders = {}, {}
         for line in lines:
@@ -319,8 +302,6 @@ def news(message: bytes, group: str) -> OwnersChange:
             else:
                 holdings[int(first)] = _holding(rest)
         return OwnersChange(_version(version), holdings, holders)
-    except JUNK as error:
-        raise _foreign(group, error) from error
 
 
 def _version(text: str) -> Version:
@@ -363,9 +344,14 @@ def _holder(text: str) -> tuple[Card, int]:
     return Card(name, address, weight, zone), int(expires)
 
 
-def _foreign(group: str, error: Exception) -> LedgerUnusable:
-    return LedgerUnusable(
-        f"the owners of the group {group} were wanted, in the layout {VERSION}",
-        f"something else stands there ({type(error).__name__}: {error})"[:200],
-        f"see who else writes to {', '.join(keys(group))}, and use a group's name of your own",
-    )
+@contextlib.contextmanager
+def _ours(group: str) -> Iterator[None]:
+    """Raise LedgerUnusable if the text that is parsed here was not written by one of our members."""
+    try:
+        yield
+    except JUNK as error:
+        raise LedgerUnusable(
+            f"the owners of the group {group} were wanted, in the layout {VERSION}",
+            f"something else stands there ({type(error).__name__}: {error})"[:200],
+            f"see who else writes to {', '.join(keys(group))}, and use a group's name of your own",
+        ) from error

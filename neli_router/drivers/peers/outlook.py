@@ -8,11 +8,7 @@
 No protocol decides by the outlook. A machine has its own reasons to miss a leader, and under `term` a member that
 follows hears nothing from the other followers. The link asks each peer for an answer anyway, so it knows about all.
 
-    alive     it answers
-    one-way   it is heard, and does not answer: it has just started, or what is sent to it is lost
-    refused   what comes from it is refused: it has another key, another list, another lease
-    silent    it neither answers nor is heard
-    unknown   it has not been asked for long enough
+A peer is alive if it answers, and unknown until it has been asked for long enough. `WHY` explains the other states.
 
 A majority here means a majority of the peers that answer, because that is what an operator can fix. If not all peers
 elect together (replicas of a partition, first-class citizens), the outlook counts the electorate that is nearest to

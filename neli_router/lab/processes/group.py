@@ -52,7 +52,7 @@ def send_at_rest(process: "subprocess.Popen[bytes]", number: signal.Signals, led
     A process that is stopped in the middle of a transaction keeps its lock, so every other append waits until it is
     woken up. That breaks no promise, but it is an outage, not a failover. So the signal is sent while we hold the lock.
     """
-    with closing(SqliteFile(ledger, create=False, group="neli", busy_max=LOCK_MAX)) as file:
+    with closing(SqliteFile(ledger, create=False, busy_max=LOCK_MAX)) as file:
         file.write("sending a signal", lambda _: process.send_signal(number), lasting=False)
 
 

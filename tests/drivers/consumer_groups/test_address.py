@@ -66,5 +66,5 @@ def test_all_problems_are_named_at_once() -> None:
 
 def test_no_secret_is_shown() -> None:
     address = read("//user:pa55@h:9092/jobs?ssl.key.password=pa56")
-    assert "kafka://h:9092/jobs" == address.public
+    assert "kafka://h:9092/jobs" == address.at.public
     assert "pa5" not in repr(address)

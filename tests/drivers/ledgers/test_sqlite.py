@@ -175,10 +175,10 @@ def test_a_checkpoint_runs_while_no_process_can_commit(path: Path, ledger: Sqlit
     assert (0,) == ledger._file.run("a look", lambda it: it.execute("PRAGMA wal_autocheckpoint").fetchone())
 
 
-def assert_refused_and_untouched(path: Path, match: str, *, group: str = "neli", create: bool = True) -> LedgerUnusable:
+def assert_refused_and_untouched(path: Path, match: str, *, create: bool = True) -> LedgerUnusable:
     before = {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
     with pytest.raises(LedgerUnusable, match=match) as raised:
-        SqliteLedger(path, group=group, create=create)
+        SqliteLedger(path, create=create)
     assert before == {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
     return raised.value
 
@@ -202,12 +202,14 @@ def test_another_program_s_database_is_refused(path: Path) -> None:
 
 
 def test_another_groups_ledger_and_a_layout_from_the_future_are_refused(path: Path) -> None:
-    SqliteLedger(path, group="orders").close()
-    assert_refused_and_untouched(path, "belongs to the group 'orders'", group="tenants")
+    SqliteLedger(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("UPDATE belongs_to SET group_name = 'orders'")
+    assert_refused_and_untouched(path, "belongs to the group 'orders'")
     with closing(sqlite3.connect(path)) as other:
         other.execute(f"PRAGMA user_version = {sqlite_file.LAYOUT + 1}")
     said = f"layout is {sqlite_file.LAYOUT + 1}, and this release knows layout {sqlite_file.LAYOUT}"
-    assert_refused_and_untouched(path, said, group="orders")
+    assert_refused_and_untouched(path, said)
 
 
 def test_a_missing_ledger_is_not_made_unless_asked_for_nor_where_no_file_can_be(tmp_path: Path, path: Path) -> None:
@@ -316,7 +318,7 @@ def test_who_comes_second_finds_the_ledger_made(path: Path, ledger: SqliteLedger
     """Both saw an empty file before either had the lock."""
     ledger.append([b"a"])
     with closing(sqlite3.connect(path, isolation_level=None)) as second:
-        sqlite_file._create(second, "neli")
+        sqlite_file._create(second)
     assert [Entry(1, b"a")] == ledger.read(0)
     assert [b"a"] == payloads(path)
 

@@ -3,10 +3,8 @@
     asking(address, "the opening") --finds a broker--> AdminClient, for topics and groups
                                    '--none, refused--> LedgerUnavailable, with the reason
 
-    brokers away, timed out, no leader, too few replicas  --> LedgerUnavailable     retried forever
-    no right to read or write, wrong password             --> LedgerUnavailable     the right may be given back
-    message too large                                     --> RecordTooLong         all others are taken
-    unknown setting, no such topic                        --> LedgerUnusable        trying again will not help
+Even a missing right is LedgerUnavailable: it may be given back. Only an unknown setting and the like are
+LedgerUnusable.
 
 librdkafka retries forever, and its own errors do not give the reason, such as a wrong password or a refused connection.
 Those reasons arrive through a callback, so the callback is served while a broker is looked for. Its log lines go to
@@ -38,7 +36,6 @@ __all__ = [
     "COMMON",
     "DENIED",
     "LOST",
-    "REFUSED",
     "TOO_LONG",
     "UNKNOWN",
     "answer",

@@ -14,14 +14,8 @@ No consumer group takes part: members read by offset, and each member reads ever
 
 Its promises depend on how the topic is set up: see `topic.py`.
 
-**The writer** is a producer that keeps the order, and reports the offsets of acknowledged records.
-
-    append --produce--> queue --acks=all, idempotent--> broker
-                          '--a record that waits for longer than `patience` is dropped      _delivered --> offsets
-                                                                                            '--> or why not
-
-The *next* append raises the error of a failed delivery. The record may stand in the log after all; the protocol allows
-for that.
+**The writer** is a producer that keeps the order. The *next* append raises the error of a failed delivery. The record
+may stand in the log after all; the protocol allows for that.
 """
 
 import os

@@ -11,15 +11,13 @@ the last complaint.
 
 Signs of a rewound ledger are an offset that is out of range, and a log that librdkafka finds truncated. librdkafka
 misses a truncation if the log has grown again meanwhile: see `position.py`. A topic with a different identity is a
-sign, too. So after an outage, or after a broker said that the topic does not exist, no record is handed over until the
-identity was asked for.
+sign, too. So after an outage no record is handed over until the identity was asked for.
 
 **The prober** asks the brokers for the tip, and lets the clients leave a dead broker for the new leader.
 
     calm    --every PROBE_EVERY--> "what is your high watermark?" --answered--> calm
                                         '--not--> failing
     failing --every LOOK_EVERY--> "who leads?" --a new leader, or it is time again--> the question once more
-    stuck     a broker leads, but the reader or the writer makes no progress: they are asked to look for the leader
 
 librdkafka looks for the new leader of a partition once a second, and after the death of a broker it may need two such
 looks. One member would then come back seconds before another, and expire it. While no broker leads, librdkafka also

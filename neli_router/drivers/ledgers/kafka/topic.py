@@ -1,25 +1,15 @@
 """The topic of a group: created if it does not exist, and checked for what it can promise.
 
-    replication 1 ------------------------------.
-    min.insync.replicas 1 ----------------------+--> acknowledged records may be lost: no NEVER_REWINDS, and why
-    unclean.leader.election.enable=true --------+
-    settings that cannot be seen ---------------'
-    more partitions than one, compaction -----------> LedgerUnusable: no order, or records vanish from the middle
-    retention that may end before a snapshot comes -> reported; a newcomer may then find nothing to start from
-    records shorter than a snapshot may be ---------> reported; newcomers may then have to read much more
+    settings --a way to lose acknowledged records, or they cannot be seen--> no NEVER_REWINDS, and a doubt that says why
+        '------retention or a limit that a newcomer may feel---------------> a doubt
+        '------several partitions, or compaction---------------------------> LedgerUnusable
 
 An in-sync replica has all acknowledged records, and only an in-sync replica becomes leader. So if two replicas are in
 sync at every append, one may lose power without losing a record.
 
-**Questions** about the topic while it is in use go over a separate connection:
-
-    tip, watermarks --ListOffsets-->   the offsets, as of when they were asked for
-    leader --Metadata-->               the broker that would know
-    changed_identity --Describe-->     is it still the topic that was opened?
-    drop --DeleteRecords-->            the records that newcomers no longer need
-
-The client that fetches cannot be asked. Its broker answers one question after another, so a question would wait behind
-a fetch that waits for records. And confluent-kafka lets one thread at a time into a client: during a poll, others wait.
+**Questions** about the topic while it is in use go over a separate connection, because the client that fetches cannot
+be asked. Its broker answers one question after another, so a question would wait behind a fetch that waits for records.
+And confluent-kafka lets one thread at a time into a client: during a poll, others wait.
 """
 
 import time

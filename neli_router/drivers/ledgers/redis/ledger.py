@@ -18,22 +18,19 @@ and ends: it hands records over and takes them. This driver makes sure that
 Records that were on their way when a connection failed may or may not have been appended. They and the records that
 wait behind them are dropped, and the member that wrote them notices when it does not read them. Keeping them for later
 would flood a server that comes back with an hour's heartbeats. A new connection is asked for the anchor before anything
-is appended (`stream.py`). An offset that is not above all known ones shows immediately that records were lost.
+is appended. An offset that is not above all known ones shows immediately that records were lost.
 
-**Promises** depend on how the server is set up:
-
-    INFO, CONFIG GET --> promises: MULTI_HOST, perhaps DURABLE; never NEVER_REWINDS
-                     '-> doubts: a sentence for each thing that endangers something
-
-Redis never promises NEVER_REWINDS, because a master acknowledges a record before its replicas have it. So a failover
-takes the newest records with it. And a master that is cut off from its sentinels goes on acknowledging to the members
-on its side, while the sentinels promote another one. No setting changes that, so an `exclusive` group on Redis needs
-its user to accept rewinds explicitly (`accept_rewinds`). Lost records are noticed in any case.
+**Promises** depend on how the server is set up. Redis never promises NEVER_REWINDS, because a master acknowledges a
+record before its replicas have it. So a failover takes the newest records with it. And a master that is cut off from
+its sentinels goes on acknowledging to the members on its side, while the sentinels promote another one. No setting
+changes that, so an `exclusive` group on Redis needs its user to accept rewinds explicitly (`accept_rewinds`). Lost
+records are noticed in any case.
 
 If an operator denies INFO and CONFIG, the driver promises nothing, and says so.
 """
 
 import os
+import re
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -320,8 +317,8 @@ def _examine(link: Link) -> tuple[frozenset[Promise], tuple[str, ...]]:
     else:
         settings = {_text(name): _text(value) for name, value in zip(said[0][::2], said[0][1::2], strict=True)}
         doubts += _of_disk(settings) + _of_memory(settings)
-    replicas = 0 if isinstance(replication, ResponseError) else _replicas(_text(replication))
-    if replicas or link.at.service:
+    connected = "" if isinstance(replication, ResponseError) else _text(replication)
+    if re.search(r"^connected_slaves:0*[1-9]", connected, re.MULTILINE) or link.at.service:
         doubts.append(_FAILOVER)
         if settings.get("min-replicas-to-write") == "0":
             doubts.append(
@@ -348,11 +345,6 @@ def _of_memory(settings: Mapping[str, str]) -> list[str]:
     if policy.startswith("allkeys"):
         return [f"maxmemory-policy is {policy}: Redis may drop the whole ledger for room; set it to noeviction"]
     return [f"maxmemory is {settings['maxmemory']} bytes: when they are full, nothing can be appended"]
-
-
-def _replicas(information: str) -> int:
-    lines = dict(line.split(":", 1) for line in information.splitlines() if ":" in line)
-    return int(lines.get("connected_slaves", "0"))
 
 
 def _text(value: Any) -> str:

@@ -10,12 +10,9 @@ bounded.
 Sentinels are asked again for every connection, and the server that they name must report itself as a master: right
 after a failover, some sentinels still name the old one.
 
-**Errors** are translated: can the fault heal on its own, and what should be done?
-
-    away, loading, a replica, no memory, no disk  --> LedgerUnavailable     retried forever
-    wrong password, no right, while it is used    --> LedgerUnavailable     the right may be given back
-    the same when it is opened                    --> LedgerUnusable        the address is wrong, or the user's rules
-    another type of key, too old, a cluster       --> LedgerUnusable        trying again will not help
+**Errors** are translated: can the fault heal on its own, and what should be done? A wrong password or a missing right
+is LedgerUnusable when the ledger is opened, because then the address or the user's rules are wrong; later it is
+LedgerUnavailable, because the right may be given back.
 
 Redis begins an error with a word in capitals. redis-py keeps some of these words only in the class of its exception, so
 both are looked at.
@@ -145,7 +142,7 @@ class Link:
             raise LedgerUnavailable(
                 f"{self._purpose} of {self.at.public} was wanted, from a master",
                 f"that server is a {facts.get(b'role', b'').decode(errors='replace') or 'sentinel'}",
-                "give the master's address, or the sentinels' (redis+sentinel://...), which know it after a failover",
+                _REPLICA,
             )
 
     @property
@@ -190,8 +187,6 @@ class Link:
     def _answer(self) -> Any:
         try:
             return self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
-        except AWAY:
-            raise
         except ResponseError as error:
             return error
 

@@ -20,18 +20,13 @@ write-ahead log during a checkpoint can make the next checkpoint leave out recor
 off, and ours run while we hold the write lock, when no other process can commit.
 
 **The mark of a ledger.** The file's header carries our application id and a layout that this release knows, and a table
-names the group that owns the file. Any other file is refused without changing a byte of it. All of the mark is written
+names its owner. Any other file is refused without changing a byte of it. All of the mark is written
 in one transaction, and the write-ahead log is switched on after that. So a process killed in between leaves either an
 empty file or a ledger that the next process can finish.
 
-**Faults** are translated into words that say what to do:
-
-    before opening   no folder, a folder, no file, read-only, a network file system   LedgerUnusable
-    SQLite says      BUSY, LOCKED, PROTOCOL, FULL, IOERR, CANTOPEN                    LedgerUnavailable: may heal
-                     READONLY, CORRUPT, NOTADB, everything else                       LedgerUnusable: will not
-
-The first row exists because SQLite has one answer, "unable to open database file", for most of its cases. CANTOPEN may
-heal, because the one case that remains is mostly a process that has too many open files.
+**Faults** are translated into words that say what to do. The place is examined before SQLite opens it, because SQLite
+has one answer, "unable to open database file", for most of what can be wrong there. After that, CANTOPEN may heal: the
+one case that remains is mostly a process that has too many open files.
 """
 
 import contextlib
@@ -52,6 +47,8 @@ __all__ = ["SqliteFile", "beside", "damaged", "delete_file", "file_system", "ref
 APPLICATION_ID = int.from_bytes(b"NELI")  # The command `file` and other tools see it in the header, too.
 
 LAYOUT = 1  # The version of the tables below. Another layout gets another number; a release refuses unknown ones.
+
+GROUP = "neli"  # What the first table says. It leaves room for files of other owners, which this release refuses.
 
 _TABLES = (
     "CREATE TABLE belongs_to (group_name TEXT NOT NULL)",
@@ -115,9 +112,9 @@ Identity = tuple[int, int] | None  # A device and an inode; None if the file doe
 class SqliteFile:
     """May be used by several threads; each `run` or `write` is one undivided piece of work."""
 
-    def __init__(self, path: str | os.PathLike[str], *, create: bool, group: str, busy_max: float) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, create: bool, busy_max: float) -> None:
         self.path = Path(path).absolute()
-        self._create, self._group, self._busy_max = create, group, busy_max
+        self._create, self._busy_max = create, busy_max
         self._process = os.getpid()
         self.turn = threading.RLock()  # Reentrant: a signal handler that closes must not wait for its own thread.
         self._connection: sqlite3.Connection | None = None
@@ -216,7 +213,7 @@ class SqliteFile:
         if self._connection is None:
             connection = self._connect()
             try:
-                _recognise(connection, self.path, group=self._group, create=self._create)
+                _recognise(connection, self.path, create=self._create)
                 for setting in (
                     "wal_autocheckpoint = 0",
                     f"journal_size_limit = {WAL_SIZE_MAX}",
@@ -308,10 +305,10 @@ def _identity(path: Path) -> Identity:
     return status.st_dev, status.st_ino
 
 
-def _recognise(connection: sqlite3.Connection, path: Path, *, group: str, create: bool) -> None:
+def _recognise(connection: sqlite3.Connection, path: Path, *, create: bool) -> None:
     """Make an empty file a ledger if we may; raise LedgerUnusable, before anything is written, if it is not ours."""
 
-    wanted = f"the ledger of the group {group!r} was wanted in {path}"
+    wanted = f"the ledger of the group {GROUP!r} was wanted in {path}"
 
     def require(met: bool, found: str, remedy: str) -> None:
         if not met:
@@ -323,7 +320,7 @@ def _recognise(connection: sqlite3.Connection, path: Path, *, group: str, create
         # SQLite takes a file of a few bytes for an empty one. Asked again, because another process may have created it.
         few_bytes = path.stat().st_size > 0 and _ask(connection, "PRAGMA page_count") == 0
         require(not few_bytes, "the file holds something else", "name another file; this one was left unchanged")
-        _create(connection, group)
+        _create(connection)
     require(
         _ask(connection, "PRAGMA application_id") == APPLICATION_ID,
         "the file holds something else (its application id is not NELI's)",
@@ -337,9 +334,9 @@ def _recognise(connection: sqlite3.Connection, path: Path, *, group: str, create
     )
     owner = _ask(connection, "SELECT group_name FROM belongs_to")
     require(
-        owner == group,
+        owner == GROUP,
         f"the file belongs to the group {owner!r}",
-        f"correct the group's name, or give the group {group!r} a file of its own",
+        f"correct the group's name, or give the group {GROUP!r} a file of its own",
     )
     require(
         _ask(connection, "PRAGMA journal_mode = WAL") == "wal",
@@ -349,13 +346,13 @@ def _recognise(connection: sqlite3.Connection, path: Path, *, group: str, create
     _ask(connection, "PRAGMA user_version")  # The first read in the new mode creates the log, and keeps it from now on.
 
 
-def _create(connection: sqlite3.Connection, group: str) -> None:
+def _create(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     # Is it still empty? Another process may have been faster. (The transaction itself has made a first page by now.)
     if _ask(connection, "SELECT count(*) FROM sqlite_master") == 0:
         for table in _TABLES:
             connection.execute(table)
-        connection.execute("INSERT INTO belongs_to VALUES (?)", (group,))
+        connection.execute("INSERT INTO belongs_to VALUES (?)", (GROUP,))
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {LAYOUT}")
     connection.execute("COMMIT")

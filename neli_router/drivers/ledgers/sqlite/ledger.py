@@ -59,18 +59,16 @@ thousand heartbeats); lowering it trims slower than a busy group writes."""
 class SqliteLedger:
     """One handle of the ledger in the file `path`. Used by one thread at a time, except for `wake`.
 
-    `create=False` refuses to create the file. `group` is kept in the file, and another group is refused. `busy_max` is
-    how long an operation may wait for other processes' locks before it raises LedgerUnavailable: raising it keeps the
-    caller, and its heartbeats, waiting longer; lowering it makes a slow disk look like an outage.
+    `create=False` refuses to create the file. `busy_max` is how long an operation may wait for other processes' locks
+    before it raises LedgerUnavailable: raising it keeps the caller, and its heartbeats, waiting longer; lowering it
+    makes a slow disk look like an outage.
     """
 
     promises = frozenset({Promise.DURABLE, Promise.NEVER_REWINDS})
     doubts = ()
 
-    def __init__(
-        self, path: str | os.PathLike[str], *, create: bool = True, group: str = "neli", busy_max: float = 0.25
-    ) -> None:
-        self._file = SqliteFile(path, create=create, group=group, busy_max=busy_max)
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = True, busy_max: float = 0.25) -> None:
+        self._file = SqliteFile(path, create=create, busy_max=busy_max)
         self.path = self._file.path
         self.address = f"sqlite:{self.path}"
         self.members_path = beside(self.path)[-1]
