@@ -33,9 +33,7 @@ class AgentOptions:
     log_format: Literal["console", "json"] = "console"
 
     def __post_init__(self) -> None:
-        problems: list[str] = []
-        if self.listen is not None:
-            problems += self._listen_problems(self.listen)
+        problems = [] if self.listen is None else list(self._listen_problems(self.listen))
         if self.token and (problem := token_problem(self.token)):
             problems.append(f"the token {problem}")
         if problems:

@@ -229,18 +229,14 @@ class Config:
         if self.ownership is not None:
             return self.ownership
         wanted = f"the owners of all partitions of {self.public_ledger} were wanted"
+        named = "give all members, and this, ownership='redis://host:6379/group'"
         if self.protocol_name in ELECTED:
-            raise BeyondProtocol(
-                wanted,
-                "only its members hear who leads, and no store of owners is named",
-                "ask the router of a member, or its agent (`neli owner`); or give all members, and this, "
-                "ownership='redis://host:6379/group'",
-            )
-        raise BeyondProtocol(
-            wanted,
-            f"a member of {self.protocol_name!r} knows only what it leads itself, and no store of owners is named",
-            "give all members, and this, ownership='redis://host:6379/group', or choose the protocol 'induction'",
-        )
+            found = "only its members hear who leads"
+            remedy = f"ask the router of a member, or its agent (`neli owner`); or {named}"
+        else:
+            found = f"a member of {self.protocol_name!r} knows only what it leads itself"
+            remedy = f"{named}, or choose the protocol 'induction'"
+        raise BeyondProtocol(wanted, f"{found}, and no store of owners is named", remedy)
 
     @property
     def group(self) -> GroupAddress:

@@ -27,17 +27,7 @@ from neli_router.config.config import Config
 from neli_router.config.protocols import PROTOCOLS, text_of
 from neli_router.drivers.addresses import harmless_start, public_address
 
-__all__ = [
-    "ADDRESSES",
-    "OPTIONS",
-    "PEERS_LIST",
-    "Kind",
-    "Misfit",
-    "Option",
-    "public_text",
-    "shown",
-    "unknown",
-]
+__all__ = ["ADDRESSES", "OPTIONS", "PEERS_LIST", "Kind", "Misfit", "Option", "public_text", "shown", "unknown"]
 
 SHOWN_MAX = 60
 """Characters of a wrong value in an error: enough to find it again, but a pasted file does not fill the terminal."""

@@ -132,8 +132,12 @@ def role_of(text: str) -> int | str:
 def hasher(layout: Layout) -> Callable[[Key], int]:
     """`layout.slot`, specialised for one layout: the same slots and the same BadKey in half the time."""
     hash_32, careful = mmh3.hash, layout.slot
-    if (mask := _mask(layout)) is None:
+    if layout.tags or SLOTS_MAX % layout.slots:
         return careful
+    # S divides 2**32 only if it is a power of two, and then mod S keeps the lowest bits. Python's `&` treats a negative
+    # number as two's complement, where these bits are the same as in the unsigned number. So the signed hash will do,
+    # and mmh3 returns that faster.
+    mask = layout.slots - 1
 
     def slot(key: Key) -> int:
         try:
@@ -144,16 +148,6 @@ def hasher(layout: Layout) -> Callable[[Key], int]:
         return careful(key)
 
     return slot
-
-
-def _mask(layout: Layout) -> int | None:
-    """The mask that turns the signed hash into the slot by `&`; None if this layout has no such mask.
-
-    S divides 2**32 only if it is a power of two, and then mod S keeps the lowest bits. Python's `&` treats a negative
-    number as two's complement, where these bits are the same as in the unsigned number. So the signed hash will do, and
-    mmh3 returns that faster. A layout with tags or another S takes the slower path.
-    """
-    return None if layout.tags or SLOTS_MAX % layout.slots else layout.slots - 1
 
 
 def _is(kind: type, value: object) -> bool:

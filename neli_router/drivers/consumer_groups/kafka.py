@@ -130,10 +130,7 @@ class KafkaSubscription:
     work that was revoked. Raises LedgerError, ConfigError or GroupMismatch if the consumer cannot be set up."""
 
     def __init__(self, address: GroupAddress, *, session: float, patience: float, create: bool = True) -> None:
-        if patience < session:
-            raise ConfigError(
-                [f"patience={patience:g} must be at least session={session:g}: Kafka refuses less. Raise patience"]
-            )
+        assert patience >= session, "Kafka refuses less"
         keep_in_children(self)
         self._address, self._at, self._process = address, address.at, os.getpid()
         self.session, self._patience = session, patience

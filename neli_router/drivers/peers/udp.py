@@ -21,11 +21,7 @@ another of its addresses is tried. Hearing a peer does not count. A peer that mo
 and may speak all the time.
 
 *Notices.* Each reason for a refusal is reported once in a while, for each peer: otherwise a stranger could fill a disk
-with log lines. A network may deliver a datagram twice, a process that starts does not know its challenge yet, and
-datagrams of a replaced session may be sent again: these are reported only when there are many.
-
-A datagram without a good seal may come from anyone who forges a peer's address. So as long as a peer is heard, no
-refusal is attributed to it.
+with log lines. As long as a peer is heard, no refusal is attributed to it: its address may be forged.
 """
 
 import contextlib
@@ -71,7 +67,8 @@ TELL_EVERY = 60.0
 """Seconds between two Notices of one kind about one peer."""
 
 MANY = 20
-"""Within TELL_EVERY, fewer datagrams that came twice, or from a process that has just started, are normal."""
+"""Within TELL_EVERY, fewer datagrams that came twice, or from a process that has just started or was replaced, are
+normal."""
 
 USUAL = frozenset({Flaw.REPLAYED, Flaw.STALE, Flaw.REPLACED})
 

@@ -48,7 +48,7 @@ APPLICATION_ID = int.from_bytes(b"NELI")  # The command `file` and other tools s
 
 LAYOUT = 1  # The version of the tables below. Another layout gets another number; a release refuses unknown ones.
 
-GROUP = "neli"  # What the first table says. It leaves room for files of other owners, which this release refuses.
+GROUP = "neli"  # The first table holds this name. A file with another name is refused.
 
 _TABLES = (
     "CREATE TABLE belongs_to (group_name TEXT NOT NULL)",
@@ -143,7 +143,9 @@ class SqliteFile:
                         raise damaged(self.path, "a text in it is not UTF-8") from error
                     if not isinstance(error, sqlite3.Error):
                         raise
-                    if not _is_busy(error) or time.monotonic() >= give_up_at:
+                    # Another process usually releases a lock in a moment.
+                    is_busy = _primary_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+                    if not is_busy or time.monotonic() >= give_up_at:
                         self._require_usable()  # A file that was moved explains most other complaints.
                         raise _explain(error, self.path, purpose) from error
             time.sleep(BUSY_PAUSE)
@@ -362,11 +364,6 @@ def _ask(connection: sqlite3.Connection, question: str) -> Any:
     """The single value of the answer, or None."""
     row = connection.execute(question).fetchone()
     return None if row is None else row[0]
-
-
-def _is_busy(error: sqlite3.Error) -> bool:
-    """True if another process holds a lock that is usually released in a moment."""
-    return _primary_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 def _explain(error: sqlite3.Error, path: Path, purpose: str) -> LedgerError:
