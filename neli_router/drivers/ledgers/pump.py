@@ -41,7 +41,6 @@ from neli_router.protocols.induction.events import (
     Restart,
     Trim,
 )
-from neli_router.protocols.induction.evidence import Evidence
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import (
     Beat,
@@ -63,6 +62,7 @@ from neli_router.protocols.induction.records import (
     encode,
 )
 from neli_router.protocols.induction.snapshots import BadSnapshot, restore
+from neli_router.protocols.induction.trust import Evidence
 from neli_router.protocols.protocol import RECORD_MAX, TICK, Machine, News, Notice
 
 __all__ = ["FIRST_OFFSET_MAX", "POLL_MAX", "Pump", "Tap", "oldest_state"]

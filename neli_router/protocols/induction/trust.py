@@ -6,14 +6,22 @@
     a Genesis whose writer read past the first without it ---.    |
     a Beat whose writer had read further than its own place -+---------two in a row from one member
     a digest that is not mine -------------------------------|         '--of a digest, from most--> Diverged: it leaves
-                                                             '--> doubt: is what I read still there? (`evidence`)
+                                                             '--> doubt: is what I read still there? (Evidence)
 
 A ledger may lose its tail: a recreated topic, an unclean election, a Redis that restarted from an old file. A member
 that had read that tail holds terms that the ledger will assign again. So it must detect the loss, and end.
 
 A reader observes two of the signs itself, and they are final. The other signs are claims in records, and any writer can
-write a record in any name. So each of those only raises a doubt, and the reader then checks its own evidence. A
-member's claim counts for more, since it may have read lost records that I had not. But a single line may be forged in
+write a record in any name: if one line could stop every reader, that would be a cheap way to stop a group. So each of
+those only raises a doubt. The ledger itself cannot be forged that way. The reader goes back, reads again what it had
+read, and compares. If everything is there, this reader has read nothing that was lost, and goes on:
+
+    read --remember--> the last RING_MAX offsets, each with a hash of its bytes
+                            |
+    a doubt --begin--> read them once more --check--> all there: go on after them
+                                                '-----> one is not: LedgerRewound
+
+A member's claim counts for more, since it may have read lost records that I had not. But a single line may be forged in
 its name. The real member keeps beating: one Beat of its own that contradicts the line withdraws the claim, and a second
 line that says the same confirms it. I ignore a line in my own name that I did not write.
 """
@@ -21,19 +29,25 @@ line that says the same confirms it. I ignore a line in my own name that I did n
 from collections import OrderedDict, deque
 from collections.abc import Collection, Sequence
 
+import mmh3
+
 from neli_router.errors import Diverged, LedgerRewound, NeliError
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Beat, Genesis, Record, Snapshot
 
-__all__ = ["OWN_MAX", "REMEDY", "RING_MAX", "LedgerTrust"]
+__all__ = ["OWN_MAX", "RING_MAX", "Evidence", "LedgerTrust"]
 
 RING_MAX = 4096
-"""Digests kept for comparison, one per record. With fewer, a Beat that was delayed for longer would go unchecked."""
+"""Digests kept for comparison, one per record. With fewer, a Beat that was delayed for longer would go unchecked. As
+many records are kept as evidence: more would take longer to read again, and no older sign is understood."""
 
 OWN_MAX = 1024
 """Own records remembered, because a confirmation may arrive after the record itself was read, or long before."""
 
 REMEDY = "find out why it lost records, restore it or make a new one, and start the members again"
+
+Entry = tuple[int, bytes]
+"""An offset, and the bytes read there."""
 
 
 class LedgerTrust:
@@ -151,3 +165,59 @@ class LedgerTrust:
         return LedgerRewound(
             f"this member's own record was confirmed at offset {offset}", "another one or none was read there", REMEDY
         )
+
+
+class Evidence:
+    """One reader's memory of the records that it read.
+
+    The last record alone would not be enough: a reader of lost records may have read new ones after them, before it met
+    the first sign. The hash guards against accidents: replacing the bytes of a record takes more than the right to
+    write to the ledger.
+    """
+
+    def __init__(self) -> None:
+        self._remembered: deque[tuple[int, int]] = deque(maxlen=RING_MAX)
+        self._checked: int | None = None
+
+    def is_checking(self) -> bool:
+        """Whether the records that come next were read before."""
+        return self._checked is not None
+
+    def remember(self, entries: Sequence[Entry]) -> None:
+        """`entries` were read."""
+        self._remembered.extend((offset, _hash_of(payload)) for offset, payload in entries)
+
+    def begin(self, start: int = 0) -> int | None:
+        """The offset to read again from; None if nothing was read. The ledger retains nothing below `start`."""
+        if not self._remembered:
+            return None
+        behind = self._remembered[-1][0] + 1
+        while self._remembered and self._remembered[0][0] < start:
+            self._remembered.popleft()
+        self._checked = 0 if self._remembered else None
+        return self._remembered[0][0] if self._remembered else behind
+
+    def check(self, entries: Sequence[Entry], *, at_tip: bool) -> tuple[int, LedgerRewound | None]:
+        """How many of `entries` were read before, and the error if they are not what was read."""
+        assert self._checked is not None, "a check was begun"
+        known = 0
+        for offset, payload in entries:
+            if self._checked == len(self._remembered):
+                break
+            expected, hashed = self._remembered[self._checked]
+            if (offset, _hash_of(payload)) != (expected, hashed):
+                return known, _gone(expected)
+            known, self._checked = known + 1, self._checked + 1
+        if self._checked == len(self._remembered):
+            self._checked = None
+        elif at_tip:
+            return known, _gone(self._remembered[self._checked][0])
+        return known, None
+
+
+def _hash_of(payload: bytes) -> int:
+    return mmh3.mmh3_x64_128_uintdigest(payload) & 0xFFFF_FFFF_FFFF_FFFF
+
+
+def _gone(offset: int) -> LedgerRewound:
+    return LedgerRewound(f"the record that was read at offset {offset} was to be there", "it is not any more", REMEDY)

@@ -38,7 +38,6 @@ from neli_router.lab.sim.induction.referee import Referee
 from neli_router.lab.sim.induction.witnesses import Witnesses
 from neli_router.lab.sim.world import LocalClock, Violation, World, draw_clock
 from neli_router.protocols.induction.beats import IN_FLIGHT_MAX
-from neli_router.protocols.induction.evidence import EVIDENCE_MAX
 from neli_router.protocols.induction.fold import DEPARTED_MAX, State
 from neli_router.protocols.induction.machine import InductionMachine, Phase
 from neli_router.protocols.induction.observer import Observer
@@ -54,7 +53,7 @@ DOUBT = 4.0
 DEPTH_MAX = 6
 """How far below a pump containers are searched for."""
 
-BOUNDS = {"_digests": RING_MAX, "_own": OWN_MAX, "_remembered": EVIDENCE_MAX, "_in_flight": IN_FLIGHT_MAX}
+BOUNDS = {"_digests": RING_MAX, "_own": OWN_MAX, "_remembered": RING_MAX, "_in_flight": IN_FLIGHT_MAX}
 """Containers that may be longer than others."""
 
 UNSEATED: Mapping[type, str] = {Certify: "certified", Expire: "expired", Join: "replaced"}
