@@ -6,11 +6,10 @@
                                |             '-----------------------------'                                          |
                                '--------------------------------------------------------------------------------------'
 
-`election.py` defines which declarations make a leader, and why there is at most one; `electorate.py` defines who votes.
-This module carries the declarations. They are part of each member's state, which Scuttlebutt brings to all others.
-Phi-accrual suspicion decides which members are alive. Every interval, a member repeats its declaration. While it is
-frozen, it only *pulses*, or the others would consider it dead. The text leaves some points open. These rules settle
-them:
+`election.py` defines which declarations make a leader, why there is at most one, and who votes. This module carries the
+declarations. They are part of each member's state, which Scuttlebutt brings to all others. Phi-accrual suspicion decides
+which members are alive. Every interval, a member repeats its declaration. While it is frozen, it only *pulses*, or the
+others would consider it dead. The text leaves some points open. These rules settle them:
 
 - *The highest uuid among the candidates* is the choice of a member without a living favourite; but a new member joins
   the present leader, if there is one. A member's uuid is a hash of its address. So "highest" is the same for all
@@ -45,8 +44,7 @@ from neli_router.protocols.electors.machine import PeerMachine
 from neli_router.protocols.electors.priority import LEAST
 from neli_router.protocols.electors.settings import GossipSettings
 from neli_router.protocols.gossip.clocks import BiasedClocks
-from neli_router.protocols.gossip.election import NOBODY, ON_NONE, GossipElection
-from neli_router.protocols.gossip.electorate import Electorate
+from neli_router.protocols.gossip.election import NOBODY, ON_NONE, Electorate, GossipElection
 from neli_router.protocols.gossip.phi import Signs
 from neli_router.protocols.gossip.scuttlebutt import (
     Ack,

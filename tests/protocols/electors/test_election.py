@@ -3,8 +3,7 @@
 from math import inf
 
 from neli_router.protocols.gossip.clocks import TICKS, BiasedClocks
-from neli_router.protocols.gossip.election import ON_NONE, GossipElection
-from neli_router.protocols.gossip.electorate import Electorate
+from neli_router.protocols.gossip.election import ON_NONE, Electorate, GossipElection
 
 P, WAIT = 10.0, 10.02
 NOW = 20.0

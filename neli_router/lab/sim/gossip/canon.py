@@ -27,8 +27,7 @@ from math import ceil
 
 from neli_router.lab.sim.gossip.miniature import FIRST, GossipBounds, GossipMiniature, Word, clock
 from neli_router.protocols.gossip.clocks import TICKS
-from neli_router.protocols.gossip.election import GossipElection
-from neli_router.protocols.gossip.electorate import Electorate
+from neli_router.protocols.gossip.election import Electorate, GossipElection
 
 __all__ = ["KEPT", "LEFT_OUT", "rumour_key"]
 

@@ -36,8 +36,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from neli_router.lab.sim.explore import Profile
-from neli_router.protocols.gossip.election import GossipElection, Triplet
-from neli_router.protocols.gossip.electorate import Electorate
+from neli_router.protocols.gossip.election import Electorate, GossipElection, Triplet
 from neli_router.protocols.protocol import wait_for
 
 __all__ = ["FIRST", "GOSSIP_PROFILES", "GossipBounds", "GossipMiniature", "GossipPlace", "Word", "acting", "clock"]

@@ -32,8 +32,7 @@ from neli_router.lab.sim.gossip.miniature import (
     clock,
 )
 from neli_router.protocols.gossip.clocks import TICKS, BiasedClocks
-from neli_router.protocols.gossip.election import NOBODY, GossipElection
-from neli_router.protocols.gossip.electorate import Electorate
+from neli_router.protocols.gossip.election import NOBODY, Electorate, GossipElection
 
 __all__ = ["GossipMiniatures"]
 
