@@ -26,7 +26,8 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from random import Random
 
-from neli_router.protocols.protocol import NO_STANDING, Acquired, Event, Fenced, Revoked, Standing
+from neli_router.errors import NeliError
+from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked, Standing
 
 __all__ = ["BaseMachine", "Belief"]
 
@@ -118,26 +119,18 @@ class Belief:
 class BaseMachine(ABC):
     """The answers that every machine without a ledger gives about itself, whatever its protocol."""
 
+    caught_up = True  # Such a machine has nothing to catch up with.
+
     def __init__(self, drain_timeout: float, now: float, rng: Random) -> None:
-        self._incarnation = f"{rng.getrandbits(64):016x}"
+        self.incarnation = f"{rng.getrandbits(64):016x}"
+        self.error: NeliError | None = None
+        self.heard_at = now
         self._belief = Belief(drain_timeout)
-        self._heard_at = now
+        self._closing = self._told = False
 
     @abstractmethod
     def _ends(self, partition: int) -> float:
         """Until when this member may act for `partition` if it hears nothing more."""
-
-    @property
-    def incarnation(self) -> str:
-        return self._incarnation
-
-    @property
-    def caught_up(self) -> bool:
-        return True  # This machine has nothing to catch up with.
-
-    @property
-    def heard_at(self) -> float:
-        return self._heard_at
 
     @property
     def leading(self) -> dict[int, int]:
@@ -151,7 +144,5 @@ class BaseMachine(ABC):
 
     @property
     def standing(self) -> Standing:
-        if not (leading := self._belief.leading):
-            return NO_STANDING
-        ends = {i: self._ends(i) for i in leading}
-        return Standing(dict(leading), min(ends.values(), default=-inf), self._belief.bounded(ends))
+        ends = {i: self._ends(i) for i in self._belief.leading}
+        return Standing(self.leading, min(ends.values(), default=-inf), self._belief.bounded(ends))

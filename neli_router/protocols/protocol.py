@@ -260,6 +260,11 @@ class Close:
     at_once: bool = False
     error: NeliError | None = None
 
+    @property
+    def reason(self) -> str:
+        """Why a program that leaves at once loses its partitions, in words for the program."""
+        return "the program left the group without finishing" if self.error is None else str(self.error)
+
 
 @dataclass(frozen=True, slots=True)
 class Tick:

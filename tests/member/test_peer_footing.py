@@ -209,7 +209,7 @@ def test_a_member_reports_why_its_link_refuses_a_peer_and_no_reason_once_the_pee
         for name in "bcd":
             group.kill(name)
         footing: Any = group["a"]._engine._footing
-        footing.machine._strangers.update({1, 2, 3})
+        footing.machine.strangers.update({1, 2, 3})
         footing._link.refusals, footing._link.silent = {1: "key"}, frozenset({2})
         group.advance(4.0)
         outlook = group["a"].engine.membership.outlook

@@ -48,12 +48,13 @@ seconds prove anything. A forgotten heartbeat that comes back looks like a stran
 class FastNeliMachine(GroupMachine):
     """One member. Not thread-safe. `wall_nanoseconds` is this host's wall clock at `now`: marks begin there."""
 
+    settings: FastNeliSettings
+
     def __init__(
         self, settings: FastNeliSettings, partitions: int, now: float, *, wall_nanoseconds: int, rng: Random
     ) -> None:
         # goNELI ignores all partitions but the first, so its topics may have any number of them.
         super().__init__(settings, min(partitions, 1) if settings.goneli else partitions, now, rng=rng)
-        self.settings = settings
         self._began_at, self._wall = now, wall_nanoseconds
         self._name = settings.name.encode()
         self._mark = -1

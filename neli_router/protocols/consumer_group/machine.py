@@ -79,12 +79,13 @@ class Held:
 class GroupMachine(BaseMachine):
     """One member's machine. Not thread-safe. `partitions` is M, as the broker reported it at the start."""
 
+    settings: GroupSettings
+
     def __init__(self, settings: GroupSettings, partitions: int, now: float, *, rng: Random) -> None:
         if partitions != settings.layout.partitions:
             raise _other_size(settings.layout.partitions, partitions)
         super().__init__(settings.drain_timeout, now, rng)
-        self.error: NeliError | None = None
-        self._group = settings
+        self.settings = settings
         self._held: dict[int, Held] = {}
         self._tenures: dict[int, int] = {}
         """Partition -> the offset of the message that began the tenure."""
@@ -93,13 +94,12 @@ class GroupMachine(BaseMachine):
         self._confirm_at = -inf
         self._news = False
         """Whether there is a proposal that the group was not asked about so far."""
-        self._away = self._advised = self._closing = self._left = self._told = False
+        self._away = self._advised = self._left = False
 
     # Defined by each protocol
 
-    @abstractmethod
     def _given(self, partition: int, now: float) -> None:
-        """A partition was given."""
+        """A partition was given. That alone proves nothing."""
 
     @abstractmethod
     def _receive(self, message: Message, wall: float, now: float, effects: list[BrokerEffect]) -> None:
@@ -126,7 +126,7 @@ class GroupMachine(BaseMachine):
 
     def tenures(self, now: float) -> dict[int, int]:
         """Partition -> term, for all partitions that this member may act for at `now`."""
-        first = self._group.term_base + 1
+        first = self.settings.term_base + 1
         return {i: first + at for i, at in self._tenures.items() if self._begins(i) <= now < self._ends(i)}
 
     @property
@@ -151,7 +151,7 @@ class GroupMachine(BaseMachine):
             return effects
         if not self._advised:
             self._advised = True
-            effects += self._group.advice()
+            effects += self.settings.advice()
         self._lapse(now, effects)  # Time first: an input that arrives late must not hide the silence before it.
         match event:
             case Given(partitions):
@@ -169,37 +169,36 @@ class GroupMachine(BaseMachine):
             case BrokerBack():
                 self._away, self._publish_at = False, now  # Others may lack a message since the outage began.
             case BrokerBroken(error):
-                self._stop(error, str(error), now, effects)
+                self._fail(error, now, effects)
             case Released(terms):
                 for i in self._belief.release(terms):
                     self._tenures.pop(i)
-            case Close(at_once, error):
+            case Close():
                 self._closing = True
-                if at_once:
-                    words = "the program left the group without finishing" if error is None else str(error)
-                    self._stop(error, words, now, effects)
+                if event.at_once:
+                    self._stop(event.error, event.reason, now, effects)
         if not self._told:
             self._act(now, effects)
         return effects
 
     def _act(self, now: float, effects: list[BrokerEffect]) -> None:
         self._settle(now, effects)
-        if self._group.exclusive:
+        if self.settings.exclusive:
             self._drain(now, effects)
         else:
             self._leave_at_once(effects)
         self._give_back(now, effects)
-        if self._closing and not (self._belief.leading if self._group.exclusive else self._tenures):
+        if self._closing and not (self._belief.leading if self.settings.exclusive else self._tenures):
             self._leave(effects)
             self._told = True
             effects.append(Stopped(None))
         if self._left:
             return
         if (questions := self._questions()) and (self._news or now >= self._confirm_at):
-            self._news, self._confirm_at = False, now + self._group.beat_every
+            self._news, self._confirm_at = False, now + self.settings.beat_every
             effects.append(Confirm(questions))
         if now >= self._publish_at:
-            self._publish_at = now + self._group.beat_every
+            self._publish_at = now + self.settings.beat_every
             if bodies := self._bodies(now):
                 effects.append(Publish(bodies))
 
@@ -215,8 +214,8 @@ class GroupMachine(BaseMachine):
 
     def _give(self, partitions: Sequence[int], now: float, effects: list[BrokerEffect]) -> None:
         partitions = [i for i in partitions if not self._disregards(i)]
-        if (other := max(partitions, default=0)) >= self._group.layout.partitions:
-            self._fail(_other_size(self._group.layout.partitions, other + 1), now, effects)
+        if (other := max(partitions, default=0)) >= self.settings.layout.partitions:
+            self._fail(_other_size(self.settings.layout.partitions, other + 1), now, effects)
             return
         self._drop(self._held.keys() & set(partitions), "the broker gave the partition again", now, effects)
         for i in partitions:
@@ -233,16 +232,16 @@ class GroupMachine(BaseMachine):
 
     def _take(self, messages: Sequence[Message], wall: float, now: float, effects: list[BrokerEffect]) -> None:
         if messages:
-            self._heard_at = now
+            self.heard_at = now
         for message in messages:
             i, last = message.partition, self._offsets.get(message.partition, -1)
             if self._disregards(i):
                 continue
-            if i >= self._group.layout.partitions:
-                self._fail(_other_size(self._group.layout.partitions, i + 1), now, effects)
+            if i >= self.settings.layout.partitions:
+                self._fail(_other_size(self.settings.layout.partitions, i + 1), now, effects)
             elif message.offset <= last:
                 # From here on terms could fall, so that a fence refuses them or, worse, they equal another owner's.
-                highest = self._group.term_base + 1 + last
+                highest = self.settings.term_base + 1 + last
                 error = LedgerRewound(
                     f"a message above offset {last} was wanted in partition {i}",
                     f"offset {message.offset} was read: the topic was recreated, or it lost messages",
@@ -296,7 +295,7 @@ class GroupMachine(BaseMachine):
     def _drop(self, partitions: Iterable[int], reason: str, now: float, effects: list[BrokerEffect]) -> None:
         """The broker has these partitions again. Under `available`, their tenures last as long as their evidence."""
         gone = [i for i in partitions if self._held.pop(i, None) is not None]
-        if self._group.exclusive:
+        if self.settings.exclusive:
             self._end(gone, reason, now, effects)
 
     def _settle(self, now: float, effects: list[BrokerEffect]) -> None:
@@ -319,7 +318,7 @@ class GroupMachine(BaseMachine):
             self._leave(effects)
 
     def _give_back(self, now: float, effects: list[BrokerEffect]) -> None:
-        led: Mapping[int, int] = self._belief.leading if self._group.exclusive else {}
+        led: Mapping[int, int] = self._belief.leading if self.settings.exclusive else {}
         done = sorted(i for i, held in self._held.items() if held.asked_back and i not in led)
         if done:
             self._drop(done, "the broker asked for the partition", now, effects)
@@ -329,7 +328,7 @@ class GroupMachine(BaseMachine):
         if not self._left:
             self._left = True
             self._held.clear()
-            if self._group.exclusive:
+            if self.settings.exclusive:
                 self._tenures.clear()  # They were still in their grace: the program never heard of them.
             effects.append(LeaveGroup())
 

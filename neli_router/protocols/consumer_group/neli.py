@@ -54,16 +54,14 @@ __all__ = ["NeliMachine"]
 class NeliMachine(GroupMachine):
     """One process p of the paper's P. Not thread-safe. `partitions` is the size of M, as the broker reports it."""
 
+    settings: NeliSettings
+
     def __init__(self, settings: NeliSettings, partitions: int, now: float, *, rng: Random) -> None:
         super().__init__(settings, partitions, now, rng=rng)
-        self.settings = settings
         self.vector = [-inf] * partitions
         """The paper's V: when each partition was last heard from. The paper starts with zeros, but a clock that counts
         from the host's start may itself be near zero."""
         self._apart_told_at = -inf
-
-    def _given(self, partition: int, now: float) -> None:
-        pass  # A partition proves nothing before one of its messages was received.
 
     def _receive(self, message: Message, wall: float, now: float, effects: list[BrokerEffect]) -> None:
         i = message.partition

@@ -35,16 +35,20 @@ class PeerMachine(BaseMachine):
     drained = False
     """Whether it has shed every partition that it could lead."""
 
-    def __init__(self, settings: PeerSettings, now: float, *, rng: Random) -> None:
+    _settings: PeerSettings
+    _why: str
+    """Why tenures ended last, worded for the program."""
+
+    def __init__(self, settings: PeerSettings, causes: Iterable[tuple[str, str]], now: float, *, rng: Random) -> None:
         super().__init__(settings.drain_timeout, now, rng)
-        self.error: NeliError | None = None
-        self.transitions: Counter[tuple[str, str]] = Counter()
+        self.transitions = Counter(dict.fromkeys(causes, 0))
         """(role, cause) -> how often this member entered that role, in any partition. All pairs exist from the start: a
         counter that only appears with its first event hides that event."""
         self.leader_changes = 0
         """How often a partition was found to have another leader than the last known one."""
-        self._peer = settings
-        self._closing = self._told = False
+        self.strangers: set[int] = set()
+        """The peers that are ignored because they keep other promises than this member. Each was reported once."""
+        self._settings = settings
 
     # The parts that each elector provides
 
@@ -73,24 +77,14 @@ class PeerMachine(BaseMachine):
         """When the elector has something to do next; `inf` means never."""
 
     @property
+    @abstractmethod
     def leaders(self) -> Sequence[Led | None]:
         """The leader of each partition, for display; None for a partition that this member takes no part in."""
-        return ()
-
-    @property
-    def electorates(self) -> Collection[tuple[int, ...]]:
-        """The sets of places that elect together: a leader needs a majority of its set, or of both of its sets."""
-        return (tuple(range(self._peer.size)),)
-
-    @property
-    def strangers(self) -> frozenset[int]:
-        """The peers that are ignored because they keep other promises than this member."""
-        return frozenset()
 
     @property
     @abstractmethod
-    def _loss(self) -> str:
-        """Why tenures ended last, worded for the program."""
+    def electorates(self) -> Collection[tuple[int, ...]]:
+        """The sets of places that elect together: a leader needs a majority of its set, or of both of its sets."""
 
     @abstractmethod
     def _nominate(self, event: Nominate | Prefer | Rebalance, now: float, effects: list[PeerEffect]) -> None:
@@ -124,19 +118,20 @@ class PeerMachine(BaseMachine):
         self._settle(now, effects)  # Time first: an input that arrives late must not hide the silence before it.
         match event:
             case Heard(sender, body):
-                if sender != self._peer.me:
-                    self._heard_at = now
+                if sender != self._settings.me:
+                    self.heard_at = now
                     self._hear(sender, body, now, effects)
             case Nominate() | Prefer() | Rebalance():
                 self._nominate(event, now, effects)
             case Released(terms):
                 if done := self._belief.release(terms):
                     self._cede(done, now, effects)
-            case Close(at_once, error):
+            case Close():
                 self._closing = True
-                if at_once:
-                    words = "the program left the group without finishing" if error is None else str(error)
-                    self._stop(error, words, now, effects)
+                if event.at_once:  # The program is fenced in this same step.
+                    self._belief.reason = event.reason
+                    effects += self._belief.settle({}, take=False)
+                    self._end(event.error, now, effects)
         if not self._told:
             self._turn(now, effects)
             self._settle(now, effects)
@@ -150,7 +145,7 @@ class PeerMachine(BaseMachine):
 
     def _settle(self, now: float, effects: list[PeerEffect]) -> None:
         if (may := self.tenures(now)) != self._belief.leading:
-            self._belief.reason = self._loss
+            self._belief.reason = self._why
             effects += self._belief.settle(may, take=not self._closing)
 
     def _drain(self, now: float, effects: list[PeerEffect]) -> None:
@@ -165,12 +160,6 @@ class PeerMachine(BaseMachine):
         if late:
             self._cede(late, now, effects)
 
-    def _stop(self, error: NeliError | None, reason: str, now: float, effects: list[PeerEffect]) -> None:
-        """End without waiting for the program, which is fenced in this same step."""
-        self._belief.reason = reason
-        effects += self._belief.settle({}, take=False)
-        self._end(error, now, effects)
-
     def _end(self, error: NeliError | None, now: float, effects: list[PeerEffect]) -> None:
-        self._cede(range(self._peer.layout.partitions), now, effects)
+        self._cede(range(self._settings.layout.partitions), now, effects)
         self.error, self._told = error, True

@@ -7,9 +7,9 @@
                                '--------------------------------------------------------------------------------------'
 
 `election.py` defines which declarations make a leader, why there is at most one, and who votes. This module carries the
-declarations. They are part of each member's state, which Scuttlebutt brings to all others. Phi-accrual suspicion decides
-which members are alive. Every interval, a member repeats its declaration. While it is frozen, it only *pulses*, or the
-others would consider it dead. The text leaves some points open. These rules settle them:
+declarations. They are part of each member's state, which Scuttlebutt brings to all others. Phi-accrual suspicion
+decides which members are alive. Every interval, a member repeats its declaration. While it is frozen, it only *pulses*,
+or the others would consider it dead. The text leaves some points open. These rules settle them:
 
 - *The highest uuid among the candidates* is the choice of a member without a living favourite; but a new member joins
   the present leader, if there is one. A member's uuid is a hash of its address. So "highest" is the same for all
@@ -29,7 +29,6 @@ others would consider it dead. The text leaves some points open. These rules set
 A member that gives way or closes raises its floor. Voters that hear this change over without a wait.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from hashlib import sha256
 from math import inf
@@ -115,9 +114,11 @@ def uuid_of(address: str) -> str:
 class GossipMachine(PeerMachine):
     """One member of a group that elects one leader for all partitions. `memory` is what its last life kept."""
 
+    _settings: GossipSettings
+
     def __init__(self, settings: GossipSettings, memory: bytes, now: float, *, rng: Random) -> None:
-        super().__init__(settings, now, rng=rng)
-        self._settings, self._rng = settings, rng
+        super().__init__(settings, CAUSES, now, rng=rng)
+        self._rng = rng
         size, me = settings.size, settings.me
         uuids = [uuid_of(address) for address in settings.peers]
         self._rank = {place: rank for rank, place in enumerate(sorted(range(size), key=lambda p: uuids[p]))}
@@ -165,11 +166,9 @@ class GossipMachine(PeerMachine):
         self._slept = 0.0
         self._hears_until = -inf
         self._beat_at = self._turned_at = now
-        self._reason = LAPSED
-        self.transitions = Counter(dict.fromkeys(CAUSES, 0))
+        self._why = LAPSED
         self._lost_by = "this member has not heard of one yet"
         """The reason for having no leader."""
-        self._strangers: set[int] = set()
         self._before: tuple[int, str] | None = None
         """The leader before the present one, and why it no longer leads; for display."""
         self._last_leader: int | None = None
@@ -256,14 +255,6 @@ class GossipMachine(PeerMachine):
         return {electorate.old, electorate.new}
 
     @property
-    def strangers(self) -> frozenset[int]:
-        return frozenset(self._strangers)
-
-    @property
-    def _loss(self) -> str:
-        return self._reason
-
-    @property
     def _interval(self) -> float:
         """The time between two exchanges that this member begins."""
         settings = self._settings
@@ -279,12 +270,12 @@ class GossipMachine(PeerMachine):
         self._wake(now, effects)
         message = self._copies.decode(body)
         if message is None or not 0 <= sender < self._settings.size:
-            if self._copies.is_foreign and sender not in self._strangers:
-                self._strangers.add(sender)
+            if self._copies.is_foreign and sender not in self.strangers:
+                self.strangers.add(sender)
                 why = "it has another lease, or settings of another release: start all with the same lease and release"
                 effects.append(Notice("peers.settings_differ", {"peer": self._settings.peers[sender], "why": why}))
             return
-        self._strangers.discard(sender)
+        self.strangers.discard(sender)
         refresh = self._refresher(now) if self._settings.relay else None
         answer: bytes | None
         if isinstance(message, Syn):
@@ -588,7 +579,7 @@ class GossipMachine(PeerMachine):
             self._tell_voters()
             self.transitions["candidate", "favoured"] += 1
         if election.acting and not acted:
-            self._reason = LAPSED
+            self._why = LAPSED
             self.transitions["leader", "elected"] += 1
             self._copies.set(LEADS, (election.lead_term,))
             self._tell_voters()
@@ -607,7 +598,7 @@ class GossipMachine(PeerMachine):
     def _tell_end(self, now: float, reason: str) -> None:
         """Announce that I no longer lead."""
         peers, me = self._settings.peers, self._settings.me
-        self._reason, self._lost_by = reason, reason.replace("this member", peers[me])
+        self._why, self._lost_by = reason, reason.replace("this member", peers[me])
         self.transitions["follower", ENDS[reason]] += 1
         self._copies.delete(LEADS)
         self._named, self._successor = NOBODY if self._successor is None else self._successor, None

@@ -237,10 +237,10 @@ class InductionMachine:
                 released = self._program.release(terms)
                 if self._phase is Phase.MEMBER:
                     self._give(released, now, effects)
-            case Close(at_once, error):
+            case Close():
                 self._closing = True
-                if at_once:
-                    self._break_off(error, effects)
+                if event.at_once:
+                    self._break_off(event, effects)
         if self._trust.doubts():
             effects.append(Recheck())
         self._act(now - event.age if isinstance(event, Read) and event.age < inf else None, now, effects)
@@ -513,14 +513,14 @@ class InductionMachine:
                 effects.append(Append([Leave(by=self.incarnation)], lasting=True))
         return error is not None
 
-    def _break_off(self, error: NeliError | None, effects: list[Effect]) -> None:
+    def _break_off(self, close: Close, effects: list[Effect]) -> None:
         """Leave without waiting for the program, which is fenced in this same step, as after `drain_timeout`."""
-        self._program.reason = "the program left the group without finishing" if error is None else str(error)
+        self._program.reason = close.reason
         effects += self._program.settle({}, take=False)
         if self._phase in (Phase.JOINING, Phase.MEMBER, Phase.LEAVING):
             effects.append(Append([Leave(by=self.incarnation)], lasting=True))
         if self._phase is not Phase.STOPPED:  # A stopped member was only lingering, and keeps its error.
-            self._stop(error)
+            self._stop(close.error)
         self.tenure = replace(self.tenure.leaving(), lingering={})
 
     # The records of a member

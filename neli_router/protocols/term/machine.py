@@ -31,7 +31,6 @@ with a shorter lease still owes what it promised under the longer one. So the me
 """
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 from random import Random
@@ -122,9 +121,10 @@ _MEMORIES = msgspec.msgpack.Decoder(Memory)
 class TermMachine(PeerMachine):
     """One member's machine. `memory` is the last one that it kept; empty for a member that never voted."""
 
+    _settings: TermSettings
+
     def __init__(self, settings: TermSettings, memory: bytes, now: float, *, rng: Random) -> None:
-        super().__init__(settings, now, rng=rng)
-        self._settings = settings
+        super().__init__(settings, CAUSES, now, rng=rng)
         self._time_out = MISSES * settings.beat
         self._beats = int(settings.lease / settings.beat * (1 + 1e-9))
         kept = _remembered(memory)
@@ -152,8 +152,6 @@ class TermMachine(PeerMachine):
         self._seen: dict[int, float] = {}
         """Peer -> when it last said something."""
         self._leaving: set[int] = set()
-        self._strangers: set[int] = set()
-        """Peers with another lease that were already reported."""
         self._outbox: dict[int, dict[Message, list[int]]] = {}
         self._nominations: dict[int, list[tuple[int, int]]] = {}
         self._is_changed = False
@@ -162,7 +160,6 @@ class TermMachine(PeerMachine):
         self._wait = max(kept.wait, settings.wait)
         """The wait that the memory must state before this member promises anything."""
         self._owes_older_until = now + self._wait
-        self.transitions = Counter(dict.fromkeys(CAUSES, 0))
         self._last_leaders: dict[int, int] = {}
         """Partition -> the leader that was known last."""
         self._reasons: dict[int, str] = {}
@@ -200,14 +197,6 @@ class TermMachine(PeerMachine):
     def electorates(self) -> Collection[tuple[int, ...]]:
         return self._electorates
 
-    @property
-    def strangers(self) -> frozenset[int]:
-        return frozenset(self._strangers)
-
-    @property
-    def _loss(self) -> str:
-        return self._why
-
     # The step
 
     def _hear(self, sender: int, body: bytes, now: float, effects: list[PeerEffect]) -> None:
@@ -216,11 +205,13 @@ class TermMachine(PeerMachine):
         except msgspec.DecodeError:
             return
         if heard.lease != self._settings.lease:
-            if sender not in self._strangers:
-                self._strangers.add(sender)
-                effects.append(self._notice("peers.lease_differs", sender, theirs=heard.lease, ours=self._peer.lease))
+            if sender not in self.strangers:
+                self.strangers.add(sender)
+                effects.append(
+                    self._notice("peers.lease_differs", sender, theirs=heard.lease, ours=self._settings.lease)
+                )
             return
-        self._strangers.discard(sender)
+        self.strangers.discard(sender)
         self._seen[sender] = now
         (self._leaving.add if heard.leaving else self._leaving.discard)(sender)
         for partition, peer in heard.named:
@@ -310,7 +301,7 @@ class TermMachine(PeerMachine):
             return
         elector = self.electors.get(partition)
         leader = None if elector is None else elector.leader
-        if partition in self._leads or (node == self._peer.me and leader is None):
+        if partition in self._leads or (node == self._settings.me and leader is None):
             self._take_nomination(partition, node, now)
         else:
             to = node if leader is None else leader
@@ -319,7 +310,7 @@ class TermMachine(PeerMachine):
     def _take_nomination(self, partition: int, node: int, now: float) -> None:
         if (elector := self.electors.get(partition)) is None or node not in self._policies[partition][0]:
             return
-        if node == self._peer.me:
+        if node == self._settings.me:
             self._named.add(partition)
             self._targets.pop(partition, None)
             if elector.leader is None:
@@ -349,7 +340,7 @@ class TermMachine(PeerMachine):
         replicas, policy = self._policies[partition]
         ranks: dict[int, int] = {}
         for peer in replicas:
-            if peer != self._peer.me and self._lives(peer, now):
+            if peer != self._settings.me and self._lives(peer, now):
                 heard = self.electors[partition].heard_priority(peer)  # It may have shed the partition.
                 assigned = policy.row[peer] if isinstance(policy, Priorities) else policy.priority
                 ranks[peer] = assigned if heard is None else heard
@@ -377,29 +368,29 @@ class TermMachine(PeerMachine):
         if became.leader is not None and self._last_leaders.get(partition) != became.leader:
             self.leader_changes += partition in self._last_leaders
             self._last_leaders[partition] = became.leader
-        peers, me = self._peer.peers, self._peer.me
+        peers, me = self._settings.peers, self._settings.me
         reason = IT.sub(f"{peers[me]} ", PEER.sub(lambda found: peers[int(found[1])], became.reason))
         if became.leader != leader:
             # The peer that another one followed is half of the story. The other half is why the last leader gave up.
             told = "" if became.cause == "leader_found" else reason
             lost = self._reasons.get(partition, "") if leader is None and became.leader is not None else ""
             self._reasons[partition] = "; ".join(filter(None, (lost, told)))
-        if became.leader not in (None, self._peer.me):
+        if became.leader not in (None, self._settings.me):
             self._named.discard(partition)  # The operator's wish was for this lead only.
         if became.role is Role.LEADER:
             if not self._leads or self._beat_at <= now:
                 self._beat_at = now + self._settings.beat
             self._leads.add(partition)
-            self._tell_later("election.won", self._peer.me, partition, reason, now)
+            self._tell_later("election.won", self._settings.me, partition, reason, now)
         elif partition in self._leads:
             self._leads.discard(partition)
             self._targets.pop(partition, None)
             self._named.discard(partition)
             self._why = reason
-        if became.leader not in (leader, self._peer.me, None):
+        if became.leader not in (leader, self._settings.me, None):
             assert became.leader is not None
             self._tell_later("leader.found", became.leader, partition, reason, now)
-        elif became.leader is None and leader not in (None, self._peer.me):
+        elif became.leader is None and leader not in (None, self._settings.me):
             assert leader is not None
             event = "leader.ceded" if became.cause in CEDED else "leader.missed"
             self._tell_later(event, leader, partition, reason, now)
@@ -418,7 +409,7 @@ class TermMachine(PeerMachine):
         self._news_due = min(self._news_due, now + self._settings.beat)
 
     def _notice(self, event: str, peer: int, **fields: object) -> Notice:
-        return Notice(event, {"peer": self._peer.peers[peer], **fields})
+        return Notice(event, {"peer": self._settings.peers[peer], **fields})
 
 
 def _reason(reasons: Mapping[int, str]) -> str:

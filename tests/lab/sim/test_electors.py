@@ -45,7 +45,7 @@ TENURES, TURN, END = TermMachine.tenures, TermMachine._turn, TermMachine._end
 
 def gives_up(machine: TermMachine, now: float) -> dict[int, int]:
     """A leader tires of leading, although everyone supports it."""
-    lease = machine._peer.lease
+    lease = machine._settings.lease
     return TENURES(machine, now) if now % (8 * lease) < 7 * lease else {}
 
 

@@ -40,14 +40,13 @@ KEPT = frozenset(
 )
 LEFT_OUT = {
     "settings": "the same in all worlds",
-    "_group": "the same in all worlds",
-    "_incarnation": "a name",
+    "incarnation": "a name",
     "_name": "a name",
     "_began_at": "heartbeats are distinguished by what was sent",
     "_wall": "heartbeats are distinguished by what was sent",
     "_mark": "heartbeats are distinguished by what was sent",
     "_offsets": "the miniature's log loses nothing, so offsets rise",
-    "_heard_at": "for the page alone",
+    "heard_at": "for the page alone",
     "_apart_told_at": "the miniature's clocks are within e",
     "_advised": "words in the log",
     "_away": "words in a reason",
