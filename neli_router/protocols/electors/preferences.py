@@ -11,16 +11,13 @@
 If a rule does not place the others, they stand behind the peers that it names. So each peer has a place, and a
 partition never lacks a leader because its preferred peers are away.
 
-**Two members with different preferences are safe**, because preferences only decide which peer stands first, and not
-which peers vote. A leader needs a majority of the partition's replicas, and two majorities share a peer only if all
-members count the same replicas. So preferences never choose the replicas. The assignment does, from the list of peers,
-the number of partitions and the number of replicas. All three are in the mark of each datagram, and a member with
-another mark is not heard. A rule orders the existing replicas. The elections then compare the priorities that each peer
-states for itself, and any numbers will do: the peer that stands above the others wins, and leaders pass a partition
-only to a higher priority, so it does not go round in a circle. Different rules cost only time, while each member waits
-for the leader that it expects.
-
-So rules can be changed on one host after another, while the group runs.
+**Two members with different preferences are safe**, so rules can be changed on one host after another, while the group
+runs. A leader needs a majority of the partition's replicas, and two majorities share a peer only if all members count
+the same replicas. So preferences only order the replicas, and never choose them. The assignment does, from the list of
+peers, the number of partitions and the number of replicas. All three are in the mark of each datagram, and a member
+with another mark is not heard. The elections compare the priorities that each peer states for itself, and any numbers
+will do: leaders pass a partition only to a higher priority, so it does not go round in a circle. Different rules cost
+only time, while each member waits for the leader that it expects.
 """
 
 import re

@@ -28,14 +28,12 @@ text and its formula number partitions from 1. We count from 0, so its (partitio
 Nothing here has state: a policy is a value, and the elector keeps the target.
 """
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
 from neli_router.protocols.electors.settings import TermSettings
 
-__all__ = ["DECAY", "LEAST", "Priorities", "RandomWait", "assign", "balanced", "electorate"]
+__all__ = ["DECAY", "LEAST", "Priorities", "RandomWait", "assign", "electorate"]
 
 DECAY = 1
 """The text's priorityDecay. A larger one would let two peers of neighbouring priorities stand together."""
@@ -112,11 +110,3 @@ def assign(partition: int, size: int, factor: int) -> tuple[int, ...]:
     for member, priority in zip(others, priorities, strict=True):
         row[member] = priority
     return tuple(row)
-
-
-def balanced(leaders: Sequence[int | None], nodes: int) -> bool:
-    """The text's measure: no node leads more than ceil(partitions / nodes). `leaders` has one per partition."""
-    if None in leaders:
-        return False  # Otherwise a group that leads nothing would do best.
-    most = -(-len(leaders) // nodes)
-    return max(Counter(leaders).values(), default=0) <= most

@@ -10,7 +10,7 @@ The list of peers is the electorate. Every promise rests on its length N: two ha
 would have two majorities. So all datagrams carry a mark of the list, and datagrams with another mark are refused.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 
@@ -47,6 +47,9 @@ class PeerSettings(Struct, frozen=True, kw_only=True):
     term_base: int = 0
     """Terms are above this."""
 
+    beats_min: ClassVar[float] = MISSES
+    """How many beats must fit into a lease."""
+
     def __post_init__(self) -> None:
         if problems := self.problems():
             raise ConfigError(problems)
@@ -61,11 +64,6 @@ class PeerSettings(Struct, frozen=True, kw_only=True):
         return self.size
 
     @property
-    def quorum(self) -> int:
-        """N/2 + 1."""
-        return self.voters // 2 + 1
-
-    @property
     def wait(self) -> float:
         """How long a supporter keeps its promise, on its own clock."""
         return wait_for(self.lease, self.drift)
@@ -73,9 +71,9 @@ class PeerSettings(Struct, frozen=True, kw_only=True):
     @property
     def doubts(self) -> list[str]:
         """Sentences about settings that cost more than they need to."""
-        count, quorum = self.voters, self.quorum
-        if count % 2:
+        if (count := self.voters) % 2:
             return []
+        quorum = count // 2 + 1
         borne = count - quorum
         failures = f"{borne or 'no'} failure{'s' * (borne > 1)}"
         who = "peers" if count == self.size else "that elect together"
@@ -108,10 +106,6 @@ class PeerSettings(Struct, frozen=True, kw_only=True):
             found.append(f"term_base={self.term_base} must be a whole number from 0 to {BASE_MAX}: correct it")
         return found
 
-    @property
-    def beats_min(self) -> float:
-        return MISSES
-
 
 class TermSettings(PeerSettings, frozen=True, kw_only=True):
     """Settings of `term`. The beat is the heartbeat, and the lease is three of them or more."""
@@ -123,7 +117,8 @@ class TermSettings(PeerSettings, frozen=True, kw_only=True):
     replicas: int | None = None
     """How many peers elect the leader of each partition. None means all of them; with `random` it must be all."""
     priorities: tuple[tuple[int, ...], ...] | None = None
-    """For `priority`: each peer's priority for each partition, 0 if it is not a replica. None assigns them."""
+    """For `priority`: each peer's priority for each partition, 0 if it is not a replica. None assigns them. They come
+    from `preferred_rows`, which checks the user's rules."""
     scouting: bool = True
     """Ask whether a proposal would be honoured before it ends a term. Turn it off only for experiments."""
     transfer: bool = True
@@ -139,51 +134,29 @@ class TermSettings(PeerSettings, frozen=True, kw_only=True):
 
     def problems(self) -> list[str]:
         found = super().problems()
-        if self.policy not in ("random", "priority"):
-            found.append(f"policy={self.policy!r} is unknown: choose 'random' or 'priority'")
         if self.replicas is not None and not 1 <= self.replicas <= len(self.peers):
             found.append(f"replicas={self.replicas} must be from 1 to the {len(self.peers)} peers, or None for all")
         elif self.policy == "random" and self.replicas not in (None, len(self.peers)):
             found.append("replicas requires policy='priority', which assigns them: leave it out")
-        if self.priorities is not None:
-            if self.policy != "priority":
-                found.append("priorities require policy='priority': choose it, or leave them out")
-            if len(self.priorities) != self.layout.partitions:
-                found.append(
-                    f"priorities cover {len(self.priorities)} partitions, and the layout has "
-                    f"{self.layout.partitions}: give a row for each"
-                )
-            if any(len(row) != len(self.peers) for row in self.priorities):
-                found.append(f"priorities must have {len(self.peers)} numbers for each partition, one a peer")
         return found
 
 
 class GossipSettings(PeerSettings, frozen=True, kw_only=True):
     """Settings of `gossip`. The beat is the gossip interval, and the lease is P."""
 
-    phi_max: float = 8.0
-    """The suspicion from which a peer counts as dead: 8 is one mistake in a hundred million intervals."""
-    window: int = 100
-    """The number of intervals between signs of life from which suspicion is computed."""
     relay: bool = False
     """Pass on what is known of a peer's clock in place of the peer's own last word: the text's own improvement."""
     first_class: int | None = None
     """How many peers vote, and gossip twice as often and among themselves; the leader chooses them. None means all."""
 
+    beats_min: ClassVar[float] = INTERVALS_MIN
+
     @property
     def voters(self) -> int:
         return self.first_class or self.size
 
-    @property
-    def beats_min(self) -> float:
-        return INTERVALS_MIN
-
     def problems(self) -> list[str]:
         found = super().problems()
-        if not 1 <= self.phi_max < 300:
-            found.append(f"phi_max={self.phi_max} must be at least 1, which is wrong once in ten times, and under 300")
-        if self.window < 2:
-            found.append(f"window={self.window} must be at least 2 intervals")
         if self.first_class is not None and not 1 <= self.first_class <= len(self.peers):
             found.append(
                 f"first_class={self.first_class} must be from 1 to the {len(self.peers)} peers, or None for all"

@@ -21,7 +21,6 @@ or the others would consider it dead. The text leaves some points open. These ru
   higher candidate. The text breaks off in the sentence that says how long a member sticks to a living favourite.
 - *With two classes*, only `first_class` members vote. They gossip twice as often, every other time among themselves.
   They are the highest members at first; later, the leader replaces dead ones.
-
 - *A drained member* is the last candidate. No member favours it while another would lead, and if it leads, it gives way
   to another one, unless an operator named it. If all are drained, the highest of them leads. The memory holds the
   drain, because an operator who drained a host expects it to stay drained after a restart.
@@ -61,6 +60,12 @@ __all__ = ["CAUSES", "ELECTORATE", "FLOOR", "HEARTBEAT", "LAPSED", "LEADS", "REA
 
 URGENT_MAX = 5
 """Members that are contacted immediately when all of them wait for news. More is quicker, and a burst of datagrams."""
+
+PHI_MAX = 8.0
+"""The suspicion from which a peer counts as dead: 8 is one mistake in a hundred million intervals."""
+
+WINDOW = 100
+"""The number of intervals between signs of life from which suspicion is computed."""
 
 PAUSE_BEATS = 2
 """A beat that is late by this many intervals means that the member was paused."""
@@ -120,10 +125,9 @@ class GossipMachine(PeerMachine):
         super().__init__(settings, CAUSES, now, rng=rng)
         self._rng = rng
         size, me = settings.size, settings.me
-        uuids = [uuid_of(address) for address in settings.peers]
-        self._rank = {place: rank for rank, place in enumerate(sorted(range(size), key=lambda p: uuids[p]))}
-        highest = sorted(range(size), key=lambda p: uuids[p], reverse=True)
-        electors = tuple(sorted(highest[: settings.first_class]))
+        ascending = sorted(range(size), key=lambda p: uuid_of(settings.peers[p]))
+        self._rank = {place: rank for rank, place in enumerate(ascending)}
+        electors = tuple(sorted(ascending[-settings.voters :]))
         self._two_classes = len(electors) < size
         electorate = Electorate.first(electors)
         self._voters_mark = crc32(f"{settings.peers} {electors}".encode())
@@ -153,8 +157,8 @@ class GossipMachine(PeerMachine):
         beat = settings.beat
         self._signs = Signs(
             size,
-            phi_max=settings.phi_max,
-            window=settings.window,
+            phi_max=PHI_MAX,
+            window=WINDOW,
             mean_first=beat,
             deviation_min=beat / 2,
             limit_max=settings.lease,
@@ -238,10 +242,8 @@ class GossipMachine(PeerMachine):
     def leaders(self) -> Sequence[Led | None]:
         leader = self.leader
         if leader is None:
-            told, reason = self._told_leader, self._lost_by
-            if told not in (None, self._settings.me):  # It is reported at the next beat.
-                reason = str(self._farewell_of(told).fields["reason"])
-            led = Led(None, self._election.term, reason)
+            told = self._told_leader  # Its end is reported at the next beat.
+            led = Led(None, self._election.term, self._lost_by if told is None else self._end_of(told))
         elif leader == self._settings.me:
             why = self._end_before(leader)
             led = Led(leader, self._election.lead_term or 0, "; ".join(filter(None, (why, "a majority favour it"))))
@@ -277,18 +279,16 @@ class GossipMachine(PeerMachine):
             return
         self.strangers.discard(sender)
         refresh = self._refresher(now) if self._settings.relay else None
-        answer: bytes | None
+        answer: bytes | None = None
         if isinstance(message, Syn):
             answer = self._copies.answer(message, refresh)
-            if self._copies.outlived:
-                self._begin_another_life(now, effects)
-                return
         else:
             self._take(message.pieces, now, effects)
-            if self._copies.outlived:
-                self._begin_another_life(now, effects)
-                return
-            answer = self._copies.rest(message.wants, refresh) if isinstance(message, Ack) else None
+        if self._copies.outlived:
+            self._begin_another_life(now, effects)
+            return
+        if isinstance(message, Ack):
+            answer = self._copies.rest(message.wants, refresh)
         if answer is not None:
             effects.append(Send(sender, answer))
 
@@ -371,40 +371,37 @@ class GossipMachine(PeerMachine):
         if leader is not None and leader != self._last_leader:
             self.leader_changes += self._last_leader is not None
             self._last_leader = leader
-        if leader is None and self._told_leader != me and self._told_leader is not None:
-            farewell = self._farewell_of(self._told_leader)
-            effects.append(farewell)
-            self._lost_by = str(farewell.fields["reason"])
+        if leader is None and told is not None and told != me:
+            event, self._lost_by = self._farewell_of(told)
+            effects.append(Notice(event, {"peer": peers[told], "reason": self._lost_by}))
         elif leader is not None and leader != me:
             effects.append(Notice("leader.found", {"peer": peers[leader], "term": self._leads(leader)}))
         self._told_leader = leader
 
     def _end_of(self, leader: int) -> str:
-        return self._lost_by if leader == self._settings.me else str(self._farewell_of(leader).fields["reason"])
+        return self._lost_by if leader == self._settings.me else self._farewell_of(leader)[1]
 
     def _end_before(self, leader: int) -> str:
         """Why the leader before `leader` no longer leads; empty if this member knew of none."""
         before, told = self._before, self._told_leader
-        if told not in (None, leader) and told is not None:  # It is reported at the next beat.
+        if told is not None and told != leader:  # It is reported at the next beat.
             before = told, self._end_of(told)
-        if before is None or before[0] == leader:
-            return ""
-        return before[1]
+        return "" if before is None or before[0] == leader else before[1]
 
-    def _farewell_of(self, leader: int) -> Notice:
-        """The notice that this leader no longer leads."""
+    def _farewell_of(self, leader: int) -> tuple[str, str]:
+        """The event of the notice that this leader no longer leads, and the reason."""
         peer, floor = self._settings.peers[leader], self._copies.get(leader, FLOOR)
         if floor is not None and len(floor) == 2 and (floor[0] == ON_NONE or 0 <= floor[1] < self._settings.size):
             if floor[0] == ON_NONE:
-                whom = f"{peer} stopped"
+                why = f"{peer} stopped"
             elif floor[1] == leader:
-                whom = f"{peer} was drained, and gave way"
+                why = f"{peer} was drained, and gave way"
             else:
-                whom = f"{peer} gave way to {self._settings.peers[floor[1]]}"
-            return Notice("leader.ceded", {"peer": peer, "reason": whom})
+                why = f"{peer} gave way to {self._settings.peers[floor[1]]}"
+            return "leader.ceded", why
         lives = self._signs.is_alive(leader, self._turned_at - self._slept)
         why = f"{peer} says that it no longer leads: it lost its majority" if lives else f"nothing is heard of {peer}"
-        return Notice("leader.missed", {"peer": peer, "reason": why})
+        return "leader.missed", why
 
     def _wake(self, now: float, effects: list[PeerEffect]) -> None:
         """Let time pass first: a late message must not hide that the majority had lapsed before."""
@@ -587,7 +584,7 @@ class GossipMachine(PeerMachine):
     def _is_heir(self) -> bool:
         """Whether the last leader gave way to me."""
         last, me = self._last_leader, self._settings.me
-        floor = self._copies.get(last, FLOOR) if last not in (None, me) and last is not None else None
+        floor = self._copies.get(last, FLOOR) if last is not None and last != me else None
         return floor is not None and len(floor) == 2 and floor[1] == me
 
     def _end_lead(self, now: float, reason: str) -> None:
@@ -684,11 +681,7 @@ class GossipMachine(PeerMachine):
                 return
         else:
             living = [p for p in mine.new if p == self._settings.me or self._signs.is_alive(p, awake)]
-            spare = [
-                p
-                for p in sorted(self._rank, key=lambda p: self._rank[p], reverse=True)
-                if p not in mine.new and self._signs.is_alive(p, awake)
-            ]
+            spare = [p for p in reversed(self._rank) if p not in mine.new and self._signs.is_alive(p, awake)]
             dead = [p for p in mine.new if p not in living and awake >= self._signs.last[p] + self._settings.wait]
             swapped = dict(zip(dead, spare, strict=False))
             if not swapped:

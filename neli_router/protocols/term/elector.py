@@ -41,13 +41,9 @@ whole wait, because it does not know what it promised before. These rules keep t
 To keep two nodes from leading under one term, the term must be on disk: a node that forgot it could vote twice under
 one term.
 
-**The interface**, which `machine.py`, simulators and explorers drive:
-
-    step(Said | TICK | Stand | Cede, now) -> [Tell | Remember | Became]      deadline
-    role, term, leader (as perceived), acts_from, acts_until, tenure(now), preferred(now)
-
-Remember comes before a vote or a proposal under that term. Became comes before the messages that follow from it: revoke
-what the program may do before you send anything. A leader cedes on Cede: let its program finish first.
+**The order of effects.** Remember comes before a vote or a proposal under that term. Became comes before the messages
+that follow from it: revoke what the program may do before you send anything. A leader cedes on Cede: let its program
+finish first.
 
 The article leaves two corner cases open. *The highest node that reaches no majority*, but is heard by enough others,
 would stop each scout forever. So a node proposes without a yes after STARVED_MAX rounds in which a majority answered
@@ -65,7 +61,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
-from neli_router.protocols.electors.priority import DECAY, LEAST, Priorities, RandomWait
+from neli_router.protocols.electors.priority import DECAY, Priorities, RandomWait
 from neli_router.protocols.electors.settings import MISSES, TermSettings
 from neli_router.protocols.protocol import BASE_MAX, Tick
 
@@ -349,7 +345,7 @@ class TermElector:
         """
         if self.tenure(now) is None:
             return None
-        time_out = MISSES * self._settings.beat
+        time_out = self._time_out
         best = max(
             (
                 (supporter.priority, peer)
@@ -364,11 +360,6 @@ class TermElector:
             default=None,
         )
         return None if best is None else best[1]
-
-    @property
-    def is_shed(self) -> bool:
-        """Whether this node should lead only while no other can."""
-        return self.priority <= LEAST
 
     def heard_priority(self, peer: int) -> int | None:
         """The priority that `peer` stated when it last supported this leader or candidate."""

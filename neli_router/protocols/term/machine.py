@@ -18,7 +18,6 @@ The machine handles these for all electors together:
 - *The program before the successor.* The peer that should lead next, because an operator named it or because it is
   preferred, is noted as the target. The program finishes, and then the elector cedes to the target. A closing member
   cedes everything to living peers that are not closing themselves, so that no peer has to miss it first.
-
 - *Load sheds by priority.* A drained member is the last to lead a partition, under either policy, and passes it to
   another member that is alive. The memory holds this, too: an operator who drained a host expects it to stay drained
   after a restart.
@@ -43,7 +42,7 @@ from neli_router.core.keyspace import spelled
 from neli_router.errors import LedgerUnusable
 from neli_router.protocols.electors.events import BODY_MAX, Keep, Led, Nominate, PeerEffect, Prefer, Rebalance, Send
 from neli_router.protocols.electors.machine import PeerMachine
-from neli_router.protocols.electors.priority import Priorities, electorate
+from neli_router.protocols.electors.priority import LEAST, Priorities, electorate
 from neli_router.protocols.electors.settings import MISSES, TermSettings
 from neli_router.protocols.protocol import TICK, Acquired, Notice
 from neli_router.protocols.term.elector import (
@@ -292,7 +291,7 @@ class TermMachine(PeerMachine):
         self._chosen = {i: priority for i, priority in sorted(priorities.items()) if i in self.electors}
         for i, elector in self.electors.items():
             elector.prefer(self._chosen.get(i))
-        self.shed = frozenset(i for i, elector in self.electors.items() if elector.is_shed)
+        self.shed = frozenset(i for i, elector in self.electors.items() if elector.priority <= LEAST)
         self.drained = bool(self.shed) and self.shed == self.electors.keys()
 
     def _nominate_one(self, partition: int, node: int, now: float) -> None:

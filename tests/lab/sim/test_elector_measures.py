@@ -4,7 +4,7 @@ from itertools import count
 
 import pytest
 
-from neli_router.lab.sim.electors.measures import balance, fleet
+from neli_router.lab.sim.electors.measures import balance, balanced, fleet
 from neli_router.lab.sim.electors.options import ElectorProtocol
 
 
@@ -14,6 +14,15 @@ def ticking() -> float:
 
 
 SECONDS = count()
+
+
+def test_balanced_means_that_no_node_leads_more_than_its_share_rounded_up() -> None:
+    assert balanced([0, 1, 2, 0, 1, 2], 3)
+    assert balanced([0, 1, 0, 1, 0, 1], 2)
+    assert balanced([0, 0, 1], 2)
+    assert balanced([], 3)
+    assert not balanced([0, 0, 0, 1, 1, 2], 3)
+    assert not balanced([0, 1, None], 3)
 
 
 def test_by_priority_with_transfer_no_node_leads_more_than_its_share_after_restarts() -> None:

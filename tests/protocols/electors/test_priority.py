@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from neli_router.protocols.electors.priority import DECAY, Priorities, RandomWait, assign, balanced, electorate
+from neli_router.protocols.electors.priority import DECAY, Priorities, RandomWait, assign, electorate
 from neli_router.protocols.electors.settings import MISSES
 from neli_router.protocols.protocol import TICK
 from neli_router.protocols.term.elector import (
@@ -58,15 +58,6 @@ def test_target_is_the_best_priority_of_all_but_the_lost_leader() -> None:
 def test_patience_at_random_is_drawn_from_nothing_to_the_longest_wait() -> None:
     drawn = [RandomWait(3.0).patience(Random(seed)) for seed in range(300)]
     assert (0.0, 3.0) == (round(min(drawn), 1), round(max(drawn), 1))
-
-
-def test_balanced_means_that_no_node_leads_more_than_its_share_rounded_up() -> None:
-    assert balanced([0, 1, 2, 0, 1, 2], 3)
-    assert balanced([0, 1, 0, 1, 0, 1], 2)
-    assert balanced([0, 0, 1], 2)
-    assert balanced([], 3)
-    assert not balanced([0, 0, 0, 1, 1, 2], 3)
-    assert not balanced([0, 1, None], 3)
 
 
 # The policy, in an elector

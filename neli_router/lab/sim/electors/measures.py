@@ -11,7 +11,7 @@ than ceil(partitions / nodes).
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -21,10 +21,9 @@ from neli_router.lab.sim.electors.insight import insight_of
 from neli_router.lab.sim.electors.options import ElectorOptions, ElectorProtocol
 from neli_router.lab.sim.electors.process import ElectorProcess
 from neli_router.lab.sim.world import World
-from neli_router.protocols.electors.priority import balanced
 from neli_router.protocols.electors.settings import MISSES, Policy
 
-__all__ = ["Fleet", "LeaderBalance", "balance", "fleet"]
+__all__ = ["Fleet", "LeaderBalance", "balance", "balanced", "fleet"]
 
 DOWN_LEASES = 2.0
 """How long a peer that restarts is away: long enough for others to lead what it led."""
@@ -260,3 +259,11 @@ def _started(options: ElectorOptions) -> tuple[World, _Crowd]:
     for place in range(options.size):
         world.at(world.random.random() * options.lease, group.start, f"m{place + 1}")
     return world, group
+
+
+def balanced(leaders: Sequence[int | None], nodes: int) -> bool:
+    """The text's measure: no node leads more than ceil(partitions / nodes). `leaders` has one per partition."""
+    if None in leaders:
+        return False  # Otherwise a group that leads nothing would do best.
+    most = -(-len(leaders) // nodes)
+    return max(Counter(leaders).values(), default=0) <= most
