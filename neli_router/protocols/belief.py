@@ -10,9 +10,6 @@ A protocol says which partitions a member *may* act for. This module keeps what 
 difference to it. The program never believes more than the protocol allows, because it is notified of losses first and
 in the same step. It is notified of a loss only once: a partition that was fenced is not revoked as well.
 
-A machine that reads no ledger knows only its own tenures; it is a `BaseMachine`. The machines of borrowed groups and of
-electors are such machines, and report what they believe in the same way.
-
 **No reported end outlasts a drain.** A draining partition is given up when its time is over, whether or not the program
 has let go of it. So from the moment the program is asked for it, its lease is reported to end then at the latest. An
 end that was reported earlier is at most a lease away; a `drain_timeout` no shorter than the lease covers that, too.
@@ -117,7 +114,7 @@ class Belief:
 
 
 class BaseMachine(ABC):
-    """The answers that every machine without a ledger gives about itself, whatever its protocol."""
+    """The answers that every machine without a ledger gives about itself. It knows only its own tenures."""
 
     caught_up = True  # Such a machine has nothing to catch up with.
 

@@ -119,7 +119,10 @@ def wait_for(lease: float, drift: float = DRIFT_MAX) -> float:
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """One member's settings. Times are in seconds. One `ConfigError` names everything that is wrong with them."""
+    """One member's settings. Times are in seconds. One `ConfigError` names everything that is wrong with them.
+
+    Values of another kind than declared are refused before, by the program's configuration.
+    """
 
     name: str
     layout: Layout
@@ -157,16 +160,16 @@ class Settings(Struct, frozen=True, kw_only=True):
 
         for what, text in (("name", self.name), ("address", self.address), ("zone", self.zone)):
             need(
-                _is_text(text),
+                text.isprintable() and len(text) <= NAME_MAX,
                 f"the {what} must be printable text of at most {NAME_MAX} characters, got {text!r:.60}: choose another",
             )
         need(self.name != "", "the member's name is empty: give each process a name of its own")
         need(
-            _is_whole(self.weight) and 0 <= self.weight <= WEIGHT_MAX,
+            0 <= self.weight <= WEIGHT_MAX,
             f"weight={self.weight!r} must be a whole number from 0 to {WEIGHT_MAX}: 1 for an equal share",
         )
         need(
-            _is_whole(self.term_base) and 0 <= self.term_base <= BASE_MAX,
+            0 <= self.term_base <= BASE_MAX,
             f"term_base={self.term_base!r} must be a whole number from 0 to {BASE_MAX}: correct it",
         )
         need(
@@ -177,12 +180,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         # Values that follow from the lease are not separate problems.
         times |= {what: time for what, time in (("beat", self.beat), ("delay_max", self.delay_max)) if time is not None}
         for what, value in times.items():
-            need(_is_time(value), f"{what}={value!r} must be a number of seconds, at least 0: correct it")
+            need(0 <= value < inf, f"{what}={value!r} must be a number of seconds, at least 0: correct it")
         need(
-            _is_whole(self.snapshot_every) and self.snapshot_every >= 100,
+            self.snapshot_every >= 100,
             f"snapshot_every={self.snapshot_every!r} must be a whole number of at least 100 records",
         )
-        if not all(_is_time(value) for value in times.values()):
+        if not all(0 <= value < inf for value in times.values()):
             return found  # The checks below compare these times.
         need(
             LEASE_MIN <= self.lease <= LEASE_MAX,
@@ -229,18 +232,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     def hold(self) -> float:
         """Under `available`: long enough for the successor to suspect, to get the partition and to be heard."""
         return self.lease + STAGGER_RANKS * self.stagger + self.beat_every + 3 * self.delay
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value.isprintable() and len(value) <= NAME_MAX
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 # From the program to its machine

@@ -85,7 +85,7 @@ class InductionMachine:
 
     state: State
     tenure: Tenure
-    _phase: Phase
+    phase: Phase
     _suspicion: Suspicion
     _beats: BeatSchedule
     _trust: LedgerTrust
@@ -129,12 +129,8 @@ class InductionMachine:
     # Questions
 
     @property
-    def phase(self) -> Phase:
-        return self._phase
-
-    @property
     def caught_up(self) -> bool:
-        return self._phase is not Phase.READING
+        return self.phase is not Phase.READING
 
     @property
     def heard_at(self) -> float:
@@ -160,25 +156,25 @@ class InductionMachine:
     @property
     def finishing(self) -> tuple[int, ...]:
         """The Revoked partitions that the program has not let go of yet. They will be handed over."""
-        return self._program.finishing
+        return tuple(self._program.draining)
 
     def tenures(self, now: float) -> dict[int, int]:
         """Partition -> term, for all partitions that this member may act for at `now`."""
-        owned = () if self._phase is Phase.STOPPED else self._program.owned
+        owned = () if self.phase is Phase.STOPPED else self._program.owned
         terms = ((i, self.tenure.term(self.state, i, now)) for i in (*owned, *self.tenure.lingering))
         return {i: term for i, term in terms if term is not None}
 
     @property
     def is_powerless(self) -> bool:
         """Whether this member's Beats come back, but too late for it to expire a member that died."""
-        return self._phase in (Phase.MEMBER, Phase.LEAVING) and self._suspicion.is_powerless(self._stepped_at)
+        return self.phase in (Phase.MEMBER, Phase.LEAVING) and self._suspicion.is_powerless(self._stepped_at)
 
     @property
     def deadline(self) -> float:
         """When to step with TICK if nothing comes first; `inf` means never."""
         wake = [linger.until for linger in self.tenure.lingering.values()]
         wake.append(self._silent_at)
-        match self._phase:
+        match self.phase:
             case Phase.READING:
                 return -inf
             case Phase.FOUNDING | Phase.JOINING:
@@ -189,7 +185,7 @@ class InductionMachine:
                 wake += [self._free_at, self._accuse_at, self._program.deadline]
                 if not self.tenure.left:
                     wake.append(self._beats.due())
-                if not (self._must_let_go if self._phase is Phase.LEAVING else self._beats.silent):
+                if not (self._must_let_go if self.phase is Phase.LEAVING else self._beats.silent):
                     wake.append(self._retry_at)
         return min(wake, default=inf)
 
@@ -235,7 +231,7 @@ class InductionMachine:
                 self._fail(self._trust.acknowledge(offsets, self.state.at), effects)
             case Released(terms):
                 released = self._program.release(terms)
-                if self._phase is Phase.MEMBER:
+                if self.phase is Phase.MEMBER:
                     self._give(released, now, effects)
             case Close():
                 self._closing = True
@@ -252,7 +248,7 @@ class InductionMachine:
         self._suspicion.lapse(now)
         was_silent = self._beats.silent
         self._beats.lapse(self.tenure.sent, now)
-        if self._phase is Phase.MEMBER and self._beats.silent and not was_silent:
+        if self.phase is Phase.MEMBER and self._beats.silent and not was_silent:
             # If the ledger is now shorter than what I read, I see nothing until others have written past its old end.
             # Then my Beats would come back, in a group that does not know me: seed 0x5f of rewound weather.
             effects.append(Recheck())
@@ -308,7 +304,7 @@ class InductionMachine:
         Everything that the ledger held at `tip_at` has been read; None if the latest input does not say so.
         """
         at_tip = tip_at is not None
-        match self._phase:
+        match self.phase:
             case Phase.READING:
                 self._act_reading(at_tip, now, effects)
             case Phase.FOUNDING:
@@ -324,7 +320,7 @@ class InductionMachine:
 
     def _act_reading(self, at_tip: bool, now: float, effects: list[Effect]) -> None:
         if at_tip:
-            self._phase = Phase.FOUNDING
+            self.phase = Phase.FOUNDING
             self._namesakes.begin(self.state.at)
             if not self._fail(mismatch(self.settings, self.state), effects):
                 self._act_founding(at_tip, now, effects)
@@ -335,7 +331,7 @@ class InductionMachine:
         if self._closing:
             self._stop(None)
         elif self.state.genesis is not None:
-            self._phase = Phase.WAITING
+            self.phase = Phase.WAITING
             self._act_waiting(at_tip, now, effects)
         elif now >= self._retry_at:
             self._retry_at = now + self.settings.lease
@@ -351,7 +347,7 @@ class InductionMachine:
                 effects.append(verdict)
             elif self._fail(verdict, effects):
                 return
-            self._phase, self._retry_at = Phase.JOINING, -inf
+            self.phase, self._retry_at = Phase.JOINING, -inf
             self._act_joining(now, effects)
 
     def _act_joining(self, now: float, effects: list[Effect]) -> None:
@@ -365,7 +361,7 @@ class InductionMachine:
 
     def _act_as_member(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
         if self._closing:
-            self._phase, self._retry_at = Phase.LEAVING, -inf
+            self.phase, self._retry_at = Phase.LEAVING, -inf
             self._act_leaving(tip_at, now, effects)
             return
         self._beat(now, effects)
@@ -381,7 +377,8 @@ class InductionMachine:
         self._beat(now, effects)
         self._accuse(tip_at, now, effects)
         if self._must_let_go:
-            effects += self._program.drain_all(now)
+            _, told = self._program.drain(self._program.leading, now)
+            effects += told
         if now >= self._retry_at and not self._must_let_go:
             self._give_up_at = min(self._give_up_at, now + self.settings.lease)
             self._retry_at = now + self.settings.lease / 4
@@ -398,7 +395,7 @@ class InductionMachine:
             effects += self._program.settle(self.tenures(now), take=not self._closing)
             waits = (self.tenure.busy_until(i) for i in self._program.owned if i not in self._program.leading)
             self._free_at = min((at for at in waits if at > now), default=inf)
-        if self._phase is Phase.STOPPED and not self.tenure.lingering and not self._told:
+        if self.phase is Phase.STOPPED and not self.tenure.lingering and not self._told:
             self._told = True
             effects.append(Stopped(self.error))
 
@@ -426,7 +423,7 @@ class InductionMachine:
             wait=self.settings.wait,
             lingering=lingering,
         )
-        self._phase = phase
+        self.phase = phase
         self._suspicion, self._beats = Suspicion(self.settings), BeatSchedule(self.settings)
         self._retry_at, self._free_at, self._give_up_at, self._accuse_at = -inf, inf, inf, inf
         self._look()
@@ -468,7 +465,7 @@ class InductionMachine:
                 self._fail(miscertified(self.settings, before, record), effects)
         elif me in self.state.seats:
             if me not in before.seats:
-                self._phase, self._retry_at, self._was_member = Phase.MEMBER, inf, True
+                self.phase, self._retry_at, self._was_member = Phase.MEMBER, inf, True
                 self._beats.joined(now)
                 effects.append(Notice("member.joined", {"incarnation": me, "members": len(self.state.seats)}))
         elif me in before.seats:
@@ -486,7 +483,7 @@ class InductionMachine:
                     self._begin(Phase.WAITING, now, self.tenure.lingering)
         elif isinstance(record, Join) and (successor := self._successor()) is not None:
             self._fail(replaced(self.settings, successor.address), effects)
-        elif self._phase is Phase.JOINING and record.by == me:
+        elif self.phase is Phase.JOINING and record.by == me:
             if len(self.state.seats) < MEMBERS_MAX:
                 self._retry_at = -inf  # Void: a member with my name joined after I had looked. Now I have seen it.
             else:
@@ -498,14 +495,14 @@ class InductionMachine:
         return None if holder is None or holder.incarnation in self._authors else holder
 
     def _stop(self, error: NeliError | None) -> None:
-        self.error, self._phase, self._dirty = error, Phase.STOPPED, True
+        self.error, self.phase, self._dirty = error, Phase.STOPPED, True
         if error is not None:
             self._program.reason = str(error)
             if not isinstance(error, Replaced):  # A successor under our name is like any other successor.
                 self.tenure = replace(self.tenure, lingering={})
 
     def _fail(self, error: NeliError | None, effects: list[Effect]) -> bool:
-        if error is not None and self._phase is not Phase.STOPPED:
+        if error is not None and self.phase is not Phase.STOPPED:
             self._stop(error)
             if isinstance(error, Diverged):
                 self.tenure = self.tenure.leaving()
@@ -517,9 +514,9 @@ class InductionMachine:
         """Leave without waiting for the program, which is fenced in this same step, as after `drain_timeout`."""
         self._program.reason = close.reason
         effects += self._program.settle({}, take=False)
-        if self._phase in (Phase.JOINING, Phase.MEMBER, Phase.LEAVING):
+        if self.phase in (Phase.JOINING, Phase.MEMBER, Phase.LEAVING):
             effects.append(Append([Leave(by=self.incarnation)], lasting=True))
-        if self._phase is not Phase.STOPPED:  # A stopped member was only lingering, and keeps its error.
+        if self.phase is not Phase.STOPPED:  # A stopped member was only lingering, and keeps its error.
             self._stop(close.error)
         self.tenure = replace(self.tenure.leaving(), lingering={})
 

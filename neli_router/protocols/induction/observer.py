@@ -14,13 +14,16 @@ from neli_router.protocols.induction.events import Append, Effect, Input, Ledger
 from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.records import Record, skip_notices
 from neli_router.protocols.induction.trust import LedgerTrust
-from neli_router.protocols.protocol import NO_STANDING, Close, Notice, Standing, Stopped
+from neli_router.protocols.protocol import NO_STANDING, Close, Notice, Stopped
 
 __all__ = ["Observer"]
 
 
 class Observer:
     """One reader's view. Not thread-safe. `now` is just after the read that brought `state`."""
+
+    incarnation = ""
+    standing = NO_STANDING
 
     def __init__(self, state: State, now: float) -> None:
         self.state = state
@@ -34,16 +37,8 @@ class Observer:
         self._stopped = False
 
     @property
-    def incarnation(self) -> str:
-        return ""
-
-    @property
     def deadline(self) -> float:
         return inf if self.caught_up else -inf
-
-    @property
-    def standing(self) -> Standing:
-        return NO_STANDING
 
     def tenures(self, now: float) -> dict[int, int]:
         return {}

@@ -49,11 +49,6 @@ class ProgramView(Belief):
         self._work_through()
         return self._draining
 
-    @property
-    def finishing(self) -> tuple[int, ...]:
-        """The partitions that the program still has and was asked to let go of."""
-        return tuple(self.draining)
-
     def look(self, state: State, incarnation: str) -> None:
         """The table changed; `incarnation` is this member's."""
         self._table = state, incarnation
@@ -79,11 +74,6 @@ class ProgramView(Belief):
             gives += [i for i in self.owned if i not in seen and tenure.given.get(i) == state.terms[i]]
         late, events = self.drain(waiting, now)
         return gives + late, events
-
-    def drain_all(self, now: float) -> list[Event]:
-        """The member leaves: ask the program to let go of everything. Done when nothing is led any longer."""
-        _, events = self.drain(self.leading, now)
-        return events
 
     def settle(self, may: Mapping[int, int], *, take: bool) -> list[Event]:
         self._work_through()  # The calls below change `leading`, which processing the last table depends on.

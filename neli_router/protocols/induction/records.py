@@ -37,7 +37,6 @@ from neli_router.protocols.protocol import (
 )
 
 __all__ = [
-    "RECORD_VERSION",
     "Beat",
     "Certify",
     "Drain",
@@ -61,8 +60,6 @@ __all__ = [
     "encode",
     "skip_notices",
 ]
-
-RECORD_VERSION = 1
 
 WHOLE_MAX = 2**53 - 1
 """Offsets and terms fit in 53 bits, so that readers in any language can treat them as numbers. Without a bound, one
