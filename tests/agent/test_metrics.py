@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from neli_router.agent.server.connections import AgentTraffic
 from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
+from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
 from neli_router.drivers.peers.outlook import Outlook
 from neli_router.fence import tally
@@ -20,12 +21,9 @@ from tests.support.agents.running import Running
 from tests.support.waiting import until
 
 NORMAL = MetricsSnapshot(
+    config=Config("memory://jobs"),
     name="alice",
-    protocol="induction",
-    has_ledger=True,
     version="0.1.0",
-    guarantee="exclusive",
-    lease=1.0,
     lease_left=0.75,
     leases_left={"alice": 0.75, "bob": 0.5},
     delays=Delays(deque()),
@@ -61,7 +59,8 @@ OUTLOOK = Outlook(
 )
 """The outlook of a member that elects among peers: one answers, one was never heard, and one has another key."""
 
-AMONG_PEERS: dict[str, Any] = {"protocol": "term", "has_ledger": False, "has_table": False, "outlook": OUTLOOK}
+STORE = "redis://h:6379/jobs"
+AMONG_PEERS = Config("peers://127.0.0.1:1,127.0.0.1:2/jobs", protocol="term")
 
 
 def families(**different: Any) -> dict[str, Metric]:
@@ -134,7 +133,8 @@ def test_what_has_ended_or_is_away_is_told_and_a_member_may_be_called_anything()
 
 
 def test_what_a_borrowed_group_does_not_have_is_left_out_and_not_zero() -> None:
-    told = values(protocol="neli", has_ledger=False, lease_left=None, counts={"expired": 1, "moves": 2})
+    borrowed = Config("kafka://h:9092/jobs", protocol="neli", ownership=STORE)
+    told = values(config=borrowed, lease_left=None, counts={"expired": 1, "moves": 2})
     absent = ("records", "skipped_records", "suspicions", "certified_members", "handovers")
     assert not {f"neli_{name}_total" for name in absent} & told.keys()
     assert not [name for name in told if name.startswith(("neli_append_to_read", "neli_can_expire", "neli_lease_left"))]
@@ -143,7 +143,7 @@ def test_what_a_borrowed_group_does_not_have_is_left_out_and_not_zero() -> None:
 
 
 def test_of_peers_is_told_who_answers_who_leads_and_what_was_refused() -> None:
-    told = values(**AMONG_PEERS)
+    told = values(config=AMONG_PEERS, outlook=OUTLOOK)
     expected = {
         "neli_peers": 4,
         "neli_peers_alive": 2,
@@ -168,7 +168,8 @@ def test_of_peers_is_told_who_answers_who_leads_and_what_was_refused() -> None:
     assert expected == {name: told.get(name) for name in expected}
     # Without a store of owners, nothing shows that a table is old or a ledger unreachable.
     assert not {"neli_table_age_seconds", "neli_ledger_available"} & told.keys()
-    assert {"neli_table_age_seconds", "neli_ledger_available"} <= values(**AMONG_PEERS | {"has_table": True}).keys()
+    with_store = values(config=replace(AMONG_PEERS, ownership=STORE), outlook=OUTLOOK)
+    assert {"neli_table_age_seconds", "neli_ledger_available"} <= with_store.keys()
 
 
 def test_delays_fall_into_buckets_that_add_up_and_are_counted_once_however_often_they_are_scraped() -> None:

@@ -36,6 +36,7 @@ from prometheus_client.registry import Collector
 from neli_router.agent.server.connections import AgentTraffic
 from neli_router.agent.server.hub import Hub
 from neli_router.agent.server.lives import Lives
+from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
 from neli_router.drivers.peers.outlook import Outlook
 from neli_router.fence import tally
@@ -89,48 +90,34 @@ class Delays:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricsSnapshot(Collector):
-    """Everything that an agent knows at the moment of a scrape."""
+    """Everything that an agent knows at the moment of a scrape. The help of each metric says what its field counts."""
 
+    config: Config
     name: str
     """The name of the agent's own member."""
-    protocol: str
-    has_ledger: bool
     version: str
-    """The version of this library."""
-    guarantee: str
-    lease: float
-    """The group's lease, in seconds."""
     lease_left: float | None
-    """Seconds left on the own member's lease; 0 if it has none. None without a ledger while it leads nothing: a standby
-    member needs no lease there."""
+    """Seconds left on the own member's lease; negative if it has ended. None without a ledger while it leads nothing: a
+    standby member needs no lease there."""
     leases_left: Mapping[str, float]
     """Seconds left for every member that was heard, by its name."""
     delays: Delays
-    """From sending the own member's Beats until they were read back."""
     counts: Mapping[str, int]
     """The chronicle's counts."""
     fenced: int
-    """How many times the own member lost partitions without having handed them over."""
     refused_writes: int
-    """Writes refused by the fences of this process."""
     table_age: float
-    """Seconds since the agent had last read everything; `inf` if never."""
+    """`inf` if the agent never read everything."""
     members: int
     partitions: int
     owned: int
-    """Partitions that have an owner."""
     led: int
-    """Partitions that the own member may act for now."""
     is_powerless: bool
     """Whether the own member could not expire a dead one."""
     ledger_available: bool
     witnessed: int
-    """Members of this host whose deaths this agent would certify."""
     certificates: int
-    """Deaths that it certified."""
     traffic: AgentTraffic
-    has_table: bool = True
-    """Whether there is a ledger or a store that says who owns what."""
     outlook: Outlook | None = None
     """Only for a member that elects among its peers."""
 
@@ -141,18 +128,15 @@ class MetricsSnapshot(Collector):
         # Counted from sending the last Beat that came back, as the member itself does. If it were counted from the
         # Beat's return, this metric would not show a slow ledger.
         standing = member.standing
-        lease_left = None if not (config.has_ledger or standing.terms) else max(0.0, standing.until - now)
+        lease_left = standing.until - now if config.has_ledger or standing.terms else None
         members = group.members(now)
         left = {one.name: one.lease_left for one in members if one.lease_left is not None}
         if lease_left is not None and member.name in left and group.has(member.incarnation):
             left[member.name] = lease_left
         return cls(
+            config=config,
             name=member.name,
-            protocol=config.protocol_name,
-            has_ledger=config.has_ledger,
             version=version,
-            guarantee=config.guarantee,
-            lease=config.lease,
             lease_left=lease_left,
             leases_left=left,
             delays=delays,
@@ -169,37 +153,37 @@ class MetricsSnapshot(Collector):
             witnessed=lives.witnessed,
             certificates=lives.certificates,
             traffic=hub.traffic,
-            has_table=config.has_ledger or config.ownership is not None,
             outlook=member.outlook,
         )
 
     def collect(self) -> Iterator[Metric]:
+        config, has_ledger = self.config, self.config.has_ledger
+        has_table = has_ledger or config.ownership is not None
         labels = ("member", "version", "guarantee", "protocol")
         about = GaugeMetricFamily("neli_agent_info", "The agent: always 1.", labels=labels)
-        about.add_metric((self.name, self.version, self.guarantee, self.protocol), 1)
+        about.add_metric((self.name, self.version, config.guarantee, config.protocol_name), 1)
         yield about
-        yield _gauge("neli_lease_seconds", "How long a heartbeat proves anything.", self.lease)
+        yield _gauge("neli_lease_seconds", "How long a heartbeat proves anything.", config.lease)
         if self.lease_left is not None:
-            left = max(0.0, self.lease_left)  # A lease that has ended has nothing left; it is never negative.
-            yield _gauge("neli_lease_left_seconds", "The rest of this member's lease.", left)
+            yield _gauge("neli_lease_left_seconds", "The rest of this member's lease.", max(0.0, self.lease_left))
         told = "The rest of each member's lease, as this agent reads it."
         members = GaugeMetricFamily("neli_member_lease_left_seconds", told, labels=("member",))
         for name, seconds in self.leases_left.items():
             members.add_metric((name,), max(0.0, seconds))
         yield members
-        if self.has_ledger:
+        if has_ledger:
             yield _gauge("neli_can_expire", CAN_EXPIRE, not self.is_powerless)
             told = "From the sending of a heartbeat until its sender read it back."
             buckets, total = self.delays.taken()
             yield HistogramMetricFamily("neli_append_to_read_seconds", told, buckets=buckets, sum_value=total)
         for key, name, told in COUNTS:
-            if self.has_ledger or key in COUNTS_OF_OWNERS:
+            if has_ledger or key in COUNTS_OF_OWNERS:
                 yield _counter(name, told, self.counts.get(key, 0))
         told = "Times that this member was fenced: its work must have stopped immediately."
         yield _counter("neli_fenced", told, self.fenced)
         told = "Writes that a fence refused because of a newer owner."
         yield _counter("neli_refused_writes", told, self.refused_writes)
-        if self.has_table:
+        if has_table:
             told = "Seconds since everything had been read."
             yield _gauge("neli_table_age_seconds", told, max(0.0, self.table_age))
         yield _by_outcome("neli_lookups", "Look-ups, by outcome.", self.traffic.lookups)
@@ -208,14 +192,14 @@ class MetricsSnapshot(Collector):
         yield _gauge("neli_partitions_owned", "Partitions that a member owns.", self.owned)
         yield _gauge("neli_partitions_unowned", "Partitions that no member owns.", self.partitions - self.owned)
         yield _gauge("neli_partitions_led", "Partitions that this member may act for now.", self.led)
-        if self.has_table:
+        if has_table:
             available = self.ledger_available and self.table_age < inf
             yield _gauge("neli_ledger_available", "Whether this agent can read and append: 1 or 0.", available)
         if self.outlook is not None:
             yield from _peers(self.outlook)
         yield _gauge("neli_waiting_clients", "Clients that wait by a long poll.", self.traffic.waiting)
         yield _gauge("neli_streams", "Streams of events that are open.", self.traffic.streams)
-        if self.has_ledger:
+        if has_ledger:
             told = "Members of this host whose deaths this agent would certify to the group."
             yield _gauge("neli_witnessed_members", told, self.witnessed)
             told = "Members whose deaths this agent has certified to the group."
