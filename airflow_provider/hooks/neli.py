@@ -187,7 +187,7 @@ class NeliHook(BaseHook):
     def layout(self, *, wanted: Layout | None = None) -> Layout:
         """How the group's keys fall into partitions. Raises GroupMismatch if `wanted` is another layout."""
         conn = self.get_conn()
-        return checked(conn.call(calls.leader(0)).layout if isinstance(conn, Client) else conn.feed.layout, wanted)
+        return checked(conn.call(calls.HERE).layout if isinstance(conn, Client) else conn.feed.layout, wanted)
 
     def leader(self, role: Role, *, wanted: Layout | None = None) -> LeaderHere:
         """The leader of `role`, and whether that is this host, in one question. Raises the errors of `owner`, and
@@ -220,14 +220,14 @@ class NeliHook(BaseHook):
     async def alayout(self, *, wanted: Layout | None = None) -> Layout:
         conn = await self.aget_conn()
         if isinstance(conn, AsyncClient):
-            return checked((await conn.call(calls.leader(0))).layout, wanted)
+            return checked((await conn.call(calls.HERE)).layout, wanted)
         return checked(self._opened().feed.layout, wanted)
 
     # This host: a ledger does not know which member is this host's.
 
     def member(self) -> str:
         """The name of this host's member."""
-        return self._agent("the name of this host's member").call(calls.leader(0)).member
+        return self._agent("the name of this host's member").call(calls.HERE).member
 
     def leads(self, role: Role, *, within: float = 0.0) -> bool:
         """Whether this host leads `role` now, or begins to `within` that many seconds (at most 3600). Holds nothing."""
@@ -252,7 +252,7 @@ class NeliHook(BaseHook):
         return self._agent("a share").share(partitions, timeout=timeout)
 
     async def amember(self) -> str:
-        return (await (await self._aagent("the name of this host's member")).call(calls.leader(0))).member
+        return (await (await self._aagent("the name of this host's member")).call(calls.HERE)).member
 
     async def aleads(self, role: Role, *, within: float = 0.0) -> bool:
         return await self.alease(role, within=within) is not None

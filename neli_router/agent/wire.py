@@ -2,7 +2,7 @@
 
     GET  /v1/owner?key=K | key64=B | role=N      OwnerView      key64 is URL-safe base64, for keys that are not text
     POST /v1/owners           OwnersAsked        OwnersView
-    GET  /v1/leader?key=K | key64=B | role=N     LeaderView     its owner, this member, if it may act, the layout
+    GET  /v1/leader[?key=K | key64=B | role=N]   LeaderView     its owner, this member, if it may act, the layout
     GET  /v1/lease?role=N                        LeaseView      whether this host leads it now
     GET  /v1/leadership?role=N&timeout=S         LeaseView      waits until it does, at most S seconds
     GET  /v1/leadership/events?role=N            stream (LeaseView): waiting, acquired, renewed, revoked, fenced, ended
@@ -151,7 +151,8 @@ class Refusal(_View, frozen=True):
 
 
 class LeaderView(_View, frozen=True):
-    """A partition, and this agent's member: enough to decide whether to begin work, in one answer. It lends nothing."""
+    """A partition, and this agent's member: enough to decide whether to begin work, in one answer. It lends nothing.
+    Without a key or a role, there is only the member and the layout."""
 
     member: str
     may_act: bool
@@ -159,7 +160,7 @@ class LeaderView(_View, frozen=True):
     layout: Layout
     owner: OwnerView | None
     refusal: Refusal | None = None
-    """Why no owner can be named: the error that a question for the owner would raise."""
+    """Why the owner that was asked for cannot be named: the error that a question for the owner would raise."""
 
 
 class LeaseView(_View, frozen=True):

@@ -130,6 +130,10 @@ def test_one_question_says_who_leads_what_and_whether_this_member_may_act(agent:
         found, owner = get(agent, "leader", LeaderView, **asked), get(agent, "owner", OwnerView, **asked)
         assert ("a", True, LAYOUT, None) == (found.member, found.may_act, found.layout, found.refusal)
         assert (found.owner and (found.owner.partition, found.owner.term)) == (owner.partition, owner.term)
+    counted = agent.agent.traffic.lookups.total()
+    found = get(agent, "leader", LeaderView)  # Only about this member and the layout, and so no look-up.
+    assert ("a", False, LAYOUT, None, None) == (found.member, found.may_act, found.layout, found.owner, found.refusal)
+    assert counted == agent.agent.traffic.lookups.total()
 
 
 def test_a_lease_says_how_long_it_holds_and_is_not_waited_for_where_it_is_led(agent: Running) -> None:

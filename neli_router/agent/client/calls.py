@@ -27,6 +27,7 @@ from neli_router.errors import BadKey, ConfigError, NeliError, NoAgent, NoOwner
 
 __all__ = [
     "EVENTS",
+    "HERE",
     "HISTORY_EVENTS",
     "MEMBERS",
     "PEERS",
@@ -88,10 +89,12 @@ class Call(Generic[Answer]):
 TABLE = Call("GET", "/v1/table", wire.TableView)
 MEMBERS = Call("GET", "/v1/members", wire.MembersView)
 PEERS = Call("GET", "/v1/peers", wire.PeersView)
+HERE = Call("GET", "/v1/leader", wire.LeaderView)
+"""The name of this host's member and the group's layout. No owner is looked up."""
 STATUS = Call("GET", "/v1/status", wire.StatusView)
 EVENTS = Call("GET", "/v1/events", msgspec.Raw)
-HISTORY_EVENTS = Call("GET", "/v1/history/events", wire.EventView)
 """The stream of the status page. Its events are passed on unchanged, so their JSON is only checked, not decoded."""
+HISTORY_EVENTS = Call("GET", "/v1/history/events", wire.EventView)
 
 
 def owner(key: Key) -> Call[Any]:

@@ -13,7 +13,7 @@ owners is answered in runs, with other requests in between.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
@@ -26,7 +26,9 @@ from neli_router.agent.server.lives import Lives
 from neli_router.agent.server.metrics import CONTENT_TYPE
 from neli_router.agent.server.requests import (
     Place,
+    Request,
     RequestRefused,
+    Route,
     answer,
     answer_bytes,
     body_of,
@@ -66,8 +68,6 @@ RUN = 500
 
 PLACE = ("key", "key64", "role")
 
-Route = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 TEXT = CONTENT_TYPE.encode()
 
 
@@ -82,38 +82,39 @@ class App:
         self._status_json = (-1.0, -1, b"")
         lender, wishes = Lender(member, hub), Wishes(member, hub)
         self._routes: Mapping[tuple[str, str], Route] = {
-            ("GET", "/v1/owner"): self._owner,
-            ("POST", "/v1/owners"): self._owners,
-            ("GET", "/v1/leader"): self._leader,
-            ("GET", "/v1/lease"): lender.lease,
-            ("GET", "/v1/leadership"): lender.leadership,
-            ("GET", "/v1/leadership/events"): lender.leadership_events,
-            ("GET", "/v1/share"): lender.share,
-            ("GET", "/v1/share/events"): lender.share_events,
-            ("GET", "/v1/watch"): self._watch,
-            ("GET", "/v1/table"): self._table,
-            ("GET", "/v1/members"): self._members,
-            ("GET", "/v1/peers"): self._peers,
-            ("GET", "/v1/moves"): self._moves,
-            ("GET", "/v1/history"): self._history,
-            ("GET", "/v1/history/events"): self._history_events,
-            ("GET", "/v1/status"): self._status,
-            ("GET", "/v1/events"): self._events,
-            ("POST", "/v1/witness"): lives.witness,
-            ("GET", "/health"): self._health,
-            ("GET", "/ready"): self._ready,
-            ("GET", "/metrics"): self._metrics,
+            ("GET", "/v1/owner"): Route(self._owner, PLACE),
+            ("POST", "/v1/owners"): Route(self._owners, None),
+            ("GET", "/v1/leader"): Route(self._leader, PLACE),
+            ("GET", "/v1/lease"): Route(lender.lease, ("role",)),
+            ("GET", "/v1/leadership"): Route(lender.leadership, ("role", "timeout")),
+            ("GET", "/v1/leadership/events"): Route(lender.leadership_events, ("role",)),
+            ("GET", "/v1/share"): Route(lender.share, ("partitions",)),
+            ("GET", "/v1/share/events"): Route(lender.share_events, ("partitions",)),
+            ("GET", "/v1/watch"): Route(self._watch, PLACE),
+            ("GET", "/v1/table"): Route(self._table),
+            ("GET", "/v1/members"): Route(self._members),
+            ("GET", "/v1/peers"): Route(self._peers),
+            ("GET", "/v1/moves"): Route(self._moves, ("limit",)),
+            ("GET", "/v1/history"): Route(self._history, ("limit",)),
+            ("GET", "/v1/history/events"): Route(self._history_events),
+            ("GET", "/v1/status"): Route(self._status),
+            ("GET", "/v1/events"): Route(self._events),
+            ("POST", "/v1/witness"): Route(lives.witness),
+            ("GET", "/health"): Route(self._health, None),
+            ("GET", "/ready"): Route(self._ready, None),
+            ("GET", "/metrics"): Route(self._metrics, None),
             **wishes.routes,
         }
         self._paths = {path for _, path in self._routes}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
-        endpoint = self._routes.get((method, path))
-        if endpoint is None and method == "HEAD":
-            endpoint = self._routes.get(("GET", path)) if not _is_endless(path) else None
-        if endpoint is not None:
-            await endpoint(scope, receive, send)
+        route = self._routes.get((method, path))
+        if route is None and method == "HEAD" and not _is_endless(path):
+            route = self._routes.get(("GET", path))
+        if route is not None:
+            asked = {} if route.parameters is None else queried(scope["query_string"], route.parameters)
+            await route.endpoint(Request(asked, scope, receive, send))
         elif method in {"GET", "HEAD"} and path in self._assets:
             await page.answer_asset(self._assets[path], scope, send)
         else:
@@ -121,19 +122,21 @@ class App:
 
     # Owners
 
-    async def _owner(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await answer(send, self._owner_of(place(queried(scope["query_string"], PLACE), self._layout)))
+    async def _owner(self, request: Request) -> None:
+        await answer(request.send, self._owner_of(place(request.asked, self._layout)))
 
-    async def _leader(self, scope: Scope, receive: Receive, send: Send) -> None:
-        where = place(queried(scope["query_string"], PLACE), self._layout)
+    async def _leader(self, request: Request) -> None:
         owner: OwnerView | None = None
         refused: Refusal | None = None
-        try:
-            owner = self._owner_of(where)
-        except NeliError as error:
-            refused = refusal(error)
-        may_act = self._member.lease(where.partition) is not None
-        await answer(send, LeaderView(self._member.name, may_act, self._layout, owner, refused))
+        may_act = False
+        if request.asked:
+            where = place(request.asked, self._layout)
+            try:
+                owner = self._owner_of(where)
+            except NeliError as error:
+                refused = refusal(error)
+            may_act = self._member.lease(where.partition) is not None
+        await answer(request.send, LeaderView(self._member.name, may_act, self._layout, owner, refused))
 
     def _owner_of(self, where: Place) -> OwnerView:
         view = self._feed.view
@@ -147,8 +150,8 @@ class App:
             raise NoOwner(f"the owner of partition {where.partition} was wanted", found.why, view.why_unowned[1])
         return found
 
-    async def _owners(self, scope: Scope, receive: Receive, send: Send) -> None:
-        keys = keys_asked(await body_of(receive))
+    async def _owners(self, request: Request) -> None:
+        keys = keys_asked(await body_of(request.receive))
         if len(keys) > KEYS_MAX:
             found = f"these are {len(keys)}"
             raise RequestRefused("TooLarge", f"at most {KEYS_MAX} keys were wanted", found, "ask for them in parts")
@@ -163,23 +166,20 @@ class App:
             owners.append(self._hub.owner_view(view, layout.partition_of_slot(slot), slot, at))
         owned = sum(owner.name is not None for owner in owners)
         self._traffic.lookups.update({"owned": owned, "NoOwner": len(owners) - owned})
-        await answer(send, OwnersView(owners, at.offset, views.age_of(at)))
+        await answer(request.send, OwnersView(owners, at.offset, views.age_of(at)))
 
     # The group
 
-    async def _table(self, scope: Scope, receive: Receive, send: Send) -> None:
-        queried(scope["query_string"], ())
+    async def _table(self, request: Request) -> None:
         self._require_read("the table was wanted")
-        await answer(send, views.table_view(self._group, self._address, self._at, self._inner.outlook))
+        await answer(request.send, views.table_view(self._group, self._address, self._at, self._inner.outlook))
 
-    async def _members(self, scope: Scope, receive: Receive, send: Send) -> None:
-        queried(scope["query_string"], ())
+    async def _members(self, request: Request) -> None:
         self._require_read("the members were wanted")
         view = views.members_view(self._group, self._at, host_clock())
-        await answer(send, replace(view, are_peers=self._hub.is_alone))
+        await answer(request.send, replace(view, are_peers=self._hub.is_alone))
 
-    async def _peers(self, scope: Scope, receive: Receive, send: Send) -> None:
-        queried(scope["query_string"], ())
+    async def _peers(self, request: Request) -> None:
         if (outlook := self._inner.outlook) is None:
             protocol, wanted = self._config.protocol_name, "the peers of this member were wanted"
             if protocol in ELECTED:
@@ -191,7 +191,7 @@ class App:
                 f"with the protocol {protocol!r} members do not elect among themselves",
                 "ask for the members",
             )
-        await answer(send, views.peers_view(outlook))
+        await answer(request.send, views.peers_view(outlook))
 
     @property
     def _group(self) -> GroupView:
@@ -210,21 +210,18 @@ class App:
         if self._feed.at.age > AGE_MAX and not isinstance(view, Table):
             raise view.explain(wanted)
 
-    async def _moves(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = queried(scope["query_string"], ("limit",))
-        limit = int(number(found, "limit", default=views.MOVES_SHOWN, most=EVENTS_MAX))
-        await answer(send, views.moves_view(self._group, host_clock(), limit))
+    async def _moves(self, request: Request) -> None:
+        limit = int(number(request.asked, "limit", default=views.MOVES_SHOWN, most=EVENTS_MAX))
+        await answer(request.send, views.moves_view(self._group, host_clock(), limit))
 
-    async def _history(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = queried(scope["query_string"], ("limit",))
-        limit = int(number(found, "limit", default=views.EVENTS_SHOWN, most=EVENTS_MAX))
+    async def _history(self, request: Request) -> None:
+        limit = int(number(request.asked, "limit", default=views.EVENTS_SHOWN, most=EVENTS_MAX))
         self._require_read("the history was wanted")
         group = self._group
-        await answer(send, HistoryView(views.history_views(group, host_clock(), limit), group.at))
+        await answer(request.send, HistoryView(views.history_views(group, host_clock(), limit), group.at))
 
-    async def _status(self, scope: Scope, receive: Receive, send: Send) -> None:
-        queried(scope["query_string"], ())
-        await answer(send, self._status_view())
+    async def _status(self, request: Request) -> None:
+        await answer(request.send, self._status_view())
 
     def _status_view(self) -> StatusView:
         config, view, outlook, group, at = self._config, self._feed.view, self._inner.outlook, self._group, self._at
@@ -256,17 +253,14 @@ class App:
 
     # Streams
 
-    async def _watch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = queried(scope["query_string"], PLACE)
-        partition = place(found, self._layout).partition if found else None
-        channel = self._hub.channel(scope)
+    async def _watch(self, request: Request) -> None:
+        partition = place(request.asked, self._layout).partition if request.asked else None
+        channel = self._hub.channel(request.scope)
         with self._hub.serving(channel), self._hub.watching(channel, partition):
-            await channel.carry(send)
-        await channel.finish(send)
+            await channel.carry(request.send)
 
-    async def _events(self, scope: Scope, receive: Receive, send: Send) -> None:
-        queried(scope["query_string"], ())
-        channel, name, shown = self._hub.channel(scope), "status", -1
+    async def _events(self, request: Request) -> None:
+        channel, name, shown = self._hub.channel(request.scope), "status", -1
 
         def look() -> None:
             nonlocal name, shown
@@ -277,8 +271,7 @@ class App:
                 name = "changed"
 
         with self._hub.serving(channel), self._hub.status.showing(channel):
-            await channel.carry(send, look)
-        await channel.finish(send)
+            await channel.carry(request.send, look)
 
     def _status_event(self, name: str, version: int) -> bytes:
         """The status as an event. It is built once, and all streams show the same one."""
@@ -289,9 +282,8 @@ class App:
             self._status_json = now, version, said
         return said.replace(b"changed", name.encode(), 1)
 
-    async def _history_events(self, scope: Scope, receive: Receive, send: Send) -> None:
-        queried(scope["query_string"], ())
-        channel, events, is_growing = self._hub.channel(scope), self._group.events, False
+    async def _history_events(self, request: Request) -> None:
+        channel, events, is_growing = self._hub.channel(request.scope), self._group.events, False
         told = {one.offset: one.last for one in events}  # /v1/history answers for the past.
 
         def look() -> None:
@@ -309,19 +301,18 @@ class App:
             is_growing = any(told[one.offset] < one.last for one in events)
 
         with self._hub.serving(channel), self._hub.status.showing(channel):
-            await channel.carry(send, look)
-        await channel.finish(send)
+            await channel.carry(request.send, look)
 
     # The process
 
-    async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _health(self, request: Request) -> None:
         if self._inner.closed:
             raise not_ready("a member that lives was wanted", self._hub.why(0), "start the agent again")
         if self._hub.is_stuck:
             raise not_ready("a member that lives was wanted", "its thread gives no sign", "start the agent again")
-        await answer(send, {"alive": True, "member": self._doing()})
+        await answer(request.send, {"alive": True, "member": self._doing()})
 
-    async def _ready(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _ready(self, request: Request) -> None:
         source, yet = "ledger", "it was not admitted yet, for which it must first have read along"
         if not self._config.has_ledger:
             source = "peers" if self._config.protocol_name in ELECTED else "broker"
@@ -339,10 +330,12 @@ class App:
             raise not_ready(wanted, error.found, error.remedy)
         if self._doing() != "member":
             raise not_ready(wanted, yet, "wait a lease")
-        await answer(send, {"ready": True, "member": self._doing()})
+        await answer(request.send, {"ready": True, "member": self._doing()})
 
-    async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await answer_bytes(send, self._metrics_text(), [(b"content-type", TEXT), (b"cache-control", b"no-store")])
+    async def _metrics(self, request: Request) -> None:
+        await answer_bytes(
+            request.send, self._metrics_text(), [(b"content-type", TEXT), (b"cache-control", b"no-store")]
+        )
 
     @property
     def _address(self) -> str:

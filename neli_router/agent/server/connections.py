@@ -362,12 +362,14 @@ class Channel:
         await send(HEAD)
 
     async def carry(self, send: Send, look: Callable[[], object] = lambda: None) -> None:
-        """Send what is put into it until it is over. `look` is called at each ring, and may put more."""
+        """Send what is put into it until it is over, and end the answer. `look` is called at each ring, and may put
+        more."""
         await self.begin(send)
         while not self.is_over:
             look()
             await self.flush(send)
             await self.wait()
+        await self.finish(send)
 
     async def wait(self) -> None:
         """Wait for a ring."""

@@ -324,7 +324,6 @@ class PublicBoard:
 
         with self._showing(channel):
             await channel.carry(send, look)
-        await channel.finish(send)
 
     @contextmanager
     def _showing(self, channel: Channel) -> Iterator[None]:

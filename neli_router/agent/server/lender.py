@@ -33,11 +33,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope, Send
 
 from neli_router.agent.server.connections import Channel, connection_of, event
 from neli_router.agent.server.hub import Hub
-from neli_router.agent.server.requests import answer, number, partitions, place, queried
+from neli_router.agent.server.requests import Request, answer, number, partitions, place
 from neli_router.agent.wire import GUARDIAN, LeaseView, ShareView
 from neli_router.core.clock import host_clock
 from neli_router.hosts.process import ProcessMark, peer_number
@@ -67,24 +67,22 @@ class Lender:
         self._member, self._inner, self._hub = member, hub.member, hub
         self._drain_timeout = hub.config.drain_timeout
 
-    async def lease(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def lease(self, request: Request) -> None:
         """One partition. A revoked one is not led but still shows the time left on its lease: its holder may finish."""
-        where = place(queried(scope["query_string"], ("role",)), self._member.layout)
+        where = place(request.asked, self._member.layout)
         leads = self._member.lease(where.role) is not None
         why = "" if leads else self._hub.why(where.partition)
-        held = self._standing([where.partition], _borrowers(scope))
+        held = self._standing([where.partition], _borrowers(request.scope))
         term, left = held.terms.get(where.partition, 0), held.remaining
-        await answer(send, LeaseView(where.partition, leads, held.member, term, left, held.drain_timeout, why))
+        await answer(request.send, LeaseView(where.partition, leads, held.member, term, left, held.drain_timeout, why))
 
-    async def share(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wanted = partitions(queried(scope["query_string"], ("partitions",)), self._member.layout)
-        await answer(send, self._standing(wanted))
+    async def share(self, request: Request) -> None:
+        await answer(request.send, self._standing(partitions(request.asked, self._member.layout)))
 
-    async def leadership(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = queried(scope["query_string"], ("role", "timeout"))
-        where = place(found, self._member.layout)
-        timeout = number(found, "timeout", default=TIMEOUT_DEFAULT, most=TIMEOUT_MAX)
-        channel = self._hub.channel(scope)
+    async def leadership(self, request: Request) -> None:
+        where = place(request.asked, self._member.layout)
+        timeout = number(request.asked, "timeout", default=TIMEOUT_DEFAULT, most=TIMEOUT_MAX)
+        channel = self._hub.channel(request.scope)
         wanted = (where.partition,)
         self._inner.require_open()
         is_late, connection = False, channel.connection
@@ -110,24 +108,24 @@ class Lender:
         if lease is None:
             self._inner.require_open()
             raise self._inner.not_leading(where.partition, timeout)
-        await answer(send, self._lease(lease))
+        await answer(request.send, self._lease(lease))
 
-    async def leadership_events(self, scope: Scope, receive: Receive, send: Send) -> None:
-        partition = place(queried(scope["query_string"], ("role",)), self._member.layout).partition
-        processes = _borrowers(scope)  # Found now, because one of them may end before the connection does.
+    async def leadership_events(self, request: Request) -> None:
+        partition = place(request.asked, self._member.layout).partition
+        processes = _borrowers(request.scope)  # Found now, because one of them may end before the connection does.
 
         def spell(leases: Sequence[Lease], why: str) -> LeaseView:
             if leases:
                 return self._lease(leases[0], why, processes)
             return LeaseView(partition, leads=False, member=self._member.name, why=why)
 
-        await self._leadership_events(self._hub.channel(scope), (partition,), spell, send)
+        await self._leadership_events(request, (partition,), spell)
 
-    async def share_events(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wanted = tuple(partitions(queried(scope["query_string"], ("partitions",)), self._member.layout))
-        await self._leadership_events(self._hub.channel(scope), wanted, self._share, send)
+    async def share_events(self, request: Request) -> None:
+        await self._leadership_events(request, tuple(partitions(request.asked, self._member.layout)), self._share)
 
-    async def _leadership_events(self, channel: Channel, wanted: Sequence[int], spell: Spell, send: Send) -> None:
+    async def _leadership_events(self, request: Request, wanted: Sequence[int], spell: Spell) -> None:
+        channel, send = self._hub.channel(request.scope), request.send
         self._inner.require_open()
         with self._hub.serving(channel):
             await channel.begin(send)

@@ -27,10 +27,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, cast
 
-from starlette.types import Receive, Scope, Send
-
 from neli_router.agent.server.connections import Channel, Connection, connection_of, event
-from neli_router.agent.server.requests import RequestRefused, bad_request, body_of, decoded, queried
+from neli_router.agent.server.requests import Request, RequestRefused, bad_request, body_of, decoded
 from neli_router.config.config import Config
 from neli_router.core import logs
 from neli_router.core.clock import host_clock
@@ -107,20 +105,18 @@ class Lives:
         """How many living members this agent would certify if they died."""
         return sum(bool(watched.processes) for watched in self._lives.values())
 
-    async def witness(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def witness(self, request: Request) -> None:
         """Answer a registration, and keep its connection."""
-        queried(scope["query_string"], ())
-        asked = decoded(WitnessAsked, await body_of(receive), EXAMPLE)
-        life, connection = OwnLife.shown_by(asked.secret).name, connection_of(scope)
+        asked = decoded(WitnessAsked, await body_of(request.receive), EXAMPLE)
+        life, connection = OwnLife.shown_by(asked.secret).name, connection_of(request.scope)
         process = self._proved(life, asked.ledger, connection)
         watched, channel = self._watch(life, asked.member, process), Channel(connection)
         watched.channels.add(channel)
         try:
             channel.put(event("registered", WitnessView(self._member.name)))
-            await channel.carry(send)
+            await channel.carry(request.send)
         finally:
             watched.channels.discard(channel)
-        await channel.finish(send)
 
     def close(self) -> None:
         """End all connections and stop watching. Safe to call twice."""

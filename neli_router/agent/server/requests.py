@@ -3,8 +3,7 @@
     key=K | key64=B | role=N --> a key or a role     exactly one, and at most KEY_MAX characters of it
     partitions=0,8-15        --> partitions          that exist; all, if none are given
     timeout=S  limit=N       --> a number            within its bounds
-    {"name": ...}            --> WishAsked           only the fields of this wish
-    {"loads": ...}           --> LoadAsked
+    {"keys": ...}            --> OwnersAsked         no unknown field
 
     request --> a body longer than BODY_MAX, by its Content-Length or as it comes --> 413
        '------> application --answer--> the client
@@ -24,27 +23,17 @@ import binascii
 import math
 import re
 import traceback
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from neli_router.agent.server.connections import AgentTraffic, Connection, connection_of
-from neli_router.agent.wire import (
-    BODY_MAX,
-    KEY_MAX,
-    STATUS_OF,
-    LoadAsked,
-    OwnersAsked,
-    RebalanceAsked,
-    Refusal,
-    WishAsked,
-    refusal,
-)
+from neli_router.agent.wire import BODY_MAX, KEY_MAX, STATUS_OF, OwnersAsked, Refusal, refusal
 from neli_router.core import logs
 from neli_router.core.keyspace import Key, Layout, Role, role_of
 from neli_router.errors import BadKey, ConfigError, NeliError
@@ -52,21 +41,20 @@ from neli_router.errors import BadKey, ConfigError, NeliError
 __all__ = [
     "Guard",
     "Place",
+    "Request",
     "RequestRefused",
+    "Route",
     "answer",
     "answer_bytes",
     "bad_request",
     "body_of",
     "decoded",
     "keys_asked",
-    "load_asked",
     "not_ready",
     "number",
     "partitions",
     "place",
     "queried",
-    "rebalance_asked",
-    "wish_asked",
 ]
 
 FIELDS_MAX = 16
@@ -101,6 +89,23 @@ class Place:
     partition: int
     slot: int | None
     role: Role
+
+
+class Request(NamedTuple):
+    """A request to the agent, and what answers it."""
+
+    asked: dict[str, str]
+    """The parameters of its query."""
+    scope: Scope
+    receive: Receive
+    send: Send
+
+
+class Route(NamedTuple):
+    """What answers the requests of one method and path, and the parameters that they may have; None if none counts."""
+
+    endpoint: Callable[[Request], Awaitable[None]]
+    parameters: Collection[str] | None = ()
 
 
 def bad_request(wanted: str, found: str, remedy: str) -> RequestRefused:
@@ -219,36 +224,6 @@ def number(found: dict[str, str], name: str, *, default: float, most: float) -> 
 def keys_asked(body: bytes) -> list[Key]:
     asked = decoded(OwnersAsked, body, '{"keys": ["customer-7"]}')
     return [*asked.keys, *map(_bytes_of, asked.keys64)]
-
-
-def wish_asked(body: bytes, kind: str) -> WishAsked:
-    """A wish with all that it needs. Fields that it would ignore are refused."""
-    asked = decoded(WishAsked, body, '{"name": "host-1"}')
-    needed = {"pin": ("partition", "name"), "unpin": ("partition",)}.get(kind, ("name",))
-    taken = (*needed, "weight") if kind == "weigh" else needed
-    problems = [f"{kind} needs a {part}: give one" for part in needed if getattr(asked, part) is None]
-    problems += [
-        f"{kind} takes no {part}: leave it out"
-        for part in ("name", "partition", "weight")
-        if part not in taken and getattr(asked, part) is not None
-    ]
-    if problems:
-        raise ConfigError(problems)
-    return asked
-
-
-def rebalance_asked(body: bytes) -> RebalanceAsked:
-    asked = decoded(RebalanceAsked, body, '{"to": "host-1:7801"}')
-    if asked.to is None and asked.partitions is not None:
-        raise ConfigError(["partitions need a peer to lead them: name one with `to`"])
-    return asked
-
-
-def load_asked(body: bytes) -> LoadAsked:
-    asked = decoded(LoadAsked, body, '{"loads": {"17": 2.5}}')
-    if not asked.loads:
-        raise ConfigError(["load needs the load of at least one partition: give some"])
-    return asked
 
 
 def decoded(kind: type[Asked], body: bytes, example: str) -> Asked:

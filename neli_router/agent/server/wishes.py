@@ -12,23 +12,24 @@ record that changes nothing is not a change. So if the group knows exactly these
 twice as large. That is the same in another unit, and assignment continues from where it stopped.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Send
 
 from neli_router.agent.server import views
 from neli_router.agent.server.hub import Hub
-from neli_router.agent.server.requests import (
-    answer,
-    body_of,
-    load_asked,
-    not_ready,
-    queried,
-    rebalance_asked,
-    wish_asked,
+from neli_router.agent.server.requests import Request, Route, answer, body_of, decoded, not_ready
+from neli_router.agent.wire import (
+    Cause,
+    DrainView,
+    LoadAsked,
+    LoadView,
+    RebalanceAsked,
+    RebalanceView,
+    WishAsked,
+    WishView,
 )
-from neli_router.agent.wire import Cause, DrainView, LoadAsked, LoadView, RebalanceView, WishAsked, WishView
 from neli_router.config.protocols import ELECTED, Term
 from neli_router.errors import ConfigError, StaleTable
 from neli_router.member import wishes
@@ -48,14 +49,13 @@ class Wishes:
 
     def __init__(self, member: AsyncMember, hub: Hub) -> None:
         self._config, self._member, self._inner, self._chronicle = hub.config, member, hub.member, hub.chronicle
-        self.routes: Mapping[tuple[str, str], Callable[[Scope, Receive, Send], Awaitable[None]]] = {
-            ("POST", "/v1/rebalance"): self._rebalance,
-            **{("POST", f"/v1/{kind}"): partial(self._wish, kind) for kind in KINDS},
+        self.routes: Mapping[tuple[str, str], Route] = {
+            ("POST", "/v1/rebalance"): Route(self._rebalance),
+            **{("POST", f"/v1/{kind}"): Route(partial(self._wish, kind)) for kind in KINDS},
         }
 
-    async def _wish(self, kind: Cause, scope: Scope, receive: Receive, send: Send) -> None:
-        queried(scope["query_string"], ())
-        body = await body_of(receive)
+    async def _wish(self, kind: Cause, request: Request) -> None:
+        body, send = await body_of(request.receive), request.send
         if self._config.protocol_name in ELECTED and kind in ("drain", "undrain"):
             await self._drain_itself(kind, body, send, self._inner.engine)
             return
@@ -64,10 +64,10 @@ class Wishes:
         member, group = self._member, self._chronicle.group
         asked: WishAsked | LoadAsked
         if kind == "load":
-            asked = load_asked(body)
+            asked = decoded(LoadAsked, body, '{"loads": {"17": 2.5}}')
             wish = self._load(asked, group)
         else:
-            asked = wish_asked(body, kind)
+            asked = _wish_asked(body, kind)
             wish = self._checked(kind, asked)
         if not group.is_founded:
             raise StaleTable(
@@ -84,15 +84,16 @@ class Wishes:
             send, LoadView(done, moves, *group.balance_by(record)) if kind == "load" else WishView(done, moves)
         )
 
-    async def _rebalance(self, scope: Scope, receive: Receive, send: Send) -> None:
-        queried(scope["query_string"], ())
-        asked = rebalance_asked(await body_of(receive))
-        if asked.to is None:
-            self._inner.operator.rebalance()
-        else:
+    async def _rebalance(self, request: Request) -> None:
+        asked = decoded(RebalanceAsked, await body_of(request.receive), '{"to": "host-1:7801"}')
+        if asked.to is not None:
             self._require_answers(asked.to)
             self._inner.operator.nominate(asked.to, asked.partitions)
-        await answer(send, RebalanceView(self._member.name, len(self._inner.led)))
+        elif asked.partitions is None:
+            self._inner.operator.rebalance()
+        else:
+            raise ConfigError(["partitions need a peer to lead them: name one with `to`"])
+        await answer(request.send, RebalanceView(self._member.name, len(self._inner.led)))
 
     def _require_answers(self, peer: str) -> None:
         """Raise why `peer` cannot be elected now: otherwise its nomination would fail without any notice."""
@@ -119,7 +120,7 @@ class Wishes:
     async def _drain_itself(self, kind: Cause, body: bytes, send: Send, engine: Engine) -> None:
         """The same where a member drains itself: see `Operator.drain`. The peers that will take over are not known
         yet."""
-        asked, name, is_drain = wish_asked(body, kind), engine.member, kind == "drain"
+        asked, name, is_drain = _wish_asked(body, kind), engine.member, kind == "drain"
         operator = self._member.operator
         operator.require_itself(asked.name or "")
         was_shedding = bool(operator.shedding)
@@ -154,6 +155,8 @@ class Wishes:
 
     def _load(self, asked: LoadAsked, group: GroupView) -> CheckedWish:
         layout = self._member.layout
+        if not asked.loads:
+            raise ConfigError(["load needs the load of at least one partition: give some"])
         if asked.layout is not None and (unequal := asked.layout.difference(layout)):
             raise ConfigError([f"these loads are of another layout than the group's: {unequal}"])
         wish = wishes.load(asked.loads, layout)
@@ -177,3 +180,19 @@ class Wishes:
                 return wishes.unpin(partition, layout)
             case _:
                 return wishes.weigh(name, asked.weight)
+
+
+def _wish_asked(body: bytes, kind: str) -> WishAsked:
+    """A wish with all that it needs. Fields that it would ignore are refused."""
+    asked = decoded(WishAsked, body, '{"name": "host-1"}')
+    needed = {"pin": ("partition", "name"), "unpin": ("partition",)}.get(kind, ("name",))
+    taken = (*needed, "weight") if kind == "weigh" else needed
+    problems = [f"{kind} needs a {part}: give one" for part in needed if getattr(asked, part) is None]
+    problems += [
+        f"{kind} takes no {part}: leave it out"
+        for part in ("name", "partition", "weight")
+        if part not in taken and getattr(asked, part) is not None
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return asked
