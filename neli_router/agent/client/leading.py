@@ -49,13 +49,18 @@ View = LeaseView | ShareView
 Question = Callable[[Iterable[int]], Call[Any]]
 """Makes the call that asks how much time is left on the leases of some partitions."""
 
+Make = Callable[[AgentReport, Wait], Right]
+"""Makes the block's lease or share, once something is held."""
 
-class BaseLeadingBlock:
+
+class BaseLeadingBlock(Generic[Right]):
     """The knowledge and decisions that both forms share. It waits for nothing."""
 
-    def __init__(self, transport: BaseTransport, stream: Call[Any], question: Question, timeout: float | None) -> None:
+    def __init__(
+        self, transport: BaseTransport, stream: Call[Any], question: Question, make: Make[Right], timeout: float | None
+    ) -> None:
         self._transport, self._timeout = transport, timeout
-        self._stream_call, self._question = stream, question
+        self._stream_call, self._question, self._make = stream, question, make
         self.report = AgentReport()
         self.has_heard = False
         """Whether an agent has ever said anything."""
@@ -109,24 +114,16 @@ class BaseLeadingBlock:
         )
 
 
-class LeadingBlock(BaseLeadingBlock, Generic[Right]):
-    """`with client.leading(role) as lease`. One thread enters and leaves the block; the block starts another to listen.
-
-    `make` creates the block's lease or share once something is held.
-    """
+class LeadingBlock(BaseLeadingBlock[Right]):
+    """`with client.leading(role) as lease`. One thread enters and leaves the block; the block starts another to
+    listen."""
 
     _transport: Transport
 
     def __init__(
-        self,
-        transport: Transport,
-        stream: Call[Any],
-        question: Question,
-        make: Callable[[AgentReport, Wait], Right],
-        timeout: float | None,
+        self, transport: Transport, stream: Call[Any], question: Question, make: Make[Right], timeout: float | None
     ) -> None:
-        super().__init__(transport, stream, question, timeout)
-        self._make = make
+        super().__init__(transport, stream, question, make, timeout)
         self._changed = threading.Condition()
         self.stream: Stream[Any] | None = None
         """The end of this stream gives the role back. A process that has a copy of the connection holds the role, too,
@@ -220,22 +217,17 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
             listener()
 
 
-class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
+class AsyncLeadingBlock(BaseLeadingBlock[Right]):
     """`async with client.leading(role) as lease`: one task's block of work, which is cancelled when its lease is
     lost."""
 
     _transport: AsyncTransport
 
     def __init__(
-        self,
-        transport: AsyncTransport,
-        stream: Call[Any],
-        question: Question,
-        make: Callable[[AgentReport, Wait], Right],
-        timeout: float | None,
+        self, transport: AsyncTransport, stream: Call[Any], question: Question, make: Make[Right], timeout: float | None
     ) -> None:
-        super().__init__(transport, stream, question, timeout)
-        self._make, self._wait = make, partial(self.report.wait_async, self._sleep)
+        super().__init__(transport, stream, question, make, timeout)
+        self._wait = partial(self.report.wait_async, self._sleep)
         self._waiters: set[asyncio.Future[None]] = set()
         self._cancellation: LeaseCancellation | None = None
         self._following: asyncio.Task[None] | None = None

@@ -23,7 +23,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from math import inf
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from neli_router.agent.wire import LeaseView, ShareView
 from neli_router.core.clock import host_clock
@@ -52,6 +52,8 @@ NAMED_MAX = 8
 Wait = Callable[[Callable[[], bool], float | None], Any]
 """Waits until the first argument returns true, at most the second argument's seconds. Returns whether it did, or for an
 event loop a coroutine that does."""
+
+Signal = TypeVar("Signal", Revocation, AsyncRevocation)
 
 
 class AgentReport:
@@ -235,12 +237,15 @@ def _named(partitions: Mapping[int, object]) -> str:
     return f"partitions {', '.join(names[:NAMED_MAX])}{more}"
 
 
-class _Told(BaseRight):
-    """The common base of leases and shares: a report that the agent keeps up to date."""
+class _Reported(BaseRight, Generic[Signal]):
+    """The common base of leases and shares: a right that a report of the agent keeps up to date. `_signal` is the form
+    of a revocation that fits the caller."""
 
     __slots__ = ()
 
     _report: AgentReport
+    _wait: Wait
+    _signal: type[Signal]
 
     @property
     def drain_timeout(self) -> float:
@@ -271,7 +276,7 @@ class _Told(BaseRight):
         return self._report.why_lost(now)
 
 
-class BaseAgentLease(_Told, BaseLease):
+class BaseAgentLease(_Reported[Signal], BaseLease):
     """Everything but the form of the revocation."""
 
     __slots__ = ("_report", "_wait")
@@ -281,30 +286,27 @@ class BaseAgentLease(_Told, BaseLease):
         super().__init__(role, partition, term, report.member, report.clock)
         self._report, self._wait = report, wait
 
+    @property
+    def revoked(self) -> Signal:
+        """Whether it is time to finish: true once another member is to have the partition, or has it."""
+        return self._signal(self._is_revoked, self._wait)
 
-class AgentLease(BaseAgentLease):
+
+class AgentLease(BaseAgentLease[Revocation]):
     """The right of this host to act for a role. Can be shared between threads; worth nothing in another process."""
 
     __slots__ = ()
-
-    @property
-    def revoked(self) -> Revocation:
-        """Whether it is time to finish: true once another member is to have the partition, or has it."""
-        return Revocation(self._is_revoked, self._wait)
+    _signal = Revocation
 
 
-class AsyncAgentLease(BaseAgentLease):
+class AsyncAgentLease(BaseAgentLease[AsyncRevocation]):
     """An AgentLease whose revocation is awaited. Its other questions are plain calls, because they never wait."""
 
     __slots__ = ()
-
-    @property
-    def revoked(self) -> AsyncRevocation:
-        """Whether it is time to finish: true once another member is to have the partition, or has it."""
-        return AsyncRevocation(self._is_revoked, self._wait)
+    _signal = AsyncRevocation
 
 
-class BaseShare(_Told):
+class BaseShare(_Reported[Signal]):
     """All that the two forms share. `remaining`, `holds` and `check` are about all its partitions together: once one is
     lost, the share as a whole is lost. `holds` and `check` also take one partition, for a program that continues
     without the lost ones."""
@@ -325,6 +327,12 @@ class BaseShare(_Told):
         """The partitions that are to go to other members. Each handover waits until this share is closed, at most
         `drain_timeout`."""
         return self._report.revoked
+
+    @property
+    def ending(self) -> Signal:
+        """Whether it is time to finish and close the share: true once another member is to have one of its partitions,
+        or may have it already."""
+        return self._signal(self._is_revoked, self._wait)
 
     @property
     def fenced(self) -> Mapping[int, str]:
@@ -368,25 +376,15 @@ class BaseShare(_Told):
         return f"the lease{'s' * (len(terms) > 1)} of {_named(terms)} {'were' if len(terms) > 1 else 'was'} needed"
 
 
-class Share(BaseShare):
+class Share(BaseShare[Revocation]):
     """The right of this host to act for partitions. Can be shared between threads; worth nothing in another process."""
 
     __slots__ = ()
-
-    @property
-    def ending(self) -> Revocation:
-        """Whether it is time to finish and close the share: true once another member is to have one of its partitions,
-        or may have it already."""
-        return Revocation(self._is_revoked, self._wait)
+    _signal = Revocation
 
 
-class AsyncShare(BaseShare):
+class AsyncShare(BaseShare[AsyncRevocation]):
     """A Share whose end is awaited. Its other questions are plain calls, because they never wait."""
 
     __slots__ = ()
-
-    @property
-    def ending(self) -> AsyncRevocation:
-        """Whether it is time to finish and close the share: true once another member is to have one of its partitions,
-        or may have it already."""
-        return AsyncRevocation(self._is_revoked, self._wait)
+    _signal = AsyncRevocation

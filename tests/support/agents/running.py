@@ -50,7 +50,7 @@ PARTITIONS = 8
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it gives access to nothing.
 
 Answer = TypeVar("Answer")
-Block = TypeVar("Block", bound=BaseLeadingBlock)
+Block = TypeVar("Block", bound=BaseLeadingBlock[Any])
 
 
 def configured(folder: Path, name: str = "a", **options: Any) -> Config:
