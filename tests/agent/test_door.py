@@ -296,7 +296,7 @@ def test_a_door_that_dies_is_started_again_and_the_lease_is_kept(
 def test_a_door_that_is_stopped_is_told_of_and_so_is_its_return(
     agent: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("neli_router.agent.server.door_process.SILENT_AFTER", 2.0)
+    monkeypatch.setattr("neli_router.agent.server.door.SILENT_AFTER", 2.0)
     was = door(agent)
     os.kill(was, signal.SIGKILL)  # The next door is watched by that measure from its start.
     until(lambda: door(agent) != was, "another door")

@@ -4,9 +4,9 @@
          '--settings, the token-->                                          |
          '--ends, or is killed--> the door ends, too                        |-- Host does not name this host: refused
                                                                             |-- the right token: to the agent
-                                                                            |-- OPEN_PATHS, to read: from the board
-                                                                            |-- the page's files: from here
-                                                                            '-- anything else: 401
+    start --settings--> serving --its control socket ends--> log, pause     |-- OPEN_PATHS, to read: from the board
+      ^                                                         |           |-- the page's files: from here
+      '-- PAUSE_MIN, twice as long each time, at most PAUSE_MAX-'           '-- anything else: 401
 
 Parsing takes time and memory, and a flood takes all that it can get. In the agent it would take them from the thread
 that sends heartbeats. Here it takes them only from other strangers. The door knows nothing but the token, so it may be
@@ -28,6 +28,12 @@ the timing.
 **How it ends.** The door watches the control socket, which closes with the agent, however the agent ends. On Linux the
 kernel also kills the door when the agent dies. The door ignores the signals that a terminal or a service manager sends
 to all processes; they are for the agent, and the door must still carry what the agent sends to clients while it drains.
+
+**While there is none.** The agent's end (`DoorProcess`) starts another. The listening socket stays with the agent: in
+between, clients wait in the kernel's queue, and no other process can take the port. Leases of programs that came over
+TCP end with their connections, as if the network had failed. A door that is stopped, or gets no processor time, keeps
+its control socket open and answers no one. Its silence is logged, and it is not killed for it: on a busy machine,
+another start is the last thing that helps.
 """
 
 import asyncio
@@ -37,10 +43,11 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import traceback
 from collections import Counter
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,6 +58,7 @@ from starlette.types import Receive, Scope, Send
 
 from neli_router.agent.server import page
 from neli_router.agent.server.connections import (
+    FAREWELL_MAX,
     SWEEP_EVERY,
     AgentTraffic,
     Connection,
@@ -61,12 +69,16 @@ from neli_router.agent.server.connections import (
 from neli_router.agent.server.exchange import OPEN_PATHS, AgentLink, AgentSilent, Exchange, PublicBoard, silent
 from neli_router.agent.server.requests import Guard, RequestRefused, bad_request, body_of
 from neli_router.config.agent_address import is_loopback, parse_place
+from neli_router.core import logs
 from neli_router.hosts.leash import end_with_parent
 
-__all__ = ["STRANGERS_MAX", "Door", "DoorConnection", "DoorSettings", "main"]
+__all__ = ["KNOWN_MAX", "STRANGERS_MAX", "Door", "DoorConnection", "DoorProcess", "DoorSettings", "main"]
 
 STRANGERS_MAX = 256
 """Connections without the token. Each costs at most a head of a few hundred kilobytes."""
+
+KNOWN_MAX = 1024
+"""Connections with the token. Each occupies one of the agent's streams, of which there are four times as many."""
 
 UNSENT_MAX = UNFINISHED_MAX = 8 * 2**20
 """Bytes that all strangers together may occupy here: of answers that they do not read, and of unfinished heads."""
@@ -88,6 +100,18 @@ OPEN_FOLDER = "/assets/"
 ALIVE = b"."
 """Sent to the agent now and then. A connection that is handed over comes with a single byte, too."""
 
+PAUSE_MIN, PAUSE_MAX = 0.1, 30.0
+"""Seconds before it is started again. After a door that lived for PAUSE_MAX, the pause starts from PAUSE_MIN again."""
+
+HANDED_MAX = 64
+"""Connections that are taken from the door before other work gets its turn."""
+
+SILENT_AFTER = 10.0
+"""Seconds. A door sends something each second, and a busy machine may delay that by a few."""
+
+LINE_MAX = 1000
+"""Characters of its standard error that go into one log line."""
+
 
 class DoorSettings(msgspec.Struct, frozen=True):
     """Everything that a door knows, as one line of JSON."""
@@ -97,6 +121,173 @@ class DoorSettings(msgspec.Struct, frozen=True):
     """Whether to accept requests that use another name than this host's."""
     known_max: int
     """How many connections with the token the agent has room for."""
+
+
+class DoorProcess:
+    """The door of one agent, on its loop. It is sent `settings`, and `admit` gets each connection that it makes."""
+
+    def __init__(
+        self, listener: socket.socket, settings: Callable[[], DoorSettings], admit: Callable[[socket.socket], None]
+    ) -> None:
+        self._listener, self._settings, self._admit = listener, settings, admit
+        self._loop = asyncio.get_running_loop()
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._gone = asyncio.Event()
+        self._is_ending = self._was_heard = False
+        self._keeping: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process ID, while there is a process."""
+        return None if self._process is None else self._process.pid
+
+    def open(self) -> None:
+        """Keep a door running from now on, until `close`."""
+        self._keeping = asyncio.create_task(self._keep())
+
+    def tell(self) -> None:
+        """Send the current settings."""
+        if self._control is None:
+            return
+        try:
+            self._control.send(msgspec.json.encode(self._settings()) + b"\n")
+        except OSError:
+            self._kill()  # It does not listen. The next door starts with these settings.
+
+    async def close(self) -> None:
+        """Let it say farewell to its clients, with as much time as an agent gives its own, and end."""
+        assert self._keeping is not None
+        self._is_ending = True
+        if self._control is None:
+            self._keeping.cancel()
+            return
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._gone.wait(), FAREWELL_MAX + 1)
+        self._kill()
+        await self._keeping
+
+    async def _keep(self) -> None:
+        """Keep a door running, until `close`."""
+        log, pause = logs.logger(), PAUSE_MIN
+        while True:
+            began = self._loop.time()
+            try:
+                self._start()
+            except OSError as error:
+                why = error.strerror
+            else:
+                await self._watch()
+                why = f"exit code {await self._reap()}"
+            if self._is_ending:
+                return
+            pause = PAUSE_MIN if self._loop.time() - began > PAUSE_MAX else pause
+            log.warning("agent.door_ended", why=why, again_in=f"{pause:g} s", lost="connections over TCP")
+            await asyncio.sleep(pause)
+            pause = min(PAUSE_MAX, 2 * pause)
+
+    async def _watch(self) -> None:
+        """Until it is gone, log when it falls silent and when it is heard again."""
+        was_silent = False
+        while True:
+            self._was_heard = False
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), SILENT_AFTER)
+            if self._gone.is_set():
+                return
+            if self._was_heard and was_silent:
+                logs.logger().warning("agent.door_heard", pid=self.pid)
+            elif not (self._was_heard or was_silent):
+                logs.logger().warning(
+                    "agent.door_silent",
+                    pid=self.pid,
+                    silent_for=f"{SILENT_AFTER:g} s",
+                    lost="answers over TCP, and not those over the own socket",
+                    remedy="see whether that process was stopped, or the machine has no time for it",
+                )
+            was_silent = not self._was_heard
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        program = [sys.executable, "-P", "-m", "neli_router.agent.server.door"]
+        passed = theirs.fileno(), self._listener.fileno()
+        # It imports what we import, but gets none of our options: its environment has neither a token nor a ledger.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("NELI_")}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        with theirs:
+            try:
+                self._process = subprocess.Popen(  # noqa: S603 - our own program, by the same interpreter.
+                    [*program, *map(str, passed)],
+                    stdin=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    pass_fds=passed,
+                    env=environment,
+                )
+            except OSError:
+                ours.close()
+                raise
+        ours.settimeout(0)
+        self._gone.clear()
+        self._control = ours
+        self._loop.add_reader(ours, self._hear)
+        assert self._process.stderr is not None
+        os.set_blocking(self._process.stderr.fileno(), False)
+        self._loop.add_reader(self._process.stderr.fileno(), self._log)
+        self.tell()
+
+    def _hear(self) -> None:
+        assert self._control is not None
+        for _ in range(HANDED_MAX):
+            try:
+                said, handed, _, _ = socket.recv_fds(self._control, 1, 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                said, handed = b"", []
+            self._was_heard = True
+            for descriptor in handed:
+                self._admit(socket.socket(fileno=descriptor))
+            if not said:
+                self._loop.remove_reader(self._control)
+                self._gone.set()
+                return
+
+    def _log(self) -> None:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        try:
+            said = os.read(self._process.stderr.fileno(), 65536)
+        except BlockingIOError:
+            return
+        if not said:
+            self._loop.remove_reader(self._process.stderr.fileno())
+            return
+        for line in said.decode("utf-8", "backslashreplace").splitlines():
+            logs.logger().error("agent.door_said", line=line[:LINE_MAX])
+
+    async def _reap(self) -> int:
+        """Clean up after a door that has ended, or is about to."""
+        process, control = self._process, self._control
+        assert process is not None
+        assert process.stderr is not None
+        assert control is not None
+        try:
+            code = await asyncio.to_thread(process.wait, FAREWELL_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = await asyncio.to_thread(process.wait)
+        self._log()
+        self._loop.remove_reader(process.stderr.fileno())
+        process.stderr.close()
+        control.close()
+        self._control = self._process = None
+        return code
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
 
 
 class DoorConnection(Connection):

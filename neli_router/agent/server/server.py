@@ -37,8 +37,7 @@ from neli_router.agent.server.connections import (
     descriptors_free,
     room_for_connections,
 )
-from neli_router.agent.server.door import DoorSettings
-from neli_router.agent.server.door_process import KNOWN_MAX, DoorProcess
+from neli_router.agent.server.door import KNOWN_MAX, DoorProcess, DoorSettings
 from neli_router.agent.server.exchange import RESTING_MAX
 from neli_router.agent.server.hub import Hub
 from neli_router.agent.server.lives import LIVES_MAX, Lives
