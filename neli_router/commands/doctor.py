@@ -34,6 +34,7 @@ from neli_router.agent.server.sockets import listen_tcp
 from neli_router.agent.wire import PeersView
 from neli_router.commands.configuration import resolve_here, with_options
 from neli_router.commands.conventions import output_option
+from neli_router.commands.lookups import unled, why_of
 from neli_router.commands.measurements import (
     Diagnosis,
     Trips,
@@ -46,7 +47,6 @@ from neli_router.commands.measurements import (
     measure_trips,
     percentile,
 )
-from neli_router.commands.peers import unled, why_of
 from neli_router.config.agent_address import Address, distrust, parse_place
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config

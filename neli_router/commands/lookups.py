@@ -1,7 +1,7 @@
-r"""The look-up commands: the owner of a key, the members, the table, and each change.
+"""The look-up commands: the owner of a key, the members, the peers, the table, and each change.
 
     keys: arguments, or lines of standard input ---batches---> agent ---> a line for each, in their order
-    table, members: one moment of the group
+    table, members, peers: one moment of the group
     watch: the present owners, then each change, until it is interrupted
 
 A key may be any bytes. A line cannot hold a key that contains a newline. For such keys there is --null, which pairs
@@ -30,16 +30,26 @@ from neli_router.commands.conventions import (
     time_stamp,
 )
 from neli_router.commands.hook import ChangeHook, hook_options
-from neli_router.commands.peers import print_peers
 from neli_router.core.exit_codes import EXIT_NO_OWNER
 from neli_router.core.keyspace import Key
+from neli_router.drivers.peers.outlook import too_few
 from neli_router.errors import NoOwner, plain
 
 if TYPE_CHECKING:
     from neli_router.agent.client.client import Client
-    from neli_router.agent.wire import OwnerView
+    from neli_router.agent.wire import OwnerView, PeersView, PeerView
 
-__all__ = ["OwnerLine", "PartitionLine", "members_command", "owner_command", "table_command", "watch_command"]
+__all__ = [
+    "OwnerLine",
+    "PartitionLine",
+    "members_command",
+    "owner_command",
+    "peers_command",
+    "table_command",
+    "unled",
+    "watch_command",
+    "why_of",
+]
 
 READ = 1 << 16
 """Bytes of standard input at a time."""
@@ -52,6 +62,19 @@ KEY_MAX = 1 << 19
 
 BATCH = 1000
 """Keys from standard input in one request: few enough that answers flow while more keys are read."""
+
+REMEDIES = {
+    "group": "it has another group: start all peers with the same",
+    "key": "it has another key, or none: give all peers the same key file",
+    "lease": "it has other settings: start all peers with the same lease",
+    "list": "it has another list of peers: start all with the same",
+    "size": "it has a list with another number of peers: start all with the same",
+    "protocol": "it has another protocol, or another number of partitions, replicas or first-class peers: start all "
+    "peers with the same",
+    "version": "it has a newer release: update this host",
+    "replaced": "two processes run as this peer: end one",
+}
+"""Reason for a refusal -> what the operator should do."""
 
 
 class OwnerLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -214,7 +237,7 @@ def members_command(agent: str | None, token_file: Path | None, output: str) -> 
         print_views(members)
         return
     if peers is not None:
-        print_peers(peers)
+        _print_peers(peers)
         return
     head = ["NAME", "ADDRESS", "ZONE", "WEIGHT", "PARTITIONS", "LOAD", "LEASE(s)", "LAG(records)", "DRAINED", "WITNESS"]
     rows = [
@@ -223,6 +246,38 @@ def members_command(agent: str | None, token_file: Path | None, output: str) -> 
     ]
     print_rows(head, rows)
     _note_age(view.age)
+
+
+@click.command("peers")
+@agent_options
+@output_option
+def peers_command(agent: str | None, token_file: Path | None, output: str) -> None:
+    """Print the peers of a group without a broker: who answers, and who leads, as the agent's member knows it.
+
+    STATE is `here` for the agent's own member, `alive` for a peer that answers, `silent` for one that does not. A
+    `one-way` peer is heard but does not answer, so what is sent to it is lost. Messages from a `refused` peer cannot be
+    accepted, and WHY says what to look at. HEARD(s) is how many seconds ago something from the peer was accepted. SHEDS
+    is how many partitions it leads only while no other peer can; `all` for a drained peer. SHEDS, NAME and ADDRESS are
+    what the peer reported some seconds ago; `?` if it reported nothing yet, or runs an older release. Each agent has
+    its own view of its peers: where two disagree, ask both.
+
+    \b
+    Examples:
+      neli peers
+      neli peers --output json | jq -r 'select(.state != "alive") | .peer'
+      neli peers --output json | jq -r 'select(.drained) | .peer'
+
+    \b
+    Exit codes: 0 done, 3 too few answer to elect a leader, 4 no agent answered, 5 it refused.
+    """
+    with asking(agent, token_file) as client:
+        view = client.peers()
+    if output == "json":
+        print_views(view.peers)
+    else:
+        _print_peers(view)
+    if view.alive < view.majority:
+        raise SystemExit(EXIT_NO_OWNER)
 
 
 @click.command("watch")
@@ -348,3 +403,51 @@ def _read_keys(separator: bytes) -> Iterator[Key]:
             raise failed(f"a key on standard input is longer than {KEY_MAX} bytes: are they separated?")
     if rest:
         yield key_of(rest)
+
+
+def _print_peers(view: "PeersView") -> None:
+    """A line for each peer, and a note if leaders are missing."""
+    print_rows(
+        ["PEER", "STATE", "HEARD(s)", "LEADS", "SHEDS", "NAME", "ADDRESS", "WHY"],
+        [
+            (
+                one.peer,
+                one.state,
+                None if one.heard_ago is None else round(one.heard_ago, 1),
+                one.leads,
+                "?" if one.shed is None else "all" if one.drained else one.shed,
+                one.name or "?",
+                one.address,
+                why_of(one),
+            )
+            for one in view.peers
+        ],
+    )
+    if view.alive < view.majority:
+        count = len(view.peers)
+        few = too_few(view.alive, view.majority, view.voters or count, count)
+        click.echo(f"Note: {few}", err=True)
+    elif view.unled:
+        click.echo(f"Note: {unled(view)} no leader that this member knows; term {view.term}", err=True)
+
+
+def unled(view: "PeersView") -> str:
+    """How many partitions have none: a sentence's beginning, up to the verb."""
+    return f"{view.unled} {'partition has' if view.unled == 1 else 'partitions have'}"
+
+
+def why_of(peer: "PeerView") -> str | None:
+    """A hint for a peer that does not answer, is drained or does not vote."""
+    match peer.state:
+        case "refused":
+            return REMEDIES.get(peer.reason, f"its datagrams are refused: {peer.reason}")
+        case "one-way":
+            return "it does not answer: it has just started, or what is sent to it is lost"
+        case "silent":
+            if peer.heard_ago is None:
+                return "it was never heard: it is down, cut off, or has a list without this member"
+            return "it is down, or cut off"
+        case _ if peer.drained:
+            return "it is drained: it leads only while no other peer can"
+        case _:
+            return None if peer.votes else "it is second class: it votes as soon as the leader needs it"

@@ -1,11 +1,17 @@
-"""The commands for wishes: an operator says where partitions should be, and sees the moves before they are made.
+"""What an operator asks for: where partitions should be, shown before they are moved, and who should lead among peers.
 
     wish --preview--> the moves it would cause --asked, or --yes--> wish --> what it moves
                                '-- --dry-run: no further
     a load profile ----> how evenly loads lie, before and after
 
+    rebalance without --to     what this agent's member leads goes to living peers that are preferred
+                 --to PEER     that peer should lead all partitions, or those that are named
+
 A wish is a record in the ledger, and stays until it is taken back, whichever members come and go. Repeating a wish does
 no harm. The moves happen afterwards, one handover at a time: `neli table` shows how far they are.
+
+A rebalance is not a wish: nothing is recorded, and nothing is promised. The leader lets its program finish, and cedes
+to the peer, which must then be elected. A request to another leader may be lost on its way.
 """
 
 import sys
@@ -33,7 +39,7 @@ if TYPE_CHECKING:
     from neli_router.agent.client.client import Client
     from neli_router.agent.wire import DrainView, LoadView, WishView
 
-__all__ = ["drain_command", "load_command", "pin_command", "weigh_command"]
+__all__ = ["drain_command", "load_command", "pin_command", "rebalance_command", "weigh_command"]
 
 Wish = Callable[["Client", bool], "WishView"]
 Remarks = Callable[[Any], Iterable[str]]
@@ -109,33 +115,33 @@ def pin_command(partition: int, name: str | None, undo: bool, **rest: Any) -> No
 
 @click.command("weigh", context_settings={"ignore_unknown_options": True})  # -3 is a wrong weight, not an option.
 @click.argument("name", callback=not_empty)
-@click.argument("weight", metavar="WEIGHT|own")
+@click.argument("weight", type=click.IntRange(min=0), required=False)
+@click.option("--undo", is_flag=True, help="Restore the own weight of NAME. Give no WEIGHT then.")
 @_wish_options
-def weigh_command(name: str, weight: str, **rest: Any) -> None:
-    """Override the weight of member NAME with WEIGHT; `own` restores its own weight.
+def weigh_command(name: str, weight: int | None, undo: bool, **rest: Any) -> None:
+    """Override the weight of member NAME with WEIGHT.
 
     A member with weight 6 gets twice as many partitions as one with 3, and one with 0 gets none.
 
     \b
     Examples:
       neli weigh host-3 2
-      neli weigh host-3 own
+      neli weigh host-3 --undo
 
     \b
     Exit codes: 0 done, 1 answered with no, 2 not usable, 4 no agent answered, 5 it refused.
     """
-    if weight != "own" and not (weight.isascii() and weight.isdecimal()):
-        raise click.BadParameter(f"a whole number from 0, or own, was wanted, not {weight!r}", param_hint="WEIGHT")
-    number = None if weight == "own" else int(weight)
-    question = f"Let {name} count with {'its own weight' if number is None else f'weight {number}'}?"
-    _wish(lambda client, preview: client.weigh(name, number, preview=preview), question, **rest)
+    if undo == (weight is not None):
+        raise click.UsageError("either a WEIGHT or --undo was wanted")
+    question = f"Let {name} count with {'its own weight' if undo else f'weight {weight}'}?"
+    _wish(lambda client, preview: client.weigh(name, weight, preview=preview), question, **rest)
 
 
 @click.command("load")
 @click.argument("profile", type=click.Path(dir_okay=False, path_type=Path), required=False)
-@click.option("--forget", is_flag=True, help="Forget all loads, in place of a PROFILE: partitions count alike again.")
+@click.option("--undo", is_flag=True, help="Forget all loads: partitions count alike again. Give no PROFILE then.")
 @_wish_options
-def load_command(profile: Path | None, forget: bool, **rest: Any) -> None:
+def load_command(profile: Path | None, undo: bool, **rest: Any) -> None:
     """Give partitions the loads in the file PROFILE, so that members carry equal work.
 
     A profile is measured where the work is: see docs/load.md. Members keep the number of partitions they own, and
@@ -147,13 +153,13 @@ def load_command(profile: Path | None, forget: bool, **rest: Any) -> None:
     Examples:
       neli load profile.json --dry-run
       neli load profile.json --yes
-      neli load --forget
+      neli load --undo
 
     \b
     Exit codes: 0 done, 1 answered with no, 2 not usable, 4 no agent answered, 5 it refused.
     """
-    if forget == (profile is not None):
-        raise click.UsageError("either a PROFILE or --forget was wanted")
+    if undo == (profile is not None):
+        raise click.UsageError("either a PROFILE or --undo was wanted")
     if profile is None:
 
         def forgotten(client: "Client", preview: bool) -> "LoadView":
@@ -173,6 +179,44 @@ def load_command(profile: Path | None, forget: bool, **rest: Any) -> None:
         remarks=lambda view: _evenness(view, measured),
         **rest,
     )
+
+
+@click.command("rebalance")
+@click.option("--to", metavar="HOST:PORT", help="The peer that should lead, as the list of peers spells it.")
+@click.option(
+    "--partition", "partitions", type=int, multiple=True, metavar="N", help="One that --to should lead. Repeatable."
+)
+@output_option
+@agent_options
+def rebalance_command(
+    to: str | None, partitions: tuple[int, ...], agent: str | None, token_file: Path | None, output: str
+) -> None:
+    """Let this agent pass what it leads to the preferred peers, or let one peer lead.
+
+    In a group of the protocol `term`, priorities spread leaders evenly, and a peer that returns gets its partitions
+    back after a while. This command gives them back immediately. Run it for each agent. A leader that was named by --to
+    stays until the command is run for its agent without --to. With `gossip`, --to names the peer that should lead
+    everything.
+
+    \b
+    Examples:
+      neli rebalance
+      neli rebalance --to host-2:7801 --partition 7
+
+    \b
+    Exit codes: 0 asked for, 2 not usable, 4 no agent answered, 5 it refused.
+    """
+    if partitions and to is None:
+        raise failed("--partition needs the peer that should lead it: name it with --to HOST:PORT")
+    with asking(agent, token_file) as client:
+        view = client.rebalance(to, partitions or None)
+        if output == "json":
+            print_views([view])
+            return
+        numbers = ", ".join(map(str, partitions))
+        which = f"partition{'s' * (len(partitions) > 1)} {numbers}" if partitions else "all partitions"
+        shall = "passes what it leads to preferred peers" if to is None else f"asked that {to} leads {which}"
+        click.echo(f"{view.member}, which leads {view.led} now, {shall}.")
 
 
 def _remark(view: "DrainView") -> Iterable[str]:

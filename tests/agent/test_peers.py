@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from neli_router.agent.wire import PeersView, PeerView
 from neli_router.commands.cli import main
-from neli_router.commands.peers import unled, why_of
+from neli_router.commands.lookups import unled, why_of
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout

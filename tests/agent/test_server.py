@@ -360,7 +360,7 @@ def test_a_weight_that_a_wish_overrules_is_told_of_at_the_start(
             caplog.clear()
             with running(configured(tmp_path, weight=weight), options) as agent:
                 agent.await_ready()
-            overruled = "agent.weight_overruled weight=1 counts_with=7 remedy='neli weigh a own'"
+            overruled = "agent.weight_overruled weight=1 counts_with=7 remedy='neli weigh a --undo'"
             assert (expected, expected) == (overruled in caplog.text, "agent.weight_overruled" in caplog.text)
 
 

@@ -29,7 +29,7 @@ def test_each_wish_asks_for_what_it_was_told_and_prints_what_moves(place: StandI
             "pin 3 b",
             "pin 3 --undo",
             "weigh c 50",
-            "weigh c own",
+            "weigh c --undo",
             "drain a --output json",
         )
     ]
@@ -53,7 +53,7 @@ def test_the_loads_of_a_profile_are_told_with_its_layout(place: StandIn) -> None
     assert ["1 partition to move:", *MOVES, last] == result.stdout.splitlines()
     found = json.loads(neli("load", "profile.json", "--output", "json").stdout)
     assert (1.5, 1.02) == (found["before"], found["after"])
-    assert 0 == neli("load", "--forget").exit_code
+    assert 0 == neli("load", "--undo").exit_code
     assert LoadAsked({0: 0.0, 1: 0.0}) == place.loads[-1]
 
 

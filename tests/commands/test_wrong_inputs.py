@@ -28,8 +28,9 @@ COMMANDS = [
     ("watch a --role b", 2, "either a key or a role was wanted, but both were given: watch them one by one"),
     # Wishes
     ("drain ''", 2, "'NAME': it is empty: is a variable of the shell not set?"),
-    ("weigh w -3", 2, "a whole number from 0, or own, was wanted, not '-3'"),
-    ("load", 2, "either a PROFILE or --forget was wanted"),
+    ("weigh w -3", 2, "-3 is not in the range x>=0"),
+    ("weigh w", 2, "either a WEIGHT or --undo was wanted"),
+    ("load", 2, "either a PROFILE or --undo was wanted"),
     ("load none.json", 2, "the load profile none.json cannot be read: No such file or directory"),
     ("load profile.json", 2, "profile.json is not a usable load profile"),
     # Running

@@ -407,7 +407,7 @@ def _compare_weight(inner: ServedMember, weight: int) -> None:
     """
     counts = GroupView(inner.state).wished_weight(inner.name)
     if counts not in (None, weight):
-        remedy = f"neli weigh {inner.name} own"
+        remedy = f"neli weigh {inner.name} --undo"
         logs.logger().warning("agent.weight_overruled", weight=weight, counts_with=counts, remedy=remedy)
 
 
