@@ -20,6 +20,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from neli_router.agent.server import server
 from neli_router.agent.server.hub import HANGS_AFTER
 from neli_router.agent.server.server import Agent, Changes, run
 from neli_router.commands.cli import main
@@ -322,27 +323,28 @@ def test_a_configuration_is_read_again_while_the_agent_runs_and_a_slip_in_it_cha
 
 
 def test_a_weight_is_owed_until_the_ledger_can_be_written_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second reading of the same file finds no change, so the weight was never wished."""
     caplog.set_level(logging.INFO)
+    monkeypatch.setattr(server, "WISH_MAX", 2.0)
 
     async def story() -> None:
         inner = ServedMember(configured(tmp_path))
         member = await AsyncMember(inner).open()
         try:
             until(lambda: inner.led)
-            changes = Changes(None, weigh_max=2.0)
+            changes = Changes(None)
             with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
                 other.execute("BEGIN EXCLUSIVE")
-                await changes.take(lambda: Reloaded(weight=7), member, inner)
+                await changes.take(lambda: Reloaded(weight=7), member)
                 assert "agent.reload_refused" in caplog.text
                 until(lambda: inner.obstacle)
             until(lambda: not inner.obstacle)
             assert {} == inner.state.weights
-            await changes.take(Reloaded, member, inner)
+            await changes.take(Reloaded, member)
             until(lambda: {"a": 7} == inner.state.weights)
-            await changes.take(Reloaded, member, inner)
+            await changes.take(Reloaded, member)
         finally:
             await member.close()
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from neli_router.agent.server.views import history_views, members_view, table_view
+from neli_router.agent.server.views import history_views, member_views, table_view
 from neli_router.commands.events import sentence
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.owners.base import Card, Holding, Listing, Version
@@ -54,7 +54,7 @@ class Store:
 
     def left(self, now: float) -> dict[str, float | None]:
         """How much of each member's lease is left."""
-        return {one.name: one.lease_left for one in members_view(self.chronicle.group, At(0, 0.0), HERE + now).members}
+        return {one.name: one.lease_left for one in member_views(self.chronicle.group, HERE + now)}
 
 
 @pytest.fixture(name="store")

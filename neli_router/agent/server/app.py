@@ -15,7 +15,6 @@ owners is answered in runs, with other requests in between.
 import asyncio
 from collections.abc import Callable, Mapping
 
-from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from neli_router.agent.server import page, views
@@ -43,6 +42,7 @@ from neli_router.agent.wire import (
     AGE_MAX,
     HistoryView,
     LeaderView,
+    MembersView,
     OwnersView,
     OwnerView,
     Refusal,
@@ -75,12 +75,12 @@ class App:
     """An ASGI application over one member. `metrics` gives the text of /metrics."""
 
     def __init__(self, member: AsyncMember, hub: Hub, lives: Lives, metrics: Callable[[], bytes], version: str) -> None:
-        self._config, self._member, self._inner, self._hub = hub.config, member, hub.member, hub
+        self._config, self._member, self._hub = hub.config, hub.member, hub
         self._traffic, self._metrics_text, self._version = hub.traffic, metrics, version
         self._feed, self._layout = hub.member.router.feed, member.layout
         self._assets = page.load()
         self._status_json = (-1.0, -1, b"")
-        lender, wishes = Lender(member, hub), Wishes(member, hub)
+        lender, wishes = Lender(hub), Wishes(member, hub)
         self._routes: Mapping[tuple[str, str], Route] = {
             ("GET", "/v1/owner"): Route(self._owner, PLACE),
             ("POST", "/v1/owners"): Route(self._owners, None),
@@ -172,15 +172,15 @@ class App:
 
     async def _table(self, request: Request) -> None:
         self._require_read("the table was wanted")
-        await answer(request.send, views.table_view(self._group, self._address, self._at, self._inner.outlook))
+        await answer(request.send, views.table_view(self._group, self._address, self._at, self._member.outlook))
 
     async def _members(self, request: Request) -> None:
         self._require_read("the members were wanted")
-        view = views.members_view(self._group, self._at, host_clock())
-        await answer(request.send, replace(view, are_peers=self._hub.is_alone))
+        members, at = views.member_views(self._group, host_clock()), self._at
+        await answer(request.send, MembersView(members, at.offset, views.age_of(at), are_peers=self._hub.is_alone))
 
     async def _peers(self, request: Request) -> None:
-        if (outlook := self._inner.outlook) is None:
+        if (outlook := self._member.outlook) is None:
             protocol, wanted = self._config.protocol_name, "the peers of this member were wanted"
             if protocol in ELECTED:
                 raise not_ready(
@@ -224,7 +224,7 @@ class App:
         await answer(request.send, self._status_view())
 
     def _status_view(self) -> StatusView:
-        config, view, outlook, group, at = self._config, self._feed.view, self._inner.outlook, self._group, self._at
+        config, view, outlook, group, at = self._config, self._feed.view, self._member.outlook, self._group, self._at
         now = host_clock()
         if self._hub.is_alone:
             why = views.why_unled(outlook)
@@ -243,11 +243,11 @@ class App:
             members=views.member_views(group, now),
             history=views.history_views(group, now, views.EVENTS_SHOWN),
             why=why,
-            led=0 if self._inner.closed else len(self._inner.led),
-            can_expire=not self._inner.is_powerless,
+            led=0 if self._member.closed else len(self._member.led),
+            can_expire=not self._member.is_powerless,
             protocol=config.protocol_name,
             store="" if config.has_ledger or self._hub.is_alone else self._feed.address,
-            shed=len(self._inner.operator.shedding),
+            shed=len(self._member.operator.shedding),
             peers=None if outlook is None else views.peers_view(outlook),
         )
 
@@ -306,7 +306,7 @@ class App:
     # The process
 
     async def _health(self, request: Request) -> None:
-        if self._inner.closed:
+        if self._member.closed:
             raise not_ready("a member that lives was wanted", self._hub.why(0), "start the agent again")
         if self._hub.is_stuck:
             raise not_ready("a member that lives was wanted", "its thread gives no sign", "start the agent again")
@@ -322,9 +322,9 @@ class App:
             raise not_ready(wanted, self._hub.why(0), "ask another agent")
         if self._hub.is_stuck:
             raise not_ready(wanted, "the member's thread gives no sign", "start the agent again")
-        if self._inner.obstacle:
+        if self._member.obstacle:
             remedy = f"mend that, or correct the {source}'s address; the agent keeps trying"
-            raise not_ready(wanted, f"the {source} is out of reach ({self._inner.obstacle})", remedy)
+            raise not_ready(wanted, f"the {source} is out of reach ({self._member.obstacle})", remedy)
         if not isinstance(view, Table) and not self._hub.is_alone:
             error = view.explain(wanted)
             raise not_ready(wanted, error.found, error.remedy)
@@ -344,7 +344,7 @@ class App:
 
     def _doing(self) -> str:
         """The member's state in one word, as far as other programs can see it."""
-        member, group = self._inner, self._group
+        member, group = self._member, self._group
         if member.closed:
             return "stopped"
         if member.closing:

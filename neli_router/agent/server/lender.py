@@ -41,7 +41,6 @@ from neli_router.agent.server.requests import Request, answer, number, partition
 from neli_router.agent.wire import GUARDIAN, LeaseView, ShareView
 from neli_router.core.clock import host_clock
 from neli_router.hosts.process import ProcessMark, peer_number
-from neli_router.member.async_member import AsyncMember
 from neli_router.member.leases import BaseLease
 from neli_router.member.membership import Lease
 from neli_router.member.served_member import HeldPartitions
@@ -61,10 +60,10 @@ Spell = Callable[[Sequence[Lease], str], msgspec.Struct]
 
 
 class Lender:
-    """The endpoints that lend the leases of `member`."""
+    """The endpoints that lend the leases of the agent's member."""
 
-    def __init__(self, member: AsyncMember, hub: Hub) -> None:
-        self._member, self._inner, self._hub = member, hub.member, hub
+    def __init__(self, hub: Hub) -> None:
+        self._member, self._hub = hub.member, hub
         self._drain_timeout = hub.config.drain_timeout
 
     async def lease(self, request: Request) -> None:
@@ -84,7 +83,7 @@ class Lender:
         timeout = number(request.asked, "timeout", default=TIMEOUT_DEFAULT, most=TIMEOUT_MAX)
         channel = self._hub.channel(request.scope)
         wanted = (where.partition,)
-        self._inner.require_open()
+        self._member.require_open()
         is_late, connection = False, channel.connection
 
         def give_up() -> None:
@@ -106,8 +105,8 @@ class Lender:
             return
         lease = self._member.lease(where.role)
         if lease is None:
-            self._inner.require_open()
-            raise self._inner.not_leading(where.partition, timeout)
+            self._member.require_open()
+            raise self._member.not_leading(where.partition, timeout)
         await answer(request.send, self._lease(lease))
 
     async def leadership_events(self, request: Request) -> None:
@@ -126,12 +125,12 @@ class Lender:
 
     async def _leadership_events(self, request: Request, wanted: Sequence[int], spell: Spell) -> None:
         channel, send = self._hub.channel(request.scope), request.send
-        self._inner.require_open()
+        self._member.require_open()
         with self._hub.serving(channel):
             await channel.begin(send)
             while not (channel.is_over or self._hub.is_ending):
                 await self._wait_to_lead(channel, wanted, spell, send)
-                with self._inner.hold(wanted) as holding:
+                with self._member.hold(wanted) as holding:
                     await self._hold(channel, holding, spell, send)
         await channel.finish(send, event("ended", spell([], self._why(wanted))))
 
@@ -198,7 +197,7 @@ class Lender:
 
     def _standing(self, partitions: Iterable[int], processes: Sequence[ProcessMark] = ()) -> ShareView:
         """Those of `partitions` that this member may act for, even if only to finish."""
-        standing, now = self._inner.standing, host_clock()
+        standing, now = self._member.standing, host_clock()
         led = {i: term for i in partitions if (term := standing.terms.get(i)) is not None}
         rests = {i: rest for i, term in led.items() if (rest := standing.end(i, term) - now) > 0}
         # A partition that is about to be taken from its holder must not shorten the leases of the others.
@@ -211,7 +210,7 @@ class Lender:
 
     def _lent(self, left: float, processes: Sequence[ProcessMark] = ()) -> float:
         if left > 0:
-            self._inner.pledge(left, processes=processes)
+            self._member.pledge(left, processes=processes)
         return left
 
 

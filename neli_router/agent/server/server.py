@@ -51,7 +51,7 @@ from neli_router.config.protocols import BORROWED
 from neli_router.config.reload import Reload, Reloaded
 from neli_router.core import logs
 from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
-from neli_router.errors import Closed, ConfigError, LedgerError, NeliError, StaleTable
+from neli_router.errors import ConfigError, LedgerError, NeliError, StaleTable
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.served_member import ServedMember
 from neli_router.member.wishes import WISH_MAX
@@ -84,20 +84,18 @@ class Changes:
     leases of a host. The weight is a wish to the group, owed as long as the ledger is out of reach.
     """
 
-    def __init__(
-        self, token: str | None, *, on_token: Callable[[], None] = lambda: None, weigh_max: float = WISH_MAX
-    ) -> None:
-        self.token, self._on_token, self._weigh_max = token, on_token, weigh_max
+    def __init__(self, token: str | None, *, on_token: Callable[[], None] = lambda: None) -> None:
+        self.token, self._on_token = token, on_token
         self._owed_weight: int | None = None
         """A weight that could not be wished because the ledger was out of reach. The next SIGHUP finds no change in the
         file, so without this the wish would never be made."""
 
-    async def take(self, reload: Reload, member: AsyncMember, inner: ServedMember) -> None:
+    async def take(self, reload: Reload, member: AsyncMember) -> None:
         """Read the configuration again and apply it. Raises nothing; the outcome is in the log."""
         log = logs.logger()
         try:
             found = await asyncio.to_thread(reload)
-            weight = await self._do(found, member, inner)
+            weight = await self._do(found, member)
         except (NeliError, ValueError) as error:
             log.warning("agent.reload_refused", why=str(error))
         else:
@@ -105,7 +103,7 @@ class Changes:
             changed = {name: value for name, value in told.items() if value is not None}
             log.info("agent.reloaded", **(changed or {"changed": "nothing"}))
 
-    async def _do(self, found: Reloaded, member: AsyncMember, inner: ServedMember) -> int | None:
+    async def _do(self, found: Reloaded, member: AsyncMember) -> int | None:
         """Apply it. Returns the weight that was new, or owed."""
         if found.token is not None and (problem := token_problem(found.token)):
             raise ConfigError([f"the token {problem}"])
@@ -116,16 +114,16 @@ class Changes:
             self._on_token()
         weight = self._owed_weight if found.weight is None else found.weight
         if weight is not None:
-            await self._weigh(weight, member, inner)
+            await self._weigh(weight, member)
         return weight
 
-    async def _weigh(self, weight: int, member: AsyncMember, inner: ServedMember) -> None:
+    async def _weigh(self, weight: int, member: AsyncMember) -> None:
         """Use `weight` from now on. The weight that the member joined with needs no wish."""
-        group = GroupView(inner.state)
-        wanted = None if group.own_weight(inner.incarnation) == weight else weight
-        if group.wished_weight(inner.name) != wanted:
+        group = GroupView(member.state)
+        wanted = None if group.own_weight(member.incarnation) == weight else weight
+        if group.wished_weight(member.name) != wanted:
             try:
-                await member.operator.weigh(inner.name, wanted, timeout=self._weigh_max)
+                await member.operator.weigh(member.name, wanted, timeout=WISH_MAX)
             except LedgerError:
                 self._owed_weight = weight
                 raise
@@ -156,7 +154,12 @@ class Agent:
         self.traffic = AgentTraffic(room_for_connections(self._known_max + self._lives_max))
         self._reload, self._changes = reload, Changes(options.token, on_token=self._tell_door)
         self._stopping = asyncio.Event()
-        self._parts: tuple[AsyncMember, ServedMember, Hub, Lives] | None = None
+        self.member: ServedMember
+        """The member. Like all that asks it, it is there once the agent has `started`."""
+        self.hub: Hub
+        self.lives: Lives
+        """The members whose deaths it certifies."""
+        self._member: AsyncMember | None = None
         self._own: OwnSocket | None = None
         self._version, self._delays, self._fenced = version("neli-router"), Delays(self.chronicle.beat_delays), 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -167,20 +170,6 @@ class Agent:
         self.tcp_address: str | None = None
         """The address of the port that the agent listens on."""
 
-    @property
-    def member(self) -> ServedMember:
-        """The member. Raises Closed before it is opened."""
-        return self._opened[1]
-
-    @property
-    def hub(self) -> Hub:
-        return self._opened[2]
-
-    @property
-    def lives(self) -> Lives:
-        """The members whose deaths it certifies."""
-        return self._opened[3]
-
     def snapshot(self) -> MetricsSnapshot:
         """The current numbers of its metrics."""
         return MetricsSnapshot.of(self.hub, self.lives, self._delays, fenced=self._fenced, version=self._version)
@@ -188,24 +177,24 @@ class Agent:
     async def serve(self) -> None:
         """Bind, join and answer, until `stop` or until the member ends. Raises the error that prevented or ended it."""
         with self._listeners() as (own, port):
-            inner = await self._open()
-            member = await AsyncMember(inner).open()
+            self.member = await self._open()
+            member = self._member = await AsyncMember(self.member).open()
             try:
-                await self._answer(inner, member, own, port)
+                await self._answer(member, own, port)
             finally:
                 await member.close(timeout=0)
 
     def stop(self) -> None:
         """Drain, hand over and leave. The second call ends it immediately."""
-        if self._stopping.is_set() and self._parts is not None:
+        if self._stopping.is_set() and self._member is not None:
             logs.logger().warning("agent.stopping_at_once")
-            self._keep(self._parts[0].close(timeout=0))
+            self._keep(self._member.close(timeout=0))
         self._stopping.set()
 
     def reload(self) -> None:
         """Read the configuration again."""
-        if self._reload is not None and self._parts is not None:
-            self._keep(self._changes.take(self._reload, *self._parts[:2]))
+        if self._reload is not None and self._member is not None:
+            self._keep(self._changes.take(self._reload, self._member))
 
     # Its life
 
@@ -226,7 +215,7 @@ class Agent:
 
     async def _open(self) -> ServedMember:
         """Open the member in a thread, because a ledger may be slow. If this is cancelled, the member leaves again."""
-        opening = asyncio.get_running_loop().run_in_executor(None, self._member)
+        opening = asyncio.get_running_loop().run_in_executor(None, self._made)
         try:
             member = await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -237,7 +226,7 @@ class Agent:
             member.observe(lambda: None, lambda now: chronicle.look(member.outlook))
         return member
 
-    def _member(self) -> ServedMember:
+    def _made(self) -> ServedMember:
         if isinstance(self.chronicle, OwnersChronicle):
             # Before anything else: an agent that cannot stay would make the broker move partitions twice.
             with suppress(StaleTable), closing(Router(self.config, timeout=OPEN_MAX)):
@@ -251,12 +240,9 @@ class Agent:
             owners_tap=self.chronicle if isinstance(self.chronicle, OwnersChronicle) else None,
         )
 
-    async def _answer(
-        self, inner: ServedMember, member: AsyncMember, own: socket.socket | None, port: socket.socket | None
-    ) -> None:
-        hub = Hub(self.config, inner, self.chronicle, self.traffic)
-        lives = Lives(self.config, inner, room=self._lives_max)
-        self._parts = member, inner, hub, lives
+    async def _answer(self, member: AsyncMember, own: socket.socket | None, port: socket.socket | None) -> None:
+        hub = self.hub = Hub(self.config, self.member, self.chronicle, self.traffic)
+        lives = self.lives = Lives(self.config, self.member, room=self._lives_max)
         app = App(member, hub, lives, lambda: render(self.snapshot()), self._version)
         server = HttpServer(Guard(app, self.traffic), partial(Connection, self.traffic), self.started)
         hub.open()
@@ -264,7 +250,7 @@ class Agent:
         if port is not None:
             self.door = DoorProcess(port, self._door_settings, partial(self._admit, server))
             self.door.open()
-        keeping = asyncio.create_task(self._look_after(inner, server))
+        keeping = asyncio.create_task(self._look_after(server))
         try:
             await _first(self.started.wait(), serving)
             logs.logger().info(
@@ -277,7 +263,7 @@ class Agent:
                     why="nothing is written down in this group: owners are those that this agent's member believes in, "
                     "and another agent may believe otherwise for a moment. Route by them; only a lease lets one act",
                 )
-            _compare_weight(inner, self.config.weight)
+            _compare_weight(member, self.config.weight)
             await _first(self._stopping.wait(), _ended(member), serving, keeping)
             await self._drain(member)
         finally:
@@ -289,7 +275,7 @@ class Agent:
             if self.door is not None:
                 await self.door.close()  # Only now, because it carries the last messages to our clients.
             logs.logger().info("agent.stopped", member=member.name)
-        inner.await_closed(timeout=0)  # Raises the error that ended the member, if the agent did not end it.
+        self.member.await_closed(timeout=0)  # Raises the error that ended the member, if the agent did not end it.
         if keeping.done() and not keeping.cancelled():
             keeping.result()  # Raises the reason why it no longer has a socket, or owners.
 
@@ -303,11 +289,11 @@ class Agent:
                 remedy="raise `ulimit -n` (LimitNOFILE= of systemd) to 1024 or more",
             )
 
-    async def _look_after(self, inner: ServedMember, server: HttpServer) -> None:
+    async def _look_after(self, server: HttpServer) -> None:
         """Check its socket and its store of owners. Raises NeliError when it cannot keep one of them any longer."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            if isinstance(self.chronicle, OwnersChronicle) and (lost := inner.router.feed.error) is not None:
+            if isinstance(self.chronicle, OwnersChronicle) and (lost := self.member.router.feed.error) is not None:
                 logs.logger().error("agent.owners_lost", why=str(lost))
                 raise lost
             try:
@@ -351,12 +337,6 @@ class Agent:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    @property
-    def _opened(self) -> tuple[AsyncMember, ServedMember, Hub, Lives]:
-        if self._parts is None:
-            raise Closed("an agent that serves was needed", "this one does not yet", "wait until `started` is set")
-        return self._parts
-
 
 def run(config: Config, options: AgentOptions, *, reload: Reload | None = None) -> int:
     """Be the agent of this process until a signal ends it. Returns the exit code. Errors go to standard error."""
@@ -399,15 +379,15 @@ async def _ended(member: AsyncMember) -> None:
         await member.await_closed()
 
 
-def _compare_weight(inner: ServedMember, weight: int) -> None:
+def _compare_weight(member: AsyncMember, weight: int) -> None:
     """Log a warning if the group gives the member another weight than its configuration does.
 
     A wish outlives the process that made it, and a SIGHUP makes one, too. Without this warning, an operator who edits
     the file and restarts the agent would look for the reason in the file.
     """
-    counts = GroupView(inner.state).wished_weight(inner.name)
+    counts = GroupView(member.state).wished_weight(member.name)
     if counts not in (None, weight):
-        remedy = f"neli weigh {inner.name} --undo"
+        remedy = f"neli weigh {member.name} --undo"
         logs.logger().warning("agent.weight_overruled", weight=weight, counts_with=counts, remedy=remedy)
 
 

@@ -25,15 +25,15 @@ import fcntl
 import os
 import socket
 import stat
-import struct
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from neli_router.config.agent_address import is_local_name, socket_problem
 from neli_router.core.private import intrusion
 from neli_router.errors import ConfigError, NeliError
+from neli_router.hosts.process import peer_number
 
 __all__ = ["BACKLOG", "OwnSocket", "listen_tcp", "listen_unix"]
 
@@ -252,10 +252,10 @@ def _listener(place: Path) -> int:
 
 
 def _peer(asker: socket.socket) -> int:
-    if sys.platform != "linux":
-        return 0
-    process, _, _ = struct.unpack("3i", asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return int(process)
+    with suppress(OSError):
+        if sys.platform == "linux":
+            return peer_number(asker)
+    return 0
 
 
 def _held(place: Path, holder: str) -> NeliError:

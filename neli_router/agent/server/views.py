@@ -26,7 +26,6 @@ __all__ = [
     "event_view",
     "history_views",
     "member_views",
-    "members_view",
     "moves_view",
     "owner_view",
     "peers_view",
@@ -80,10 +79,6 @@ def table_view(group: GroupView, address: str, at: At, outlook: Outlook | None =
         if outlook is not None
     ]
     return wire.TableView(address, group.slots, partitions, at.offset, age_of(at), group.tags, why)
-
-
-def members_view(group: GroupView, at: At, now: float) -> wire.MembersView:
-    return wire.MembersView(member_views(group, now), at.offset, age_of(at))
 
 
 def moves_view(group: GroupView, now: float, limit: int) -> wire.MovesView:

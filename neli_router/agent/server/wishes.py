@@ -41,7 +41,14 @@ from neli_router.status.group_view import GroupView
 
 __all__ = ["Wishes"]
 
-KINDS: tuple[Cause, ...] = ("drain", "undrain", "pin", "unpin", "weigh", "load")
+NAMED: Mapping[Cause, tuple[str, ...]] = {
+    "drain": ("name",),
+    "undrain": ("name",),
+    "pin": ("partition", "name"),
+    "unpin": ("partition",),
+    "weigh": ("name",),
+}
+"""The wishes that name something, and what they need."""
 
 
 class Wishes:
@@ -51,7 +58,7 @@ class Wishes:
         self._config, self._member, self._inner, self._chronicle = hub.config, member, hub.member, hub.chronicle
         self.routes: Mapping[tuple[str, str], Route] = {
             ("POST", "/v1/rebalance"): Route(self._rebalance),
-            **{("POST", f"/v1/{kind}"): Route(partial(self._wish, kind)) for kind in KINDS},
+            **{("POST", f"/v1/{kind}"): Route(partial(self._wish, kind)) for kind in (*NAMED, "load")},
         }
 
     async def _wish(self, kind: Cause, request: Request) -> None:
@@ -182,12 +189,11 @@ class Wishes:
                 return wishes.weigh(name, asked.weight)
 
 
-def _wish_asked(body: bytes, kind: str) -> WishAsked:
+def _wish_asked(body: bytes, kind: Cause) -> WishAsked:
     """A wish with all that it needs. Fields that it would ignore are refused."""
     asked = decoded(WishAsked, body, '{"name": "host-1"}')
-    needed = {"pin": ("partition", "name"), "unpin": ("partition",)}.get(kind, ("name",))
-    taken = (*needed, "weight") if kind == "weigh" else needed
-    problems = [f"{kind} needs a {part}: give one" for part in needed if getattr(asked, part) is None]
+    taken = (*NAMED[kind], "weight") if kind == "weigh" else NAMED[kind]
+    problems = [f"{kind} needs a {part}: give one" for part in NAMED[kind] if getattr(asked, part) is None]
     problems += [
         f"{kind} takes no {part}: leave it out"
         for part in ("name", "partition", "weight")
