@@ -11,6 +11,7 @@ with `find -print0` and similar commands.
 import sys
 from collections.abc import Iterable, Iterator
 from io import BufferedReader
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -343,23 +344,14 @@ def _note_age(age: float) -> None:
 
 
 def _looked_up(client: "Client", keys: Iterable[Key], roles: tuple[str, ...]) -> Iterator[list[OwnerLine]]:
-    batch: list[Key] = []
-    for key in keys:
-        batch.append(key)
-        if len(batch) == BATCH:
-            yield _owned(client, batch)
-            batch = []
-    if batch:
-        yield _owned(client, batch)
+    rest = iter(keys)
+    while batch := list(islice(rest, BATCH)):
+        yield [_line(view, key=key) for key, view in zip(batch, client.owners(batch), strict=True)]
     for role, text in zip(map(role_given, roles), roles, strict=True):
         try:
             yield [_line(client.owner_of_role(role), role=role if isinstance(role, int) else plain(text))]
         except NoOwner as error:
             yield [OwnerLine(None, None, "", 0, role=role if isinstance(role, int) else plain(text), why=error.found)]
-
-
-def _owned(client: "Client", keys: list[Key]) -> list[OwnerLine]:
-    return [_line(view, key=key) for key, view in zip(keys, client.owners(keys), strict=True)]
 
 
 def _line(view: "OwnerView", *, key: Key | None = None, role: int | str | None = None) -> OwnerLine:

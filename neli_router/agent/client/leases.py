@@ -5,9 +5,8 @@
        ^---- fenced before it was confirmed --'  |-- some fenced: those are lost, the others are held
                                                  '-- revoked: finish -- remaining() runs out --> lost without a word
 
-The time left on a lease was true when the agent computed it. Until we read it, any amount of time may have passed, in
-the agent, in the socket, or in a program that was stopped. So the client never uses the time in an event. An event only
-signals news: the client then *asks* for what it holds, and counts the time left in the answer from before it asked.
+The time left on a lease was true when the agent computed it, and any amount of time may pass before we read it. So an
+event only signals news: the client then *asks* for what it holds, and counts the time left from before it asked.
 
 One report serves both. A lease covers one partition; a share covers all that were led when it began, with one common
 end. Only an answer that lists, under its term, every partition not yet reported as fenced moves that end. So the loss

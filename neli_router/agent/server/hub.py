@@ -13,8 +13,8 @@ A look-up that follows news must agree with the news. So the hub announces chang
 use, and not the newest records of the ledger.
 
 A status is large, and a takeover of many partitions is many records. So a change only signals that there is a newer
-status, each stream builds its own, and changes that come together are shown together. Remaining lease times and ages
-change with time alone: the clock has them shown, and less often if there are many streams.
+status, and changes that come together are shown together. Remaining lease times and ages change with time alone: the
+clock has them shown, and less often if there are many streams.
 """
 
 import asyncio

@@ -7,11 +7,9 @@
     leadership/events  waiting --led--> [ acquired  renewed*  revoked?  renewed* ] --all lost--> fenced --> waiting
     share/events       the same         '-- held partitions of the member: the handover waits for the end of the stream
 
-**What lasts** is one task that sleeps in its channel until the hub rings it. A client that streams `leadership/events`
-or `share/events` counts as part of the member's program: as long as its stream is open, its work under the leases
-counts as in progress. A revoked role is handed over when the client closes the stream, when the client is gone, or
-after `drain_timeout`. When the agent ends, each of these clients gets `ended`. A role is treated as a share of one
-partition, with its own views.
+**What lasts** is one task that sleeps in its channel until the hub rings it. A client that streams counts as part of
+the member's program: as long as its stream is open, its work under the leases counts as in progress (see `wire`). A
+role is treated as a share of one partition, with its own views.
 
 **Why each lease is pledged.** A client continues under its lease after the agent has died; a `neli run` continues until
 its guardian ends it. If a successor heard of the agent's death immediately, both would act at the same time. So before
@@ -30,6 +28,7 @@ they started may act on after them.
 import asyncio
 import socket
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -84,24 +83,16 @@ class Lender:
         channel = self._hub.channel(request.scope)
         wanted = (where.partition,)
         self._member.require_open()
-        is_late, connection = False, channel.connection
-
-        def give_up() -> None:
-            # A flag, and no look at a clock: measured by another clock, a timer may ring a little early, and a wait
-            # that continued after the ring would never end.
-            nonlocal is_late
-            is_late = True
-            channel.ring()
-
-        timer = asyncio.get_running_loop().call_later(timeout, give_up)
-        try:
-            with self._hub.serving(channel, is_stream=False), self._hub.waiting(channel, wanted, lambda: None):
-                while not (is_late or self._is_settled(channel, wanted)):
+        with (
+            suppress(TimeoutError),
+            self._hub.serving(channel, is_stream=False),
+            self._hub.waiting(channel, wanted, lambda: None),
+        ):
+            async with asyncio.timeout(timeout):
+                while not self._is_settled(channel, wanted):
                     await channel.wait()
-        finally:
-            timer.cancel()
-        connection.on_lost(None)
-        if connection.is_lost:
+        channel.connection.on_lost(None)
+        if channel.connection.is_lost:
             return
         lease = self._member.lease(where.role)
         if lease is None:
