@@ -37,7 +37,7 @@ from neli_router.router.loads import LoadProfile
 
 if TYPE_CHECKING:
     from neli_router.agent.client.client import Client
-    from neli_router.agent.wire import DrainView, LoadView, WishView
+    from neli_router.agent.wire import LoadView, WishView
 
 __all__ = ["drain_command", "load_command", "pin_command", "rebalance_command", "weigh_command"]
 
@@ -86,7 +86,7 @@ def drain_command(name: str, undo: bool, **rest: Any) -> None:
     Exit codes: 0 done, 1 answered with no, 2 not usable, 4 no agent answered, 5 it refused.
     """
     question = f"Take back the drain of {name}?" if undo else f"Drain {name}?"
-    _wish(lambda client, preview: client.drain(name, undo=undo, preview=preview), question, remarks=_remark, **rest)
+    _wish(lambda client, preview: client.drain(name, undo=undo, preview=preview), question, **rest)
 
 
 @click.command("pin")
@@ -219,10 +219,6 @@ def rebalance_command(
         click.echo(f"{view.member}, which leads {view.led} now, {shall}.")
 
 
-def _remark(view: "DrainView") -> Iterable[str]:
-    return [view.remark] if view.remark else []
-
-
 def _evenness(view: "LoadView", profile: LoadProfile) -> Iterable[str]:
     """How even loads are, and why they are not more even."""
     yield f"The busiest member carries {view.before:.2f} times what is fair, and {view.after:.2f} times after this."
@@ -267,15 +263,16 @@ def _print(view: "WishView", output: str, what: str, remarks: Remarks) -> None:
         return
     count = sum(len(move.partitions) for move in view.moves)
     # A member that drains itself says in a remark what happens: which partitions come back is not known yet.
-    if count or not getattr(view, "remark", ""):
+    remark = getattr(view, "remark", "")
+    if count or not remark:
         click.echo(f"{count} {'partition' if count == 1 else 'partitions'} {what}{'.' if not count else ':'}")
     if count:
         print_rows(
             ["FROM", "TO", "COUNT", "PARTITIONS"],
             [(move.source, move.target, len(move.partitions), _numbers(move.partitions)) for move in view.moves],
         )
-    for remark in remarks(view):
-        click.echo(remark)
+    for line in filter(None, [remark, *remarks(view)]):
+        click.echo(line)
 
 
 def _numbers(partitions: list[int]) -> str:

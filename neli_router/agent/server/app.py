@@ -255,12 +255,11 @@ class App:
 
     async def _watch(self, request: Request) -> None:
         partition = place(request.asked, self._layout).partition if request.asked else None
-        channel = self._hub.channel(request.scope)
-        with self._hub.serving(channel), self._hub.watching(channel, partition):
+        with self._hub.serving(request.scope) as channel, self._hub.watching(channel, partition):
             await channel.carry(request.send)
 
     async def _events(self, request: Request) -> None:
-        channel, name, shown = self._hub.channel(request.scope), "status", -1
+        name, shown = "status", -1
 
         def look() -> None:
             nonlocal name, shown
@@ -270,7 +269,7 @@ class App:
                 channel.put(self._status_event(name, shown))
                 name = "changed"
 
-        with self._hub.serving(channel), self._hub.status.showing(channel):
+        with self._hub.serving(request.scope) as channel, self._hub.status.showing(channel):
             await channel.carry(request.send, look)
 
     def _status_event(self, name: str, version: int) -> bytes:
@@ -283,7 +282,7 @@ class App:
         return said.replace(b"changed", name.encode(), 1)
 
     async def _history_events(self, request: Request) -> None:
-        channel, events, is_growing = self._hub.channel(request.scope), self._group.events, False
+        events, is_growing = self._group.events, False
         told = {one.offset: one.last for one in events}  # /v1/history answers for the past.
 
         def look() -> None:
@@ -300,7 +299,7 @@ class App:
             told = {one.offset: told[one.offset] for one in events}
             is_growing = any(told[one.offset] < one.last for one in events)
 
-        with self._hub.serving(channel), self._hub.status.showing(channel):
+        with self._hub.serving(request.scope) as channel, self._hub.status.showing(channel):
             await channel.carry(request.send, look)
 
     # The process

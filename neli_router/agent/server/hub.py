@@ -116,24 +116,22 @@ class Hub:
 
     # Waiting clients
 
-    def channel(self, scope: Scope) -> Channel:
-        """The channel of a client that waits. Raises RequestRefused if too many do."""
+    @contextmanager
+    def serving(self, scope: Scope, *, is_stream: bool = True) -> Iterator[Channel]:
+        """The channel of a client that waits. It is notified when the agent ends; a stream also gets a comment now and
+        then. Raises RequestRefused if too many wait."""
         if len(self._all) >= STREAMS_MAX:
             self.traffic.crowded += 1
             found = f"{STREAMS_MAX} are open"
             raise RequestRefused("Crowded", "another stream was wanted", found, "close those that are not needed")
-        return Channel(connection_of(scope))
-
-    @contextmanager
-    def serving(self, channel: Channel, *, is_stream: bool = True) -> Iterator[None]:
-        """`channel` is notified when the agent ends; a stream also gets a comment now and then."""
+        channel = Channel(connection_of(scope))
         slot = self._wheel[len(self._all) % COMMENT_EVERY] if is_stream else set()
         self._all.add(channel)
         slot.add(channel)
         self.traffic.streams += is_stream
         self.traffic.waiting += not is_stream
         try:
-            yield
+            yield channel
         finally:
             self.traffic.streams -= is_stream
             self.traffic.waiting -= not is_stream

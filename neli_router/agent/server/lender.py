@@ -80,13 +80,12 @@ class Lender:
     async def leadership(self, request: Request) -> None:
         where = place(request.asked, self._member.layout)
         timeout = number(request.asked, "timeout", default=TIMEOUT_DEFAULT, most=TIMEOUT_MAX)
-        channel = self._hub.channel(request.scope)
         wanted = (where.partition,)
         self._member.require_open()
         with (
-            suppress(TimeoutError),
-            self._hub.serving(channel, is_stream=False),
+            self._hub.serving(request.scope, is_stream=False) as channel,
             self._hub.waiting(channel, wanted, lambda: None),
+            suppress(TimeoutError),
         ):
             async with asyncio.timeout(timeout):
                 while not self._is_settled(channel, wanted):
@@ -115,9 +114,9 @@ class Lender:
         await self._leadership_events(request, tuple(partitions(request.asked, self._member.layout)), self._share)
 
     async def _leadership_events(self, request: Request, wanted: Sequence[int], spell: Spell) -> None:
-        channel, send = self._hub.channel(request.scope), request.send
+        send = request.send
         self._member.require_open()
-        with self._hub.serving(channel):
+        with self._hub.serving(request.scope) as channel:
             await channel.begin(send)
             while not (channel.is_over or self._hub.is_ending):
                 await self._wait_to_lead(channel, wanted, spell, send)
