@@ -22,7 +22,7 @@ from functools import partial
 from inspect import isawaitable
 from math import inf
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from neli_router.config.config import Config
 from neli_router.core.closing import AsyncClosing
@@ -41,7 +41,9 @@ from neli_router.member.wishes import WISH_MAX, CheckedWish
 from neli_router.protocols.protocol import Event
 from neli_router.router.async_router import AsyncRouter
 
-__all__ = ["AsyncBackground", "AsyncBlock", "AsyncLease", "AsyncMember", "AsyncOperator", "AsyncTask", "Bridge"]
+__all__ = ["AsyncBackground", "AsyncBlock", "AsyncLease", "AsyncMember", "AsyncOperator", "AsyncTask", "Bridge", "opened_in_thread"]
+
+Opened = TypeVar("Opened", bound=Member)
 
 TURNS_MAX = 1000
 """How many turns of a test's clock, each a heartbeat long, a wait takes while the loop's other tasks run in between."""
@@ -371,13 +373,7 @@ class AsyncMember(BaseMember, AsyncClosing):
 
     async def _opened(self, config: Config, timeout: float) -> Member:  # noqa: ASYNC109 - as above.
         make = partial(Member, config, on_event=None if self._on_event is None else self._tell, timeout=timeout)
-        opening = asyncio.get_running_loop().run_in_executor(None, make)
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            # The thread goes on, and nothing would close the member that it creates.
-            opening.add_done_callback(_close_orphan)
-            raise
+        return await opened_in_thread(make)
 
     def _tell(self, event: Event) -> None:
         """On a thread of the member: let the loop handle `event`, and wait until it has."""
@@ -402,7 +398,18 @@ class AsyncMember(BaseMember, AsyncClosing):
             self._busy.remove(task)
 
 
-def _close_orphan(opening: "asyncio.Future[Member]") -> None:
+async def opened_in_thread(make: Callable[[], Opened]) -> Opened:
+    """The member that `make` opens, which may take a while. If this is cancelled, that member leaves again."""
+    opening = asyncio.get_running_loop().run_in_executor(None, make)
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        # The thread goes on, and nothing would close the member that it creates.
+        opening.add_done_callback(_close_orphan)
+        raise
+
+
+def _close_orphan(opening: "asyncio.Future[Opened]") -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().engine.ask_close()
 

@@ -164,7 +164,3 @@ class ServedMember(Member):
             self._engine.neglect(turned)
 
         return end
-
-    def ask_close(self) -> None:
-        """Begin to leave, without waiting for the end."""
-        self._engine.ask_close()

@@ -17,10 +17,9 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from neli_router.agent.server.server import Agent
-from neli_router.commands.cli import main
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
 from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
@@ -29,6 +28,7 @@ from neli_router.drivers.open import owners_at
 from neli_router.drivers.owners.base import Card, Claim
 from neli_router.errors import ConfigError, GroupMismatch, LedgerUnusable
 from tests.support.agents.running import over_unix, running
+from tests.support.commands import neli
 from tests.support.waiting import PATIENCE, until
 
 PARTITIONS = 4
@@ -77,7 +77,7 @@ class AgentProcess:
         return {member["name"]: member["partitions"] for member in status["members"]}
 
     def ask(self, *command: str) -> Result:
-        return CliRunner().invoke(main, [*command, "--agent", f"unix:{self.socket}"], catch_exceptions=False)
+        return neli(*command, "--agent", f"unix:{self.socket}")
 
     def metric(self, name: str) -> float | None:
         lines = dict(line.rsplit(" ", 1) for line in self.get("/metrics").text.splitlines() if line[:1] != "#")
@@ -205,5 +205,5 @@ def test_an_agent_without_a_store_of_owners_says_which_option_is_missing(tmp_pat
     with pytest.raises(ConfigError, match="give all members the same --ownership redis://host:6379/group"):
         Agent(config, AgentOptions(socket=f"{tmp_path}/agent.sock"))
     options = ["--ledger", "kafka://127.0.0.1:1/jobs", "--protocol", "fast-neli", "--socket", f"{tmp_path}/agent.sock"]
-    result = CliRunner().invoke(main, ["agent", *options], env={name: None for name in os.environ if "NELI_" in name})
+    result = neli("agent", *options, **{name: None for name in os.environ if "NELI_" in name})
     assert (EXIT_USAGE, True) == (result.exit_code, "knows only what it leads itself" in result.stderr)

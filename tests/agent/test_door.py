@@ -22,7 +22,7 @@ from neli_router.agent.server.exchange import STREAMS_MAX
 from neli_router.config.agent_options import AgentOptions
 from tests.agent.test_hub import await_event
 from tests.agent.test_server import is_ready, process
-from tests.support.agents.running import TOKEN, Events, Running, configured, rest, running
+from tests.support.agents.running import BEARER, TOKEN, Events, Running, configured, rest, running
 from tests.support.agents.strangers import ATTACKS, attack
 from tests.support.processes.forked import lives
 from tests.support.waiting import PATIENCE, until
@@ -30,7 +30,6 @@ from tests.support.waiting import PATIENCE, until
 LEASE = 10.0
 SHORT_LEASE = 2.0
 """A member has to wait for a lease before it leads. Where being fenced costs nothing, only that wait matters."""
-BEARER = {"authorization": f"Bearer {TOKEN}"}
 ASK = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"
 LAST = b"GET %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 MEMORY_MAX = 200 * 2**20

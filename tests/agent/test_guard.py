@@ -7,10 +7,9 @@ import pytest
 from neli_router.agent.server import connections
 from neli_router.agent.server.exchange import OPEN_PATHS
 from neli_router.agent.wire import BODY_MAX
-from tests.support.agents.running import TOKEN, Running, rest
+from tests.support.agents.running import BEARER, TOKEN, Running, rest
 from tests.support.waiting import until
 
-BEARER = {"authorization": f"Bearer {TOKEN}"}
 ENDLESS = {"/v1/events"}
 GUARDED = [
     ("GET", "/v1/owner?key=Secret"),

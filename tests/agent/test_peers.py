@@ -98,7 +98,7 @@ class Group:
         until(is_well, "a group that is well")
 
     def leave(self, i: int) -> None:
-        self.agents[i].agent.member.ask_close()
+        self.agents[i].agent.member.engine.ask_close()
 
     def get(self, path: str, of: int = 0) -> httpx.Response:
         with over_unix(self.socket(of)) as client:

@@ -27,7 +27,7 @@ from neli_router.config.agent_options import AgentOptions
 from neli_router.config.protocols import Induction
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.drivers.open import open_ledger
-from tests.support.agents.running import STEADY, Running, configured, running
+from tests.support.agents.running import STEADY, TOKEN, Running, configured, running
 from tests.support.commands import neli
 from tests.support.servers.process import free_port
 from tests.support.waiting import PATIENCE, until
@@ -212,9 +212,6 @@ def test_a_socket_that_was_left_over_and_a_file_in_its_place_are_told_apart(tmp_
     assert "start one: neli agent; a socket that was left over is replaced" == found["agent"]["remedy"]
     code, found = findings("--socket", str(file), ledger="memory://jobs")
     assert (1, f"{file} is not a socket") == (code, found["agent"]["found"])
-
-
-TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it opens nothing.
 
 
 @pytest.fixture(name="agent", scope="module")

@@ -52,7 +52,7 @@ from neli_router.config.reload import Reload, Reloaded
 from neli_router.core import logs
 from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.errors import ConfigError, LedgerError, NeliError, StaleTable
-from neli_router.member.async_member import AsyncMember
+from neli_router.member.async_member import AsyncMember, opened_in_thread
 from neli_router.member.served_member import ServedMember
 from neli_router.member.wishes import WISH_MAX
 from neli_router.protocols.protocol import Event, Fenced
@@ -214,13 +214,7 @@ class Agent:
             yield own, port
 
     async def _open(self) -> ServedMember:
-        """Open the member in a thread, because a ledger may be slow. If this is cancelled, the member leaves again."""
-        opening = asyncio.get_running_loop().run_in_executor(None, self._made)
-        try:
-            member = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(_close_orphan)
-            raise
+        member = await opened_in_thread(self._made)
         self.chronicle.own = lambda: member.incarnation
         if isinstance(chronicle := self.chronicle, OwnersChronicle | PeersChronicle):
             member.observe(lambda: None, lambda now: chronicle.look(member.outlook))
@@ -389,11 +383,6 @@ def _compare_weight(member: AsyncMember, weight: int) -> None:
     if counts not in (None, weight):
         remedy = f"neli weigh {member.name} --undo"
         logs.logger().warning("agent.weight_overruled", weight=weight, counts_with=counts, remedy=remedy)
-
-
-def _close_orphan(opening: "asyncio.Future[ServedMember]") -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().ask_close()
 
 
 def _raise_descriptors() -> None:

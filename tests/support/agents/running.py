@@ -24,6 +24,7 @@ from neli_router.member.member import Member
 from tests.support.waiting import PATIENCE, until
 
 __all__ = [
+    "BEARER",
     "DRAIN",
     "LEASE",
     "PARTITIONS",
@@ -48,6 +49,7 @@ DRAIN = 20.0
 
 PARTITIONS = 8
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it gives access to nothing.
+BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 Answer = TypeVar("Answer")
 Block = TypeVar("Block", bound=BaseLeadingBlock[Any])
