@@ -16,6 +16,7 @@ to the peer, which must then be elected. A request to another leader may be lost
 
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,11 @@ HOT_SHOWN = 5
 """Slots to name, each of which is more than a member should carry. A single one already keeps loads uneven."""
 
 
+_wish_command = partial(
+    click.command,
+    epilog="Exit codes: 0 done, 1 answered with no, 2 not usable, 4 no agent answered, 5 it refused.",
+)
+
 _wish_options = options(
     click.option("--dry-run", is_flag=True, help="Print what would move, and change nothing."),
     click.option("--yes", "-y", is_flag=True, help="Do not ask. It asks only on a terminal."),
@@ -62,7 +68,7 @@ _wish_options = options(
 )
 
 
-@click.command("drain")
+@_wish_command("drain")
 @click.argument("name", callback=not_empty)
 @click.option("--undo", is_flag=True, help="Take a drain back: NAME gets its share again.")
 @_wish_options
@@ -81,15 +87,12 @@ def drain_command(name: str, undo: bool, **rest: Any) -> None:
       neli drain host-3 --dry-run
       neli drain host-3 --yes
       neli drain host-3 --undo
-
-    \b
-    Exit codes: 0 done, 1 answered with no, 2 not usable, 4 no agent answered, 5 it refused.
     """
     question = f"Take back the drain of {name}?" if undo else f"Drain {name}?"
     _wish(lambda client, preview: client.drain(name, undo=undo, preview=preview), question, **rest)
 
 
-@click.command("pin")
+@_wish_command("pin")
 @click.argument("partition", type=int)
 @click.argument("name", callback=not_empty, required=False)
 @click.option("--undo", is_flag=True, help="Take back the pin of PARTITION. Give no NAME then.")
@@ -103,9 +106,6 @@ def pin_command(partition: int, name: str | None, undo: bool, **rest: Any) -> No
     Examples:
       neli pin 17 host-3
       neli pin 17 --undo
-
-    \b
-    Exit codes: 0 done, 1 answered with no, 2 not usable, 4 no agent answered, 5 it refused.
     """
     if undo == (name is not None):
         raise click.UsageError("either a NAME or --undo was wanted")
@@ -113,7 +113,7 @@ def pin_command(partition: int, name: str | None, undo: bool, **rest: Any) -> No
     _wish(lambda client, preview: client.pin(partition, name, preview=preview), question, **rest)
 
 
-@click.command("weigh", context_settings={"ignore_unknown_options": True})  # -3 is a wrong weight, not an option.
+@_wish_command("weigh", context_settings={"ignore_unknown_options": True})  # -3 is a wrong weight, not an option.
 @click.argument("name", callback=not_empty)
 @click.argument("weight", type=click.IntRange(min=0), required=False)
 @click.option("--undo", is_flag=True, help="Restore the own weight of NAME. Give no WEIGHT then.")
@@ -127,9 +127,6 @@ def weigh_command(name: str, weight: int | None, undo: bool, **rest: Any) -> Non
     Examples:
       neli weigh host-3 2
       neli weigh host-3 --undo
-
-    \b
-    Exit codes: 0 done, 1 answered with no, 2 not usable, 4 no agent answered, 5 it refused.
     """
     if undo == (weight is not None):
         raise click.UsageError("either a WEIGHT or --undo was wanted")
@@ -137,7 +134,7 @@ def weigh_command(name: str, weight: int | None, undo: bool, **rest: Any) -> Non
     _wish(lambda client, preview: client.weigh(name, weight, preview=preview), question, **rest)
 
 
-@click.command("load")
+@_wish_command("load")
 @click.argument("profile", type=click.Path(dir_okay=False, path_type=Path), required=False)
 @click.option("--undo", is_flag=True, help="Forget all loads: partitions count alike again. Give no PROFILE then.")
 @_wish_options
@@ -154,9 +151,6 @@ def load_command(profile: Path | None, undo: bool, **rest: Any) -> None:
       neli load profile.json --dry-run
       neli load profile.json --yes
       neli load --undo
-
-    \b
-    Exit codes: 0 done, 1 answered with no, 2 not usable, 4 no agent answered, 5 it refused.
     """
     if undo == (profile is not None):
         raise click.UsageError("either a PROFILE or --undo was wanted")
