@@ -27,12 +27,10 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
-from weakref import WeakSet
 
 from neli_router.agent import wire
 from neli_router.agent.client import calls
-from neli_router.agent.client.calls import TIMEOUT, named
+from neli_router.agent.client.calls import named
 from neli_router.agent.client.leading import AsyncLeadingBlock, LeadingBlock
 from neli_router.agent.client.leases import AgentLease, AgentReport, AsyncAgentLease, AsyncShare, Share
 from neli_router.agent.client.transport import AsyncStream, AsyncTransport, Stream, Transport
@@ -169,10 +167,6 @@ class Client(Transport):
 class AsyncClient(AsyncTransport):
     """A Client for one asyncio event loop; use it only there. Client documents the methods."""
 
-    def __init__(self, address: str | None = None, *, token: str | None = None, timeout: float = TIMEOUT) -> None:
-        super().__init__(address, token=token, timeout=timeout)
-        self._blocks: WeakSet[AsyncLeadingBlock[Any]] = WeakSet()
-
     # Questions
 
     async def owner(self, key: Key) -> wire.OwnerView:
@@ -221,17 +215,13 @@ class AsyncClient(AsyncTransport):
     def leading(self, role: Role, *, timeout: float | None = None) -> AsyncLeadingBlock[AsyncAgentLease]:
         """`async with` it: a block of work, which is cancelled when its lease is lost and then raises LeaseLost."""
         question, make = calls.lease(role), partial(AsyncAgentLease, role)
-        block = AsyncLeadingBlock(self, calls.leadership(role), lambda _: question, make, timeout)
-        self._blocks.add(block)
-        return block
+        return AsyncLeadingBlock(self, calls.leadership(role), lambda _: question, make, timeout)
 
     def share(
         self, partitions: Iterable[int] | None = None, *, timeout: float | None = None
     ) -> AsyncLeadingBlock[AsyncShare]:
         """`async with` it: a block of work, which is cancelled when one of its partitions is lost."""
-        block = AsyncLeadingBlock(self, calls.share_events(partitions), calls.share, AsyncShare, timeout)
-        self._blocks.add(block)
-        return block
+        return AsyncLeadingBlock(self, calls.share_events(partitions), calls.share, AsyncShare, timeout)
 
     # Wishes
 
@@ -251,9 +241,3 @@ class AsyncClient(AsyncTransport):
         self, loads: Mapping[int, float], *, layout: Layout | None = None, preview: bool = False
     ) -> wire.LoadView:
         return await self.call(calls.load(wire.LoadAsked(dict(loads), layout, preview)))
-
-    async def close(self) -> None:
-        self.closed = True
-        for block in list(self._blocks):
-            await block.release("its client was closed")
-        await super().close()

@@ -62,6 +62,7 @@ class BaseLeadingBlock(Generic[Right]):
         self._transport, self._timeout = transport, timeout
         self._stream_call, self._question, self._make = stream, question, make
         self.report = AgentReport()
+        transport.reports.add(self.report)
         self.has_heard = False
         """Whether an agent has ever said anything."""
         self.trouble: NeliError | None = None
@@ -178,9 +179,6 @@ class LeadingBlock(BaseLeadingBlock[Right]):
                     self._changed.wait(PAUSE)
         finally:
             self.is_over = True
-            if self._transport.closed:
-                # Closing the client has already shown the agent that the role is free.
-                self.report.lose("its client was closed")
             self._news()
 
     def _listen(self) -> bool:
@@ -235,12 +233,13 @@ class AsyncLeadingBlock(BaseLeadingBlock[Right]):
     async def __aenter__(self) -> Right:
         report = self.report
         following = self._following = asyncio.create_task(self._follow())
+        self._transport.followers.add(following)
         try:
             await self._wait(lambda: report.is_held or following.done(), self._timeout)
             if not report.is_held:
                 raise self._refused()
         except BaseException:
-            await self.release(ENDED)
+            await self._release()
             raise
         right = self._make(report, self._wait)
         self._cancellation = LeaseCancellation(right)
@@ -252,11 +251,11 @@ class AsyncLeadingBlock(BaseLeadingBlock[Right]):
         try:
             cancellation.end(kind, error)
         finally:
-            await self.release(ENDED)
+            await self._release()
 
-    async def release(self, why: str) -> None:
+    async def _release(self) -> None:
         """Show the agent that the role is free; from here on the lease does not hold."""
-        self.report.lose(why)
+        self.report.lose(ENDED)
         self._news()
         if self._following is not None:
             self._following.cancel()

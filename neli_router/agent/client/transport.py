@@ -17,6 +17,7 @@ transport forgets them and opens its own pool. A child that outlives its parent 
 copies of the streams. Their descriptor numbers stay in use, because httpx will still close them by number.
 """
 
+import asyncio
 import os
 import socket
 import threading
@@ -28,6 +29,7 @@ from weakref import WeakSet
 import httpx
 
 from neli_router.agent.client.calls import TIMEOUT, Call, answered, causes, no_agent
+from neli_router.agent.client.leases import AgentReport
 from neli_router.agent.wire import GUARDIAN
 from neli_router.config.agent_address import Address, default_address, distrust, parse, token_problem
 from neli_router.core.closing import AsyncClosing, Closing
@@ -81,6 +83,10 @@ class BaseTransport:
             "verify": False,
         }
         self._streams: WeakSet[BaseStream[Any]] = WeakSet()
+        self.reports: WeakSet[AgentReport] = WeakSet()
+        """Of the blocks of work that hold something by this transport."""
+        self.followers: WeakSet[asyncio.Task[None]] = WeakSet()
+        """The tasks that keep these reports up to date, if there is an event loop."""
 
     def guarded_by(self, process: int) -> None:
         """Everything that acts on this client's leases ends before both this process and its child `process` have.
@@ -112,7 +118,9 @@ class BaseTransport:
         if self.closed:
             raise Closed("an open client was needed", "this one was closed before", "make another")
 
-    def _cut_streams(self) -> None:
+    def _let_go(self) -> None:
+        for report in list(self.reports):  # Before its stream ends: after that, another host may lead.
+            report.lose("its client was closed")
         for stream in list(self._streams):
             stream.cut()
 
@@ -190,7 +198,7 @@ class Transport(BaseTransport, Closing):
         with self._lock:
             self.closed = True
             pool, self._pool = self._pool, None
-        self._cut_streams()
+        self._let_go()
         if pool is not None:
             pool.close()
 
@@ -244,7 +252,11 @@ class AsyncTransport(BaseTransport, AsyncClosing):
     async def close(self) -> None:
         """Close all connections; blocks of `leading` lose their lease. Safe to call twice."""
         self.closed = True
-        self._cut_streams()
+        self._let_go()
+        if followers := list(self.followers):
+            for follower in followers:
+                follower.cancel()
+            await asyncio.wait(followers)
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.aclose()
