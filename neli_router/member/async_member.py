@@ -41,7 +41,16 @@ from neli_router.member.wishes import WISH_MAX, CheckedWish
 from neli_router.protocols.protocol import Event
 from neli_router.router.async_router import AsyncRouter
 
-__all__ = ["AsyncBackground", "AsyncBlock", "AsyncLease", "AsyncMember", "AsyncOperator", "AsyncTask", "Bridge", "opened_in_thread"]
+__all__ = [
+    "AsyncBackground",
+    "AsyncBlock",
+    "AsyncLease",
+    "AsyncMember",
+    "AsyncOperator",
+    "AsyncTask",
+    "Bridge",
+    "opened_in_thread",
+]
 
 Opened = TypeVar("Opened", bound=Member)
 
