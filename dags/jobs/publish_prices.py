@@ -140,7 +140,6 @@ def _landed(options: argparse.Namespace, client: Client, layout: Layout, spark: 
         until=options.until,
         once=options.once,
         reopen=options.when_revoked == "go-on",
-        streaming=options.stream,
         partitions=_told(spark),
     ).run()
 
@@ -184,7 +183,6 @@ def _options() -> argparse.Namespace:
         default=1,
         help="intervals, or offsets of a topic, that a step takes at most (default: 1)",
     )
-    parser.add_argument("--stream", action="store_true", help="let Structured Streaming drive the steps")
     ends = parser.add_mutually_exclusive_group()
     ends.add_argument("--until", type=positive, help="end when the whole table, of all hosts, has landed this step")
     ends.add_argument(

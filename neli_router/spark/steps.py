@@ -20,35 +20,25 @@ of its commit and wakes up later: so the progress that is read next is final.
 **One step serves all partitions at its beginning**, in one Spark job and one commit. After a takeover, some partitions
 are further back. They catch up first, in steps that end where the next partitions are, and then all go on together.
 
-**Structured Streaming** drives the same steps. Spark numbers micro-batches from 0 for each query, so two hosts give the
-same number to different input, and a takeover would begin from scratch. So each row says which step it belongs to, in a
-column `step`, and a micro-batch lands as a step from the table's progress to the last step in it. A query begins at the
-table's progress, with a checkpoint that is thrown away: the table is the checkpoint. If a micro-batch is one interval,
-its step is Spark's batch id, counted from there.
+**No query of Structured Streaming** drives the steps. Spark numbers micro-batches from 0 for each query, so two hosts
+would give the same number to different input, and a takeover would begin from scratch.
 """
 
-import tempfile
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
-from pyspark.sql import DataFrame, SparkSession, functions
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import DataFrame, SparkSession
 
 from neli_router.agent.client.client import Client
 from neli_router.agent.client.leases import Share
 from neli_router.core.logs import logger
-from neli_router.errors import ConfigError, NotLeading
+from neli_router.errors import NotLeading
 from neli_router.fence.delta import Commit, FencedTable
 from neli_router.spark.fenced import append_rows
 from neli_router.spark.guard import guarded
 
-__all__ = ["STEP", "InputStep", "StepLoop", "StepSource", "StepWriter", "next_step"]
-
-STEP = "step"
-"""The column of a stream that says which step a row belongs to: the step that is complete with it."""
+__all__ = ["InputStep", "StepLoop", "StepSource", "StepWriter", "next_step"]
 
 LOOK_EVERY = 0.2
 """Seconds between two looks at the input's tip while there is nothing to do. A shorter time publishes sooner, but asks
@@ -86,7 +76,7 @@ def next_step(progress: Mapping[int, int], tips: Sequence[int], *, longest: int)
 
 
 class StepSource(Protocol):
-    """Input that is cut into steps. `frame` and `stream` give the same rows; `stream` also has the column STEP."""
+    """Input that is cut into steps."""
 
     def lanes(self) -> int: ...
 
@@ -95,12 +85,9 @@ class StepSource(Protocol):
 
     def frame(self, step: InputStep) -> DataFrame: ...
 
-    def stream(self, lane: int, after: int, longest: int) -> DataFrame:
-        """The lane behind `after`, as it arrives, in micro-batches of at most `longest`."""
-
 
 class StepWriter:
-    """The steps of one share into one table. Threads may share a writer if each writes its own lanes."""
+    """The steps of one share into one table."""
 
     def __init__(self, table: FencedTable, terms: Mapping[int, int]) -> None:
         """First raises the terms in the table; raises Refused if newer owners have all of these partitions."""
@@ -149,22 +136,16 @@ class StepLoop:
         until: int | None = None,
         once: bool = False,
         reopen: bool = True,
-        streaming: bool = False,
         partitions: Collection[int] | None = None,
     ) -> None:
         """`longest` bounds a step. `partitions` are those of this host that the job is for, by default all.
 
         With `until`, the job is done when the whole table has reached it; with `once`, when this host's partitions have
         everything that the input had at the start; otherwise it never ends. With `reopen=False` it also ends, not done,
-        when its share was revoked or has grown. `streaming` is refused over Spark Connect: there, the server runs a
-        query's function for each batch, and has no share of this host to look at."""
-        if streaming and not hasattr(spark, "sparkContext"):
-            raise ConfigError(
-                ["Structured Streaming cannot drive the steps over Spark Connect: leave it out, the steps are the same"]
-            )
+        when its share was revoked or has grown."""
         self._spark, self._client, self._table = spark, client, table
         self._source, self._transform, self._longest = source, transform, longest
-        self._once, self._reopen, self._streaming, self._partitions = once, reopen, streaming, partitions
+        self._once, self._reopen, self._partitions = once, reopen, partitions
         self._tips = [table.first_batch - 1] * source.lanes()
         self._ends = [until] * source.lanes()
         if once:
@@ -196,59 +177,9 @@ class StepLoop:
                 writer.land(step, self._transform(self._source.frame(step), step.partitions))
             elif self._is_done(writer):
                 return True
-            elif self._streaming:
-                self._stream(share, writer)
             else:
                 share.ending.wait(LOOK_EVERY)
         return False
-
-    def _stream(self, share: Share, writer: StepWriter) -> None:
-        """Land what arrives from here on, with one query for each lane, until there is something else to do."""
-        landing, closing, failures = threading.Lock(), threading.Event(), list[Exception]()
-
-        def land(lane: int, rows: DataFrame, _: int) -> None:
-            with landing:  # The share may be closed only while nothing lands.
-                partitions = tuple(it for it in writer.progress if it % len(self._tips) == lane)
-                # The guard stops a query whose share is ending, which would interrupt this landing.
-                if closing.is_set() or share.ending or not partitions:
-                    return
-                try:
-                    share.check()
-                    self._land_batch(writer, lane, partitions, rows)
-                except Exception as error:
-                    failures.append(error)  # Spark would turn it into text.
-                    raise
-
-        queries = list[StreamingQuery]()
-        with tempfile.TemporaryDirectory(prefix="neli-stream-") as folder:
-            try:
-                for lane, at in {it % len(self._tips): at for it, at in dict(writer.progress).items()}.items():
-                    rows = self._source.stream(lane, at, self._longest)
-                    writes = rows.writeStream.foreachBatch(partial(land, lane))
-                    queries.append(writes.option("checkpointLocation", f"{folder}/{lane}").start())
-                while not (share.ending or share.more or failures or self._is_done(writer)):
-                    share.check()
-                    for query in queries:
-                        if not failures and (trouble := query.exception()) is not None:
-                            failures.append(trouble)
-                    share.ending.wait(LOOK_EVERY)
-            finally:
-                with landing:
-                    closing.set()
-                for query in queries:
-                    query.stop()
-        if failures:
-            raise failures[0]
-
-    def _land_batch(self, writer: StepWriter, lane: int, partitions: tuple[int, ...], rows: DataFrame) -> None:
-        rows.persist()  # It is read twice.
-        try:
-            (upto,) = rows.agg(functions.max(STEP)).first() or (None,)
-            if upto is not None:
-                step = InputStep(lane, writer.progress[partitions[0]], upto, partitions)
-                writer.land(step, self._transform(rows.drop(STEP), partitions))
-        finally:
-            rows.unpersist()
 
     def _look(self) -> None:
         for lane, known in enumerate(self._tips):
@@ -257,7 +188,7 @@ class StepLoop:
 
     def _is_done(self, writer: StepWriter) -> bool:
         if self._once:
-            return self._has_ended(dict(writer.progress))  # Streams may land meanwhile, and lose partitions.
+            return self._has_ended(writer.progress)
         return self._is_whole()
 
     def _is_whole(self) -> bool:

@@ -19,13 +19,12 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.dataframe import DataFrame
 from pyspark.sql.functions import spark_partition_id
-from neli_router.errors import BadKey, ConfigError, LeaseLost
+from neli_router.errors import BadKey, LeaseLost
 from neli_router.fence import TableMismatch
 from neli_router.fence.delta import FencedTable
 from neli_router.core.keyspace import Layout
 from neli_router.spark import append_rows, files_read, guarded, hot_keys, laid_out, load_profile, owned
 from neli_router.spark import read_table, repartition_by_owner, with_partition, with_slot
-from neli_router.spark.steps import StepLoop
 from tests.support.waiting import until
 from tests.support.agents.running import PATIENCE
 from tests.spark.test_guard import ROLE, give, group, take
@@ -116,11 +115,6 @@ with group(Path(sys.argv[3]), drain_timeout=PATIENCE) as place:
         assert "OPERATION_CANCELED" in str(lost.__cause__), lost.__cause__
     assert ours.awaitTermination(PATIENCE), "a query goes on after the loss"
     assert 10 == spark.range(10).count()
-try:
-    StepLoop(spark, None, fenced, None, None, streaming=True)
-    raise AssertionError("ConfigError was wanted")
-except ConfigError as error:
-    assert "Spark Connect" in str(error)
 spark.stop()
 """
 

@@ -7,15 +7,13 @@ killed.
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
+from pyspark.sql import SparkSession
 
-from dags.jobs.publish_prices import bars, last_prices, whole
+from dags.jobs.publish_prices import last_prices, whole
 from neli_router.agent import Client
 from neli_router.config.agent_options import AgentOptions
 from neli_router.core.exit_codes import EXIT_NO_AGENT
@@ -24,7 +22,7 @@ from neli_router.lab.pipeline.landing import bars_of
 from neli_router.lab.pipeline.source import TickSteps
 from neli_router.lab.pipeline.ticks import Market
 from neli_router.spark import read_table
-from neli_router.spark.steps import STEP, InputStep, StepLoop
+from neli_router.spark.steps import InputStep
 from tests.spark.published import BAR_SECONDS, LAYOUT, LEASE, Bench, rows_of
 from tests.support.agents.running import PATIENCE, configured, running
 from tests.support.waiting import until
@@ -73,54 +71,9 @@ def test_what_is_in_a_folder_lands_once_and_a_later_run_goes_on_from_there_an_in
     assert newest == {row["instrument"]: row["price"] for row in last_prices(parts).collect()}
 
 
-def test_a_stream_lands_what_comes_as_the_steps_that_a_batch_would_land(
-    tmp_path: Path, spark: SparkSession, alone: Client, market: list[pa.Table]
-) -> None:
-    feed = TickFolder(tmp_path / "ticks")
-    bench = Bench(tmp_path, spark, feed.folder)
-    feed.append(market[0])
-
-    def feed_on() -> None:
-        for number, interval in enumerate(market[1:], start=1):
-            until(lambda number=number: bench.reached() == {number}, f"step {number}")  # type: ignore[misc]
-            feed.append(interval)
-
-    with ThreadPoolExecutor(1) as pool:
-        feeding = pool.submit(feed_on)
-        bench.loop(alone, until=INTERVALS, streaming=True).run()
-        feeding.result(PATIENCE)
-    bench.require_whole(market)
-    assert IN_ORDER == bench.landed()
-    assert [] == spark.streams.active
-
-
 def test_no_plan_shows_the_password_of_a_topic(spark: SparkSession) -> None:
     steps = TickSteps(spark, "kafka://anna:hidden@localhost:9092/ticks", LAYOUT)
-    for rows in (steps.frame(InputStep(0, 0, 1, (0,))), steps.stream(0, 0, 1)):
-        assert "hidden" not in rows._jdf.queryExecution().toString()
-
-
-class SecondLaneBroken(TickSteps):
-    """Two lanes without steps; only the first can be streamed."""
-
-    def lanes(self) -> int:
-        return 2
-
-    def tip(self, lane: int, known: int) -> int:
-        return known
-
-    def stream(self, lane: int, after: int, longest: int) -> DataFrame:
-        if lane:
-            raise RuntimeError("the second lane is broken")
-        return self._spark.readStream.format("rate").option("rowsPerSecond", 1).load().withColumn(STEP, sql.lit(0))
-
-
-def test_no_query_goes_on_when_another_cannot_begin(tmp_path: Path, spark: SparkSession, alone: Client) -> None:
-    table, steps = Bench(tmp_path, spark, "").table, SecondLaneBroken(spark, str(tmp_path), LAYOUT)
-    loop = StepLoop(spark, alone, table, steps, lambda ticks, _: bars(ticks, seconds=1), streaming=True)
-    with pytest.raises(RuntimeError, match="the second lane is broken"):
-        loop.run()
-    assert [] == spark.streams.active
+    assert "hidden" not in steps.frame(InputStep(0, 0, 1, (0,)))._jdf.queryExecution().toString()
 
 
 def test_a_job_asks_for_the_agent_before_it_starts_spark(tmp_path: Path) -> None:

@@ -95,11 +95,6 @@ class TickFolder:
             known += 1
         return known
 
-    def read(self, lane: int, after: int, upto: int) -> Iterator[pa.RecordBatch]:
-        """The ticks of that step."""
-        for number in range(after + 1, upto + 1):
-            yield from parquet.read_table(self.checked(number), schema=SCHEMA).to_batches()
-
 
 class TickTopic:
     """An existing topic. May be sent to Spark's workers, where it opens its own connection."""

@@ -41,19 +41,16 @@ def encoded(ticks: pa.Table) -> list[tuple[str, bytes]]:
     return [(tick["instrument"], msgspec.json.encode(tick)) for tick in rows]
 
 
-def read(feed: TickFolder | TickTopic, lane: int, after: int, upto: int) -> pa.Table:
+def read(feed: TickTopic, lane: int, after: int, upto: int) -> pa.Table:
     return pa.Table.from_batches(feed.read(lane, after, upto), schema=SCHEMA)
 
 
-def test_a_step_of_a_folder_is_the_whole_files_behind_the_one_it_begins_after(
-    tmp_path: Path, intervals: list[pa.Table]
-) -> None:
+def test_a_step_of_a_folder_ends_with_a_whole_file(tmp_path: Path, intervals: list[pa.Table]) -> None:
     feed = TickFolder(tmp_path / "ticks")
     assert 0 == feed.tip(0, 0)  # It is not there yet.
     assert [1, 2, 3, 4, 5] == [feed.append(interval) for interval in intervals]
     assert (1, 5) == (feed.lanes(), feed.tip(0, 2))
-    assert pa.concat_tables(intervals[1:4]) == read(feed, 0, 1, 4)
-    assert 0 == read(feed, 0, 5, 5).num_rows
+    assert intervals[3] == parquet.read_table(feed.checked(4), schema=SCHEMA)
     (tmp_path / "ticks" / ".00000006.unfinished").write_bytes(b"PAR1 and then nothing")
     assert 5 == feed.tip(0, 5)
     assert 6 == feed.append(intervals[1])
@@ -64,7 +61,7 @@ def test_a_file_without_the_columns_of_ticks_is_an_error_and_no_empty_step(tmp_p
     (tmp_path / "00000002.parquet").write_text("no Parquet")
     for number, found in ((1, "no column ask, at, bid, sequence, size"), (2, "cannot be read")):
         with pytest.raises(NeliError, match=rf"0000000{number}\.parquet, but it .*{found}"):
-            read(TickFolder(tmp_path), 0, number - 1, number)
+            TickFolder(tmp_path).checked(number)
 
 
 @pytest.mark.kafka
