@@ -13,7 +13,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from types import EllipsisType
-from typing import NoReturn, Self
+from typing import Self
 
 from neli_router.config.config import Config
 from neli_router.core.closing import AsyncClosing
@@ -125,17 +125,15 @@ class AsyncRouter(BaseRouter, AsyncClosing):
     @property
     def _opened(self) -> Router:
         if self._router is None:
-            self._refuse()
+            remedy = "use `async with`, or await `open()`"
+            raise Closed("an open router was wanted", "this one was not opened yet", remedy)
         return self._router
 
     def _hold(self, router: Router) -> None:
         self._router, self.owner = router, router.owner
 
     def _owner_before_open(self, key: Key) -> Owner:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise Closed("an open router was wanted", "this one was not opened yet", "use `async with`, or await `open()`")
+        return self._opened.owner(key)
 
 
 class AsyncWatch(AsyncClosing, AsyncIterator[Change | Gap]):

@@ -19,14 +19,13 @@ each group separately.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import combinations
 from math import gcd
 from types import EllipsisType
-from typing import NamedTuple, NoReturn, Self
+from typing import NamedTuple, Self
 
 from neli_router.config.config import Config
 from neli_router.core.closing import AsyncClosing, Closing
@@ -42,11 +41,10 @@ from neli_router.errors import (
     LedgerUnusable,
     LookupFailed,
     NeliError,
-    StaleTable,
 )
 from neli_router.router.async_router import AsyncRouter
 from neli_router.router.router import AWAIT_MAX, Router
-from neli_router.router.table import Owner, Peer, Table
+from neli_router.router.table import NoTable, Owner, Peer, Table, View
 
 __all__ = ["GRACE", "AsyncGroups", "BaseGroups", "Groups", "Leader", "SharedHost", "Source", "by_host", "by_zone"]
 
@@ -54,8 +52,8 @@ GRACE = 2.0
 """Seconds that the other groups may take for their first table once one has answered. Raising it slows down a start
 while a group is down; lowering it lets a router that has just started name fewer owners than exist."""
 
-LOOK_EVERY = 0.05
-"""Seconds between two checks of which groups have answered, while a router starts."""
+LOOK_EVERY = 0.01
+"""Seconds between two checks of which groups have answered, while they are opened."""
 
 Source = str | Config | Callable[[], Ledger] | Router
 """Where a group's table comes from: anything that a Router takes, or a Router that the program opens and closes."""
@@ -99,6 +97,18 @@ class BaseGroups:
         """The router of each group."""
         raise NotImplementedError
 
+    def _pauses(self, timeout: float) -> Iterator[float]:
+        """Seconds to sleep, again and again, until every group has answered, or the others' time is over. Raises
+        LookupFailed if no group has a table after `timeout` seconds."""
+        give_up_at, is_first = time.monotonic() + timeout, True
+        pending = list(self._each().values())
+        while (pending := [router for router in pending if not _is_settled(router)]) and time.monotonic() < give_up_at:
+            if is_first and self._tables():
+                is_first, give_up_at = False, min(give_up_at, time.monotonic() + GRACE)
+            yield LOOK_EVERY
+        if not self._tables():
+            raise _failed("a table of any group was wanted", self.errors)
+
     def owners_of_role(self, role: Role) -> list[Leader]:
         """The owners of `role` (a number or a name), one from each group that has an answer. Raises like `owners`."""
         return self._ask("owners of a role were wanted", lambda router: router.owner_of_role(role))
@@ -112,7 +122,8 @@ class BaseGroups:
     @property
     def errors(self) -> dict[str, NeliError]:
         """The error of each group without a table. Empty if all is well."""
-        return {group: answer for group in self._each() if isinstance(answer := self._table(group), NeliError)}
+        views = self._views().items()
+        return {group: view.explain("the table was wanted") for group, view in views if isinstance(view, NoTable)}
 
     def shared_hosts(self, host_of: Callable[[Peer], str] = by_host) -> list[SharedHost]:
         """Hosts on which two groups have their leaders of the same role. Groups without a table are left out.
@@ -153,13 +164,10 @@ class BaseGroups:
         return found
 
     def _tables(self) -> dict[str, Table]:
-        return {group: answer for group in self._each() if isinstance(answer := self._table(group), Table)}
+        return {group: view for group, view in self._views().items() if isinstance(view, Table)}
 
-    def _table(self, group: str) -> Table | NeliError:
-        try:
-            return self._each()[group].table
-        except NeliError as error:
-            return error
+    def _views(self) -> dict[str, View]:
+        return {group: router.feed.view for group, router in self._each().items()}
 
 
 class Groups(BaseGroups, Closing):
@@ -215,14 +223,8 @@ class Groups(BaseGroups, Closing):
 
     def await_tables(self, timeout: float = AWAIT_MAX) -> None:
         """Wait like the constructor. Raises LookupFailed if no group has a table after `timeout` seconds."""
-        give_up_at = time.monotonic() + timeout
-        pending, is_first = list(self._routers.values()), True
-        while pending and time.monotonic() < give_up_at:
-            pending = [router for router in pending if not _is_settled(router)]
-            if is_first and self._tables():
-                is_first, give_up_at = False, min(give_up_at, time.monotonic() + GRACE)
-        if not self._tables():
-            raise _failed("a table of any group was wanted", self.errors)
+        for pause in self._pauses(timeout):
+            time.sleep(pause)
 
     # Life
 
@@ -250,16 +252,13 @@ class Groups(BaseGroups, Closing):
         return self._routers
 
     def _open(self, source: str | Config | Callable[[], Ledger], age: float | EllipsisType | None) -> Router:
-        if callable(source):
-            router = Router(partial(_patiently, source), max_age=age, wait=False)
-        else:
-            config = Config(source) if isinstance(source, str) else source
-            opener = partial(
-                _patiently, partial(open_ledger, config.common_ledger, create=False, patience=config.lease)
-            )
-            age = config.max_age if isinstance(age, EllipsisType) and isinstance(source, Config) else age
-            layout = config.layout if isinstance(source, Config) else None
-            router = Router(opener, layout=layout, max_age=age, wait=False)
+        layout = None
+        if isinstance(source, Config):
+            layout, age = source.layout, source.max_age if isinstance(age, EllipsisType) else age
+        if not callable(source):
+            config = Config.given(source)
+            source = partial(open_ledger, config.common_ledger, create=False, patience=config.lease)
+        router = Router(partial(_patiently, source), layout=layout, max_age=age, wait=False)
         self._ours.append(router)
         return router
 
@@ -282,7 +281,6 @@ class AsyncGroups(BaseGroups, AsyncClosing):
     ) -> None:
         self._make = partial(Groups, sources, max_age=max_age, wait=False)
         self._groups: Groups | None = None
-        self._routers: dict[str, AsyncRouter] = {}
         self.owners = self._owners_before_open
 
     async def open(self, timeout: float = AWAIT_MAX) -> Self:  # noqa: ASYNC109 - the same name as in Groups.
@@ -290,9 +288,8 @@ class AsyncGroups(BaseGroups, AsyncClosing):
         if self._groups is None:
             # In a thread, because a driver may take its time. If we are cancelled meanwhile, the thread's groups are
             # dropped, and their readers end on their own.
-            groups = await asyncio.to_thread(self._make)
-            self._routers = {group: AsyncRouter(groups[group]) for group in groups}
-            self._groups, self.owners = groups, groups.owners
+            self._groups = await asyncio.to_thread(self._make)
+            self.owners = self._groups.owners
         try:
             await self.await_tables(timeout)
         except BaseException:
@@ -302,23 +299,12 @@ class AsyncGroups(BaseGroups, AsyncClosing):
 
     def __getitem__(self, group: str) -> AsyncRouter:
         """The router of `group`, for watching and for questions about a single group."""
-        return self._routers[group] if self._groups is not None else self._refuse()
+        return AsyncRouter(self._opened[group])
 
     async def await_tables(self, timeout: float = AWAIT_MAX) -> None:  # noqa: ASYNC109 - the same name as in Groups.
         """Wait as `open` does. Raises LookupFailed if no group has a table after `timeout` seconds."""
-        groups, loop = self._opened, asyncio.get_running_loop()
-        give_up_at, is_first = loop.time() + timeout, True
-        pending = {asyncio.ensure_future(_settled(router, timeout)) for router in self._routers.values()}
-        try:
-            while pending and (left := give_up_at - loop.time()) > 0:
-                _, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-                if is_first and len(groups.errors) < len(groups):
-                    is_first, give_up_at = False, min(give_up_at, loop.time() + GRACE)
-        finally:
-            for task in pending:
-                task.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
-        groups.await_tables(0)  # Does not wait, and raises if no group has a table.
+        for pause in self._pauses(timeout):
+            await asyncio.sleep(pause)
 
     async def reopen(self, timeout: float = AWAIT_MAX) -> None:  # noqa: ASYNC109 - the same name as in Groups.
         """Open every group's ledger again: after a fork, in the child's own event loop, or after errors. See Groups."""
@@ -342,17 +328,16 @@ class AsyncGroups(BaseGroups, AsyncClosing):
 
     @property
     def _opened(self) -> Groups:
-        return self._groups if self._groups is not None else self._refuse()
+        if self._groups is None:
+            raise Closed("open groups were wanted", "these were not opened yet", "use `async with`, or await `open()`")
+        return self._groups
 
     def _owners_before_open(self, key: Key) -> list[Leader]:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise Closed("open groups were wanted", "these were not opened yet", "use `async with`, or await `open()`")
+        return self._opened.owners(key)
 
 
 def _patiently(open_ledger: Callable[[], Ledger]) -> Ledger:
-    """A ledger that does not exist yet stops a lone router. Here other groups answer, so opening it is tried again."""
+    """A ledger that is unusable stops a lone router. Here other groups answer, so opening it is tried again."""
     try:
         return open_ledger()
     except LedgerUnusable as error:
@@ -361,18 +346,9 @@ def _patiently(open_ledger: Callable[[], Ledger]) -> Ledger:
 
 def _is_settled(router: Router) -> bool:
     try:
-        router.await_table(LOOK_EVERY)
-    except StaleTable:
-        return False
+        return router.feed.is_settled()
     except NeliError:
         return True  # The router stopped, and no table will come.
-    return True
-
-
-async def _settled(router: AsyncRouter, timeout: float) -> None:  # noqa: ASYNC109 - passed on.
-    """Wait until this group has a table, or is known not to have one."""
-    with contextlib.suppress(NeliError):
-        await router.await_table(timeout)
 
 
 def _roles_by_host(table: Table, host_of: Callable[[Peer], str], width: int) -> dict[str, set[int]]:
