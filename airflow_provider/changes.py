@@ -120,7 +120,7 @@ async def _read_by(opened: Callable[[], Router]) -> AsyncGenerator[Batch, None]:
 
 async def _told_by(client: AsyncClient) -> AsyncGenerator[Batch, None]:
     """One stream of the agent, as batches, the first of them complete. Raises the reason why it ended."""
-    layout = (await client.table()).layout
+    layout = (await client.call(calls.leader(0))).layout
     missing = layout.partitions if layout is not None else 0
     try:
         await client.call(calls.owners([]))
@@ -142,7 +142,7 @@ async def _told_by(client: AsyncClient) -> AsyncGenerator[Batch, None]:
     try:
         while not listening.done():
             if not await _rings(heard):
-                await client.table()
+                await client.call(calls.leader(0))
                 continue
             heard.clear()
             if pending and len(pending) >= missing:

@@ -34,7 +34,6 @@ from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
 from airflow_provider.changes import Away
 from airflow_provider.hooks.neli import NeliHook
-from neli_router.agent import AsyncClient
 from neli_router.agent.wire import OwnerView
 from neli_router.errors import ConfigError, NeliError
 
@@ -162,11 +161,11 @@ class Subscription:
                 if is_known:
                     self.owners.update(batch)
                 else:  # The first batch, also after an outage, is complete; the group may have changed.
-                    asked = hook if isinstance(await hook.aget_conn(), AsyncClient) else None
-                    layout, member = await hook.alayout(), await asked.amember() if asked is not None else None
+                    layout, member = await hook.ahere()
                     # In one step: a trigger that starts meanwhile must not see one group's owners with another's
                     # layout.
-                    self._hook, self.layout, self.member, self.owners = asked, layout, member, dict(batch)
+                    self.layout, self.member, self.owners = layout, member, dict(batch)
+                    self._hook = hook if member is not None else None
                     self.away = self.wrong = None
                     is_known = True
                 self._led.clear()

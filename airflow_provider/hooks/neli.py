@@ -45,7 +45,7 @@ from neli_router.core.keyspace import Key, Layout, Role
 from neli_router.drivers.addresses import problems_of
 from neli_router.errors import ConfigError, GroupMismatch, NeliError, NoOwner, NotLeading
 from neli_router.router.async_router import AsyncRouter
-from neli_router.router.router import AWAIT_MAX, Router
+from neli_router.router.router import AWAIT_MAX, BaseRouter, Router
 from neli_router.router.table import NO_MEMBER, NoTable, Table
 
 __all__ = ["CONNECTION_ID", "Expected", "LeaderHere", "NeliHook", "checked"]
@@ -76,11 +76,6 @@ class _Target:
     @property
     def is_agent(self) -> bool:
         return not (self.ledger or self.ownership)
-
-    def router(self) -> Router:
-        if self.ownership:
-            return Router.from_redis(self.ownership, wait=False)
-        return Router(self.ledger, wait=False)
 
 
 class LeaderHere(NamedTuple):
@@ -125,7 +120,7 @@ class NeliHook(BaseHook):
             except AirflowNotFoundException:
                 raise _missing(self.neli_conn_id) from None
         if not self._target.is_agent:
-            router = self._opened(self._target)
+            router = self._router_of(self._target)
             router.await_table(AWAIT_MAX)
             return router
         if self._client is None:
@@ -136,7 +131,7 @@ class NeliHook(BaseHook):
         """Like `get_conn`, for the running event loop. Made once; `aclose` closes it."""
         target = await self._atarget()
         if not target.is_agent:
-            router = AsyncRouter(await asyncio.to_thread(self._opened, target))  # Opening may wait for a driver.
+            router = AsyncRouter(await asyncio.to_thread(self._router_of, target))  # Opening may wait for a driver.
             await router.await_table(AWAIT_MAX)
             return router
         return self._aclient_of(target)
@@ -205,23 +200,27 @@ class NeliHook(BaseHook):
 
     async def aowner(self, key: Key) -> OwnerView:
         conn = await self.aget_conn()
-        return await conn.owner(key) if isinstance(conn, AsyncClient) else _named(_of_keys(self._opened(), [key])[0])
+        return await conn.owner(key) if isinstance(conn, AsyncClient) else _named(_of_keys(conn, [key])[0])
 
     async def aowner_of_role(self, role: Role) -> OwnerView:
         conn = await self.aget_conn()
-        if isinstance(conn, AsyncClient):
-            return await conn.owner_of_role(role)
-        return _named(_of_role(self._opened(), role))
+        return await conn.owner_of_role(role) if isinstance(conn, AsyncClient) else _named(_of_role(conn, role))
 
     async def aowners(self, keys: Iterable[Key]) -> list[OwnerView]:
         conn = await self.aget_conn()
-        return await conn.owners(keys) if isinstance(conn, AsyncClient) else _of_keys(self._opened(), keys)
+        return await conn.owners(keys) if isinstance(conn, AsyncClient) else _of_keys(conn, keys)
 
     async def alayout(self, *, wanted: Layout | None = None) -> Layout:
+        return (await self.ahere(wanted=wanted))[0]
+
+    async def ahere(self, *, wanted: Layout | None = None) -> tuple[Layout, str | None]:
+        """The group's layout, and the name of this host's member (None if the connection is to a ledger), in one
+        question. Raises the errors of `layout`."""
         conn = await self.aget_conn()
         if isinstance(conn, AsyncClient):
-            return checked((await conn.call(calls.HERE)).layout, wanted)
-        return checked(self._opened().feed.layout, wanted)
+            seen = await conn.call(calls.HERE)
+            return checked(seen.layout, wanted), seen.member
+        return checked(conn.feed.layout, wanted), None
 
     # This host: a ledger does not know which member is this host's.
 
@@ -342,7 +341,7 @@ class NeliHook(BaseHook):
         if target.is_agent:
             follow = changes.of_agent(self._aclient_of(target))
         else:
-            follow = changes.of_ledger(partial(self._opened, target))
+            follow = changes.of_ledger(partial(self._router_of, target))
         async with aclosing(follow):
             async for news in follow:
                 yield news
@@ -396,10 +395,12 @@ class NeliHook(BaseHook):
             self._async_client = AsyncClient(target.agent, token=target.token, timeout=self._timeout)
         return self._async_client
 
-    def _opened(self, target: _Target | None = None) -> Router:
+    def _router_of(self, target: _Target) -> Router:
         if self._router is None:
-            assert target is not None, "a router that was opened is kept"
-            self._router = target.router()
+            if target.ownership:
+                self._router = Router.from_redis(target.ownership, wait=False)
+            else:
+                self._router = Router(target.ledger, wait=False)
         return self._router
 
 
@@ -476,26 +477,23 @@ def _with_password(address: str, connection: Connection) -> str:
 # A ledger's answers, in the form of an agent's
 
 
-def _of_keys(router: Router, keys: Iterable[Key]) -> list[OwnerView]:
+def _of_keys(router: BaseRouter, keys: Iterable[Key]) -> list[OwnerView]:
     layout = _layout_of(router)
     slots = [layout.slot(key) for key in keys]
     view, at = _believed(router), router.at
     return [owner_view(view, layout.partition_of_slot(slot), slot, at) for slot in slots]
 
 
-def _of_role(router: Router, role: Role) -> OwnerView:
+def _of_role(router: BaseRouter, role: Role) -> OwnerView:
     return owner_view(_believed(router), _layout_of(router).partition_of_role(role), None, router.at)
 
 
-def _layout_of(router: Router) -> Layout:
+def _layout_of(router: BaseRouter) -> Layout:
     layout = router.feed.layout
-    if layout is None:
-        router.table  # noqa: B018 - raises why there is none.
-        raise AssertionError("a table has a layout")
-    return layout
+    return router.table.layout if layout is None else layout  # Without a table, that raises why there is none.
 
 
-def _believed(router: Router) -> Table | NoTable:
+def _believed(router: BaseRouter) -> Table | NoTable:
     """The table, or the certainty that no member is alive. Raises the reason if neither can be believed."""
     view = router.feed.view
     if isinstance(view, NoTable) and view.plight not in NO_MEMBER:
