@@ -30,21 +30,18 @@ the lease's term, and the fence of the table or database refuses an old one (`ne
 
 import asyncio
 import logging
-import os
 import signal
-import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, _GeneratorContextManager, suppress
 from math import inf
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from airflow_provider.exceptions import LeadershipEnding, LeadershipLost, NotLeadingHere
 from neli_router.agent.client.leases import AgentLease, Share
 from neli_router.core.clock import host_clock
-from neli_router.core.exit_codes import EXIT_LOST
+from neli_router.core.exit_codes import end_now
 from neli_router.core.keyspace import Role
 from neli_router.errors import LookupFailed, NeliError, NotLeading
 from neli_router.fence import Refused
@@ -226,7 +223,8 @@ class HeldBlock(Generic[Right]):
         give_up_at = inf if self._end_within is None else host_clock() + self._end_within
         self._stop(give_up_at)
         if not self._over.is_set():
-            self._end_process(self._lost)
+            late = f"THE TASK DID NOT STOP within {self._end_within:g} s of this, so its process ends"
+            end_now(late, lost=self._lost, hanging=self._worker)
 
     def _stop(self, give_up_at: float) -> None:
         """Stop the work, again and again, until the block ends or it is time to give up."""
@@ -243,18 +241,6 @@ class HeldBlock(Generic[Right]):
                     signal.pthread_kill(self._worker, SIGNAL)
                     self._over.wait(POKE_EVERY)
             self._over.wait(max(0.0, min(AGAIN, give_up_at - host_clock())))
-
-    def _end_process(self, lost: NeliError) -> NoReturn:
-        frame = sys._current_frames().get(self._worker)  # noqa: SLF001 - only this says where it hangs.
-        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
-        late = (
-            f"{lost}\n{stack}neli: THE TASK DID NOT STOP within {self._end_within:g} s of this, so its process ends\n"
-        )
-        # In another thread, because this very write may be what hangs: a full pipe may have no reader.
-        saying = threading.Thread(target=_say, args=(late,), daemon=True)
-        saying.start()
-        saying.join(JOIN_MAX)
-        os._exit(EXIT_LOST)  # Not `sys.exit`: it would end this thread alone.
 
     # The handler, in the main thread
 
@@ -300,10 +286,3 @@ def _may_be_stopped(frame: FrameType | None) -> bool:
 
 
 _ENDS = frozenset(one.__code__ for one in (HeldBlock.__exit__, ExitStack.__exit__, _GeneratorContextManager.__exit__))
-
-
-def _say(text: str) -> None:
-    with suppress(OSError, ValueError):  # Standard error may be closed.
-        sys.stderr.write(text)
-        sys.stderr.flush()
-        sys.stdout.flush()

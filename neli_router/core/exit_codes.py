@@ -6,6 +6,13 @@
 They are part of the interface, like the names of commands: a code never changes its meaning.
 """
 
+import os
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from typing import NoReturn
+
 __all__ = [
     "EXIT_BROKEN",
     "EXIT_CANNOT_START",
@@ -19,6 +26,7 @@ __all__ = [
     "EXIT_NO_OWNER",
     "EXIT_REFUSED",
     "EXIT_USAGE",
+    "end_now",
 ]
 
 EXIT_DONE = 0
@@ -58,3 +66,26 @@ EXIT_CANNOT_START = 127
 
 EXIT_INTERRUPTED = 130
 """Ctrl-C: 128 plus the number of SIGINT, as in a shell."""
+
+SAY_MAX = 1.0
+"""Seconds to wait, before the process ends, until standard error has taken the reason."""
+
+
+def end_now(late: str, *, lost: object = "", hanging: int | None = None) -> NoReturn:
+    """The last resort against work that goes on without its lease: write why, and where the thread `hanging` is, and
+    end the process with EXIT_LOST. Not `sys.exit`: that would wait for the thread that hangs, or end only its own."""
+    frame = sys._current_frames().get(hanging or 0)  # noqa: SLF001 - only this says where it hangs.
+    stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+    text = f"{lost}\n{stack}neli: {late}\n" if lost else f"neli: {late}\n"
+    # In another thread, because this very write may be what hangs: a full pipe may have no reader.
+    saying = threading.Thread(target=_say, args=(text,), daemon=True)
+    saying.start()
+    saying.join(SAY_MAX)
+    os._exit(EXIT_LOST)
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, ValueError):  # Standard error may be closed.
+        sys.stderr.write(text)
+        sys.stderr.flush()
+        sys.stdout.flush()

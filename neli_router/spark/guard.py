@@ -43,10 +43,8 @@ block is done unless that block ended because it was asked to. A job that opens 
 itself whether it is done: it may have gone on with what was left, or others may have done the rest.
 """
 
-import os
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -60,7 +58,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from neli_router.agent.client.leases import AgentLease, Share
 from neli_router.core import logs
 from neli_router.core.clock import host_clock
-from neli_router.core.exit_codes import EXIT_DONE, EXIT_LOST, EXIT_NO_AGENT, EXIT_REFUSED, EXIT_USAGE
+from neli_router.core.exit_codes import EXIT_DONE, EXIT_LOST, EXIT_NO_AGENT, EXIT_REFUSED, EXIT_USAGE, end_now
 from neli_router.errors import ConfigError, LeaseLost, NeliError, NoAgent
 from neli_router.fence import Refused
 
@@ -170,14 +168,8 @@ class LeaseGuard:
         logs.logger().error("guard.lost", member=held.member, why=self._lost.found)
         self._start(self._cut)
         if not self._over.wait(self._end_within):
-            self._end_process(self._lost)
-
-    def _end_process(self, lost: NeliError) -> None:
-        frame = sys._current_frames().get(self._block)  # noqa: SLF001 - only this says where it hangs.
-        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
-        _end_now(
-            f"{lost}\n{stack}neli: THE JOB DID NOT STOP within {self._end_within:g} s of this, so its process ends"
-        )
+            late = f"THE JOB DID NOT STOP within {self._end_within:g} s of this, so its process ends"
+            end_now(late, lost=self._lost, hanging=self._block)
 
     # Spark: threads that may hang
 
@@ -247,8 +239,8 @@ def run_job(job: Callable[[], object], *, end_within: float | None = END_MAX) ->
     """
     code = _code_of(job)
     if code == EXIT_LOST and end_within is not None:
-        late = f"neli: A THREAD OF THE JOB WENT ON for {end_within:g} s, so its process ends"
-        timer = threading.Timer(end_within, _end_now, (late,))
+        late = f"A THREAD OF THE JOB WENT ON for {end_within:g} s, so its process ends"
+        timer = threading.Timer(end_within, end_now, (late,))
         timer.daemon = True
         timer.start()
     sys.exit(code)
@@ -268,22 +260,6 @@ def _code_of(job: Callable[[], object]) -> int:
     if not is_done:
         sys.stderr.write("neli: the job ended before it was done, because partitions moved: run it again\n")
     return EXIT_DONE if is_done else EXIT_LOST
-
-
-def _end_now(why: str) -> NoReturn:
-    """The last resort. Not `sys.exit`: that would wait for the thread that hangs."""
-    # In another thread, because this very write may be what hangs: a full pipe may have no reader.
-    saying = threading.Thread(target=_say, args=(why,), daemon=True)
-    saying.start()
-    saying.join(JOIN_MAX)
-    os._exit(EXIT_LOST)
-
-
-def _say(why: str) -> None:
-    with suppress(OSError, ValueError):  # Standard error may be closed.
-        sys.stderr.write(f"{why}\n")
-        sys.stderr.flush()
-        sys.stdout.flush()
 
 
 def _is_loss(error: BaseException | None) -> bool:
