@@ -9,7 +9,7 @@ that imports one of our classes gets an error that says why.
 
 from typing import Any
 
-from airflow_provider.airflow_version import airflow_problem
+from airflow_provider import airflow_problem
 
 __all__ = ["get_provider_info"]
 

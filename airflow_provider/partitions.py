@@ -24,7 +24,7 @@ them, or wait for fewer, with Airflow's `wait_policy=MinimumCount(...)`.
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_provider.airflow_version import require_airflow
+from airflow_provider import require_airflow
 
 require_airflow()
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.airflow_version import require_airflow
+from airflow_provider import require_airflow
 
 require_airflow()
 

@@ -135,7 +135,6 @@ airflow_provider.routing: GROUND agent config router | airflow airflow_provider 
 # They start Spark, and know its words.
 airflow_provider.decorators.leader_pyspark airflow_provider.operators.spark: GROUND agent hosts spark |
     airflow airflow_provider msgspec pyspark
-airflow_provider.airflow_version: errors
 # It changes Airflow's metadata database, inside the scheduler.
 airflow_provider.switch: GROUND agent config router | airflow airflow_provider sqlalchemy
 airflow_provider.get_provider_info: | airflow_provider

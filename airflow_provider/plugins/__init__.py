@@ -3,7 +3,7 @@
 It depends on the version of Airflow that is checked here, before any class of Airflow is named.
 """
 
-from airflow_provider.airflow_version import require_airflow
+from airflow_provider import require_airflow
 
 __all__: list[str] = []
 

@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
-from airflow_provider.airflow_version import require_airflow
+from airflow_provider import require_airflow
 from neli_router.agent.client.client import Client
 from neli_router.core.exit_codes import EXIT_BROKEN, EXIT_DONE, EXIT_USAGE
 from neli_router.core.keyspace import Layout, Role

@@ -15,7 +15,7 @@ import pytest
 from airflow.providers.common.compat.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator
 from airflow.triggers.base import BaseTrigger
 
-from airflow_provider import airflow_version
+import airflow_provider
 from airflow_provider.get_provider_info import get_provider_info
 
 pytestmark = pytest.mark.airflow
@@ -76,7 +76,7 @@ def test_each_type_of_connection_has_its_hook_and_each_decorator_and_each_link_i
     [("2.10.4", "2.10.4 is installed"), ("3.2.9", "3.2.9 is installed"), ("", "it is not installed")],
 )
 def test_an_airflow_that_is_too_old_is_told_why(monkeypatch: pytest.MonkeyPatch, version: str, problem: str) -> None:
-    monkeypatch.setattr(airflow_version, "version", lambda name: version_of(name, version))
+    monkeypatch.setattr(airflow_provider, "version", lambda name: version_of(name, version))
     bare = get_provider_info()
     assert {"package-name", "name", "description"} == set(bare)
     folders = (path.parent.name for path in sorted(PROVIDER.glob("*/__init__.py")))
@@ -94,5 +94,5 @@ def version_of(name: str, version: str) -> str:
 
 def test_an_airflow_that_is_new_enough_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     for version in ("3.3.0", "3.3.2", "3.4.0rc1", "4.0.0"):
-        monkeypatch.setattr(airflow_version, "version", lambda name, version=version: version)
-        assert "" == airflow_version.airflow_problem()
+        monkeypatch.setattr(airflow_provider, "version", lambda name, version=version: version)
+        assert "" == airflow_provider.airflow_problem()
