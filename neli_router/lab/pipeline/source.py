@@ -31,14 +31,16 @@ class TickSteps:
     """The steps of a feed of ticks, as frames of one Spark."""
 
     def __init__(self, spark: SparkSession, address: str, layout: Layout) -> None:
-        self._spark, self._feed, self._schema = spark, feed_at(address, layout), from_arrow_schema(SCHEMA)
+        self._spark, self._schema = spark, from_arrow_schema(SCHEMA)
+        self._feed = feed_at(address, layout)
         if isinstance(self._feed, TickTopic):
+            ticks = self._feed
 
-            class OfThisFeed(_TickSource):
-                feed, format = self._feed, f"ticks-{uuid4().hex}"
+            class OfThisTopic(_TickSource):
+                topic, format = ticks, f"ticks-{uuid4().hex}"
 
-            self._format = OfThisFeed.format
-            spark.dataSource.register(OfThisFeed)
+            self._format = OfThisTopic.format
+            spark.dataSource.register(OfThisTopic)
         elif not self._feed.folder.exists():
             # It may still appear. If the path was mistyped, the job would wait forever without saying for what.
             logger().warning("ticks.awaited", folder=str(self._feed.folder))
@@ -58,7 +60,7 @@ class TickSteps:
 
 
 class _TickSource(DataSource):
-    feed: ClassVar[TickTopic]
+    topic: ClassVar[TickTopic]
     format: ClassVar[str]
 
     @classmethod
@@ -69,15 +71,15 @@ class _TickSource(DataSource):
         return from_arrow_schema(SCHEMA)
 
     def reader(self, schema: StructType) -> "_Reader":
-        return _Reader(self.feed, self.options)
+        return _Reader(self.topic, self.options)
 
 
 class _Reader(DataSourceReader):
     """Reads one step, in one task, so that its ticks stay in order."""
 
-    def __init__(self, feed: TickTopic, options: Any) -> None:
-        self._feed = feed
+    def __init__(self, topic: TickTopic, options: Any) -> None:
+        self._topic = topic
         self._lane, self._after, self._upto = (int(options[name]) for name in ("lane", "after", "upto"))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._feed.read(self._lane, self._after, self._upto)
+        return self._topic.read(self._lane, self._after, self._upto)
