@@ -120,8 +120,7 @@ async def _read_by(opened: Callable[[], Router]) -> AsyncGenerator[Batch, None]:
 
 async def _told_by(client: AsyncClient) -> AsyncGenerator[Batch, None]:
     """One stream of the agent, as batches, the first of them complete. Raises the reason why it ended."""
-    layout = (await client.call(calls.leader(0))).layout
-    missing = layout.partitions if layout is not None else 0
+    missing = (await client.call(calls.leader(0))).layout.partitions
     try:
         await client.call(calls.owners([]))
     except LookupFailed as error:  # No owner is known, so the stream begins without owners.

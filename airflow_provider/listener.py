@@ -126,7 +126,8 @@ def on_starting(component: Any) -> None:
     if where and where not in PLACES:
         raise SystemExit(f"neli: [neli] agent_in was wanted to be {' or '.join(PLACES)}, or empty, but it is {where!r}")
     if where and where == here:
-        _agent = Companion(_agent_command(conf.get(SECTION, "agent_config", fallback="")))
+        config = conf.get(SECTION, "agent_config", fallback="")
+        _agent = Companion([sys.executable, "-P", "-c", SERVE, "agent", *(["--config", config] if config else [])])
         _agent.start()
     if here == "scheduler" and conf.getboolean(SECTION, "switch", fallback=False):
         from airflow_provider.switch import Switch  # noqa: PLC0415 - each task imports this module, but not the switch.
@@ -142,7 +143,3 @@ def before_stopping(component: Any) -> None:
     for one in (_switch, _agent):
         if one is not None:
             one.stop()
-
-
-def _agent_command(config: str) -> list[str]:
-    return [sys.executable, "-P", "-c", SERVE, "agent", *(["--config", config] if config else [])]

@@ -23,7 +23,7 @@ Derive from it as the first base, `class MyOperator(LeaderOperator, TheirOperato
 """
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast, get_args
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
 from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferralTimeout
@@ -118,8 +118,8 @@ class LeaderOperator(BaseOperator):
                     raise
                 self._put_off(context, error)
             with held:
-                self.held, space = held, _as_dict(context)
-                space[LEASE_KEY] = right
+                self.held, space = held, cast("dict[str, Any]", context)
+                space[LEASE_KEY] = right  # A key of our own in a TypedDict.
                 if self.push_term:
                     self._push_term(context, right)
                 return super().execute(context)
@@ -207,8 +207,3 @@ def role_here(hook: NeliHook, role: int | str | None, key: str | None, context: 
         return asked
     assert key is not None, "asked_role gives one of the two"
     return (layout or hook.layout()).partition(key)  # A number, because a key may look like the number of a role.
-
-
-def _as_dict(context: "Context") -> dict[str, Any]:
-    space: Any = context
-    return space  # type: ignore[no-any-return]  # A TypedDict; our own key is added to it.

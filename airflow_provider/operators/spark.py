@@ -45,7 +45,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -351,9 +351,7 @@ def _terms_of(right: AgentLease | Share) -> dict[str, Any]:
 
 def right_of(context: "Context") -> AgentLease | Share:
     """The lease or share that the running task holds."""
-    space: Any = context
-    right: AgentLease | Share = space[LEASE_KEY]
-    return right
+    return cast("AgentLease | Share", cast("dict[str, Any]", context)[LEASE_KEY])
 
 
 def _is_of_this_python(program: str | None) -> bool:

@@ -43,20 +43,10 @@ from neli_router.errors import BadKey, ConfigError, GroupMismatch, NeliError, No
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["PARTITION_KEY", "LeaderSensor", "SlotOwnerSensor", "WaitingSensor", "concluded", "leader_from"]
+__all__ = ["PARTITION_KEY", "LeaderSensor", "SlotOwnerSensor", "WaitingSensor", "leader_from"]
 
 PARTITION_KEY = "{{ dag_run.partition_key or '' }}"
 """The default of `role` and `key`: the partition key of a partitioned run."""
-
-
-def concluded(event: dict[str, Any]) -> dict[str, Any]:
-    """The leader in the `event` of a LeaderTrigger. Raises an error if the wait ended in any other way."""
-    outcome, why = event["outcome"], event["why"]
-    if outcome == "skipped":
-        raise AirflowSkipException(why)
-    if outcome != "success":
-        raise AirflowException(why)
-    return {name: value for name, value in event.items() if name not in {"outcome", "why"}}
 
 
 def leader_from(xcom: Any) -> dict[str, Any]:
@@ -102,14 +92,18 @@ class WaitingSensor(BaseSensorOperator):
         return self.defer(trigger=LeaderTrigger(**self._arguments()), method_name="execute_complete", timeout=timeout)
 
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
-        return concluded(event)
+        """The leader in the event of the trigger. Raises an error if the wait ended in any other way."""
+        outcome, why = event["outcome"], event["why"]
+        if outcome == "skipped":
+            raise AirflowSkipException(why)
+        if outcome != "success":
+            raise AirflowException(why)
+        return {name: value for name, value in event.items() if name not in {"outcome", "why"}}
 
     def poke(self, context: "Context") -> PokeReturnValue:
         """Whether the expected member leads now. Raises AirflowException for what waiting cannot fix."""
         try:
-            require_sense(
-                role=self.role, key=self.key, expect=self.expect, otherwise=self.otherwise, when_away=self.when_away
-            )
+            require_sense(self.role, self.key, self.expect, self.otherwise, self.when_away)
             with NeliHook(self.neli_conn_id) as hook:
                 return self._asked(hook)
         except (BadKey, ConfigError, GroupMismatch) as error:

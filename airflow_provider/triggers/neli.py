@@ -78,8 +78,6 @@ WhenAway = Literal["wait", "fail"]
 
 CHANGES = ("acquired", "lost", "moved")
 
-_OWN_WORDS = {"otherwise": get_args(Otherwise), "when_away": get_args(WhenAway)}
-
 
 class Conclusion(NamedTuple):
     """The outcome of the wait."""
@@ -107,7 +105,7 @@ def role_wanted(role: object, key: object) -> int | str:
     return found  # The text of a key is never read as a number.
 
 
-def require_sense(*, role: object, key: object, expect: object, **own_words: object) -> None:
+def require_sense(role: object, key: object, expect: object, otherwise: object, when_away: object) -> None:
     """Raises BadKey for arguments that no leader can ever fulfil: the task would wait until its time is over."""
     partition_wanted(Layout(), role, key)
     if not isinstance(expect, str) or not expect.strip() or expect == "None":
@@ -116,10 +114,10 @@ def require_sense(*, role: object, key: object, expect: object, **own_words: obj
             "`expect` is empty, or None, or not a text",
             "name one, and see what its template was rendered to in Airflow's page",
         )
-    for name, word in own_words.items():
-        if word not in _OWN_WORDS[name]:
-            words = ", ".join(_OWN_WORDS[name])
-            raise BadKey(f"`{name}` was wanted to be one of {words}", f"it is {word!r:.40}", "correct it in the Dag")
+    for name, word, words in (("otherwise", otherwise, Otherwise), ("when_away", when_away, WhenAway)):
+        if word not in get_args(words):
+            known = ", ".join(get_args(words))
+            raise BadKey(f"`{name}` was wanted to be one of {known}", f"it is {word!r:.40}", "correct it in the Dag")
 
 
 def leader_of(role: object, view: OwnerView, *, here: bool | None) -> dict[str, Any]:
@@ -192,8 +190,10 @@ class LeaderTrigger(_Follower):
         yield event
 
     async def _wait(self, moments: AsyncIterator[Moment], present: Subscription | None) -> Conclusion:
-        if conclusion := self._refused():
-            return conclusion
+        try:
+            require_sense(self.role, self.key, self.expect, self.otherwise, self.when_away)
+        except NeliError as error:
+            return Conclusion("failed", str(error))
         try:
             async with asyncio.timeout(self._patience()):
                 if present is not None and (conclusion := await self._judge(present)):
@@ -238,15 +238,6 @@ class LeaderTrigger(_Follower):
             return None
         why = f"{self._wanted()} was wanted, but {view.name} leads, under term {view.term}"
         return Conclusion("skipped" if self.otherwise == "skip" else "failed", why)
-
-    def _refused(self) -> Conclusion | None:
-        try:
-            require_sense(
-                role=self.role, key=self.key, expect=self.expect, otherwise=self.otherwise, when_away=self.when_away
-            )
-        except NeliError as error:
-            return Conclusion("failed", str(error))
-        return None
 
     def _wanted(self) -> str:
         what = f"role {self.role!r}" if self.role is not None else "the key"
