@@ -103,16 +103,12 @@ FORBIDDEN = frozenset({"FLUSHALL", "FLUSHDB", "SELECT", "SWAPDB"})
 def admit(client: Any, resource: str, term: int, *commands: Command) -> list[Any]:
     """Carry out `commands` if no term higher than `term` was admitted to `resource`; return their answers, as Redis
     gives them. Raises Refused, and then nothing was carried out; FenceMisused; and the client's errors."""
-    resource, term = checked(resource, term)
-    answer = client.eval(_ADMIT, 1, KEY, resource, term, "", "", *_flat(commands, COMMANDS_MAX))
-    return list(_judged(answer, resource, term)[2])
+    return list(_judged(_sent(client, resource, term, commands), resource, term)[2])
 
 
 async def admit_async(client: Any, resource: str, term: int, *commands: Command) -> list[Any]:
     """Like `admit`, for a client whose methods are awaited."""
-    resource, term = checked(resource, term)
-    answer = client.eval(_ADMIT, 1, KEY, resource, term, "", "", *_flat(commands, COMMANDS_MAX))
-    return list(_judged(await _awaited(answer), resource, term)[2])
+    return list(_judged(await _awaited(_sent(client, resource, term, commands)), resource, term)[2])
 
 
 def admit_batch(client: Any, resource: str, term: int, batch: int, *commands: Command) -> bool:
@@ -121,26 +117,23 @@ def admit_batch(client: Any, resource: str, term: int, batch: int, *commands: Co
 
     Number batches by their position in the input, so that another process that starts again numbers them the same way.
     """
-    answer = client.eval(_ADMIT, 1, KEY, *_batch(resource, term, batch), *_flat(commands, BATCH_MAX))
-    return bool(_judged(answer, resource, term)[0] == WRITTEN)
+    return bool(_judged(_sent(client, resource, term, commands, batch), resource, term)[0] == WRITTEN)
 
 
 async def admit_batch_async(client: Any, resource: str, term: int, batch: int, *commands: Command) -> bool:
     """Like `admit_batch`, for a client whose methods are awaited."""
-    answer = client.eval(_ADMIT, 1, KEY, *_batch(resource, term, batch), *_flat(commands, BATCH_MAX))
-    return bool(_judged(await _awaited(answer), resource, term)[0] == WRITTEN)
+    answer = await _awaited(_sent(client, resource, term, commands, batch))
+    return bool(_judged(answer, resource, term)[0] == WRITTEN)
 
 
 def admitted(client: Any, resource: str) -> int | None:
     """The highest term admitted to `resource`; None if there was none yet."""
-    resource, _ = checked(resource, 0)
-    return _number(client.hget(KEY, resource))
+    return _number(client.hget(KEY, checked(resource, 0)[0]))
 
 
 async def admitted_async(client: Any, resource: str) -> int | None:
     """Like `admitted`, for a client whose methods are awaited."""
-    resource, _ = checked(resource, 0)
-    return _number(await _awaited(client.hget(KEY, resource)))
+    return _number(await _awaited(client.hget(KEY, checked(resource, 0)[0])))
 
 
 def admitted_batch(client: Any, resource: str) -> int | None:
@@ -155,9 +148,12 @@ async def admitted_batch_async(client: Any, resource: str) -> int | None:
     return _number(await _awaited(client.hget(KEY, batches_of(resource))))
 
 
-def _batch(resource: str, term: int, batch: int) -> tuple[str, int, str, int]:
+def _sent(client: Any, resource: str, term: int, commands: Sequence[Command], *batch: int) -> Any:
+    """The script's answer, or what is awaited for it. `batch` may be left out, but not None: that would be no batch."""
     resource, term = checked(resource, term)
-    return resource, term, batches_of(resource), checked_batch(resource, batch)
+    numbered = (batches_of(resource), checked_batch(resource, *batch)) if batch else ("", "")
+    words = _flat(commands, BATCH_MAX if batch else COMMANDS_MAX)
+    return client.eval(_ADMIT, 1, KEY, resource, term, *numbered, *words)
 
 
 def _flat(commands: Sequence[Command], most: int) -> list[Any]:

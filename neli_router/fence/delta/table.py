@@ -358,12 +358,9 @@ class FencedTable:
                 batch=step.batch,
             )
         if verdict.lost and not verdict.landed and not verdict.skipped:
-            raise self._refused(step, verdict)
+            partition, admitted = min(verdict.lost.items())
+            raise Refused.of(f"{self._root.name}/{PARTITION}={partition}", step.terms[partition], admitted)
         return Commit(version, tuple(sorted(verdict.landed)), tuple(sorted(verdict.skipped)), verdict.lost)
-
-    def _refused(self, step: Step, verdict: _Verdict) -> Refused:
-        partition, admitted = min(verdict.lost.items())
-        return Refused.of(f"{self._root.name}/{PARTITION}={partition}", step.terms[partition], admitted)
 
     def _unavailable(self, step: Step, found: str) -> TableUnavailable:
         wanted = f"batch {step.batch} was to be committed to the table at {self._root}"
