@@ -68,16 +68,13 @@ class LedgerReader(Reader):
         if self._ledger is not None:
             self._ledger.close()
 
-    def _opened(self, feed: Feed) -> Ledger:
-        ledger = self._open()
-        feed.address = ledger.address
-        return ledger
-
     def _begin(self) -> None:
         if (feed := self._feed()) is None:
             return
         try:
-            self._ledger = self._ledger or self._opened(feed)
+            if self._ledger is None:
+                self._ledger = self._open()
+                feed.address = self._ledger.address
             self._pump = Pump(
                 self._ledger,
                 Observer,

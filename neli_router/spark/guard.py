@@ -38,9 +38,8 @@ keeps its cores. (Spark 4.2.1 does so on its own, if `interruptAll` comes within
 A program that holds Python's lock forever can only be ended from outside: `neli run -- spark-submit ...` does that, for
 a role.
 
-`run_job` turns a job into a program: it maps the loss to exit code 75, with the reason on standard error. A job of one
-block is done unless that block ended because it was asked to. A job that opens blocks again and again must report
-itself whether it is done: it may have gone on with what was left, or others may have done the rest.
+`run_job` turns a job into a program. A job that opens blocks again and again must report itself whether it is done: it
+may have gone on with what was left, or others may have done the rest.
 """
 
 import sys

