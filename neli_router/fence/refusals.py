@@ -67,27 +67,19 @@ class Tally:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._admitted = self._refused = 0
-
-    @property
-    def admitted(self) -> int:
-        return self._admitted
-
-    @property
-    def refused(self) -> int:
-        return self._refused
+        self.admitted = self.refused = 0
 
     def count(self, *, refused: bool) -> None:
         with self._lock:  # `+=` is three steps: two threads that take them together would count once.
             if refused:
-                self._refused += 1
+                self.refused += 1
             else:
-                self._admitted += 1
+                self.admitted += 1
 
     def forget(self) -> None:
         """Start from zero, with a new lock: another thread may have held the old one during a fork."""
         self._lock = threading.Lock()
-        self._admitted = self._refused = 0
+        self.admitted = self.refused = 0
 
 
 tally = Tally()

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from neli_router.core.keyspace import Layout, hasher
-from neli_router.errors import BadKey, MissingExtra, NeliError
+from neli_router.errors import BadKey, MissingExtra
 from neli_router.router.async_router import AsyncRouter
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Table
@@ -93,11 +93,7 @@ def _of_series(keys: "pl.Series", layout: Layout) -> "pl.Series":
 
 
 def _hashed(keys: "pl.Expr", layout: Layout) -> "pl.Expr":
-    try:
-        import polars as pl  # noqa: PLC0415
-        import polars_hash  # noqa: F401, PLC0415 - it adds `nchash` to expressions.
-    except ImportError as missing:
-        raise _lacks(missing) from None
+    pl = _polars()
     if layout.tags:
         keys = pl.coalesce(keys.str.extract(TAG, 1), keys)
     hashes = cast("Any", keys).nchash.murmur32(seed=0)
@@ -139,11 +135,7 @@ def _of_arrow(column: Any, layout: Layout) -> Any:
         return column.cast(pa.int64())
     if not _holds_keys(kind):
         raise _no_column(f"found a column of {kind}")
-    try:
-        import polars as pl  # noqa: PLC0415
-    except ImportError as missing:
-        raise _lacks(missing) from None
-    return _of_polars(pl.from_arrow(column), layout).to_arrow()
+    return _of_polars(_polars().from_arrow(column), layout).to_arrow()
 
 
 def _holds_keys(kind: Any) -> bool:
@@ -269,5 +261,11 @@ def _no_column(found: str) -> BadKey:
     )
 
 
-def _lacks(missing: ImportError) -> NeliError:
-    return MissingExtra.of((missing.name or "").partition(".")[0], "for the partitions of a column", "columns")
+def _polars() -> Any:
+    try:
+        import polars as pl  # noqa: PLC0415
+        import polars_hash  # noqa: F401, PLC0415 - it adds `nchash` to expressions.
+    except ImportError as missing:
+        package = (missing.name or "").partition(".")[0]
+        raise MissingExtra.of(package, "for the partitions of a column", "columns") from None
+    return pl

@@ -104,12 +104,14 @@ class Feed:
         self._renew_lock()
         self._reading = NOTHING_READ
         self._table: Table | None = None
-        """The newest table that was ever read; `_view` says whether look-ups may use it."""
+        """The newest table that was ever read; `view` says whether look-ups may use it."""
         self._read_at = self._listening_since = -math.inf
         self._trouble = self._unmade = ""
         self._over: Plight | None = None
-        self._error: NeliError | None = None
-        self._view: View = self._no_table(Plight.AWAITING)
+        self.error: NeliError | None = None
+        """Why the source stopped for good; None if it has not."""
+        self.view: View = self._no_table(Plight.AWAITING)
+        """The table that look-ups may believe, or why there is none."""
         self._shows: list[Callable[[View], None]] = []
         self._watches: WeakSet[Watch] = WeakSet()
         self._watched = watched and max_age is not None
@@ -124,21 +126,11 @@ class Feed:
         """How current the table is."""
         return At(self._reading.offset, max(0.0, self._clock() - self._read_at))
 
-    @property
-    def view(self) -> View:
-        """The table that look-ups may believe, or why there is none."""
-        return self._view
-
-    @property
-    def error(self) -> NeliError | None:
-        """Why the source stopped for good; None if it has not."""
-        return self._error
-
     def show_to(self, show: Callable[[View], None]) -> None:
         """Call `show` with the view, now and whenever it changes."""
         with self._lock:
             self._shows.append(show)
-            show(self._view)
+            show(self.view)
 
     def hide_from(self, show: Callable[[View], None]) -> None:
         """Undo a `show_to`."""
@@ -155,7 +147,7 @@ class Feed:
 
     def is_settled(self) -> bool:
         """Whether there is an answer: a table, or that no member is alive. Raises the error that ended the feed."""
-        view = self._view
+        view = self.view
         if isinstance(view, Table):
             return True
         if view.plight in OVER:
@@ -223,7 +215,7 @@ class Feed:
     def reopen(self) -> None:
         """Another source begins to publish, in this process."""
         with self._lock:
-            self._over = self._error = None
+            self._over = self.error = None
             self._read_at, self._trouble, self._unmade = -math.inf, "", ""
             # A look-up may still be explaining a silence from before.
             self._reading = NOTHING_READ._replace(heard_at=self._reading.heard_at)
@@ -234,7 +226,7 @@ class Feed:
     def close(self) -> None:
         """The table is no longer needed. May be called twice."""
         with self._lock:
-            self._finish(Plight.CLOSED, self._error)
+            self._finish(Plight.CLOSED, self.error)
             self._settle()
         WATCHDOG.unwatch(self)
 
@@ -244,7 +236,7 @@ class Feed:
         """End a table that became too old; return for how many seconds the present one is still good."""
         with self._lock:
             notice = self._settle()
-            left = self._read_at + self._max_age - self._clock() if isinstance(self._view, Table) else math.inf
+            left = self._read_at + self._max_age - self._clock() if isinstance(self.view, Table) else math.inf
         if notice is not None:
             self._tell(notice)
         return left
@@ -293,10 +285,10 @@ class Feed:
         The caller must report the notice without the lock: a log may be slow, and the program behind it may look
         something up.
         """
-        was, now = self._view, self._judge()
+        was, now = self.view, self._judge()
         if was is now or (isinstance(was, NoTable) and isinstance(now, NoTable) and was.plight is now.plight):
             return None
-        self._view = now
+        self.view = now
         for show in list(self._shows):
             show(now)
         self._changed.notify_all()
@@ -326,7 +318,7 @@ class Feed:
         return table
 
     def _finish(self, plight: Plight, error: NeliError | None) -> None:
-        self._over, self._error = plight, error
+        self._over, self.error = plight, error
         self._end_watches()
 
     def _end_watches(self) -> None:
@@ -339,7 +331,7 @@ class Feed:
 
     def _no_table(self, plight: Plight) -> NoTable:
         # The error is bound now, because it may be explained after another source has begun.
-        return NoTable(plight, partial(self._explain, plight, self._error))
+        return NoTable(plight, partial(self._explain, plight, self.error))
 
     def _explain(self, plight: Plight, error: NeliError | None, wanted: str) -> NeliError:
         place, because = self._place, f" (the last try: {self._trouble})" if self._trouble else ""

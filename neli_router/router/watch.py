@@ -68,13 +68,14 @@ class Watch(Closing, Iterator[Change | Gap]):
         self._tell = tell
         self._queue: deque[Change | Gap] = deque()
         self._changed = threading.Condition()
-        self._closed = False
+        self.is_closed = False
+        """Whether further changes are refused."""
         self._why: Callable[[], NeliError] | None = None
 
     def take(self, timeout: float | None = None) -> Change | Gap | None:
         """The next change; None if there was none for `timeout` seconds, or if this watch or its router is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closed, timeout)
+            self._changed.wait_for(lambda: self._queue or self.is_closed, timeout)
             if self._queue:
                 return self._queue.popleft()
             if self._why is not None:
@@ -95,15 +96,10 @@ class Watch(Closing, Iterator[Change | Gap]):
 
     # For the feed.
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether further changes are refused."""
-        return self._closed
-
     def put(self, changed: Iterable[Change]) -> None:
         """Add changes, in order. Never waits."""
         with self._changed:
-            if self._closed:
+            if self.is_closed:
                 return
             self._queue.extend(changed)
             if len(self._queue) > CHANGES_MAX:
@@ -116,8 +112,8 @@ class Watch(Closing, Iterator[Change | Gap]):
     def end(self, why: Callable[[], NeliError] | None = None) -> None:
         """No further changes follow: once the last is taken, iterating ends, or raises `why()`."""
         with self._changed:
-            if not self._closed:
-                self._closed, self._why = True, why
+            if not self.is_closed:
+                self.is_closed, self._why = True, why
             self._changed.notify_all()
         self._wake()
 

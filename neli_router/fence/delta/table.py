@@ -106,13 +106,13 @@ class FencedTable:
 
     def __init__(self, path: str | PathLike[str], *, layout: Layout | None = None) -> None:
         """Open it. Raises TableMismatch if it does not exist, is not a fenced table, or has another layout."""
-        self._root = local_path(path)
+        self.path = local_path(path)
         self._lock = threading.RLock()
-        self._log = self._root / LOG
+        self._log = self.path / LOG
         self._open()
         if layout is not None and (difference := layout.difference(self.layout)):
             raise TableMismatch(
-                f"the group's layout was wanted in the table at {self._root}",
+                f"the group's layout was wanted in the table at {self.path}",
                 f"it has another one: {difference}",
                 "name another table, or copy the rows into one that is made with the group's layout",
             )
@@ -154,7 +154,7 @@ class FencedTable:
             table = cls(root, layout=layout)
         except NeliError as error:
             raise error from failure or error.__cause__
-        require_columns(table._made.columns, made.columns, "the schema given")
+        require_columns(table.made.columns, made.columns, "the schema given")
         if table.first_batch != first_batch:
             raise TableMismatch(
                 f"first_batch={first_batch} was wanted in the table at {root}",
@@ -166,21 +166,12 @@ class FencedTable:
     # Questions
 
     @property
-    def path(self) -> Path:
-        return self._root
-
-    @property
     def layout(self) -> Layout:
-        return self._made.layout
+        return self.made.layout
 
     @property
     def first_batch(self) -> int:
-        return self._made.first_batch
-
-    @property
-    def made(self) -> Format:
-        """The table's format and columns, as of the last look."""
-        return self._made
+        return self.made.first_batch
 
     def progress(self, partitions: Iterable[int] | None = None) -> dict[int, Progress]:
         """The progress of each of `partitions` (default: all)."""
@@ -226,7 +217,7 @@ class FencedTable:
 
         with self._lock:
             self._look(sure=True)  # If nothing is left to raise, no commit would detect that this look was outdated.
-            step = Step.drawn(terms, self._made.start, self._made.start, self._handle.version())
+            step = Step.drawn(terms, self.made.start, self.made.start, self._handle.version())
             return self._land(step, judge, lambda _: [])
 
     @contextmanager
@@ -240,7 +231,7 @@ class FencedTable:
             self._look()
             step = self._step(terms, batch, after)
             self._refuse_early(step)
-            staging = Staging(self._root, step, self._made)
+            staging = Staging(self.path, step, self.made)
         try:
             yield staging
         finally:
@@ -258,7 +249,7 @@ class FencedTable:
         step = staging.step
 
         def judge() -> _Verdict:
-            require_columns(self._made.columns, staging.made.columns, "this attempt, which began with other ones")
+            require_columns(self.made.columns, staging.made.columns, "this attempt, which began with other ones")
             return self._judged(step)
 
         with self._lock:
@@ -280,13 +271,13 @@ class FencedTable:
         Safe at any time, with any number of live writers: an attempt is removed only if the fence proves that it can
         never land. Its age does not matter.
         """
-        found, strays = abandoned(self._root)  # First the attempts, then the log: so the log covers all of them.
+        found, strays = abandoned(self.path)  # First the attempts, then the log: so the log covers all of them.
         orphans = 0
         with self._lock:
             self._look(sure=True)
             for folder, step in found:
                 if self._is_dead(step):
-                    orphans += clear(self._root, folder, step, self._added_since(step.version))
+                    orphans += clear(self.path, folder, step, self._added_since(step.version))
         for folder in strays:
             shutil.rmtree(folder, ignore_errors=True)
         return orphans
@@ -320,7 +311,7 @@ class FencedTable:
                     # With nothing to land, the attempt may already be swept: only its higher term counts.
                     place(verdict.landed) if verdict.landed else [],
                     "append",
-                    self._made.schema,
+                    self.made.schema,
                     partition_by=[PARTITION],
                     commit_properties=CommitProperties(
                         custom_metadata={"neli": {"attempt": step.name, "after": step.after, "batch": step.batch}},
@@ -351,7 +342,7 @@ class FencedTable:
             tally.count(refused=True)
             logger().warning(
                 "table.refused",
-                table=str(self._root),
+                table=str(self.path),
                 partition=partition,
                 term=step.terms[partition],
                 admitted=admitted,
@@ -359,18 +350,18 @@ class FencedTable:
             )
         if verdict.lost and not verdict.landed and not verdict.skipped:
             partition, admitted = min(verdict.lost.items())
-            raise Refused.of(f"{self._root.name}/{PARTITION}={partition}", step.terms[partition], admitted)
+            raise Refused.of(f"{self.path.name}/{PARTITION}={partition}", step.terms[partition], admitted)
         return Commit(version, tuple(sorted(verdict.landed)), tuple(sorted(verdict.skipped)), verdict.lost)
 
     def _unavailable(self, step: Step, found: str) -> TableUnavailable:
-        wanted = f"batch {step.batch} was to be committed to the table at {self._root}"
+        wanted = f"batch {step.batch} was to be committed to the table at {self.path}"
         return TableUnavailable(wanted, found, "look at the disk and the rights to write, and repeat the same batch")
 
     def _step(self, terms: Mapping[int, int], batch: int, after: int | None) -> Step:
         terms, after = self._checked(terms), batch - 1 if after is None else after
-        if type(batch) is not int or type(after) is not int or not self._made.start <= after < batch:
+        if type(batch) is not int or type(after) is not int or not self.made.start <= after < batch:
             raise FenceMisused(
-                f"a step from one batch to a later one was wanted, from {self._made.start} or above",
+                f"a step from one batch to a later one was wanted, from {self.made.start} or above",
                 f"found one from {after!r:.30} to {batch!r:.30}",
                 "number the batches upwards; the table's `first_batch` says where they begin",
             )
@@ -439,9 +430,9 @@ class FencedTable:
     # The log
 
     def _opened(self, version: int | None = None) -> DeltaTable:
-        wanted = f"a fenced table was wanted at {self._root}"
+        wanted = f"a fenced table was wanted at {self.path}"
         try:
-            return DeltaTable(str(self._root), version=version)
+            return DeltaTable(str(self.path), version=version)
         except TableNotFoundError as error:
             remedy = "make it with FencedTable.create, or correct the path"
             raise TableMismatch(wanted, "there is no Delta table", remedy) from error
@@ -455,14 +446,14 @@ class FencedTable:
 
     def _open(self) -> None:
         handle = self._opened()
-        made = format_of(handle, self._root)
-        if made.identity != getattr(self, "_made", made).identity:
+        made = format_of(handle, self.path)
+        if made.identity != getattr(self, "made", made).identity:
             raise TableMismatch(
-                f"the table that was opened at {self._root} was wanted",
+                f"the table that was opened at {self.path} was wanted",
                 "another one was made in its place meanwhile",
                 "open it again if that was intended, and begin with `raise_terms`",
             )
-        self._handle, self._made, self._known = handle, made, dict[str, int | None]()
+        self._handle, self.made, self._known = handle, made, dict[str, int | None]()
         self._inode = self._log.stat().st_ino
 
     def _look(self, name: str = "", *, sure: bool = False) -> int | None:
@@ -487,7 +478,7 @@ class FencedTable:
                         case {"commitInfo": {"neli": {"attempt": str(attempt)}}} if attempt == name:
                             found = version
                         case {"metaData": _} | {"protocol": _}:
-                            self._made = format_of(self._handle, self._root)
+                            self.made = format_of(self._handle, self.path)
         except (FileNotFoundError, DeltaError):
             self._open()  # The entries in between were removed because of their age: begin with the newest version.
         return found
@@ -513,7 +504,7 @@ class FencedTable:
 
     def _progress(self, partition: int) -> Progress:
         batch = self._number(f"{BATCH}/{partition}")
-        return Progress(self._number(f"{TERM}/{partition}"), self._made.start if batch is None else batch)
+        return Progress(self._number(f"{TERM}/{partition}"), self.made.start if batch is None else batch)
 
     def _number(self, name: str) -> int | None:
         if name not in self._known:
