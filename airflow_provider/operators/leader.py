@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Context
 
-    from neli_router.agent.client.leases import AgentLease, Share
-
 __all__ = ["LEASE_KEY", "TERM_KEY", "LeaderOperator", "WhenNotLeading", "role_here"]
 
 LEASE_KEY = "lease"
@@ -120,8 +118,8 @@ class LeaderOperator(BaseOperator):
             with held:
                 self.held, space = held, cast("dict[str, Any]", context)
                 space[LEASE_KEY] = right  # A key of our own in a TypedDict.
-                if self.push_term:
-                    self._push_term(context, right)
+                if self.push_term and hasattr(right, "term"):  # A share has several.
+                    context["ti"].xcom_push(key=TERM_KEY, value=right.term)
                 return super().execute(context)
 
     def resume(self, context: "Context", event: Any = None, give_up_at: float | None = None) -> Any:
@@ -136,10 +134,6 @@ class LeaderOperator(BaseOperator):
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as error:
             raise self._in_vain("it did not come to lead it") from error
-
-    def _push_term(self, context: "Context", right: "AgentLease | Share") -> None:
-        if (term := getattr(right, "term", None)) is not None:
-            context["ti"].xcom_push(key=TERM_KEY, value=term)
 
     # Not leading
 

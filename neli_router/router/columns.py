@@ -93,11 +93,11 @@ def _of_series(keys: "pl.Series", layout: Layout) -> "pl.Series":
 
 
 def _hashed(keys: "pl.Expr", layout: Layout) -> "pl.Expr":
-    pl = _polars()
+    polars = _polars()
     if layout.tags:
-        keys = pl.coalesce(keys.str.extract(TAG, 1), keys)
+        keys = polars.coalesce(keys.str.extract(TAG, 1), keys)
     hashes = cast("Any", keys).nchash.murmur32(seed=0)
-    return cast("pl.Expr", (hashes % layout.slots % layout.partitions).cast(pl.Int64))
+    return cast("pl.Expr", (hashes % layout.slots % layout.partitions).cast(polars.Int64))
 
 
 def _owners_in_polars(column: Any, table: Table, *, whole: bool) -> Any:

@@ -185,9 +185,11 @@ class Feed:
             if reading.table is not None and reading.table is not before:
                 self._take(reading.table)
             notice = self._settle()
-            if self._table is not None and self._table is not before:
+            if self._table is not None and self._table is not before and (watches := list(self._watches)):
                 # Only now: a program that is notified of a change and looks it up must find it.
-                self._announce(before, self._table)
+                changed = changes(before, self._table)
+                for watch in watches:
+                    watch.put(changed)
         if notice is not None:
             self._tell(notice)
 
@@ -271,13 +273,6 @@ class Feed:
             "leave the layout to the ledger, or give the one that it records",
         )
         self._finish(Plight.STOPPED, error)
-
-    def _announce(self, before: Table | None, after: Table) -> None:
-        if not (watches := list(self._watches)):
-            return
-        changed = changes(before, after)
-        for watch in watches:
-            watch.put(changed)
 
     def _settle(self) -> Notice | None:
         """Show the current view; returns a notice if an operator would want to know. The caller holds the lock.

@@ -77,7 +77,9 @@ def owned(
     does not have, and TableMismatch for a table that was laid out by another layout. If only its rows show that, the
     job fails with the same message.
     """
-    mine = _numbers(partitions, layout)
+    mine = sorted(set(partitions))
+    if strange := [number for number in mine if not 0 <= number < layout.partitions]:
+        raise ConfigError([f"partitions must be from 0 to {layout.partitions - 1}, and have {_some(strange)}"])
     computed = unused_name(df.columns, "partition")
     if stored is None:
         whole = with_partition(df, key, layout, name=computed)
@@ -130,13 +132,6 @@ def _column(name: str) -> Column:
 def _or_fail(column: Column, error: NeliError) -> Column:
     """`column`; a row in which it is null fails the job with the message of `error`."""
     return sql.coalesce(column, sql.raise_error(str(error)))
-
-
-def _numbers(partitions: Iterable[int], layout: Layout) -> list[int]:
-    numbers = sorted(set(partitions))
-    if strange := [number for number in numbers if not 0 <= number < layout.partitions]:
-        raise ConfigError([f"partitions must be from 0 to {layout.partitions - 1}, and have {_some(strange)}"])
-    return numbers
 
 
 def _stored(df: DataFrame, name: str) -> StructField:

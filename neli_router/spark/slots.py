@@ -32,7 +32,7 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
-from pyspark.sql.types import BinaryType, CharType, DataType, IntegralType, StringType, StructField, VarcharType
+from pyspark.sql.types import BinaryType, CharType, IntegralType, StringType, StructField, VarcharType
 
 from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey, ConfigError
@@ -154,7 +154,12 @@ def _fold(df: DataFrame) -> Callable[[str], str]:
 def _hashed(df: DataFrame, key: str, tags: bool, name: str, result: Callable[[Column], Column]) -> DataFrame:
     """`df` with `result` of the keys' unsigned murmur3 as the column `name`."""
     field = column_of(df, key)
-    _require_key(field.name, field.dataType)
+    if not isinstance(field.dataType, KEY_TYPES):
+        raise BadKey(
+            f"a column of keys, string or binary, was wanted in {field.name!r}",
+            f"found {field.dataType.simpleString()}",
+            "make it text or bytes as every program of the group does, such as by .cast('string') for str(number)",
+        )
     _new_name(df, name)
     steps = _Steps(df, (*df.columns, name))
     # Cast to text without checking the bytes, so that one path serves all kinds of keys; and drop any collation,
@@ -292,12 +297,3 @@ def _left_here(result: Column, state: Column) -> Column:
 
 def _bigint(number: int) -> Column:
     return sql.lit(number).cast("bigint")
-
-
-def _require_key(name: str, kind: DataType) -> None:
-    if not isinstance(kind, KEY_TYPES):
-        raise BadKey(
-            f"a column of keys, string or binary, was wanted in {name!r}",
-            f"found {kind.simpleString()}",
-            "make it text or bytes as every program of the group does, such as by .cast('string') for str(number)",
-        )

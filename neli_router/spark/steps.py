@@ -175,7 +175,7 @@ class StepLoop:
             step = next_step(writer.progress, self._tips, longest=self._longest)
             if step is not None:
                 writer.land(step, self._transform(self._source.frame(step), step.partitions))
-            elif self._is_done(writer):
+            elif self._has_ended(writer.progress) if self._once else self._is_whole():
                 return True
             else:
                 share.ending.wait(LOOK_EVERY)
@@ -185,11 +185,6 @@ class StepLoop:
         for lane, known in enumerate(self._tips):
             tip, end = self._source.tip(lane, known), self._ends[lane]
             self._tips[lane] = tip if end is None else min(tip, end)
-
-    def _is_done(self, writer: StepWriter) -> bool:
-        if self._once:
-            return self._has_ended(writer.progress)
-        return self._is_whole()
 
     def _is_whole(self) -> bool:
         """Whether the whole table has reached the end of the job."""

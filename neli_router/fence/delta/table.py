@@ -230,7 +230,9 @@ class FencedTable:
         with self._lock:
             self._look()
             step = self._step(terms, batch, after)
-            self._refuse_early(step)
+            verdict = self._judged(step)
+            if verdict.lost and not verdict.landed and not verdict.skipped:
+                self._answer(step, verdict, None)
             staging = Staging(self.path, step, self.made)
         try:
             yield staging
@@ -413,11 +415,6 @@ class FencedTable:
                 "cut the input into the same steps in every program, and go on from where `progress` says",
             )
         return verdict
-
-    def _refuse_early(self, step: Step) -> None:
-        verdict = self._judged(step)
-        if verdict.lost and not verdict.landed and not verdict.skipped:
-            self._answer(step, verdict, None)
 
     def _is_dead(self, step: Step) -> bool:
         """Whether the step can no longer land anywhere: see the essay of `staging`."""
