@@ -34,7 +34,6 @@ __all__ = [
     "TERM_MAX",
     "Admission",
     "Driver",
-    "Statement",
     "batches_of",
     "checked",
     "checked_batch",
@@ -92,12 +91,8 @@ _MARKS: Mapping[str, Callable[[str, int], str]] = {
 }
 _BY_NAME = ("named", "pyformat")
 
-
-class Statement(NamedTuple):
-    """SQL text and its parameters, in one driver's form."""
-
-    text: str
-    parameters: Any
+Statement = tuple[str, Any]
+"""SQL text and its parameters, in one driver's form."""
 
 
 class Driver(NamedTuple):
@@ -149,7 +144,7 @@ class Driver(NamedTuple):
         mark = _MARKS[self.paramstyle]
         marks = {name: mark(name, place) for place, name in enumerate(values, start=1)}
         text = template.format(table=self.table, **marks)
-        return Statement(text, dict(values) if self.paramstyle in _BY_NAME else tuple(values.values()))
+        return text, dict(values) if self.paramstyle in _BY_NAME else tuple(values.values())
 
 
 class Admission:

@@ -219,9 +219,9 @@ def test_a_driver_that_nobody_knows_works_by_its_paramstyle(connection: sqlite3.
     ],
 )
 def test_every_paramstyle_of_the_standard_is_spelled(paramstyle: str, values: str, parameters: object) -> None:
-    statement = driver_of(SimpleNamespace(cursor=print), paramstyle).admit("invoices", 7)
-    assert f"VALUES {values} ON" in statement.text
-    assert parameters == statement.parameters
+    text, found = driver_of(SimpleNamespace(cursor=print), paramstyle).admit("invoices", 7)
+    assert f"VALUES {values} ON" in text
+    assert parameters == found
 
 
 @pytest.mark.parametrize("shape", [sqlite3.Row, lambda cursor, row: {"term": row[0]}, lambda cursor, row: None])
