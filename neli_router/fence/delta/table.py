@@ -104,6 +104,9 @@ class _Verdict:
 class FencedTable:
     """A Delta table in a local or shared file system, whose partitions are written under terms."""
 
+    made: Format
+    """The table's format and columns, as of the last look."""
+
     def __init__(self, path: str | PathLike[str], *, layout: Layout | None = None) -> None:
         """Open it. Raises TableMismatch if it does not exist, is not a fenced table, or has another layout."""
         self.path = local_path(path)
