@@ -120,7 +120,7 @@ async def _read_by(opened: Callable[[], Router]) -> AsyncGenerator[Batch, None]:
 
 async def _told_by(client: AsyncClient) -> AsyncGenerator[Batch, None]:
     """One stream of the agent, as batches, the first of them complete. Raises the reason why it ended."""
-    missing = (await client.call(calls.leader(0))).layout.partitions
+    missing = (await client.call(calls.HERE)).layout.partitions
     try:
         await client.call(calls.owners([]))
     except LookupFailed as error:  # No owner is known, so the stream begins without owners.
@@ -141,7 +141,7 @@ async def _told_by(client: AsyncClient) -> AsyncGenerator[Batch, None]:
     try:
         while not listening.done():
             if not await _rings(heard):
-                await client.call(calls.leader(0))
+                await client.call(calls.HERE)
                 continue
             heard.clear()
             if pending and len(pending) >= missing:
