@@ -224,6 +224,7 @@ class GroupFooting(Footing):
                 subscription,
                 _machine(settings, subscription.partitions, runtime),
                 clock=runtime.clock,
+                wall=lambda: runtime.wall() / 1e6,
                 publish=self._publish,
                 tell=tell,
                 explain=membership.barrier.explain,

@@ -76,7 +76,7 @@ class Belief:
             return []
         events = self._lose({i: term for i, term in self.leading.items() if i not in may})
         # A member that closes takes on nothing new, but a partition that it still leads may come back to it under a
-        # new term: seed 0x165.
+        # new term.
         new = {i: term for i, term in may.items() if self.leading.get(i) != term and (take or i in self.leading)}
         if new:
             self.leading.update(new)

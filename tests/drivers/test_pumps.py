@@ -23,7 +23,9 @@ from neli_router.protocols.consumer_group.events import (
     GiveBack,
     Given,
     LeaveGroup,
+    Message,
     Publish,
+    Received,
 )
 from neli_router.protocols.electors.events import Heard, Keep, Nominate, Send
 from neli_router.protocols.induction.events import Append, Read
@@ -82,11 +84,11 @@ class Bench:
 
     def __init__(self) -> None:
         self.log: list[Any] = []
-        self.now = 10.0
+        self.now, self.stalls = 10.0, 0.0
         self.machine: Any = Scripted(self.log)
         self.port: Any = Port(self.log)
         self.pump: Any = self.pumping(
-            clock=lambda: self.now,
+            clock=self.clock,
             publish=lambda _, now: self.log.append(("standing", now)),
             tell=lambda news: self.log.append(("tell", news)),
             explain=lambda effects: self.log.append(("explain", len(effects))),
@@ -95,6 +97,11 @@ class Bench:
 
     def pumping(self, **callbacks: Any) -> Any:
         raise NotImplementedError
+
+    def clock(self) -> float:
+        """The time; then the thread stalls."""
+        now, self.now = self.now, self.now + self.stalls
+        return now
 
     def turn(self) -> list[Any]:
         self.log.clear()
@@ -127,7 +134,7 @@ class OfSubscription(Bench):
     done = ("publish", {3: b"beat"})
 
     def pumping(self, **callbacks: Any) -> Any:
-        return SubscriptionPump(self.port, self.machine, **callbacks)
+        return SubscriptionPump(self.port, self.machine, wall=lambda: 1000.0 + self.now, **callbacks)
 
 
 class OfPeers(Bench):
@@ -194,18 +201,42 @@ def test_what_a_step_posts_is_left_for_the_next_turn_and_this_one_does_not_wait_
     assert not any(entry[1] for entry in bench.log if entry[0] == "wait")
 
 
-# The pump of a subscription
+# The pump of a ledger
 
 
-def test_the_time_of_a_step_is_not_after_its_messages_were_taken() -> None:
-    """A thread that sleeps between the two must make a message look older than it is, never younger."""
-    bench = OfSubscription()
+def test_what_passes_between_the_age_of_a_read_and_its_step_makes_it_older() -> None:
+    """A thread that stalls between the two must not take the ledger for fresher than it was."""
+    bench = OfLedger()
+    bench.stalls = 5.0
+    assert (20.0, Read([], 5.0)) in bench.turn()
+    assert 15.0 == bench.pump.fresh_at
+
+
+# The pumps of a subscription and of peers
+
+
+@pytest.mark.parametrize(("kind", "news"), [(OfSubscription, Given([0])), (OfPeers, Heard(1, b"sent a moment ago"))])
+def test_the_time_of_a_step_is_not_before_its_news_was_taken(kind: type[Bench], news: Any) -> None:
+    """A thread that sleeps between the wait and the take must not date what it takes before it happened."""
+    bench = kind()
 
     def sleep() -> None:
         bench.now += 5.0
+        bench.port.coming = [news]
 
-    bench.port.coming, bench.port.on_take = [Given([0]), Given([1])], sleep
-    assert [(10.0, Given([0])), (10.0, Given([1]))] == [entry for entry in bench.turn() if isinstance(entry[0], float)]
+    bench.port.on_take = sleep
+    assert (15.0, news) in bench.turn()
+
+
+# The pump of a subscription
+
+
+def test_the_wall_clock_is_read_after_the_time_of_the_step() -> None:
+    """A thread that sleeps between the two must make a message look older than it is, never younger."""
+    bench = OfSubscription()
+    message = Message(0, 7, 1014.0, None)
+    bench.port.coming, bench.stalls = [[message]], 5.0
+    assert (15.0, Received([message], 1020.0)) in bench.turn()
 
 
 def test_each_effect_of_a_group_is_one_call_of_its_subscription() -> None:
@@ -250,18 +281,6 @@ def voting(**said: Sequence[Any]) -> Bench:
     bench = OfPeers()
     bench.pump.machine = Voting(bench.log, **said)
     return bench
-
-
-def test_the_time_of_a_step_is_not_before_its_datagram_was_taken() -> None:
-    """A thread that sleeps between the wait and the take must not date what it takes before it was sent."""
-    bench = OfPeers()
-
-    def sleep() -> None:
-        bench.now += 5.0
-        bench.port.coming = [Heard(1, b"sent a moment ago")]
-
-    bench.port.on_take = sleep
-    assert (15.0, Heard(1, b"sent a moment ago")) in bench.turn()
 
 
 def test_many_datagrams_make_a_step_each_and_no_tick_and_what_the_link_has_to_say_makes_none() -> None:

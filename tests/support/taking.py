@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from neli_router.drivers.consumer_groups.base import BrokerNews, GroupSubscription
 from neli_router.errors import NeliError
-from neli_router.protocols.consumer_group.events import AskedBack, BrokerBroken, Given, Lost, Message, Received
+from neli_router.protocols.consumer_group.events import AskedBack, BrokerBroken, Given, Lost, Message
 from tests.support.waiting import PATIENCE
 
 __all__ = ["Taking", "until"]
@@ -52,7 +52,7 @@ class Taking:
 
     @property
     def messages(self) -> list[Message]:
-        return [message for received in self.of(Received) for message in received.messages]
+        return [message for messages in self.of(list) for message in messages]
 
     @property
     def error(self) -> NeliError | None:

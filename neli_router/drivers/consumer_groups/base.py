@@ -1,13 +1,13 @@
 """The subscription port: one consumer of one topic, in one group with the other members; and the pump that drives it.
 
-    broker --gives, asks back, takes, messages--> subscription --wait, then the clock, then take--> machine.step
-    broker <---------messages, questions--------- subscription <--publish, confirm, give_back, leave---'
+    broker --gives, asks back, takes, messages--> subscription --wait, take, then the clocks--> machine.step
+    broker <---------messages, questions--------- subscription <--publish, confirm, give_back, leave-'
 
 The broker gives each partition to one consumer at a time, as far as it knows. Everything that happens is taken in
 order, as the events of `consumer_group/events.py`. `tests/drivers/consumer_groups/test_contract.py` holds every driver
 to the promises below.
 
-Four things must hold, or a protocol built on this port is not safe:
+Three things must hold, or a protocol built on this port is not safe:
 
 - *No message that was appended before `Given` is received under it.* What an earlier owner wrote proves nothing about
   the current one, and the first offset received is higher than any that an earlier owner received before it gave the
@@ -17,13 +17,19 @@ Four things must hold, or a protocol built on this port is not safe:
 - *The group itself confirms.* Reading needs no membership; `confirm` does, and is answered in order with everything
   else: when `Confirmed` is taken, every `Given`, `AskedBack` and `Lost` that this consumer had heard of before it asked
   has been taken.
-- *Times are taken late.* `take` reads the wall clock after the caller has read its own clock for the step. So a thread
-  that stops between the two makes a message look older than it is, never younger.
 
 Until it is closed, a handle belongs to the process that opened it, like a ledger's handle.
 
-**The pump** publishes the standing *before* an effect is carried out, so that no thread of the program still sees a
-partition as led when it is given back. Like a ledger's pump, it has no thread and no clock of its own.
+**The pump** keeps three orderings, because its thread may stop for any time between two calls:
+
+- It reads the clock *after* it has taken the events. A new owner waits from Given until the old owner has ended. If the
+  clock were read first, that wait would begin, and end, too early.
+- It reads the wall clock *after* the clock. A message's age is taken by the wall clock, and counted back from the time
+  of the step. The other way round a message would look younger than it is, and an old owner would end too late.
+- It publishes the standing *before* an effect is carried out, so that no thread of the program still sees a partition
+  as led when it is given back.
+
+Like a ledger's pump, it has no thread and no clock of its own.
 """
 
 from collections import deque
@@ -43,6 +49,7 @@ from neli_router.protocols.consumer_group.events import (
     Given,
     LeaveGroup,
     Lost,
+    Message,
     Publish,
     Received,
 )
@@ -57,7 +64,8 @@ polling the broker: a member that hangs for longer than its patience then leaves
 WAIT_MAX = 0.5
 """The longest wait for news, in seconds. A machine that leads nothing may have nothing to do for longer than this."""
 
-BrokerNews = Given | AskedBack | Lost | Received | Confirmed | BrokerAway | BrokerBack | BrokerBroken
+BrokerNews = Given | AskedBack | Lost | list[Message] | Confirmed | BrokerAway | BrokerBack | BrokerBroken
+"""What a subscription hears. Neighbouring messages come as one list."""
 
 GroupMachine = TypeVar("GroupMachine", bound=Machine[BrokerInput, BrokerEffect])
 
@@ -98,10 +106,7 @@ class GroupSubscription(Protocol):
         """Wait until there is something to take, for at most `timeout` seconds, or until `wake`."""
 
     def take(self) -> list[BrokerNews]:
-        """Everything that happened since the last call, in order. Returns immediately.
-
-        Read the time for the machine's step between `wait` and `take`, as the port's fourth promise says.
-        """
+        """Everything that happened since the last call, in order. Returns immediately."""
 
     def publish(self, bodies: Mapping[int, bytes | None]) -> None:
         """Queue a message for each of these partitions, in order. Returns immediately; messages may be lost."""
@@ -129,7 +134,7 @@ class SubscriptionPump(Generic[GroupMachine]):
     """Drives `machine`. Only one thread may call `turn`; any thread may call `post`.
 
     `publish` is called after every step, before the step's effects, and `explain` gets those effects before that.
-    `tell` gets every effect that is not for the broker.
+    `tell` gets every effect that is not for the broker. `wall` gives the seconds since 1970.
     """
 
     def __init__(
@@ -138,11 +143,12 @@ class SubscriptionPump(Generic[GroupMachine]):
         machine: GroupMachine,
         *,
         clock: Callable[[], float],
+        wall: Callable[[], float],
         publish: Callable[[GroupMachine, float], None],
         tell: Callable[[News], None],
         explain: Callable[[Sequence[BrokerEffect]], None],
     ) -> None:
-        self._subscription, self.machine, self._clock = subscription, machine, clock
+        self._subscription, self.machine, self._clock, self._wall = subscription, machine, clock, wall
         self._publish, self._tell, self._explain = publish, tell, explain
         self._inbox: deque[BrokerInput] = deque()
 
@@ -154,17 +160,17 @@ class SubscriptionPump(Generic[GroupMachine]):
     def turn(self) -> None:
         """Do one bounded piece of work: the inbox, and everything that has happened."""
         for _ in range(len(self._inbox)):
-            self._step(self._inbox.popleft(), self._clock())
+            self._step(self._inbox.popleft())
         if not self._inbox:
             self._subscription.wait(min(WAIT_MAX, max(0.0, self.machine.deadline - self._clock())))
-        now = self._clock()
         for event in self._subscription.take() or (TICK,):
             if isinstance(event, BrokerAway | BrokerBack):
                 self._tell(self._notice(event))
-            self._step(event, now)
+            self._step(event)
 
-    def _step(self, event: BrokerInput, now: float) -> None:
-        effects = self.machine.step(event, now)
+    def _step(self, event: BrokerNews | BrokerInput) -> None:
+        now = self._clock()  # After `event` was taken, and before the wall clock: see above.
+        effects = self.machine.step(Received(event, self._wall()) if isinstance(event, list) else event, now)
         if effects:
             self._explain(effects)
         self._publish(self.machine, now)

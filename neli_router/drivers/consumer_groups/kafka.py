@@ -80,7 +80,6 @@ from neli_router.protocols.consumer_group.events import (
     Given,
     Lost,
     Message,
-    Received,
 )
 
 __all__ = ["KafkaSubscription", "look_at_group"]
@@ -176,7 +175,7 @@ class KafkaSubscription:
             taken = list(self._events)
             self._events.clear()
             self._changed.notify_all()
-        return _gathered(taken, time.time())
+        return _gathered(taken)
 
     def publish(self, bodies: Mapping[int, bytes | None]) -> None:
         self._require_open()
@@ -431,14 +430,14 @@ def _message(message: KafkaMessage) -> Message:
     return Message(partition, offset, appended_at, message.value())
 
 
-def _gathered(taken: list[BrokerNews | Message], wall: float) -> list[BrokerNews]:
-    """Merge neighbouring messages into one event."""
+def _gathered(taken: list[BrokerNews | Message]) -> list[BrokerNews]:
+    """Merge neighbouring messages into one list."""
     gathered: list[BrokerNews] = []
     messages: list[Message] = []
     for one in taken:
         if isinstance(one, Message):
             if not messages:
-                gathered.append(Received(messages, wall))
+                gathered.append(messages)
             messages.append(one)
         else:
             gathered.append(one)

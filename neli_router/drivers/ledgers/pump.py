@@ -171,17 +171,17 @@ class Pump(Generic[Driven]):
         except (LedgerRewound, LedgerUnusable) as error:
             self._step(LedgerBroken(error))
         else:
+            now = self._clock()  # Before the age: if the thread stops between the two, its news looks older, not newer.
             age = self._ledger.age()
             if age < inf:
-                self.fresh_at = max(self.fresh_at, self._clock() - age)
+                self.fresh_at = max(self.fresh_at, now - age)
             if entries or age < inf:
                 self._note_back("read")
-            self._take(entries, age)
+            self._take(entries, age, now - age)
         if offsets := self._ledger.acknowledged():
             self._step(Acknowledged(offsets))
 
-    def _take(self, entries: Sequence[Entry], age: float) -> None:
-        known_at = self._clock() - age
+    def _take(self, entries: Sequence[Entry], age: float, known_at: float) -> None:
         if self._evidence.is_checking():
             known, error = self._evidence.check([entry[:2] for entry in entries], at_tip=age < inf)
             if error is not None:
@@ -194,7 +194,8 @@ class Pump(Generic[Driven]):
         self._evidence.remember([entry[:2] for entry in entries])
         if not entries:
             # Woken, or still looking back, and not known to be at the tip.
-            self._step(Read([], age) if age < inf and not self._evidence.is_checking() else TICK)
+            now = self._clock()
+            self._step(Read([], now - known_at) if age < inf and not self._evidence.is_checking() else TICK, now)
         taken = 0
         for records in _slices(entries):
             if taken:
@@ -202,7 +203,8 @@ class Pump(Generic[Driven]):
             taken += len(records)
             if self._tap is not None:
                 self._tap.read(records, self._clock())
-            self._step(Read(records, self._clock() - known_at if taken == len(entries) else inf))
+            now = self._clock()
+            self._step(Read(records, now - known_at if taken == len(entries) else inf), now)
 
     def _hear(self) -> None:
         """Step through everything that was posted."""
@@ -218,8 +220,8 @@ class Pump(Generic[Driven]):
             self._looked_from = self._clock()
             self._ledger.seek(first)
 
-    def _step(self, event: Input) -> None:
-        now = self._clock()
+    def _step(self, event: Input, now: float | None = None) -> None:
+        now = self._clock() if now is None else now
         effects = self.machine.step(event, now)
         if effects and self._explain is not None:
             self._explain(effects)

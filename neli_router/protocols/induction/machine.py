@@ -250,7 +250,7 @@ class InductionMachine:
         self._beats.lapse(self.tenure.sent, now)
         if self.phase is Phase.MEMBER and self._beats.silent and not was_silent:
             # If the ledger is now shorter than what I read, I see nothing until others have written past its old end.
-            # Then my Beats would come back, in a group that does not know me: seed 0x5f of rewound weather.
+            # Then my Beats would come back, in a group that does not know me.
             effects.append(Recheck())
         lasts = f"{self.tenure.lasts:g} s"
         if any(now >= linger.until for linger in self.tenure.lingering.values()):

@@ -13,11 +13,11 @@ from typing import Literal
 
 from neli_router.drivers.consumer_groups.base import BrokerNews
 from neli_router.drivers.ledgers.base import require_not_closed
-from neli_router.lab.sim.consumer_group.broker import Broker, DayClock
+from neli_router.lab.sim.consumer_group.broker import Broker
 from neli_router.lab.sim.consumer_group.consumer import Consumer
 from neli_router.lab.sim.consumer_group.options import ConsumerOptions
 from neli_router.lab.sim.world import LocalClock, World
-from neli_router.protocols.consumer_group.events import Message, Received
+from neli_router.protocols.consumer_group.events import Message
 
 __all__ = ["SimulatedGroup", "SimulatedSubscription"]
 
@@ -82,7 +82,6 @@ class SimulatedSubscription:
     def __init__(self, group: SimulatedGroup) -> None:
         self._group, self._world = group, group.world
         self.partitions, self.session = group.options.partitions, group.options.session
-        self._day = DayClock([(0.0, 0.0)])
         self._woken = self._closed = False
         label = f"consumer-{len(group.consumers)}"
         clock = LocalClock(0.0, [(0.0, 1.0)])
@@ -103,7 +102,7 @@ class SimulatedSubscription:
             # Asked at least once: a program that takes nothing at all looks like one that hangs.
             one = self._consumer.take()
             if isinstance(one, Sequence):
-                taken.append(Received(one, self._day.at(self._world.now)))
+                taken.append(list(one))
             elif one is not None:
                 taken.append(one)  # type: ignore[arg-type] # A library reports nothing else.
             if self._consumer.next_at() > self._world.now:

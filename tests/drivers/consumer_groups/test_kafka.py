@@ -190,7 +190,7 @@ def test_a_change_touches_no_member_that_it_does_not_concern_unless_the_assignor
 
 PAUSED = """
 import json, sys, time
-from neli_router.protocols.consumer_group.events import AskedBack, Received
+from neli_router.protocols.consumer_group.events import AskedBack
 from neli_router.drivers.consumer_groups.address import parse
 from neli_router.drivers.consumer_groups.kafka import KafkaSubscription
 address, _ = parse(sys.argv[1])
@@ -199,12 +199,12 @@ beat_at = 0.0
 while True:
     subscription.wait(0.1)
     for news in subscription.take():
-        heard = [[message.partition, message.offset] for message in getattr(news, "messages", [])]
+        heard = [[message.partition, message.offset] for message in news] if isinstance(news, list) else []
         heard += [list(item) for item in getattr(news, "offsets", {}).items()]
         print(json.dumps([type(news).__name__, sorted(getattr(news, "partitions", [])), heard]), flush=True)
         if isinstance(news, AskedBack):
             subscription.give_back(news.partitions)
-        if isinstance(news, Received):
+        if isinstance(news, list):
             subscription.confirm(dict(heard))
     if time.monotonic() >= beat_at:
         beat_at = time.monotonic() + 0.2
@@ -254,7 +254,7 @@ def test_a_pause_longer_than_the_session_loses_everything(kafka: str, join: Join
         until(lambda: ("Lost", ALL) in paused.told, other)
         lost = [name for name, _ in paused.told].index("Lost", asleep)
         # Answers may still come for messages received before the pause, but never for messages received after it.
-        asked = set.union(*(paused.heard[i] for i in range(asleep) if paused.told[i][0] == "Received"))
+        asked = set.union(*(paused.heard[i] for i in range(asleep) if paused.told[i][0] == "list"))
         confirmed = [paused.heard[i] for i in range(asleep, lost) if paused.told[i][0] == "Confirmed"]
         assert [] == [offsets for offsets in confirmed if not offsets <= asked]
 
