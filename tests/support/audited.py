@@ -108,10 +108,10 @@ def simulated(
         found.append(Entry(offset, payload))
         times[offset] = world.now
 
-    def on_end(process: Process, *, killed: bool, error: NeliError | None) -> None:
-        if killed and (incarnation := group.incarnation_of(process)) is not None:
+    def on_end(process: Process, *, error: NeliError | None) -> None:
+        if process.stopped is None and (incarnation := group.incarnation_of(process)) is not None:
             deaths[incarnation] = world.now
-        end(process, killed=killed, error=error)
+        end(process, error=error)
 
     group.log.on_append, group.on_end = append, on_end  # type: ignore[method-assign]
     _run(world, group, options)

@@ -467,8 +467,10 @@ ERRORS: tuple[type[NeliError], ...] = (Replaced, NameTaken, GroupMismatch, Ledge
 @pytest.mark.parametrize("kind", [None, NeliError, *ERRORS])
 def test_who_stops_without_cause_is_found(kind: type[NeliError] | None) -> None:
     found, error = group(), kind("a", "b", "c") if kind else None
+    process = found.start("m1")
+    process.stopped = Stopped(error)
     with breaks("stops_for_a_reason", f"m1#1 ended without cause: {kind and kind.__name__}"):
-        found.on_end(found.start("m1"), killed=False, error=error)
+        found.on_end(process, error=error)
 
 
 def test_a_reader_that_computes_another_table_is_found_at_its_next_step_or_at_the_end() -> None:
@@ -558,11 +560,11 @@ def test_a_machine_that_raises_is_found() -> None:
         found.world.run(LEASE)
 
 
-def test_a_pump_that_takes_a_turn_without_reading_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pump_that_takes_turns_without_waiting_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     found = group()
     found.start("m1")
     monkeypatch.setattr(Pump, "turn", lambda pump: pump._step(TICK))
-    with breaks("reads_every_turn", "m1#1 took a turn without reading"):
+    with breaks("waits", "m1#1 took 100 turns without waiting"):
         found.world.run(LEASE)
 
 

@@ -9,7 +9,6 @@ still leads.
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -110,33 +109,6 @@ def test_in_the_papers_failure_two_lead_with_receipt_times_and_never_with_broker
         path.write_text(scene.told(), encoding="utf-8")
     assert path.read_text(encoding="utf-8") == scene.told()
     assert (scene.together > 0) == (name == "receipt")
-
-
-def torn(scene: Scene, *, reads_day_first: bool) -> None:
-    """A leader freezes between its two clocks for less than T. The broker forgets it without its knowledge."""
-    group = scene.group
-    p = group.start("p")
-    p.reads_day_first = reads_day_first
-    scene.run(3.0)
-    group.start("q")
-    scene.run(5.0)
-    assert [p] == group.acting.who(0)
-    while p.consumer.next_at() == inf:  # Until a message is on its way.
-        scene.world.run(scene.world.now + STEP / 20)
-    p.pause_inside(0.55)
-    scene.run(scene.world.now + 2 * STEP)
-    group.broker.forget(str(group.broker.identity_of(p.label)), "lost its connection")
-    p.consumer.group_cut_until = 60.0
-    scene.run(scene.world.now + 3.0)
-
-
-def test_a_pause_between_the_two_clocks_lengthens_nothing_unless_a_driver_reads_the_clock_of_the_day_first() -> None:
-    """The message would then seem younger than it is, by the length of the pause."""
-    for seed in range(12):
-        torn(Scene("neli", "exclusive", "foul", current=0.7, seed=seed), reads_day_first=False)
-    with breaks("at_most_one_acts"):
-        for seed in range(12):
-            torn(Scene("neli", "exclusive", "foul", current=0.7, seed=seed), reads_day_first=True)
 
 
 def test_two_act_together_only_under_available_and_then_after_a_silence_more_briefly() -> None:

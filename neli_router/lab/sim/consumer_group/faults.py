@@ -78,7 +78,7 @@ class ConsumerFaults(Strikes[ConsumerProcess]):
         if self._world.random.random() < 0.6:
             victim.pause_inside(seconds)
         else:
-            victim.pause(seconds, whole=True)
+            victim.pause(seconds)
 
     def _backlog(self, victim: ConsumerProcess) -> None:
         """The paper's failure, timed precisely: a leader pauses for less than T with messages waiting to be taken.
@@ -99,11 +99,16 @@ class ConsumerFaults(Strikes[ConsumerProcess]):
     def _isolate(self, victim: ConsumerProcess) -> None:
         options = self._options
         if not options.fair:
-            victim.cut_off(self._span(0.1, 3.0))
+            self._cut_off(victim, self._span(0.1, 3.0))
         elif self._world.now > victim.cut_until + 3 * options.session:  # Two short cuts could add up to any length.
             beats = 2 / options.beats_per_session + 4 * options.delay_max + MARGIN
             brief = self._world.random.random() < 0.5
-            victim.cut_off(self._span(0.0, 1 - beats) if brief else self._span(1 + beats, 3.0))
+            self._cut_off(victim, self._span(0.0, 1 - beats) if brief else self._span(1 + beats, 3.0))
+
+    def _cut_off(self, victim: ConsumerProcess, seconds: float) -> None:
+        until = self._world.now + seconds
+        self._group.on_trouble(until)
+        victim.cut_off(until)
 
     def _cut(self, victim: ConsumerProcess, what: str) -> None:
         until = self._world.now + self._span(0.1, 3.0)

@@ -77,7 +77,7 @@ class _Tenure(NamedTuple):
 
 
 class ConsumerGroup:
-    """The processes, and the ConsumerChecks that each of them has."""
+    """The processes, and the ProcessChecks that each of them has."""
 
     def __init__(self, world: World, options: ConsumerOptions) -> None:
         self.world, self.options = world, options
@@ -256,6 +256,8 @@ class ConsumerGroup:
             good = process.was_told_to_end if error is None else error is self._broken.get(process.label)
             if not good:
                 raise Violation("stops_for_a_reason", f"{process.label} ended without cause: {error!r}")
+        else:
+            self.on_trouble(self.world.now)
 
     def on_trouble(self, until: float) -> None:
         """A process died, or is cut off `until` then."""

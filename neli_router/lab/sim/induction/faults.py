@@ -130,7 +130,7 @@ class Faults(Strikes[Process]):
     def _pause(self, victim: Process) -> None:
         seconds = self._span(0.0, self._world.random.choice((0.3, 1.5, 4.0)))
         if self._world.random.random() < 0.5:
-            victim.stall(seconds)
+            victim.pause_inside(seconds)
         else:
             victim.pause(seconds)
 

@@ -251,7 +251,8 @@ class SimulatedGroup:
         if self.doubt_until == -inf:
             self.referee.require_same(process.label, machine.state)
 
-    def on_end(self, process: Process, *, killed: bool, error: NeliError | None) -> None:
+    def on_end(self, process: Process, *, error: NeliError | None) -> None:
+        killed = process.stopped is None
         require_bounded(process.label, process.pump, self.options.partitions)
         if process in self.observers:
             self.observers.remove(process)

@@ -7,9 +7,7 @@ A handle keeps the port's promises and nothing beyond them. Records become visib
 append that raised may land all the same. A read that found nothing while records are on their way to this reader
 reports how old its knowledge is, takes longer than its timeout, or raises.
 
-A read that has to wait cannot wait in here: one thread plays all processes. So it raises `Blocked` through the pump,
-which has stepped and sent nothing since it last asked for the time, and the process turns the pump again when there is
-an `answer`. That second turn finds the inbox empty and the clock unchanged, and reads as if it had waited all along.
+A pause that meets a waiting read stops it before it has its answer, or after.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,23 +16,23 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from neli_router.drivers.ledgers.base import READ_MAX, Entry, Promise
-from neli_router.errors import LedgerError, LedgerRewound, LedgerTrimmed, LedgerUnavailable
+from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable
 from neli_router.lab.sim.induction.options import RunOptions
-from neli_router.lab.sim.world import World
+from neli_router.lab.sim.thread import TURN, WAKE, SimulatedThread
+from neli_router.lab.sim.world import LocalClock, World
 
-__all__ = ["Blocked", "Log", "SimulatedLedger"]
+__all__ = ["READ_FAILS", "Log", "SimulatedLedger"]
 
 INSTANT = 1e-6
 """In leases: the shortest time a network takes. Without it, a lease could end in the instant in which another begins,
 and the rounding of a float would decide between right and wrong."""
 
+HONEST, RAISING = 0.35, 0.2
+"""How often a read that times out while records are on their way to it returns nothing, and how often it raises.
+Otherwise it takes longer than its timeout."""
 
-class Blocked(BaseException):  # Not an error: nothing between handle and process may catch it.
-    """This read waits, for up to `timeout` seconds on the reader's clock."""
-
-    def __init__(self, timeout: float) -> None:
-        super().__init__(timeout)
-        self.timeout = timeout
+READ_FAILS = 0.2
+"""In leases: the longest that a read of an unreachable ledger takes to fail."""
 
 
 class Log:
@@ -118,7 +116,7 @@ class Log:
 
 
 class SimulatedLedger:
-    """One process's handle. `on_send` sees what is appended; `on_return` is called when a call has read the log."""
+    """The handle of one process, which is called on its `thread`. `on_send` sees what is appended."""
 
     promises = frozenset(Promise)
     doubts = ()
@@ -128,20 +126,18 @@ class SimulatedLedger:
         self,
         log: Log,
         label: str,
+        thread: SimulatedThread,
+        clock: LocalClock,
         *,
         on_send: Callable[[Sequence[bytes]], None],
-        on_return: Callable[[], None],
-        on_visible: Callable[[float], None],
     ) -> None:
         self.log, self.label = log, label
         self._world, self._options = log.world, log.options
-        self._on_send, self._on_return, self._on_visible = on_send, on_return, on_visible
+        self._thread, self._clock, self._on_send = thread, clock, on_send
         self.closed = False
         self.direct = True
-        """Whether reads see the whole log: at the start, and after LedgerTrimmed."""
-        self.answer: list[Entry] | LedgerError | None = None
-        """The result of the read that waited: entries, or an error to raise."""
-        self.mute_until = self.deaf_until = self.hold_until = 0.0
+        """Whether reads see the whole log and do not wait: at the start, and after LedgerTrimmed."""
+        self.mute_until = self.deaf_until = 0.0
         self._position = 0
         self._known_at = -inf
         """When everything this reader was given was all there was; -inf if it has yet to read some of it."""
@@ -154,10 +150,11 @@ class SimulatedLedger:
     # The port
 
     def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:  # Power never fails.
+        self._thread.moment()
         self._on_send(payloads)
         options, random, now = self._options, self._world.random, self._world.now
         sent, refused = list(payloads), False
-        starts = max(now, self.hold_until)
+        starts = now
         cut_until = max(self.mute_until, self.log.away_until)
         if not self.log.healed:
             if now < cut_until:
@@ -179,9 +176,10 @@ class SimulatedLedger:
         if len(sent) != len(payloads) or refused:
             self._world.note(self.label, f"  (append: {len(sent)} of {len(payloads)} sent, refused={refused})")
         if refused:
-            raise self.unavailable()
+            raise self._unavailable()
 
     def acknowledged(self) -> list[int]:
+        self._thread.moment()
         offsets: list[int] = []
         while self._confirmed and self._confirmed[0][0] <= self._world.now:
             offsets.append(self._confirmed.popleft()[1])
@@ -190,23 +188,27 @@ class SimulatedLedger:
     def read(self, timeout: float) -> list[Entry]:
         if self.direct:
             self._require_reachable()
-            entries = self.entries(READ_MAX)
-            if not isinstance(entries, list):
-                raise entries
-            return self._return(entries)
-        answer, self.answer = self.answer, None
-        if answer is None:
-            raise Blocked(timeout)
-        self._on_return()
-        if isinstance(answer, LedgerError):
-            self.direct = isinstance(answer, LedgerTrimmed)
-            raise answer
-        return self._return(answer)
+            entries = self._entries(READ_MAX)
+        else:
+            entries = self._wait(self._clock.when(self._clock.at(self._world.now) + timeout))
+            what = f"{entries[0].offset} to {entries[-1].offset}" if entries else "nothing"
+            self._world.note(self.label, f"read {what}")
+        if entries:
+            self._position = entries[-1].offset + 1
+        at = bisect_left(self.log.offsets, self._position)
+        if at < self._seen():
+            self._known_at = -inf
+        else:  # The first record it has not been given has been there since then.
+            self._known_at = self.log.times[at] if at < len(self.log.times) else self._world.now
+        self._thread.moment()
+        return entries
 
     def age(self) -> float:
+        self._thread.moment()
         return (self._world.now - self._known_at) * (1 + self._options.drift)  # By any clock: never too young.
 
     def seek(self, offset: int) -> None:
+        self._thread.moment()
         self._position = offset
 
     def start(self) -> int:
@@ -222,7 +224,7 @@ class SimulatedLedger:
             self._world.at(self._world.now + self.log.delay(), self.log.trim, before)
 
     def wake(self) -> None:
-        """Does nothing: no thread waits in here, and the process that posted wakes itself."""
+        self._thread.wake(self._world.now + self._world.random.uniform(0.0, WAKE) * self._options.lease)
 
     def close(self) -> None:
         """The process is gone. The records that it sent are not."""
@@ -238,30 +240,12 @@ class SimulatedLedger:
     def unreachable_until(self) -> float:
         return max(self.deaf_until, self.log.away_until)
 
-    def entries(self, most: int) -> list[Entry] | LedgerError:
-        """The result of a read that returns now: entries, or an error to raise."""
-        log = self.log
-        if self._position < log.trimmed:
-            return LedgerTrimmed(f"the record at {self._position} was wanted", f"the log starts at {log.trimmed}", "-")
-        if self._options.noticed and self._position > log.tip:
-            return LedgerRewound(f"position {self._position} was read", f"the tip is {log.tip}", "start again")
-        index = bisect_left(log.offsets, self._position)
-        stop = min(self._seen(), index + most)
-        return [Entry(log.offsets[at], log.payloads[at]) for at in range(index, stop)]
-
-    def next_visible(self) -> float | None:
-        """When the next record becomes visible, which may have been long ago; None at the tip."""
-        index = bisect_left(self.log.offsets, self._position)
-        return self._visible[index] if index < len(self._visible) else None
-
-    def unavailable(self) -> LedgerUnavailable:
-        return LedgerUnavailable("the ledger was to answer", "it did not", "wait for the simulation to heal")
-
     def reveal(self, time: float, count: int) -> None:
         """`count` new records become visible at `time`, or later if this reader is behind."""
         time = max(time, self._visible[-1]) if self._visible else time
         self._visible.extend([time] * count)
-        self._on_visible(time)
+        if self._world.now >= self.unreachable_until:
+            self._thread.wake(max(time, self._world.now + TURN * self._options.lease))
 
     def confirm(self, offset: int) -> None:
         soonest = self._confirmed[-1][0] if self._confirmed else 0.0
@@ -275,7 +259,7 @@ class SimulatedLedger:
 
     def heal(self) -> None:
         now = self._world.now
-        self.mute_until = self.deaf_until = self.hold_until = now
+        self.mute_until = self.deaf_until = now
         soon = now + self.log.delay()
         self._landed_at = min(self._landed_at, soon)
         self._flights = deque((min(at, soon), payloads) for at, payloads in self._flights)
@@ -288,20 +272,54 @@ class SimulatedLedger:
         if self.closed and not self._flights and self in self.log.handles:
             self.log.handles.remove(self)
 
-    def _return(self, entries: list[Entry]) -> list[Entry]:
-        if entries:
-            self._position = entries[-1].offset + 1
-        at = bisect_left(self.log.offsets, self._position)
-        if at < self._seen():
-            self._known_at = -inf
-        else:  # The first record it has not been given has been there since then.
-            self._known_at = self.log.times[at] if at < len(self.log.times) else self._world.now
-        return entries
+    def _wait(self, give_up_at: float) -> list[Entry]:
+        """Wait for records until then, or for longer."""
+        world, options, random = self._world, self._options, self._world.random
+        while True:
+            if world.now < self.unreachable_until:
+                self._thread.sleep(world.now + random.uniform(0.02, READ_FAILS) * options.lease)
+                raise self._unavailable()
+            visible = self._next_visible()
+            wake_at = give_up_at if visible is None else min(visible, give_up_at)
+            self._thread.sleep(max(wake_at, world.now + TURN * options.lease))
+            self._thread.moment()
+            if world.now < self.unreachable_until or (not self.log.healed and random.random() < options.read_failed):
+                raise self._unavailable()
+            entries = self._entries(READ_MAX if options.batch_max == READ_MAX else random.randint(1, options.batch_max))
+            visible = self._next_visible()
+            if entries or visible is None:
+                return entries
+            if world.now >= give_up_at:
+                if options.slow or (luck := random.random()) < HONEST:
+                    return entries  # All that it was given; the handle knows how old that is.
+                if luck < HONEST + RAISING:
+                    raise self._unavailable()
+                give_up_at = inf
+
+    def _entries(self, most: int) -> list[Entry]:
+        """What a read brings that returns now."""
+        log = self.log
+        if self._position < log.trimmed:
+            self.direct = True
+            raise LedgerTrimmed(f"the record at {self._position} was wanted", f"the log starts at {log.trimmed}", "-")
+        if self._options.noticed and self._position > log.tip:
+            raise LedgerRewound(f"position {self._position} was read", f"the tip is {log.tip}", "start again")
+        index = bisect_left(log.offsets, self._position)
+        stop = min(self._seen(), index + most)
+        return [Entry(log.offsets[at], log.payloads[at]) for at in range(index, stop)]
+
+    def _next_visible(self) -> float | None:
+        """When the next record becomes visible, which may have been long ago; None at the tip."""
+        index = bisect_left(self.log.offsets, self._position)
+        return self._visible[index] if index < len(self._visible) else None
+
+    def _unavailable(self) -> LedgerUnavailable:
+        return LedgerUnavailable("the ledger was to answer", "it did not", "wait for the simulation to heal")
 
     def _seen(self) -> int:
         return len(self.log.offsets) if self.direct else bisect_right(self._visible, self._world.now)
 
     def _require_reachable(self) -> None:
-        self._on_return()
+        self._thread.moment()
         if self._world.now < self.unreachable_until:
-            raise self.unavailable()
+            raise self._unavailable()
