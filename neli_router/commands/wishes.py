@@ -1,4 +1,4 @@
-"""What an operator asks for: where partitions should be, shown before they are moved, and who should lead among peers.
+"""The wishes of an operator: where partitions should be, shown before they move, and which peers should lead.
 
     wish --preview--> the moves it would cause --asked, or --yes--> wish --> what it moves
                                '-- --dry-run: no further
@@ -209,8 +209,8 @@ def rebalance_command(
             return
         numbers = ", ".join(map(str, partitions))
         which = f"partition{'s' * (len(partitions) > 1)} {numbers}" if partitions else "all partitions"
-        shall = "passes what it leads to preferred peers" if to is None else f"asked that {to} leads {which}"
-        click.echo(f"{view.member}, which leads {view.led} now, {shall}.")
+        does = "passes what it leads to preferred peers" if to is None else f"asked that {to} leads {which}"
+        click.echo(f"{view.member}, which leads {view.led} now, {does}.")
 
 
 def _evenness(view: "LoadView", profile: LoadProfile) -> Iterable[str]:

@@ -149,7 +149,7 @@ async def admitted_batch_async(client: Any, resource: str) -> int | None:
 
 
 def _sent(client: Any, resource: str, term: int, commands: Sequence[Command], *batch: int) -> Any:
-    """The script's answer, or what is awaited for it. `batch` may be left out, but not None: that would be no batch."""
+    """The script's answer, or what is awaited for it. `batch` may be left out; it must not be None."""
     resource, term = checked(resource, term)
     numbered = (batches_of(resource), checked_batch(resource, *batch)) if batch else ("", "")
     words = _flat(commands, BATCH_MAX if batch else COMMANDS_MAX)

@@ -152,7 +152,7 @@ class BaseOperator(Generic[Done]):
         return self._membership.shed
 
     def _steps(self, wish: CheckedWish, timeout: float) -> Generator[tuple[Callable[[], bool], float]]:
-        """What to wait for, step by step, and for how many seconds. Raises at the end if the wish failed. Close it."""
+        """Yields what to wait for, and for how many seconds. Raises at the end if the wish failed. Close it."""
         membership = self._membership
         membership.require_alive()
         if not self._config.has_ledger:

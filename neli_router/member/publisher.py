@@ -59,7 +59,7 @@ class Publisher:
         self._kicks: SimpleQueue[None] = SimpleQueue()
         """Not an Event: a signal handler that closes a member may interrupt a `set()` and then wait for its lock."""
         self.over = threading.Event()
-        """Set once the store knows that this member has ended, or cannot be told."""
+        """Set once the store knows that this member has ended, or cannot be reached."""
         self._holder = ""
         self._told: dict[int, int] = {}
         """Partition -> term, as we believe the store shows it for us."""

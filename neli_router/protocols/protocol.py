@@ -253,7 +253,7 @@ class Close:
 
     @property
     def reason(self) -> str:
-        """Why a program that leaves at once loses its partitions, in words for the program."""
+        """Why a program that leaves without finishing loses its partitions, in words for the program."""
         return "the program left the group without finishing" if self.error is None else str(self.error)
 
 

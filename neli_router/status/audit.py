@@ -190,7 +190,7 @@ class Audit:
         """The median of how far each of them may be off: both times lie between two Beats."""
         self.gap_times = figures(gap.seconds for gap in self.gaps)
         self.takeover_times = figures(it.seconds for it in self.takeovers if isfinite(it.led))
-        """Of those that ended."""
+        """The figures of those that ended."""
         self.handover_times = figures(self.handovers)
         self.balance = [(annals.time(offset), ratio) for offset, ratio in annals.balance]
         """From each time on, the largest share over the fair one; 1 is even."""
@@ -479,7 +479,7 @@ class Audit:
                     unled += low - covered
                 covered = max(covered, min(high, self.until))
         found = [LeadingGap(since, end, tuple(its)) for (since, end), its in sorted(gaps.items())]
-        if not self.state.seats:  # That nobody leads after the last member left is no gap.
+        if not self.state.seats:  # After the last member left, a partition without a leader does not count as a gap.
             found = [gap for gap in found if gap.until < self.until]
         return found, 1 - unled / whole if whole else 1.0, 1 - unowned / whole if whole else 1.0
 

@@ -84,7 +84,7 @@ class BaseTransport:
         }
         self._streams: WeakSet[BaseStream[Any]] = WeakSet()
         self.reports: WeakSet[AgentReport] = WeakSet()
-        """Of the blocks of work that hold something by this transport."""
+        """The reports of all blocks of work that hold something through this transport."""
         self.followers: WeakSet[asyncio.Task[None]] = WeakSet()
         """The tasks that keep these reports up to date, if there is an event loop."""
 

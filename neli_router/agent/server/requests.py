@@ -102,7 +102,7 @@ class Request(NamedTuple):
 
 
 class Route(NamedTuple):
-    """What answers the requests of one method and path, and the parameters that they may have; None if none counts."""
+    """The endpoint for one method and path, and the parameters that its requests may have; None if none counts."""
 
     endpoint: Callable[[Request], Awaitable[None]]
     parameters: Collection[str] | None = ()

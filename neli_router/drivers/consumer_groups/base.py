@@ -65,7 +65,7 @@ WAIT_MAX = 0.5
 """The longest wait for news, in seconds. A machine that leads nothing may have nothing to do for longer than this."""
 
 BrokerNews = Given | AskedBack | Lost | list[Message] | Confirmed | BrokerAway | BrokerBack | BrokerBroken
-"""What a subscription hears. Neighbouring messages come as one list."""
+"""The news of a subscription. Neighbouring messages come as one list."""
 
 GroupMachine = TypeVar("GroupMachine", bound=Machine[BrokerInput, BrokerEffect])
 
@@ -134,7 +134,7 @@ class SubscriptionPump(Generic[GroupMachine]):
     """Drives `machine`. Only one thread may call `turn`; any thread may call `post`.
 
     `publish` is called after every step, before the step's effects, and `explain` gets those effects before that.
-    `tell` gets every effect that is not for the broker. `wall` gives the seconds since 1970.
+    `tell` receives every effect that is not for the broker. `wall` gives the seconds since 1970.
     """
 
     def __init__(

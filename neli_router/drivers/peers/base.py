@@ -113,7 +113,7 @@ class PeerPump(Generic[PeerMachine]):
     """Drives `machine`. Only one thread may call `turn`; any thread may call `post`.
 
     `publish` is called after every step, before the step's effects, and `explain` gets those effects before that.
-    `tell` gets every effect that is not for the link, and the link's notices.
+    `tell` receives every effect that is not for the link, and the link's notices.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ class SimulatedProcess(ABC):
         self._hasty = 0
         """How many turns it took since it last waited."""
         self._early: list[object] = []
-        """What was posted before there was a pump."""
+        """The events that were posted before there was a pump."""
         self.program = Program(label, habits, unit, world.random, self._release_later)
         self.thread = SimulatedThread(world, self._run, on_pause=self._on_pause)
         world.note(label, "started")
@@ -95,7 +95,7 @@ class SimulatedProcess(ABC):
             self.pump.post(event)
 
     def kill(self) -> None:
-        """kill -9. What it sent may still arrive."""
+        """kill -9. Everything that it sent may still arrive."""
         if self.alive:
             self.world.note(self.label, "killed")
             self.thread.kill()

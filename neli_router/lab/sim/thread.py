@@ -8,8 +8,8 @@ A pump calls its driver, its clocks and its member, one after another. In a real
 of these calls: a signal, a garbage collection or a busy host stops the thread. So each of them is a *moment* here. A
 pause that meets a thread at rest stops it at one of the next moments, and only a seed knows at which.
 
-Each thread is a greenlet, so that the shipped code runs as it is: it is called, and calls, like on a real thread. Only
-one runs at a time, until it sleeps, and the world decides which one is next.
+Each thread is a greenlet, so the shipped code runs unchanged: it is called, and calls, like on a real thread. Only one
+runs at a time, until it sleeps, and the world decides which one is next.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class SimulatedThread:
         self._go_at(time)
 
     def wake(self, time: float) -> None:
-        """End its sleep at `time`, if it does not end before; if it does not sleep, end the next sleep at once."""
+        """End its sleep at `time`, if it does not end before; if it does not sleep, its next sleep ends immediately."""
         if self._is_stopped or self._goes_at == inf:
             self._is_woken = True
         elif time < self._goes_at:

@@ -106,7 +106,7 @@ class ElectorProcess(SimulatedProcess):
         self.thread.wake(self.world.now)
 
     def say(self, word: bytes) -> None:
-        """Nobody reads it here."""
+        """No simulated peer reads it."""
 
     def close(self) -> None:
         """The network has no sockets to give back."""

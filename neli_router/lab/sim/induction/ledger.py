@@ -297,7 +297,7 @@ class SimulatedLedger:
                 give_up_at = inf
 
     def _entries(self, most: int) -> list[Entry]:
-        """What a read brings that returns now."""
+        """The entries of a read that returns now."""
         log = self.log
         if self._position < log.trimmed:
             self.direct = True
