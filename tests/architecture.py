@@ -123,7 +123,8 @@ commands: GROUND agent commands config drivers hosts member router status | clic
 lab: GROUND agent config drivers fence hosts lab member protocols router spark status | airflow_provider click
     confluent_kafka msgspec numpy pyarrow pyspark rich
 lab.commands: GROUND lab | click rich
-lab.sim: BASE drivers.ledgers.base drivers.ledgers.pump lab.sim protocols | msgspec
+lab.sim: BASE drivers.consumer_groups.base drivers.ledgers.base drivers.ledgers.pump drivers.peers.base lab.sim
+    protocols | greenlet msgspec
 testing: GROUND config drivers member protocols router
 __main__: commands
 # Airflow is there only for those who have it: see `airflow_provider/__init__.py`. What it loads in every process is

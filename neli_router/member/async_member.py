@@ -348,6 +348,8 @@ class AsyncMember(BaseMember, AsyncClosing):
             engine.ask_close(at_once=True)
             await until(lambda: engine.membership.is_over, BREAK_OFF_MAX)
         await until(lambda: engine.journal.lane.is_over, FLUSH_MAX)
+        if engine.published is not None:
+            await asyncio.to_thread(engine.published.wait, FLUSH_MAX)
         self._bridge.disconnect()
 
     async def await_closed(self, *, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the same as in Member.

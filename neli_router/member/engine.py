@@ -27,6 +27,7 @@ child that continued with its parent's leases would be a second leader that no o
 
 import atexit
 import os
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -137,6 +138,8 @@ class Engine:
         self._owners_reader: OwnersReader | None = None
         self._failure: NeliError | None = None
         """Why this member was asked to leave, if that was for an error."""
+        self.published: threading.Event | None = None
+        """Set once the owner store knows that this member has ended; None if there is no store."""
         self._stopped: Stopped | None = None
         self._watches: tuple[Callable[[float], None], ...] = ()
         self._obstacles: dict[str, str] = {}
@@ -364,6 +367,8 @@ class Engine:
             self.ask_close(at_once=True)
             membership.wait(lambda: membership.is_over, BREAK_OFF_MAX)
         membership.wait(lambda: self.journal.lane.is_over, FLUSH_MAX)
+        if self.published is not None:
+            self.published.wait(FLUSH_MAX)
 
     def _fail(self, event: str, error: BaseException) -> None:
         """The program's handler raised."""

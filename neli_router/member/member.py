@@ -32,7 +32,7 @@ from neli_router.drivers.ledgers.pump import Tap
 from neli_router.drivers.open import owners_at
 from neli_router.hosts.process import ProcessMark
 from neli_router.member.background import Background, Task, require_task
-from neli_router.member.engine import FLUSH_MAX, START_MAX, Engine
+from neli_router.member.engine import START_MAX, Engine
 from neli_router.member.membership import Lease
 from neli_router.member.operator import Operator
 from neli_router.member.runtime import THREADS, Runtime
@@ -124,10 +124,11 @@ class Member(BaseMember, Closing):
         self._layout = config.layout
         self._router = Router(self._engine.feed, name=self.name, wait=False)
         self._operator = Operator(self._engine)
-        self._publisher = _publisher(self._engine)
+        publisher = _publisher(self._engine)
         self._engine.start(timeout)
-        if self._publisher is not None:
-            runtime.start(self._publisher)
+        if publisher is not None:
+            self._engine.published = publisher.over
+            runtime.start(publisher)
 
     # Leading
 
@@ -212,8 +213,6 @@ class Member(BaseMember, Closing):
         parent's member lives on.
         """
         self._engine.close(timeout)
-        if self._publisher is not None and not self._membership.must_not_wait and self._membership.void is None:
-            self._publisher.over.wait(FLUSH_MAX)
 
     def await_closed(self, *, timeout: float | None = None) -> bool:
         """Wait, at most `timeout` seconds, until this member has ended; return whether it has.

@@ -211,6 +211,19 @@ async def test_a_plain_handler_runs_on_the_loop_too_and_may_close(config: Config
 
 
 @in_loop
+async def test_closing_waits_until_the_owner_store_knows(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a program that exits after that leaves its entries in the store until they expire."""
+    monkeypatch.setattr("neli_router.member.async_member.FLUSH_MAX", PATIENCE)
+    member = await AsyncMember(config).open()
+    member.engine.published = published = threading.Event()
+    closing = asyncio.create_task(member.close())
+    await until_in_loop(lambda: member.closed)
+    assert (await asyncio.wait([closing], timeout=0.05))[1] == {closing}
+    published.set()
+    await closing
+
+
+@in_loop
 async def test_closing_with_a_timeout_cancels_another_tasks_block(config: Config) -> None:
     async def work() -> None:
         async with member.leading(0):

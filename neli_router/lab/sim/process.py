@@ -31,7 +31,7 @@ MachineT = TypeVar("MachineT")
 CheckedT_contra = TypeVar("CheckedT_contra", contravariant=True)
 
 
-class SteppedMachine(Protocol):
+class _SteppedMachine(Protocol):
     """A machine of any protocol, as far as its process is concerned."""
 
     @property
@@ -122,7 +122,7 @@ class SimulatedProcess(ABC):
         self.thread.moment()
         return self.now
 
-    def publish(self, machine: SteppedMachine, _now: float) -> None:
+    def publish(self, machine: _SteppedMachine, _now: float) -> None:
         self.thread.moment()
         self.standing = machine.standing
         self._checks.on_step(self)
