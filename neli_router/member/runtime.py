@@ -9,7 +9,6 @@ does what can be done now. So users test the same code that they ship.
     Lane: put --> [ item | item | ... ] --one after another, outside of every lock--> handle
 """
 
-import contextlib
 import os
 import threading
 import time
@@ -31,7 +30,7 @@ from neli_router.drivers.peers.udp import open_link
 from neli_router.errors import Unsupported
 from neli_router.member.witness.base import NO_WITNESS, OwnLife, Witness
 from neli_router.member.witness.child import ChildWitness
-from neli_router.member.witness.locks import PeerWitness
+from neli_router.member.witness.locks import PEERS, OpenToStrangers, PeerWitness
 from neli_router.member.witness.registration import Registration
 from neli_router.protocols.consumer_group.settings import GroupSettings
 from neli_router.protocols.protocol import Notice
@@ -118,8 +117,13 @@ class Runtime:
             case "auto":  # Logs nothing if it finds no witness, because none was requested by name.
                 agent = Registration(config, name, life, tell, wanted=False)
                 if not agent.name and isinstance(ledger, SqliteLedger):
-                    with contextlib.suppress(Unsupported, OSError):
+                    try:
                         peers = PeerWitness(ledger, life.name)
+                    except OpenToStrangers as error:  # Logged all the same, because somebody may mean harm.
+                        tell(_missing(PEERS, error))
+                    except (Unsupported, OSError):
+                        pass
+                    else:
                         agent.close()
                         return peers
                 return agent
@@ -127,7 +131,7 @@ class Runtime:
                 try:
                     return ChildWitness(config, name, tell)
                 except (Unsupported, OSError) as error:
-                    tell(Notice("witness.missing", {"witness": "child", "why": str(error), "until_then": "the lease"}))
+                    tell(_missing("child", error))
         return NO_WITNESS
 
     def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
@@ -157,6 +161,10 @@ class Runtime:
                     return False
                 changed.wait(patience)
         return True
+
+
+def _missing(witness: str, error: Exception) -> Notice:
+    return Notice("witness.missing", {"witness": witness, "why": str(error), "until_then": "the lease"})
 
 
 THREADS = Runtime()

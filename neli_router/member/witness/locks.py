@@ -16,6 +16,11 @@ the lease decides, as usual. Between the query and the opening of the pidfd, the
 process; that process does not hold the byte, and a second query reveals this. A lock on the whole file, which some
 other program may take, does not count as an answer either.
 
+**Why no stranger can have one certified.** A process that may not write the ledger could lock the bytes of living
+members, and end. So the file is used only if its owner may write the ledger, and so may everyone who can open the file.
+In a shared folder a stranger may have made it first; then leases end by time alone. And the lock of a process that may
+not write the ledger does not count, however that process came by the file.
+
 **One descriptor.** A process that closes *any* descriptor of a file loses all its locks there. So all members of a
 process share one descriptor, which is closed when the last of them has left (`LifeLocks`). A child does not inherit the
 locks, and its closing the file costs its parent nothing. A program that opens and closes the file, such as a backup
@@ -31,13 +36,14 @@ descriptors, and all members that should write before it are among those that it
 import contextlib
 import fcntl
 import os
+import pwd
 import re
 import select
 import stat
 import struct
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import inf
 from pathlib import Path
 
@@ -48,7 +54,7 @@ from neli_router.member.witness.base import Witness, life_of
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Certify
 
-__all__ = ["PEERS", "LifeLocks", "PeerWitness"]
+__all__ = ["PEERS", "LifeLocks", "OpenToStrangers", "PeerWitness"]
 
 PEERS = "peers"
 """The witness named in the Join of a member whose witnesses are the other members of its host."""
@@ -75,9 +81,17 @@ LOCAL_FILE_SYSTEMS = frozenset(
 """File systems on which this kernel itself keeps the locks, and so knows their holders. Others may pass locks on (9p,
 virtiofs, FUSE), and then the number of a holder may be that of a process on another machine."""
 
+_IDS = re.compile(r"^(Uid|Gid|Groups):([\t 0-9]*)$", re.MULTILINE)
+"""The users and groups of a process in /proc/NUMBER/status. The last user, and the last group, are those by which the
+kernel grants access to files."""
+
 _LOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, length, pid.
 
 Identity = tuple[int, int]  # A device and an inode.
+
+
+class OpenToStrangers(Unsupported):
+    """The file of the locks is one that a user who may not write the ledger made, or can open."""
 
 
 class LifeLocks:
@@ -141,6 +155,16 @@ class LifeLocks:
                 return None
         is_its = (kind, start, length) == (fcntl.F_WRLCK, _byte(life), 1)
         return number if is_its and number > 0 else None
+
+    def trusts(self, number: int) -> bool:
+        """Whether the process with this number may write the ledger."""
+        try:
+            status = Path(f"/proc/{number}/status").read_text(encoding="ascii", errors="replace")
+            ledger = self._ledger.stat()
+        except OSError:
+            return False
+        ids = {name: list(map(int, rest.split())) for name, rest in _IDS.findall(status)}
+        return _may_write(ids["Uid"][-1], {ids["Gid"][-1], *ids["Groups"]}, ledger)
 
     def mend(self) -> None:
         """Take the locks again, in the file that now has the name: it may have been replaced, or closed by others."""
@@ -267,7 +291,7 @@ class PeerWitness(Witness):
             process = HostProcess.of(number)
         except (ProcessLookupError, Unsupported):
             return None  # The process has ended, or no descriptor was free for it.
-        if self._locks.holder(life) == number:
+        if self._locks.trusts(number) and self._locks.holder(life) == number:
             return process
         process.close()
         return None
@@ -333,17 +357,43 @@ def _opened(path: Path, ledger: Path) -> int:
     try:
         if is_new:
             _share_as(descriptor, like)
-        kind = _file_system(descriptor)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode) or kind not in LOCAL_FILE_SYSTEMS:
+        kind, found = _file_system(descriptor), os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or kind not in LOCAL_FILE_SYSTEMS:
             raise Unsupported(
                 f"locks in the file {path} were wanted",
                 f"it is not a file on a local file system (found: {kind or 'nothing known'})",
                 "put the ledger on a local disk; until then leases end by time alone",
             )
+        if not _is_for_writers(found, like):
+            raise OpenToStrangers(
+                f"a file {path} was wanted that only those who may write the ledger can make and open",
+                f"user {found.st_uid} and group {found.st_gid} have it, with mode {stat.S_IMODE(found.st_mode):o}",
+                "find out who made it, and delete it; until then leases end by time alone",
+            )
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _is_for_writers(file: os.stat_result, ledger: os.stat_result) -> bool:
+    """Whether the file's owner may write the ledger, and so may each user who can open the file."""
+    try:
+        user = pwd.getpwuid(file.st_uid)
+        groups = os.getgrouplist(user.pw_name, user.pw_gid)
+    except KeyError:
+        groups = []
+    wider = file.st_mode & 0o066 & ~ledger.st_mode
+    if file.st_gid != ledger.st_gid:
+        wider |= file.st_mode & 0o060
+    return not wider and (file.st_uid == os.geteuid() or _may_write(file.st_uid, groups, ledger))
+
+
+def _may_write(user: int, groups: Collection[int], ledger: os.stat_result) -> bool:
+    """Whether a user who is in these groups may write the ledger."""
+    if user in {0, ledger.st_uid}:
+        return True
+    return bool(ledger.st_mode & (stat.S_IWGRP if ledger.st_gid in groups else stat.S_IWOTH))
 
 
 def _share_as(descriptor: int, ledger: os.stat_result) -> None:

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import signal
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from neli_router.member.witness import locks
 from neli_router.member.witness.base import NO_WITNESS, OwnLife
 from neli_router.member.witness.locks import PEERS, WATCHED_MAX, LifeLocks, PeerWitness
 from neli_router.protocols.induction.records import Certify, Expire, Join
+from neli_router.protocols.protocol import Notice
 from tests.member.witness.peers import NAMESPACE, Nursery, Peers
 from tests.support.processes.forked import Program
 from tests.support.records import founded
@@ -211,6 +213,72 @@ def test_the_file_is_for_those_who_may_write_the_ledger(tmp_path: Path) -> None:
         like = ledger.path.stat()
         assert (0o664, like.st_uid, like.st_gid) == (stat.S_IMODE(told.st_mode), told.st_uid, told.st_gid)
         assert 0 == told.st_size
+
+
+LOCKING = """
+import fcntl, os, sys, time
+file = os.open(sys.argv[1], os.O_RDWR)
+fcntl.lockf(file, fcntl.LOCK_EX, 1, int(sys.argv[2]))
+os.setgroups([int(group) for group in sys.argv[3:]])
+os.setgid(65534)
+os.setuid(65534)
+print("locked", flush=True)
+time.sleep(3600)
+"""
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("owner", "mode", "is_taken"),
+    [
+        (0, 0o640, True),
+        (1234, 0o660, True),  # The ledger's owner.
+        (1235, 0o600, False),  # A stranger, who may replace it in a sticky folder.
+        (0, 0o666, False),  # A stranger may lock it.
+        (0, 0o664, False),
+    ],
+)
+def test_a_file_of_locks_that_a_stranger_made_or_may_open_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, mode: int, *, is_taken: bool
+) -> None:
+    """He would lock the lives of others and end, and a newcomer would certify members that live."""
+    with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger:
+        os.chown(ledger.path, 1234, 4321)
+        ledger.path.chmod(0o660)
+        ledger.members_path.touch()
+        os.chown(ledger.members_path, owner, 4321)
+        ledger.members_path.chmod(mode)
+        monkeypatch.setenv("NELI_AGENT", f"{tmp_path}/no-agent.sock")
+        before = descriptors(tmp_path)
+        if is_taken:
+            LifeLocks.hold(ledger.members_path, ledger.path, LIFE).let_go(LIFE)
+        else:
+            told: list[Notice] = []
+            config = Config(ledger.address, protocol=Induction(witness="auto"))
+            assert "" == THREADS.witness(config, "worker", OwnLife(LIFE), ledger, told.append).name
+            (notice,) = told
+            assert "witness.missing" == notice.event
+            assert f"user {owner} and group 4321 have it, with mode {mode:o}" in str(notice.fields["why"])
+        assert before == descriptors(tmp_path)
+
+
+@needs_root
+@pytest.mark.parametrize("groups", [[], ["4321"]])
+def test_the_lock_of_a_process_that_may_not_write_the_ledger_is_ignored(tmp_path: Path, groups: list[str]) -> None:
+    """However it came by the file: its end says nothing about a member."""
+    state = founded(Join(by=f"{OTHER}0000", name="other", versions=(1, 1), at=1, witness=PEERS))
+    with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger, closing(PeerWitness(ledger, LIFE)) as witness:
+        os.chown(ledger.path, 0, 4321)
+        ledger.path.chmod(0o660)
+        with Program(LOCKING, str(ledger.members_path), f"{int(OTHER, 16)}", *groups, folder=tmp_path) as liar:
+            assert "locked\n" == liar.stdout.readline()
+            assert [] == witness.look(state, f"{LIFE}0000", 0.0)
+            os.kill(liar.pid, signal.SIGKILL)
+            liar.wait()
+            found = witness.look(state, f"{LIFE}0000", 1000.0)
+        assert bool(groups) == (found == [Certify(by=f"{LIFE}0000", incarnation=f"{OTHER}0000")])
 
 
 def test_where_another_machine_may_have_the_locks_there_are_none_and_a_pipe_in_their_place_is_refused(
