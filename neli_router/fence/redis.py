@@ -24,7 +24,8 @@ is refused. The script checks that only when it knows no term of a resource: at 
 loss.
 
 The fence is in the database that the client has selected, so all writers of a resource must select the same one. A
-command that would select another database, or empty this one, is refused: the script goes on after it.
+command that would select another database, empty this one, or has the fence's key among its words, is refused: the
+script goes on after it.
 """
 
 import inspect
@@ -47,8 +48,9 @@ __all__ = [
     "admitted_batch_async",
 ]
 
-KEY = "neli:fence"
-"""A hash: resource -> the highest term admitted to it; resource/batch -> the last batch written."""
+KEY = b"neli:fence"
+"""A hash: resource -> the highest term admitted to it; resource/batch -> the last batch written. Their names are sent
+in UTF-8, whatever the encoding of a client: two clients must never have two terms for one resource."""
 
 COMMANDS_MAX = 1000
 
@@ -128,32 +130,32 @@ async def admit_batch_async(client: Any, resource: str, term: int, batch: int, *
 
 def admitted(client: Any, resource: str) -> int | None:
     """The highest term admitted to `resource`; None if there was none yet."""
-    return _number(client.hget(KEY, checked(resource, 0)[0]))
+    return _number(client.hget(KEY, checked(resource, 0)[0].encode()))
 
 
 async def admitted_async(client: Any, resource: str) -> int | None:
     """Like `admitted`, for a client whose methods are awaited."""
-    return _number(await _awaited(client.hget(KEY, checked(resource, 0)[0])))
+    return _number(await _awaited(client.hget(KEY, checked(resource, 0)[0].encode())))
 
 
 def admitted_batch(client: Any, resource: str) -> int | None:
     """The last batch of `resource` that was written; None if there was none yet. Raise the fence before you ask."""
     checked_batch(checked(resource, 0)[0], 0)
-    return _number(client.hget(KEY, batches_of(resource)))
+    return _number(client.hget(KEY, batches_of(resource).encode()))
 
 
 async def admitted_batch_async(client: Any, resource: str) -> int | None:
     """Like `admitted_batch`, for a client whose methods are awaited."""
     checked_batch(checked(resource, 0)[0], 0)
-    return _number(await _awaited(client.hget(KEY, batches_of(resource))))
+    return _number(await _awaited(client.hget(KEY, batches_of(resource).encode())))
 
 
 def _sent(client: Any, resource: str, term: int, commands: Sequence[Command], *batch: int) -> Any:
     """The script's answer, or what is awaited for it. `batch` may be left out; it must not be None."""
     resource, term = checked(resource, term)
-    numbered = (batches_of(resource), checked_batch(resource, *batch)) if batch else ("", "")
+    numbered = (batches_of(resource).encode(), checked_batch(resource, *batch)) if batch else ("", "")
     words = _flat(commands, BATCH_MAX if batch else COMMANDS_MAX)
-    return client.eval(_ADMIT, 1, KEY, resource, term, *numbered, *words)
+    return client.eval(_ADMIT, 1, KEY, resource.encode(), term, *numbered, *words)
 
 
 def _flat(commands: Sequence[Command], most: int) -> list[Any]:
@@ -172,11 +174,11 @@ def _flat(commands: Sequence[Command], most: int) -> list[Any]:
                 "send its text, or its number as int(...)",
             )
         name = command[0].decode(errors="replace") if isinstance(command[0], bytes) else str(command[0])
-        if name.upper() in FORBIDDEN:
+        if name.upper() in FORBIDDEN or KEY in command or KEY.decode() in command:
             raise FenceMisused(
                 "commands were wanted that leave the fence where it is",
-                f"found {name.upper()}",
-                "let the client select the database, and empty none that has a fence",
+                f"found {name.upper()}" if name.upper() in FORBIDDEN else f"found one with the word {KEY.decode()}",
+                "let the client select the database, and change no fence by hand, nor empty a database that has one",
             )
     words = [word for command in commands for word in (len(command), *command)]
     longest = max(map(len, commands), default=0)

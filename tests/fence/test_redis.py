@@ -146,11 +146,26 @@ def test_resources_and_databases_are_apart_whatever_their_names(client: Any, red
         assert fence.admitted(other, resource) is None
 
 
+def test_clients_of_any_encoding_have_one_fence(client: Any, redis: str, resource: str) -> None:
+    """In bytes of latin-1 the name would be another one, and a zombie would be admitted."""
+    name = f"{resource} é"
+    with redis_py.Redis.from_url(redis, encoding="latin-1") as other:
+        assert fence.admit_batch(other, name, 9, 3)
+        assert (9, 3) == (fence.admitted(client, name), fence.admitted_batch(client, name))
+        assert not fence.admit_batch(client, name, 9, 3)
+        with pytest.raises(Refused):
+            fence.admit(client, name, 7)
+        assert 9 == fence.admitted(other, name)
+
+
 NO_COMMANDS: tuple[Any, ...] = ("SET key value", b"SET", (), [])
 NO_WORDS: tuple[Any, ...] = (Grade.HIGH, True, None, 1j, ["a"])
 """The client sends an IntEnum as `<Grade.HIGH: 7>`."""
 
-WAYS_OUT: tuple[Any, ...] = (("SELECT", 1), (b"flushdb",), ("FlushAll",), ("SWAPDB", 0, 1))
+WAYS_OUT: tuple[Any, ...] = (
+    *(("SELECT", 1), (b"flushdb",), ("FlushAll",), ("SWAPDB", 0, 1)),
+    *(("DEL", "neli:fence"), ("RENAME", "other", b"neli:fence"), ("HSET", b"neli:fence", "invoices", 0)),
+)
 """After SELECT, the number of a batch was stored in another database, and the batch was written twice."""
 
 
