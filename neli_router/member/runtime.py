@@ -119,7 +119,7 @@ class Runtime:
                 if not agent.name and isinstance(ledger, SqliteLedger):
                     try:
                         peers = PeerWitness(ledger, life.name)
-                    except OpenToStrangers as error:  # Logged all the same, because somebody may mean harm.
+                    except OpenToStrangers as error:  # Logged all the same, because another user may mean harm.
                         tell(_missing(PEERS, error))
                     except (Unsupported, OSError):
                         pass
