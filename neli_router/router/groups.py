@@ -281,6 +281,7 @@ class AsyncGroups(BaseGroups, AsyncClosing):
     ) -> None:
         self._make = partial(Groups, sources, max_age=max_age, wait=False)
         self._groups: Groups | None = None
+        self._wrapped: dict[str, AsyncRouter] = {}
         self.owners = self._owners_before_open
 
     async def open(self, timeout: float = AWAIT_MAX) -> Self:  # noqa: ASYNC109 - the same name as in Groups.
@@ -299,7 +300,9 @@ class AsyncGroups(BaseGroups, AsyncClosing):
 
     def __getitem__(self, group: str) -> AsyncRouter:
         """The router of `group`, for watching and for questions about a single group."""
-        return AsyncRouter(self._opened[group])
+        if group not in self._wrapped:
+            self._wrapped[group] = AsyncRouter(self._opened[group])
+        return self._wrapped[group]
 
     async def await_tables(self, timeout: float = AWAIT_MAX) -> None:  # noqa: ASYNC109 - the same name as in Groups.
         """Wait as `open` does. Raises LookupFailed if no group has a table after `timeout` seconds."""

@@ -35,6 +35,7 @@ async def test_it_answers_as_groups_do() -> None:
             assert ["blue"] == plain.groups_on("anna") == groups.groups_on("anna")
         assert (["blue", "green"], 2, {}) == (list(groups), len(groups), groups.errors)
         assert "gerd" == groups["green"].owner("key").name
+        assert groups["green"] is groups["green"]
         assert repr(groups).startswith("<AsyncGroups blue: <Router of ")
         assert Groups.owners is groups.owners.__func__  # type: ignore[attr-defined]
         await groups.reopen()
