@@ -139,7 +139,7 @@ class Engine:
         self._failure: NeliError | None = None
         """Why this member was asked to leave, if that was for an error."""
         self.published: threading.Event | None = None
-        """Set once the owner store knows that this member has ended; None if there is no store."""
+        """Set once the owner store knows that this member has ended; None without a store."""
         self._stopped: Stopped | None = None
         self._watches: tuple[Callable[[float], None], ...] = ()
         self._obstacles: dict[str, str] = {}

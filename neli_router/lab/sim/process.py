@@ -103,8 +103,11 @@ class SimulatedProcess(ABC):
 
     def pause(self, seconds: float) -> None:
         """Stop its thread for `seconds`: SIGSTOP, a garbage collection, a host that swaps."""
+        self._stop_for(seconds, "stalled")
+
+    def _stop_for(self, seconds: float, how: str) -> None:
         self.thread.pause(seconds)
-        self.world.note(self.label, f"stalled for {seconds:.6g} s")
+        self.world.note(self.label, f"{how} for {seconds:.6g} s")
 
     def pause_inside(self, seconds: float) -> None:
         """Stop its thread for `seconds` in the middle of a turn."""
@@ -121,6 +124,9 @@ class SimulatedProcess(ABC):
     def read_clock(self) -> float:
         self.thread.moment()
         return self.now
+
+    def explain(self, _effects: object) -> None:
+        self.thread.moment()
 
     def publish(self, machine: _SteppedMachine, _now: float) -> None:
         self.thread.moment()
@@ -206,6 +212,6 @@ class _Watched:
         return effects
 
 
-def watched(label: str, machine: MachineT, before: Callable[[Any], None] = lambda _: None) -> MachineT:
+def watched(label: str, machine: MachineT, before: Callable[[Any], None]) -> MachineT:
     """`machine` for a pump. `before` is called with each event before its step."""
     return cast("MachineT", _Watched(label, machine, before))

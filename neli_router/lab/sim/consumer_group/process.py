@@ -122,11 +122,8 @@ class ConsumerProcess(SimulatedProcess):
     def pause(self, seconds: float, *, whole: bool = True) -> None:
         """Stop its thread for `seconds`; if the `whole` process is paused, its library stops, too."""
         if whole:
-            self.thread.pause(seconds)
             self._freeze(self.world.now + seconds)
-            self.world.note(self.label, f"frozen for {seconds:.6g} s")
-        else:
-            super().pause(seconds)
+        self._stop_for(seconds, "frozen" if whole else "stalled")
 
     def cut_off(self, until: float) -> None:
         """Cut it off from everything of the broker, until then."""
@@ -151,7 +148,7 @@ class ConsumerProcess(SimulatedProcess):
             wall=self._read_wall_clock,
             publish=self.publish,
             tell=self.tell,
-            explain=lambda _: self.thread.moment(),
+            explain=self.explain,
         )
 
     def _close(self) -> None:

@@ -120,7 +120,7 @@ class ElectorProcess(SimulatedProcess):
             clock=self.read_clock,
             publish=self.publish,
             tell=self.tell,
-            explain=lambda _: self.thread.moment(),
+            explain=self.explain,
         )
 
     def _close(self) -> None:

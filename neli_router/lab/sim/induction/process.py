@@ -1,6 +1,8 @@
 """A simulated process of a group that shares a ledger: it boots from the ledger, and turns its pump until it has ended.
 
-thread --start, tip, read, append, acknowledged, clock: a moment each--> ledger, clock
+    thread --start, tip, read, append, acknowledged, clock: a moment each--> ledger, clock
+
+An opening that fails because the ledger is away is repeated, as a member repeats it.
 """
 
 from collections.abc import Sequence
@@ -58,7 +60,7 @@ class Process(SimulatedProcess):
                     pause=self._rest,
                     publish=self.publish,
                     tell=self.tell,
-                    explain=lambda _: self.thread.moment(),
+                    explain=self.explain,
                 )
             except LedgerUnavailable:
                 self._rest(self.world.random.uniform(0.02, READ_FAILS) * self._unit)
