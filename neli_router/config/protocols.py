@@ -23,7 +23,6 @@ from neli_router.drivers.peers import address as peers_address
 from neli_router.drivers.peers.address import PeersAddress
 from neli_router.errors import ConfigError
 from neli_router.protocols.consumer_group.settings import FastNeliSettings, NeliSettings
-from neli_router.protocols.electors.preferences import preferred_rows
 from neli_router.protocols.electors.settings import GossipSettings, TermSettings
 from neli_router.protocols.protocol import Guarantee, Settings
 
@@ -348,12 +347,6 @@ class Term(PeerOptions):
         "How many peers elect each partition's leader; None for all. Only with priority. Fewer cost fewer datagrams, "
         "but a partition has no leader when a majority of its few peers is away.",
     )
-    preferences: str | None = option(
-        None,
-        "Which peers should lead, best first: 'others,c:7801' lets c lead nothing while another peer can, "
-        "'0-31: a:7801,b:7801' is for some partitions, and ; separates rules. None shares out evenly. Preferences are "
-        "this member's own: see docs/peers.md.",
-    )
 
     @property
     def voters(self) -> int | None:
@@ -361,17 +354,11 @@ class Term(PeerOptions):
 
     def settings(self, shared: Shared, *, name: str, peers: tuple[str, ...], me: int) -> TermSettings:
         given: dict[str, Any] = {"policy": self.policy, "replicas": self.replicas, **self._timed(shared)}
-        even = TermSettings(name=name, peers=peers, me=me, **given)
-        if self.preferences is None:
-            return even
-        rows = preferred_rows(self.preferences, peers, even.layout.partitions, even.voters)
-        return TermSettings(name=name, peers=peers, me=me, priorities=rows, **given)
+        return TermSettings(name=name, peers=peers, me=me, **given)
 
     def _problems(self) -> Iterator[str]:
         if self.policy not in ("random", "priority"):
             yield f"policy={self.policy!r} is unknown: choose 'random' or 'priority'"
-        elif self.policy == "random" and self.preferences is not None:
-            yield "preferences are of policy='priority', and policy='random' has none: choose one of the two"
 
 
 @documented

@@ -65,11 +65,10 @@ def unheard(wish: CheckedWish, timeout: float, obstacle: str) -> LedgerUnavailab
 def no_wishes(what: str, protocol: str) -> BeyondProtocol:
     """The error for a wish in a group whose protocol takes none."""
     if protocol in ELECTED:
-        prefer = "; or choose leaders with the `preferences` of all members" if protocol == "term" else ""
         return BeyondProtocol(
             f"{what} was wanted",
             f"in a group of the protocol {protocol!r} {PROTOCOLS[protocol].sharer}, and such wishes are not recorded",
-            f"drain a member at its own agent; name a leader with `neli rebalance --to`{prefer}",
+            "drain a member at its own agent; name a leader with `neli rebalance --to`",
         )
     return BeyondProtocol(
         f"{what} was wanted",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from neli_router.config.config import Config
-from neli_router.config.protocols import Gossip, Induction, Term
+from neli_router.config.protocols import Gossip, Induction
 from neli_router.core.keyspace import Layout
 from neli_router.drivers import addresses
 from neli_router.drivers.addresses import public_address
@@ -205,14 +205,6 @@ PEERS = "peers://127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803/jobs"
             {"ledger": "memory://x", "protocol": "induction", "replicas": 2},
             "replicas is an option of the protocol",
         ),
-        ({"preferences": 7}, "preferences=7 must be text, or None"),
-        ({"preferences": "a:1"}, "unknown peer 'a:1'; known peers: 127.0.0.1:7801, 127.0.0.1:7802, 127.0.0.1:7803"),
-        ({"preferences": "256: others,127.0.0.1:7801"}, "no such partitions: '256'; they count from 0 to 255"),
-        ({"policy": "random", "preferences": "127.0.0.1:7801"}, "preferences are of policy='priority', and policy='ra"),
-        (
-            {"protocol": "gossip", "preferences": "127.0.0.1:7801"},
-            "preferences is an option of the protocol term",
-        ),
         ({"first_class": 2}, "first_class is an option of the protocol gossip, and term has none: leave it out"),
         ({"relay": True}, "relay is an option of the protocol gossip, and term has none: leave it out"),
         ({"protocol": "gossip", "first_class": 4}, "first_class=4 must be from 1 to the 3 peers, or None for all"),
@@ -265,15 +257,6 @@ def test_an_even_number_of_voters_is_a_doubt_that_says_what_it_costs() -> None:
         ("4 that elect together need 3 for", doubts(9, protocol="gossip", first_class=4)),
     ):
         assert expected in found[0]
-
-
-def test_preferences_order_the_replicas_and_do_not_choose_them() -> None:
-    wished = "1: 127.0.0.1:7803; others,127.0.0.1:7801"
-    term = Config(PEERS, protocol=Term(replicas=2, preferences=wished)).peer_settings(0)
-    assert isinstance(term, TermSettings)
-    assert term.priorities is not None
-    # Assigned are (2, 1, 0), (0, 2, 1), (1, 0, 2), (2, 1, 0).
-    assert ((1, 2, 0), (0, 1, 2), (1, 0, 2), (1, 2, 0)) == term.priorities[:4]
 
 
 def test_members_of_one_list_have_one_ledger_for_people_and_an_address_that_is_none_shows_no_secret() -> None:

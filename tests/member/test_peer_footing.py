@@ -152,18 +152,6 @@ def test_a_member_may_be_drained_shed_a_part_and_be_named_until_all_is_rebalance
         assert group.wait(lambda: [2, 2, 2] == shares(*members), PATIENCE)
 
 
-def test_of_members_with_preferences_each_leads_what_it_is_preferred_for() -> None:
-    preferences = f"0-3: 127.0.0.1:{testing.FIRST_PORT}; others,127.0.0.1:{testing.FIRST_PORT + 2}"
-    with trio(preferences=preferences) as (group, members, _):
-        group.settle()
-        assert {0, 1, 2, 3} <= set(members[0].led)
-        assert 6 == sum(shares(*members[:2]))
-        members[0].close()
-        group.settle()
-        assert {4, 5} <= set(members[1].led)
-        assert 6 == sum(shares(*members[1:]))
-
-
 def test_the_one_leader_of_gossip_gives_way_to_a_member_that_is_named() -> None:
     with trio("gossip") as (group, members, places):
         group.settle()

@@ -17,10 +17,9 @@ Zeebe's text leaves some cases open. This is what we do:
 - *All stand together forever.* Each time-out has a random part, and a scout says yes only to a peer that stands above
   it.
 - *A primary that returns.* The leader hands leadership back to it: see `preferred` in `term/elector.py`.
-- *Priorities set by hand.* `preferences.py` handles those that a user gives. A host under load sheds partitions: its
-  priority for them is LEAST, so it passes them to any other living peer, under the random policy, too. The target uses
-  the assigned priorities, because no peer can know what another one was set to since. A peer that lowers its own
-  priority stands later. No peer waits for it forever, because the target falls.
+- *A host under load sheds partitions.* Its priority for them is LEAST, so it passes them to any other living peer,
+  under the random policy, too. The target uses the assigned priorities, because no peer can know what another one was
+  set to since. A peer that lowers its own priority stands later. No peer waits forever, because the target falls.
 
 `assign` is the text's rule. The replicas of a partition are its primary and the peers that follow it in the list. The
 text and its formula number partitions from 1. We count from 0, so its (partition - 1) is our partition.
@@ -33,7 +32,7 @@ from random import Random
 
 from neli_router.protocols.electors.settings import TermSettings
 
-__all__ = ["DECAY", "LEAST", "Priorities", "RandomWait", "assign", "electorate"]
+__all__ = ["DECAY", "JITTER_BEATS", "LEAST", "Priorities", "RandomWait", "assign", "electorate"]
 
 DECAY = 1
 """The text's priorityDecay. A larger one would let two peers of neighbouring priorities stand together."""
@@ -87,10 +86,7 @@ def electorate(settings: TermSettings, partition: int) -> tuple[tuple[int, ...],
     """The peers that elect the leader of `partition`, and their policy."""
     if settings.policy == "random":
         return tuple(range(settings.size)), RandomWait(settings.longest_wait)
-    if settings.priorities is None:
-        row = assign(partition, settings.size, settings.replicas or settings.size)
-    else:
-        row = settings.priorities[partition]
+    row = assign(partition, settings.size, settings.voters)
     replicas = tuple(peer for peer, priority in enumerate(row) if priority > 0)
     return replicas, Priorities(row, settings.me, JITTER_BEATS * settings.beat)
 

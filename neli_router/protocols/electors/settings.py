@@ -116,9 +116,6 @@ class TermSettings(PeerSettings, frozen=True, kw_only=True):
     """The longest random wait. None means three heartbeats, like BlazingMQ, which waits up to 3 s."""
     replicas: int | None = None
     """How many peers elect the leader of each partition. None means all of them; with `random` it must be all."""
-    priorities: tuple[tuple[int, ...], ...] | None = None
-    """For `priority`: each peer's priority for each partition, 0 if it is not a replica. None assigns them. They come
-    from `preferred_rows`, which checks the user's rules."""
     scouting: bool = True
     """Ask whether a proposal would be honoured before it ends a term. Turn it off only for experiments."""
     transfer: bool = True

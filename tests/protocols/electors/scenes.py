@@ -11,13 +11,11 @@ After each step the scene checks which peer acts. The test fails if two act at t
 all earlier acting terms. Times are in heartbeats: the beat is 1 and the lease is 3.
 """
 
-from collections.abc import Sequence
 from heapq import heappop, heappush
 from random import Random
 
 from neli_router.core.keyspace import Layout
-from neli_router.protocols.electors.preferences import preferred_rows
-from neli_router.protocols.electors.priority import electorate
+from neli_router.protocols.electors.priority import JITTER_BEATS, Priorities, electorate
 from neli_router.protocols.electors.settings import Policy, TermSettings
 from neli_router.protocols.protocol import TICK
 from neli_router.protocols.term.elector import (
@@ -36,7 +34,6 @@ from neli_router.protocols.term.elector import (
 __all__ = ["NAMES", "Scene", "new_elector", "play", "term_settings"]
 
 NAMES = "ABCDEFGHIJKLM"
-_PLACES = tuple(f"{name.lower()}:1" for name in NAMES)
 
 STEPS_MAX = 200_000
 """Many times the steps of a scene of hours: beyond them, an elector asks for the same deadline again and again."""
@@ -50,7 +47,6 @@ def term_settings(
     scouting: bool = True,
     partitions: int = 1,
     replicas: int | None = None,
-    priorities: tuple[tuple[int, ...], ...] | None = None,
     term_base: int = 0,
 ) -> TermSettings:
     return TermSettings(
@@ -64,15 +60,22 @@ def term_settings(
         policy=policy,
         scouting=scouting,
         replicas=replicas,
-        priorities=priorities,
         term_base=term_base,
     )
 
 
 def new_elector(
-    settings: TermSettings, *, term: int = 0, now: float = 0.0, seed: int = 0, partition: int = 0
+    settings: TermSettings,
+    *,
+    term: int = 0,
+    now: float = 0.0,
+    seed: int = 0,
+    partition: int = 0,
+    equals: bool = False,
 ) -> TermElector:
     replicas, policy = electorate(settings, partition)
+    if equals:
+        policy = Priorities((1,) * settings.size, settings.me, JITTER_BEATS * settings.beat)
     return TermElector(settings, replicas, policy, term, now, rng=Random(seed * 101 + settings.me))
 
 
@@ -83,8 +86,7 @@ class Scene:
         *,
         policy: Policy = "random",
         scouting: bool = True,
-        priorities: tuple[int, ...] | None = None,
-        preferences: Sequence[str] = (),
+        equals: bool = False,
         partition: int = 0,
         partitions: int = 1,
         replicas: int | None = None,
@@ -102,9 +104,7 @@ class Scene:
         """The peers that acted, each with its term, in order."""
         self.acted_at: list[float] = []
         self._partition, self._seed, self._births = partition, seed, 0
-        self._transfers = transfers
-        # Each peer's own preferences, in place of the common ones.
-        ours = [preferred_rows(text.lower(), _PLACES[:size], partitions, replicas or size) for text in preferences]
+        self._transfers, self._equals = transfers, equals
         self._settings = [
             term_settings(
                 size,
@@ -113,7 +113,6 @@ class Scene:
                 scouting=scouting,
                 partitions=partitions,
                 replicas=replicas,
-                priorities=ours[i] if ours else None if priorities is None else (priorities,) * partitions,
             )
             for i in range(size)
         ]
@@ -201,7 +200,9 @@ class Scene:
         self._births += 1
         seed = self._seed * 1000 + self._births
         settings, term = self._settings[peer], self.kept[peer]
-        self.electors[peer] = new_elector(settings, term=term, now=self.now, seed=seed, partition=self._partition)
+        self.electors[peer] = new_elector(
+            settings, term=term, now=self.now, seed=seed, partition=self._partition, equals=self._equals
+        )
 
     def _send(self, source: int, target: int, message: Message) -> None:
         self.sent.append((self.now, source, message))

@@ -22,7 +22,6 @@ from typing import Literal
 
 from neli_router.core.keyspace import Layout
 from neli_router.lab.sim.seed import SeedOptions
-from neli_router.protocols.electors.preferences import OTHERS, preferred_rows
 from neli_router.protocols.electors.settings import MISSES, GossipSettings, PeerSettings, TermSettings
 from neli_router.protocols.protocol import DRIFT_MAX
 
@@ -58,8 +57,6 @@ class ElectorOptions(SeedOptions):
     drift: float
     drain_timeout: float
     transfer: bool
-    preferences: tuple[str, ...]
-    """`priority`: the rule of each peer, which may differ; empty if all have the assigned priorities."""
     relay: bool
     first_class: int
     delay: float
@@ -77,11 +74,10 @@ class ElectorOptions(SeedOptions):
 
     def settings(self, place: int) -> PeerSettings:
         """The settings of the peer at `place`."""
-        peers = _peers(self.size)
         common = {
             "name": f"m{place + 1}",
             "layout": Layout(slots=64, partitions=self.partitions),
-            "peers": peers,
+            "peers": tuple(f"m{peer + 1}:7801" for peer in range(self.size)),
             "me": place,
             "lease": self.lease,
             "beat": self.lease / self.beats,
@@ -90,15 +86,11 @@ class ElectorOptions(SeedOptions):
         }
         if self.protocol == "gossip":
             return GossipSettings(**common, relay=self.relay, first_class=self.first_class)  # type: ignore[arg-type]
-        rows = None
-        if self.preferences:
-            rows = preferred_rows(self.preferences[place], peers, self.partitions, self.replicas)
         return TermSettings(
             **common,  # type: ignore[arg-type]
             policy="priority" if self.protocol == "priority" else "random",
             wait_max=self.wait_max * self.lease,
             replicas=self.replicas,
-            priorities=rows,
             transfer=self.transfer,
         )
 
@@ -158,23 +150,4 @@ class ElectorOptions(SeedOptions):
             faults=faults,
             faults_per_lease=random.choice((0.05, 0.15)) if fair else random.choice((0.15, 0.5, 1.0)),
             follow_up=0.0 if fair else random.choice((0.0, 0.4, 0.7)),
-            preferences=_preferences(size, random) if protocol == "priority" else (),
         )
-
-
-def _peers(size: int) -> tuple[str, ...]:
-    return tuple(f"m{peer + 1}:7801" for peer in range(size))
-
-
-def _preferences(size: int, random: Random) -> tuple[str, ...]:
-    if random.random() < 0.5:
-        return ()
-    ours, share = _preference(size, random), random.choice((0.0, 0.3, 1.0))
-    return tuple(_preference(size, random) if random.random() < share else ours for _ in range(size))
-
-
-def _preference(size: int, random: Random) -> str:
-    """One rule for all partitions: some peers come before the others, some after them."""
-    named = random.sample(_peers(size), random.randint(1, size))
-    named.insert(random.randint(0, len(named)), OTHERS)
-    return ",".join(named)
