@@ -4,14 +4,18 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from neli_router.agent import AsyncClient, Client
+from neli_router.agent.server.lender import Lender
 from neli_router.agent.wire import ShareView
 from neli_router.core.clock import host_clock
 from neli_router.errors import ConfigError, Forked, LeaseLost, NotLeading
 from neli_router.member.member import Member
+from neli_router.protocols.protocol import Standing
 from tests.support.agents.running import DRAIN, PARTITIONS, STEADY, Running, over_once_told, paired
 from tests.support.agents.stand_in import StandIn, standing_in, whenever
 from tests.support.waiting import PATIENCE, until, until_in_loop
@@ -152,6 +156,23 @@ def test_an_async_share_is_cancelled_when_a_partition_is_lost(tmp_path: Path) ->
 
     with standing_in(tmp_path) as (agent, address):
         asyncio.run(work(agent, address))
+
+
+# How the agent counts what it lends
+
+
+def test_every_view_is_pledged_and_a_partition_about_to_be_taken_shortens_no_other_lease() -> None:
+    pledged: list[float] = []
+    standing = Standing({3: 7, 5: 8}, host_clock() + 1000.0, {5: host_clock() + 500.0})
+    member = SimpleNamespace(name="a", standing=standing, pledge=lambda seconds, processes: pledged.append(seconds))
+    lender = Lender(cast("Any", SimpleNamespace(member=member, config=SimpleNamespace(drain_timeout=DRAIN))))
+    leases: list[Any] = [
+        SimpleNamespace(partition=i, term=7, member="a", remaining=lambda i=i: 10.0 + i) for i in (5, 3)
+    ]
+    views: list[Any] = [lender._standing([3, 5]), lender._share(leases), lender._lease(leases[0])]
+    assert pledged == [view.remaining for view in views]
+    assert ({3, 5}, {5}) == (set(views[0].terms), set(views[0].rests))
+    assert (True, 13.0, 15.0) == (views[0].remaining > 500.0, *pledged[1:])
 
 
 # With the real agent

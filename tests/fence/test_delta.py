@@ -110,6 +110,25 @@ def test_terms_are_raised_once_and_never_lowered_and_refuse_a_zombie_from_then_o
         pytest.fail("there was no reason to begin")
 
 
+def test_a_row_under_a_term_the_table_has_is_refused_if_the_term_rises_between_look_and_commit(
+    table: FencedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rival = FencedTable(table.path)
+    table.raise_terms({1: 7})
+    with table.stage({1: 7}, 0) as staging:
+        staging.write(rows(1))
+        place = staging.place
+
+        def raised(partitions: Iterable[int]) -> object:
+            rival.raise_terms({1: 9})
+            return place(partitions)
+
+        monkeypatch.setattr(staging, "place", raised)
+        with pytest.raises(Refused, match="term 9"):
+            table.commit(staging)
+    assert [] == prices(table)
+
+
 def test_the_partitions_that_are_not_lost_land_together(table: FencedTable) -> None:
     rival, twin = FencedTable(table.path), FencedTable(table.path)
     terms = {1: 7, 2: 7, 3: 7}
@@ -302,12 +321,20 @@ def failing(*_: object, **__: object) -> None:
     raise OSError(5, "Input/output error")
 
 
-def test_a_commit_that_may_not_outlast_a_power_cut_says_so(monkeypatch: pytest.MonkeyPatch, table: FencedTable) -> None:
+@pytest.mark.parametrize("kept", [0, 1], ids=["the entry of the log", "the folder of the log"])
+def test_a_commit_that_may_not_outlast_a_power_cut_says_so(
+    monkeypatch: pytest.MonkeyPatch, table: FencedTable, kept: int
+) -> None:
     commit, fsync = DeltaTable.create_write_transaction, os.fsync
 
     def commits(handle: DeltaTable, *given: Any, **named: Any) -> None:
         commit(handle, *given, **named)
-        monkeypatch.setattr(os, "fsync", failing)
+        works = iter([fsync] * kept)
+
+        def fsyncs(file: int) -> None:
+            next(works, failing)(file)
+
+        monkeypatch.setattr(os, "fsync", fsyncs)
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", commits)
     with pytest.raises(TableUnavailable, match="it landed, but perhaps not on stable storage"):

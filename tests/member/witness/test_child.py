@@ -28,6 +28,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
 from neli_router.hosts.descendants import children
 from neli_router.member.member import Member
+from neli_router.member.witness import child_program
 from neli_router.member.witness.child_program import LENT_MAX, SharedPage, certify
 from neli_router.protocols.induction.records import Beat, Certify, Expire, Join, Leave
 from tests.member.witness.records_of import LedgerRecords, child_witness_of, command_of
@@ -343,6 +344,17 @@ def test_a_member_that_is_busy_or_whose_child_was_stopped_itself_is_not_taken_fo
         member.await_beats(4)
         assert [None, None] == [one.process.poll() for one in (member, busy)]
         assert len(busy.of(Beat)) > 4
+
+
+def test_a_lease_that_was_lent_has_ended_by_the_clock_of_its_holder_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clocks of two processes on one host may differ by a millisecond."""
+    now = [10.0]
+    monkeypatch.setattr("neli_router.core.clock.host_clock", lambda: now[0])
+    monkeypatch.setattr("time.sleep", lambda seconds: now.append(now.pop() + seconds))
+    with closing(SharedPage.of("{}", 1.5)) as page:
+        page.until = 12.0
+        child_program._await_lent(page)
+    assert now[0] >= 12.001
 
 
 def test_the_page_keeps_the_last_two_incarnations_and_the_latest_pledge() -> None:
