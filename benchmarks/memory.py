@@ -143,7 +143,7 @@ class Group:
     def _pump(self, ledger: Ledger, settings: Settings, rng: Random) -> Pump[InductionMachine]:
         return Pump(
             ledger,
-            lambda state, now: InductionMachine(settings, state, now, base=0, rng=rng),
+            lambda state, now: InductionMachine(settings, state, now, wall=0, rng=rng),
             clock=lambda: self._now,
             pause=lambda seconds: None,
             publish=lambda machine, now: _publish(machine),

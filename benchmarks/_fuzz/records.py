@@ -65,7 +65,7 @@ def _attempt(rng: random.Random) -> Iterable[str]:
     writer = MemoryLedger(log)
     now = [1000.0]
     member = _Reader(
-        log, now, lambda state, at: InductionMachine(_settings(), state, at, base=BASE, rng=random.Random(7))
+        log, now, lambda state, at: InductionMachine(_settings(), state, at, wall=BASE, rng=random.Random(7))
     )
     router = _Reader(log, now, Observer)
     for _ in range(ROUNDS):
@@ -162,8 +162,8 @@ def _record(rng: random.Random, machine: Any) -> Record:
     seated = state.genesis is not None
     term = state.terms[partition % 8] if seated else 0
     records: list[Record] = [
-        Genesis(by=by, layout=LAYOUT, lease=LEASE, guarantee="exclusive", base=BASE, version=1, at=number),
-        Join(by=other, name=name, address=_text(rng), versions=(1, 1), at=number),
+        Genesis(by=by, layout=LAYOUT, lease=LEASE, guarantee="exclusive", base=BASE, version=2, at=number),
+        Join(by=other, name=name, address=_text(rng), versions=(2, 2), at=number),
         *[Beat(by=by, sent_at=rng.choice((0.0, 1000.5, 1e11)), at=number, digest=digest)] * 3,
         Expire(by=by, incarnation=other, last_beat=state.last_beats.get(other, number)),
         Handover(by=by, partition=partition, term=term),

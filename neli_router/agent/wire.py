@@ -333,7 +333,7 @@ class EventView(_View, frozen=True):
     reason: str = ""
     """The reason, where the protocol gives one."""
     term: int = 0
-    """For `elect`: the term under which `member` was elected for all that moved; 0 if the terms differ."""
+    """The highest term under which a partition moved. For `elect`, 0 if the terms differ."""
 
 
 class HistoryView(_View, frozen=True):

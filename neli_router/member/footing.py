@@ -168,8 +168,8 @@ class LedgerFooting(Footing):
             # Only now: an unreachable ledger is opened again and again, and each attempt would begin a life without a
             # Join.
             self._witness = witness = runtime.witness(config, settings.name, life, ledger, tell)
-            base = runtime.wall()
-            return InductionMachine(settings, state, now, base=base, rng=rng, life=life.name, witness=witness.name)
+            wall = runtime.wall()
+            return InductionMachine(settings, state, now, wall=wall, rng=rng, life=life.name, witness=witness.name)
 
         with self._opening():
             config.require_promises(ledger)

@@ -146,6 +146,8 @@ class Annals:
         self.state = State()
         self.records = 0
         self.first: int | None = None
+        self.base = 0
+        """What a term was above the offset of its record when the annals began. It never falls."""
         """The offset from which all records count; None before there is one."""
         self.wait = 0.0
         """How long a successor waits under `exclusive`, including `drift`."""
@@ -243,7 +245,7 @@ class Annals:
         self.state = state
         self._causes.begin(state)
         if state.genesis is not None:
-            self.first = state.at
+            self.first, self.base = state.at, state.base
             self.wait = wait_for(state.genesis.lease, self._drift)
             self._digests[state.at] = state.digest
             self.axis.mark(state.at)
@@ -267,6 +269,8 @@ class Annals:
         self.records += 1
         self.kinds[change.kind] += 1
         after = self.state = change.after
+        if before.genesis is None:
+            self.base = after.base
         self._suspect(change)
         episode, _ = self._causes.take(change, 0.0)
         if episode is not None:

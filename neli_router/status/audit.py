@@ -262,7 +262,7 @@ class Audit:
 
     def _compare_notes(self) -> None:
         """A process that acted must have owned the partition under that term, by the ledger, and must be one member."""
-        oldest = self.genesis.base + self.first
+        oldest = self._annals.base + self.first
         members: defaultdict[str, set[str]] = defaultdict(set)
         actors: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
         for span in self._spans:

@@ -214,6 +214,7 @@ class Causes:
             source, target = had and self.name_of(had), has and self.name_of(has)
             if source != target:
                 episode.add(source, target, partition, change.offset, now)
+                episode.term = max(episode.term, change.after.terms[partition])
                 number += 1
         return number
 

@@ -132,7 +132,7 @@ class GroupEvent:
     reason: str = ""
     """Why it happened, where the protocol gives a reason."""
     term: int = 0
-    """The term under which a leader was elected for all its partitions; 0 if the terms differ, or none was elected."""
+    """The highest term under which a partition moved. For `elect`, 0 if the terms differ."""
 
 
 class MemberStatus(NamedTuple):

@@ -99,7 +99,7 @@ def record_rows(entries: Iterable[Entry], state: State | None) -> Iterator[Recor
             incarnation=incarnation,
             partition=record.partition if isinstance(record, Handover | Pin | Unpin) else None,
             moved=moved,
-            term=after.genesis.base + entry.offset if moved and after.genesis is not None else None,
+            term=after.base + entry.offset if moved else None,
             at=record.at if isinstance(record, Genesis | Join | Beat) else None,
             sent_at=record.sent_at if isinstance(record, Beat) else None,
             payload=entry.payload.decode(errors="backslashreplace"),
@@ -126,9 +126,9 @@ def standing_rows(state: State | None) -> Iterator[TenureRow]:
     """A row for each partition that has an owner in `state`, at the offset where its tenure began."""
     if state is None or state.genesis is None:
         return
-    for partition, (owner, term) in enumerate(zip(state.owners, state.terms, strict=True)):
+    for partition, (owner, began) in enumerate(zip(state.owners, state.began, strict=True)):
         if owner is not None:
-            yield _tenure_row(state, partition, term - state.genesis.base)
+            yield _tenure_row(state, partition, began)
 
 
 def _tenure_row(state: State, partition: int, offset: int) -> TenureRow:

@@ -15,11 +15,11 @@ from neli_router.protocols.induction.records import (
     encode,
 )
 
-GENESIS = Genesis(by="a", layout=Layout(partitions=2), lease=1.0, guarantee="exclusive", base=1000, version=1)
+GENESIS = Genesis(by="a", layout=Layout(partitions=2), lease=1.0, guarantee="exclusive", base=1000, version=2)
 
 
 def join(by: str, name: str, at: int) -> Join:
-    return Join(by=by, name=name, versions=(1, 1), at=at)
+    return Join(by=by, name=name, versions=(2, 2), at=at)
 
 
 def entries(*records: Record) -> list[Entry]:

@@ -3,11 +3,13 @@
 import logging
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +127,30 @@ def test_two_members_share_and_one_takes_over_when_the_other_closes(tmp_path: Pa
         assert kept.items() <= b.led.items()
     # The first member may have led everything, and handed over half of it when the second one came.
     assert [Acquired, Revoked, Acquired] == [type(event) for event in (told["a"][0], told["a"][-1], told["b"][0])]
+
+
+@pytest.mark.parametrize("alive", [True, False], ids=["copied while its member lived", "copied at rest"])
+def test_a_ledger_restored_from_an_older_copy_gives_no_term_again(tmp_path: Path, alive: bool) -> None:
+    ledger, copy = tmp_path / "ledger.db", tmp_path / "copy.db"
+
+    def backed_up() -> None:
+        with closing(sqlite3.connect(ledger)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+
+    def terms(name: str, then: Callable[[], None] = lambda: None) -> set[int]:
+        with Member(Config(f"sqlite:{ledger}", name=name, lease=0.2, layout=Layout(partitions=4))) as member:
+            until(lambda: 4 == len(member.led))
+            then()
+            return set(member.led.values())
+
+    terms("a", backed_up if alive else lambda: None)
+    if not alive:
+        backed_up()
+    given = terms("b") | terms("c")
+    for path in tmp_path.glob("ledger.db*"):
+        path.unlink()
+    copy.rename(ledger)
+    assert max(given) < min(terms("d"))
 
 
 def test_a_program_learns_of_another_layout_although_its_member_ends_slowly(

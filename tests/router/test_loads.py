@@ -174,8 +174,8 @@ def zipf(keys: int, exponent: float) -> LoadProfile:
 def group(size: int) -> State:
     """Members that joined one after another, and own their targets."""
     state = State(at=1)
-    genesis = Genesis(by="m0", layout=Layout(), lease=1.0, guarantee="exclusive", base=1, version=1)
-    joins = [Join(by=f"m{n}", name=f"m{n}", versions=(1, 1), at=n + 2) for n in range(size)]
+    genesis = Genesis(by="m0", layout=Layout(), lease=1.0, guarantee="exclusive", base=1, version=2)
+    joins = [Join(by=f"m{n}", name=f"m{n}", versions=(2, 2), at=n + 2) for n in range(size)]
     records: list[Record] = [genesis, *joins]
     for record in records:
         state = handed_over(fold(state, state.at, record))

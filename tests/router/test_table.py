@@ -36,11 +36,11 @@ def folded(*records: Record, state: State | None = None) -> State:
 
 def genesis(layout: Layout | None = None) -> Genesis:
     layout = Layout(slots=64, partitions=4) if layout is None else layout
-    return Genesis(by="x", layout=layout, lease=1.0, guarantee="exclusive", base=BASE, version=1)
+    return Genesis(by="x", layout=layout, lease=1.0, guarantee="exclusive", base=BASE, version=2)
 
 
 def join(name: str) -> Join:
-    return Join(by=f"{name}-1", name=name, address=f"{name}:1", zone="z", versions=(1, 1), at=0)
+    return Join(by=f"{name}-1", name=name, address=f"{name}:1", zone="z", versions=(2, 2), at=0)
 
 
 def test_a_table_names_the_owner_and_term_of_each_partition_and_members_with_the_weights_set_last() -> None:

@@ -301,9 +301,9 @@ def test_members_terms_tenures_and_moves_are_the_referees(seed: int) -> None:
     members: set[tuple[str, str]] = set()
     for state in run.states.values():
         members |= {(seat.incarnation, seat.name) for seat in state.seats.values()}
-        for partition, (owner, term) in enumerate(zip(state.owners, state.terms, strict=True)):
+        for partition, (owner, term, began) in enumerate(zip(state.owners, state.terms, state.began, strict=True)):
             if owner is not None:
-                expected.add((partition, term, owner, term - (state.genesis.base if state.genesis else 0)))
+                expected.add((partition, term, owner, began))
     assert expected == {(it.partition, it.term, it.incarnation, it.first) for it in found.tenures}
     assert members == {(life.incarnation, life.name) for life in found.lives}
     assert (history.moves, history.state) == (found.moved, found.state)

@@ -19,11 +19,11 @@ FOREVER = 3600.0
 
 
 def genesis(layout: Layout = LAYOUT, *, lease: float = FOREVER) -> Genesis:
-    return Genesis(by="x", layout=layout, lease=lease, guarantee="exclusive", base=1_000, version=1)
+    return Genesis(by="x", layout=layout, lease=lease, guarantee="exclusive", base=1_000, version=2)
 
 
 def join(name: str, *, zone: str = "") -> Join:
-    return Join(by=name, name=name, address=f"{name}:1", versions=(1, 1), at=0, zone=zone)
+    return Join(by=name, name=name, address=f"{name}:1", versions=(2, 2), at=0, zone=zone)
 
 
 def write(ledger: Ledger, *records: Record) -> None:

@@ -121,7 +121,9 @@ def _event_of(
     lasted: float = 0.0,
 ) -> EventView:
     views = [MovedView(source, target, len(places), places) for (source, target), places in moved.items()]
-    return EventView(offset, ago, cause, member, by or member, views, None, last or offset, lasted)
+    last = last or offset
+    term = BASE + last if moved else 0
+    return EventView(offset, ago, cause, member, by or member, views, None, last, lasted, term=term)
 
 
 def after_takeover(view: StatusView, dead: int, heir: int) -> StatusView:

@@ -37,6 +37,7 @@ __all__ = [
     "BASE",
     "LAYOUT",
     "LAYOUTS",
+    "STOPPED_CLOCK",
     "Plot",
     "beat",
     "expire",
@@ -65,13 +66,17 @@ LAYOUTS = st.builds(
 """Any possible layout, for laws."""
 
 
+STOPPED_CLOCK = -(10**12)
+"""A wall clock that raises no term, so that the terms of a test count from the base of its Genesis."""
+
+
 def genesis(
     by: str = "a",
     *,
     layout: Layout = LAYOUT,
     lease: float = 6.0,
     guarantee: Guarantee = "exclusive",
-    version: int = 1,
+    version: int = 2,
     at: int = 0,
 ) -> Genesis:
     return Genesis(by=by, layout=layout, lease=lease, guarantee=guarantee, base=BASE, version=version, at=at)
@@ -84,7 +89,7 @@ def join(
     at: int = 0,
     weight: int = 1,
     address: str = "",
-    versions: tuple[int, int] = (1, 1),
+    versions: tuple[int, int] = (2, 2),
 ) -> Join:
     return Join(by=by, name=name or by, address=address, weight=weight, versions=versions, at=at)
 
@@ -237,7 +242,7 @@ def next_record(state: State, plot: Plot) -> Record | None:
         case "load":
             return Load(by=writer, loads={partition: float(one), one: float(third)})
         case "upgrade":
-            return Upgrade(by=writer, version=1 + third)
+            return Upgrade(by=writer, version=2 + third)
         case "snapshot" if state.genesis is not None:
             return snapshot(writer, state)
         case "genesis":

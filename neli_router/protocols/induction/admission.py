@@ -21,7 +21,7 @@ from math import inf
 from neli_router.errors import GroupMismatch, Miscertified, NameTaken, Replaced
 from neli_router.protocols.induction.fold import FOLD_VERSIONS, State
 from neli_router.protocols.induction.records import Beat, Certify, Genesis, Join, Seat
-from neli_router.protocols.protocol import Notice, Settings
+from neli_router.protocols.protocol import BASE_MAX, Notice, Settings
 
 __all__ = ["NameWatch", "genesis", "join", "miscertified", "mismatch", "replaced", "unknown_version"]
 
@@ -46,8 +46,9 @@ def genesis(settings: Settings, by: str, base: int, at: int) -> Genesis:
     )
 
 
-def join(settings: Settings, by: str, at: int, witness: str) -> Join:
-    """The record that asks for a seat. `witness` names the witness that watches this process; empty for none."""
+def join(settings: Settings, by: str, at: int, witness: str, wall: int) -> Join:
+    """The record that asks for a seat. `witness` names the witness that watches this process; empty for none. `wall` is
+    the wall clock in microseconds."""
     return Join(
         by=by,
         name=settings.name,
@@ -57,6 +58,7 @@ def join(settings: Settings, by: str, at: int, witness: str) -> Join:
         versions=FOLD_VERSIONS,
         at=at,
         witness=witness,
+        floor=max(min(wall, BASE_MAX), settings.term_base),
     )
 
 
@@ -72,8 +74,8 @@ def mismatch(settings: Settings, state: State) -> GroupMismatch | None:
         differences.append(f"lease {settings.lease:g} s here and {state.genesis.lease:g} s there")
     if settings.guarantee != state.genesis.guarantee:
         differences.append(f"guarantee {settings.guarantee!r} here and {state.genesis.guarantee!r} there")
-    if settings.term_base > state.genesis.base:  # A fence would refuse its terms, or admit an older group's.
-        differences.append(f"terms above {settings.term_base} here and above {state.genesis.base} there")
+    if settings.term_base > state.base:  # A fence would refuse its terms, or admit an older group's.
+        differences.append(f"terms above {settings.term_base} here and above {state.base} there")
     if not differences:
         return None
     return GroupMismatch(
@@ -88,10 +90,13 @@ def unknown_version(state: State) -> GroupMismatch | None:
     oldest, newest = FOLD_VERSIONS
     if state.genesis is None or oldest <= state.version <= newest:
         return None
+    remedy = "run a release of neli-router that knows that version"
+    if state.version < oldest:
+        remedy = "stop all its members, which run an older release, and then start all of them with a new ledger"
     return GroupMismatch(
         f"a group with fold version {oldest} to {newest} was wanted",
         f"the ledger's group is at version {state.version}",
-        "run a release of neli-router that knows that version",
+        remedy,
     )
 
 

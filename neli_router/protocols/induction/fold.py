@@ -10,8 +10,10 @@
 
 A *target* is the member that should own a partition, given the members, pins, drains, weights and loads at this offset;
 an *owner* is the member that owns it. A live owner keeps a partition until it says itself that it is done, so a change
-of targets takes nothing from a member that still works. A term is `base` + the offset at which the ownership began:
-offsets only grow, so a later owner always has a higher term, and `base` carries this over to a recreated ledger.
+of targets takes nothing from a member that still works. A term is `base` + the offset at which the ownership began.
+Neither ever falls, so a later owner always has a higher term. Each Join raises `base` to its writer's wall clock, less
+its offset. Records are written at less than a million a second, so terms stay below the clock. So if the clocks were
+right, even a ledger that was made anew, or restored from an older copy, gives no term that was given before.
 
 **Bounds.** A state has at most MEMBERS_MAX members: a Join beyond that is void, and its writer asks again later. It has
 drains, and weights, for at most WISHES_MAX names each. A wish about a member is always granted: in a full table, it
@@ -54,7 +56,7 @@ from neli_router.protocols.induction.records import (
 
 __all__ = ["DEPARTED_MAX", "FOLD_VERSIONS", "MEMBERS_MAX", "WISHES_MAX", "Assign", "State", "fold"]
 
-FOLD_VERSIONS = (1, 1)
+FOLD_VERSIONS = (2, 2)
 """The oldest and the newest fold that this code computes. It includes the assignment: see ASSIGNMENT_VERSION."""
 
 DEPARTED_MAX = 64
@@ -79,10 +81,14 @@ class State(Struct, frozen=True, kw_only=True):
     genesis: Genesis | None = None
     genesis_at: int = 0
     version: int = 0
+    base: int = 0
+    """What a term is above the offset of the record that gives it."""
     seats: dict[str, Seat] = {}
     last_beats: dict[str, int] = {}
     owners: tuple[str | None, ...] = ()
     terms: tuple[int, ...] = ()
+    began: tuple[int, ...] = ()
+    """The offset of the record that gave the partition to its owner."""
     targets: tuple[str | None, ...] = ()
     pins: dict[int, str] = {}
     drains: dict[str, int] = {}
@@ -120,14 +126,16 @@ def fold(state: State, offset: int, record: Record | None, assign: Assign = assi
 
 
 def _begin(state: State, offset: int, record: Genesis) -> State:
-    unowned = (None,) * record.layout.partitions
+    unowned, never = (None,) * record.layout.partitions, (0,) * record.layout.partitions
     return replace(
         state,
         genesis=record,
         genesis_at=offset,
         version=record.version,
+        base=record.base,
         owners=unowned,
-        terms=(0,) * record.layout.partitions,
+        terms=never,
+        began=never,
         targets=unowned,
     )
 
@@ -180,6 +188,7 @@ def _join(state: State, offset: int, record: Join, assign: Assign) -> State:
         state = _unseat(state, older.incarnation)
     state = replace(
         state,
+        base=max(state.base, record.floor - offset),
         seats={**state.seats, record.by: seat},
         last_beats={**state.last_beats, record.by: offset},
     )
@@ -212,12 +221,19 @@ def _retarget(state: State, offset: int, kept: Sequence[str | None], assign: Ass
         for seat in state.seats.values()
     ]
     targets = assign(candidates, kept, pins=state.pins, drains=state.drains, loads=state.loads)
-    term = _term(state, offset)
-    owners, terms = list(state.owners), list(state.terms)
-    for partition, target in enumerate(targets):
-        if owners[partition] is None and target is not None:
-            owners[partition], terms[partition] = target, term
-    return replace(state, targets=targets, owners=tuple(owners), terms=tuple(terms))
+    given = {i: target for i, target in enumerate(targets) if state.owners[i] is None and target is not None}
+    return _given(replace(state, targets=targets), offset, given)
+
+
+def _given(state: State, offset: int, owners: Mapping[int, str | None]) -> State:
+    """Each partition in `owners` gets a new owner, under the term of `offset`."""
+    term = state.base + offset
+    return replace(
+        state,
+        owners=tuple(owners.get(i, owner) for i, owner in enumerate(state.owners)),
+        terms=tuple(term if i in owners else before for i, before in enumerate(state.terms)),
+        began=tuple(offset if i in owners else before for i, before in enumerate(state.began)),
+    )
 
 
 def _owns(state: State, by: str, partition: int, term: int) -> bool:
@@ -227,9 +243,7 @@ def _owns(state: State, by: str, partition: int, term: int) -> bool:
 def _give(state: State, offset: int, partition: int) -> State:
     # The partition goes to the target at this record, even if that is the old owner again. A Handover is final, so if
     # one crossed a change of targets, then without a new term the owner could never act for the partition.
-    owners, terms = list(state.owners), list(state.terms)
-    owners[partition], terms[partition] = state.targets[partition], _term(state, offset)
-    return replace(state, owners=tuple(owners), terms=tuple(terms))
+    return _given(state, offset, {partition: state.targets[partition]})
 
 
 def _wish(state: State, offset: int, record: Drain | Undrain | Pin | Unpin | Weigh | Load) -> State:
@@ -281,11 +295,6 @@ def _concerns_members(state: State, record: Drain | Undrain | Pin | Unpin | Weig
 
 def _without(mapping: Mapping[Key, Value], key: Key) -> dict[Key, Value]:
     return {other: value for other, value in mapping.items() if other != key}
-
-
-def _term(state: State, offset: int) -> int:
-    assert state.genesis is not None
-    return state.genesis.base + offset
 
 
 def _versions(state: State) -> Iterator[tuple[int, int]]:

@@ -78,7 +78,7 @@ Phase = Enum("Phase", "READING FOUNDING WAITING JOINING MEMBER LEAVING STOPPED")
 class InductionMachine:
     """One member's protocol. Not thread-safe. `now` is the host's clock just after the read that brought `state`.
 
-    `base` is the wall clock in microseconds; it is used only if this member must found the group. `life` is the first
+    `wall` is the wall clock in microseconds at `now`: no term of this member is below it. `life` is the first
     LIFE_LENGTH digits of its incarnations, in hexadecimal, if a witness knows the member by them; `witness` is the name
     of that witness in the Join.
     """
@@ -107,7 +107,7 @@ class InductionMachine:
         state: State,
         now: float,
         *,
-        base: int,
+        wall: int,
         rng: Random,
         life: str = "",
         witness: str = "",
@@ -115,7 +115,7 @@ class InductionMachine:
         self.settings = settings
         self.error: NeliError | None = None
         self.skipped = 0
-        self._base = base
+        self._wall, self._began = wall, now
         self._life, self._incarnations = life or f"{rng.getrandbits(4 * LIFE_LENGTH):0{LIFE_LENGTH}x}", 0
         assert len(self._life) == LIFE_LENGTH, "callers that look up a life in an incarnation use this many digits"
         self._witness = witness
@@ -335,7 +335,7 @@ class InductionMachine:
             self._act_waiting(at_tip, now, effects)
         elif now >= self._retry_at:
             self._retry_at = now + self.settings.lease
-            founding = genesis(self.settings, self.incarnation, self._base, self.state.at)
+            founding = genesis(self.settings, self.incarnation, self._wall, self.state.at)
             effects.append(Append([founding], lasting=True))
 
     def _act_waiting(self, at_tip: bool, now: float, effects: list[Effect]) -> None:
@@ -357,7 +357,10 @@ class InductionMachine:
         elif now >= self._retry_at:
             self._retry_at = now + self.settings.lease / 2
             self.tenure = self.tenure.asking(now)
-            effects.append(Append([join(self.settings, self.incarnation, self.state.at, self._witness)], lasting=True))
+            wall = self._wall + int(1e6 * (now - self._began))
+            effects.append(
+                Append([join(self.settings, self.incarnation, self.state.at, self._witness, wall)], lasting=True)
+            )
 
     def _act_as_member(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
         if self._closing:

@@ -114,6 +114,8 @@ class Join(_Record, frozen=True, kw_only=True):
     it may have been in flight since before its own process died. It is also void if its writer had read beyond the
     Join's own offset: it was meant for a ledger that has lost records since. `versions` is the range of folds that the
     writer knows. `witness` names, for people, the witness that will certify the writer's death; the fold only keeps it.
+    `floor` is the writer's wall clock in microseconds, or its `term_base` if that is higher. This and later records
+    give no term below it, so a ledger that was restored from an older copy gives no term twice.
     """
 
     name: Name
@@ -123,6 +125,7 @@ class Join(_Record, frozen=True, kw_only=True):
     versions: tuple[Version, Version]
     at: Offset
     witness: Text = ""
+    floor: Base = 0
 
 
 class Beat(_Record, frozen=True, kw_only=True):
@@ -230,10 +233,12 @@ class Image(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     genesis: Genesis
     genesis_at: Offset
     version: Version
+    base: Base
     seats: list[Seat]
     last_beats: list[Offset]
     owners: list[Place]
     terms: list[Offset]
+    began: list[Offset]
     targets: list[Place]
     pins: dict[Offset, Name]
     drains: dict[Name, Offset]

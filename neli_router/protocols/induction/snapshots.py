@@ -38,10 +38,12 @@ def snapshot(by: str, state: State) -> Snapshot:
         genesis=state.genesis,
         genesis_at=state.genesis_at,
         version=state.version,
+        base=state.base,
         seats=list(state.seats.values()),
         last_beats=[state.last_beats[incarnation] for incarnation in state.seats],
         owners=[places[owner] for owner in state.owners],
         terms=list(state.terms),
+        began=list(state.began),
         targets=[places[target] for target in state.targets],
         pins=state.pins,
         drains=state.drains,
@@ -56,7 +58,7 @@ def snapshot(by: str, state: State) -> Snapshot:
 def restore(record: Snapshot) -> State:
     """The state that `record` holds, ready to fold the record at `record.upto`."""
     image = record.state
-    if {len(image.owners), len(image.terms), len(image.targets)} != {image.genesis.layout.partitions}:
+    if {len(image.owners), len(image.terms), len(image.began), len(image.targets)} != {image.genesis.layout.partitions}:
         # The digest would miss some of this: a partition without an owner does not count as a fact.
         raise BadSnapshot(f"snapshot upto {record.upto} has a table of another width than its layout says")
     names: list[str | None] = [*(seat.incarnation for seat in image.seats), None]  # -1 finds the None at the end.
@@ -66,10 +68,12 @@ def restore(record: Snapshot) -> State:
             genesis=image.genesis,
             genesis_at=image.genesis_at,
             version=image.version,
+            base=image.base,
             seats={seat.incarnation: seat for seat in image.seats},
             last_beats={seat.incarnation: beat for seat, beat in zip(image.seats, image.last_beats, strict=True)},
             owners=tuple(names[place] for place in image.owners),
             terms=tuple(image.terms),
+            began=tuple(image.began),
             targets=tuple(names[place] for place in image.targets),
             pins=image.pins,
             drains=image.drains,

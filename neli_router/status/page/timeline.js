@@ -141,11 +141,10 @@ export class Timeline {
 
 /* Each Handover gives its own term; partitions that moved in one record share one. */
 function places(entry, history) {
-  const term = history.term(entry.last);
   const isOne = entry.last === entry.offset;
   const numbers = entry.moved.flatMap(({ partitions }) => partitions);
   return [
-    history.isBorrowed ? null : term === null ? `record ${entry.last}` : `${isOne ? "term" : "terms up to"} ${term}`,
+    history.isBorrowed ? null : entry.term ? `${isOne ? "term" : "terms up to"} ${entry.term}` : `record ${entry.last}`,
     isOne || entry.lasted === 0 ? null : `within ${lasting(entry.lasted)}`,
     numbers.length ? runs(numbers, 8) : null,
   ].filter((part) => part !== null).join(" \u00b7 ");

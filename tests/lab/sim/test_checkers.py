@@ -223,7 +223,7 @@ class ActingScene:
         ends at `settled`.
         """
         process = self.host(host) if isinstance(host, str) else host
-        machine = InductionMachine(Settings(name=who, layout=LAYOUT, lease=LEASE), state, 0.0, base=0, rng=Random(1))
+        machine = InductionMachine(Settings(name=who, layout=LAYOUT, lease=LEASE), state, 0.0, wall=0, rng=Random(1))
         machine.tenure = Tenure(incarnation=who, exclusive=True, lasts=LEASE, wait=LEASE, sent=sent, settled=settled)
         machine._look()
         self.acting.step(process, machine)
@@ -457,7 +457,7 @@ def test_who_is_replaced_by_one_that_was_dead_before_it_began_is_found() -> None
     found.world.run(found.world.now + CONVERGED_LEASES_MAX * LEASE)
     before = found.counts["replaced"]
     with breaks("the_newer_wins"):
-        say(found, Join(by=by, name="m1", versions=(1, 1), at=found.log.tip))
+        say(found, Join(by=by, name="m1", versions=(2, 2), at=found.log.tip))
     assert before + 1 == found.counts["replaced"]
 
 

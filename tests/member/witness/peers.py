@@ -110,7 +110,7 @@ class Peers(Closing):
         self._born = 0
         self._all: list[Peer] = []
         layout = Layout(slots=16, partitions=4)
-        self.append(Genesis(by="x", layout=layout, lease=LEASE, guarantee="exclusive", base=1, version=1))
+        self.append(Genesis(by="x", layout=layout, lease=LEASE, guarantee="exclusive", base=1, version=2))
 
     def start(
         self,
@@ -138,7 +138,7 @@ class Peers(Closing):
         return (nursery or self._nursery).said()[1]
 
     def join(self, life: str) -> None:
-        self.append(Join(by=incarnation_of(life), name=life, versions=(1, 1), at=self.read().at, witness=PEERS))
+        self.append(Join(by=incarnation_of(life), name=life, versions=(2, 2), at=self.read().at, witness=PEERS))
 
     def leave(self, life: str) -> None:
         self.append(Leave(by=incarnation_of(life)))

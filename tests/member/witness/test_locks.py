@@ -268,7 +268,7 @@ def test_a_file_of_locks_that_a_stranger_made_or_may_open_is_refused(
 @pytest.mark.parametrize("groups", [[], ["4321"]])
 def test_the_lock_of_a_process_that_may_not_write_the_ledger_is_ignored(tmp_path: Path, groups: list[str]) -> None:
     """However it came by the file: its end says nothing about a member."""
-    state = founded(Join(by=f"{OTHER}0000", name="other", versions=(1, 1), at=1, witness=PEERS))
+    state = founded(Join(by=f"{OTHER}0000", name="other", versions=(2, 2), at=1, witness=PEERS))
     with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger, closing(PeerWitness(ledger, LIFE)) as witness:
         os.chown(ledger.path, 0, 4321)
         ledger.path.chmod(0o660)
@@ -310,7 +310,7 @@ def test_a_number_that_another_process_may_have_got_by_now_is_not_watched(
     """The holder of the lock was gone before its pidfd was opened."""
     numbers = iter([os.getppid(), None])
     monkeypatch.setattr(LifeLocks, "holder", lambda *_: next(numbers))
-    state = founded(Join(by=f"{OTHER}0000", name="other", versions=(1, 1), at=1, witness=PEERS))
+    state = founded(Join(by=f"{OTHER}0000", name="other", versions=(2, 2), at=1, witness=PEERS))
     with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger, closing(PeerWitness(ledger, LIFE)) as witness:
         before = descriptors(tmp_path)
         assert [] == witness.look(state, f"{LIFE}0000", 0.0)

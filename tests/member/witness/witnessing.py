@@ -99,7 +99,7 @@ class Witnessing(Closing):
     def join(self, process: WitnessedProcess, number: int = 0) -> None:
         """Give it a seat."""
         incarnation = process.incarnation(number)
-        self.append(Join(by=incarnation, name=incarnation, versions=(1, 1), at=self.state.at))
+        self.append(Join(by=incarnation, name=incarnation, versions=(2, 2), at=self.state.at))
 
     def append(self, record: Record) -> None:
         self._ledger.append([encode(record)])

@@ -51,7 +51,7 @@ from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.machine import InductionMachine
 from neli_router.protocols.induction.records import Record, decode, encode
 from neli_router.protocols.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Settings, Stopped
-from tests.support.records import BASE, folded, join, parsed, table, value_of
+from tests.support.records import STOPPED_CLOCK, folded, join, parsed, table, value_of
 
 __all__ = ["replay"]
 
@@ -111,7 +111,7 @@ class _Stage:
 
     def _answers(self, now: float, asked: str) -> list[str]:
         if self.machine is None:
-            self.machine = InductionMachine(self.settings, self.start, now, base=BASE, rng=Random(7))
+            self.machine = InductionMachine(self.settings, self.start, now, wall=STOPPED_CLOCK, rng=Random(7))
             self._name()
         if asked == "ask":
             answers = [self._standing(self.machine, now)]

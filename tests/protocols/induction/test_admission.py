@@ -28,9 +28,17 @@ def test_the_genesis_says_what_all_must_agree_on_and_begins_above_all_former_ter
 
 def test_the_join_says_what_others_must_know_of_a_member_and_how_far_it_had_read() -> None:
     expected = Join(
-        by="a1", name="alice", address="host:1", weight=3, zone="eu", versions=FOLD_VERSIONS, at=5, witness="agent"
+        by="a1",
+        name="alice",
+        address="host:1",
+        weight=3,
+        zone="eu",
+        versions=FOLD_VERSIONS,
+        at=5,
+        witness="agent",
+        floor=77,
     )
-    assert expected == membership.join(SETTINGS, "a1", 5, "agent")
+    assert expected == membership.join(SETTINGS, "a1", 5, "agent", 77)
 
 
 def test_a_member_that_agrees_may_take_part_and_what_else_it_differs_in_is_its_own_business() -> None:

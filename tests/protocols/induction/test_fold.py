@@ -231,7 +231,7 @@ def test_targets(rule: str) -> None:
 
 def test_the_genesis_sets_what_never_changes_while_the_ledger_lives() -> None:
     state = folded(None, genesis(layout=Layout(slots=8, partitions=3)))
-    assert (genesis(layout=Layout(slots=8, partitions=3)), 1, 1) == (state.genesis, state.genesis_at, state.version)
+    assert (genesis(layout=Layout(slots=8, partitions=3)), 1, 2) == (state.genesis, state.genesis_at, state.version)
 
 
 def test_what_stands_before_the_genesis_is_void() -> None:
@@ -253,7 +253,14 @@ def test_a_beat_of_a_member_is_its_last_and_changes_nothing_else() -> None:
 
 def test_a_term_is_the_base_and_the_offset_at_which_the_ownership_began() -> None:
     state = fold(fold(founded(), 77, join("a")), 90, beat("a"))  # A ledger may skip offsets.
-    assert ((BASE + 77,) * 4, {"a": 90}, 91) == (state.terms, state.last_beats, state.at)
+    assert ((BASE + 77,) * 4, (77,) * 4, {"a": 90}, 91) == (state.terms, state.began, state.last_beats, state.at)
+
+
+def test_a_join_raises_later_terms_to_its_writers_clock_and_a_slow_clock_lowers_none() -> None:
+    state = founded(join("a"), replace(join("b"), floor=5000), replace(join("c"), floor=4000))
+    assert (1001,) * 4 == state.terms, "what is owned keeps its term"
+    state = folded(give(0), give(1), state=state)
+    assert ((5002, 5003), (4, 5)) == (state.terms[:2], state.began[:2])
 
 
 def test_a_seat_is_what_the_join_said_and_is_found_by_its_name() -> None:
@@ -278,7 +285,7 @@ def test_a_join_counts_only_if_its_writer_had_read_the_join_that_it_replaces(at:
     assert [seated] == list(founded(join("a", "x"), join("c", "x", at=at)).seats)
 
 
-@pytest.mark.parametrize(("versions", "joins"), [((1, 1), True), ((1, 9), True), ((2, 9), False), ((0, 0), False)])
+@pytest.mark.parametrize(("versions", "joins"), [((2, 2), True), ((1, 9), True), ((3, 9), False), ((1, 1), False)])
 def test_a_member_that_does_not_know_the_groups_fold_cannot_join(versions: tuple[int, int], joins: bool) -> None:
     assert joins == ("a" in founded(join("a", versions=versions)).seats)
 
@@ -398,12 +405,12 @@ def test_a_wish_about_a_member_makes_a_new_target_and_takes_nothing_from_anybody
 @pytest.mark.parametrize(
     ("known", "wanted", "version"),
     [
-        ([(1, 2), (1, 3)], [2], 2),
-        ([(1, 2), (1, 3)], [3], 1),
-        ([(1, 1), (1, 2)], [2], 1),
-        ([(1, 2)], [1], 1),
-        ([], [2], 1),
-        ([(1, 3), (1, 3)], [3, 2], 3),
+        ([(2, 3), (2, 4)], [3], 3),
+        ([(2, 3), (2, 4)], [4], 2),
+        ([(2, 2), (2, 3)], [3], 2),
+        ([(2, 3)], [2], 2),
+        ([], [3], 2),
+        ([(2, 4), (2, 4)], [4, 3], 4),
     ],
     ids=["known to all", "not to one", "not to the other", "to where it is", "without members", "never back"],
 )
@@ -414,9 +421,9 @@ def test_the_fold_changes_when_every_member_knows_the_version(
     state = founded(*joins, *(Upgrade(by="op", version=each) for each in wanted))
     assert version == state.version
     joined = [
-        versions for versions in ((1, 1), (1, 9)) if "new" in folded(join("new", versions=versions), state=state).seats
+        versions for versions in ((2, 2), (2, 9)) if "new" in folded(join("new", versions=versions), state=state).seats
     ]
-    assert [(1, 1)] * (version == 1) + [(1, 9)] == joined, "who does not know the version cannot join"
+    assert [(2, 2)] * (version == 2) + [(2, 9)] == joined, "who does not know the version cannot join"
 
 
 # Laws

@@ -34,7 +34,7 @@ from neli_router.protocols.protocol import (
     Stopped,
 )
 from tests.protocols.induction.replay import replay
-from tests.support.records import LAYOUT, beat, folded, founded, genesis, join
+from tests.support.records import LAYOUT, STOPPED_CLOCK, beat, folded, founded, genesis, join
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
@@ -53,7 +53,7 @@ def test_a_life_goes_as_written_down(path: Path, pytestconfig: pytest.Config) ->
 def begun(state: State, now: float = 0.0, *, life: str = "", witness: str = "", **told: object) -> InductionMachine:
     """A member that starts from `state`."""
     wanted = Settings(**{"name": "a", "layout": LAYOUT, "lease": 6.0, "drift": 0.0, **told})  # type: ignore[arg-type]
-    return InductionMachine(wanted, state, now, base=1000, rng=Random(7), life=life, witness=witness)
+    return InductionMachine(wanted, state, now, wall=STOPPED_CLOCK, rng=Random(7), life=life, witness=witness)
 
 
 def stopped(effects: Sequence[Effect]) -> Stopped:
@@ -82,11 +82,11 @@ def test_a_member_that_starts_from_a_snapshot_of_another_group_is_refused_at_the
 
 
 def test_a_member_is_refused_when_its_group_moves_to_a_fold_that_it_does_not_know() -> None:
-    member = begun(founded(join("b", versions=(1, 2))))
+    member = begun(founded(join("b", versions=(2, 3))))
     member.step(Read([], 0.0), 0.0)
-    error = stopped(member.step(Read([(2, Upgrade(by="op", version=2))]), 1.0)).error
+    error = stopped(member.step(Read([(2, Upgrade(by="op", version=3))]), 1.0)).error
     assert isinstance(error, GroupMismatch)
-    assert "version 2" in error.found
+    assert "version 3" in error.found
 
 
 def test_a_member_that_has_ended_says_nothing_more() -> None:
@@ -291,7 +291,7 @@ class Group:
     def newcomer(self, name: str) -> InductionMachine:
         self.born += 1
         wanted = Settings(name=name, layout=LAYOUT, lease=6.0, guarantee=self.guarantee, drain_timeout=2.0)
-        return InductionMachine(wanted, State(), self.now, base=1000, rng=Random(self.born))
+        return InductionMachine(wanted, State(), self.now, wall=STOPPED_CLOCK, rng=Random(self.born))
 
     def play(self, place: int, what: str) -> None:
         name, member = "abc"[place], self.members[place]

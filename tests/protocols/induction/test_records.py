@@ -33,12 +33,12 @@ from neli_router.protocols.protocol import BASE_MAX, LEASE_MAX, LEASE_MIN, NAME_
 from tests.support.records import founded, join
 
 STATE = founded(
-    Join(by="a1", name="alice", address="10.0.0.1:80", weight=2, zone="eu", versions=(1, 1), at=1),
+    Join(by="a1", name="alice", address="10.0.0.1:80", weight=2, zone="eu", versions=(2, 2), at=1),
     Drain(by="op", name="bob"),
     Pin(by="op", partition=1, name="bob"),
     Weigh(by="op", name="bob", weight=3),
     Load(by="op", loads={0: 2.5}),
-    Join(by="b1", name="bob", versions=(1, 1), at=6, witness="agent"),
+    Join(by="b1", name="bob", versions=(2, 2), at=6, witness="agent"),
     Handover(by="a1", partition=1, term=1001),
     join("c"),
     Leave(by="c"),
@@ -47,25 +47,25 @@ STATE = founded(
 WRITTEN: list[tuple[Record, bytes]] = [
     (
         Genesis(
-            by="a1", layout=Layout(), lease=0.3, guarantee="available", base=1_767_225_600_000_000, version=1, at=4
+            by="a1", layout=Layout(), lease=0.3, guarantee="available", base=1_767_225_600_000_000, version=2, at=4
         ),
         (
             b'{"kind":"genesis","by":"a1","v":1,"layout":{"slots":16384,"partitions":256,"tags":false},"lease":0.3,'
-            b'"guarantee":"available","base":1767225600000000,"version":1,"at":4}'
+            b'"guarantee":"available","base":1767225600000000,"version":2,"at":4}'
         ),
     ),
     (
         Join(by="a1", name="alice", address="10.0.0.1:80", weight=2, zone="eu", versions=(1, 2), at=7),
         (
             b'{"kind":"join","by":"a1","v":1,"name":"alice","address":"10.0.0.1:80","weight":2,"zone":"eu",'
-            b'"versions":[1,2],"at":7,"witness":""}'
+            b'"versions":[1,2],"at":7,"witness":"","floor":0}'
         ),
     ),
     (
-        Join(by="a1", name="alice", versions=(1, 1), at=7, witness="agent"),
+        Join(by="a1", name="alice", versions=(2, 2), at=7, witness="agent", floor=1_767_225_600_000_000),
         (
-            b'{"kind":"join","by":"a1","v":1,"name":"alice","address":"","weight":1,"zone":"","versions":[1,1],"at":7,'
-            b'"witness":"agent"}'
+            b'{"kind":"join","by":"a1","v":1,"name":"alice","address":"","weight":1,"zone":"","versions":[2,2],"at":7,'
+            b'"witness":"agent","floor":1767225600000000}'
         ),
     ),
     (
@@ -94,14 +94,16 @@ WRITTEN: list[tuple[Record, bytes]] = [
         snapshot("a1", STATE),
         (
             b'{"kind":"snapshot","by":"a1","v":1,"state":{"genesis":{"kind":"genesis","by":"a","v":1,"layout":'
-            b'{"slots":16,"partitions":4,"tags":false},"lease":6.0,"guarantee":"exclusive","base":1000,"version":1,"at":0},'
-            b'"genesis_at":0,"version":1,"seats":[["a1","alice","10.0.0.1:80",2,"eu",[1,1],1,""],'
-            b'["b1","bob","",1,"",[1,1],6,"agent"]],"last_beats":[1,6],"owners":[0,1,0,0],"terms":[1001,1007,1001,1001],"targets":[0,1,0,0],"pins":{"1":"bob"},'
-            b'"drains":{"bob":2},"weights":{"bob":3},"loads":{"0":2.5},"departed":["c"],"digest":"9949b844502b89fe"},"upto":10}'
+            b'{"slots":16,"partitions":4,"tags":false},"lease":6.0,"guarantee":"exclusive","base":1000,"version":2,"at":0},'
+            b'"genesis_at":0,"version":2,"base":1000,"seats":[["a1","alice","10.0.0.1:80",2,"eu",[2,2],1,""],'
+            b'["b1","bob","",1,"",[2,2],6,"agent"]],"last_beats":[1,6],"owners":[0,1,0,0],"terms":[1001,1007,1001,1001],'
+            b'"began":[1,7,1,1],"targets":[0,1,0,0],"pins":{"1":"bob"},'
+            b'"drains":{"bob":2},"weights":{"bob":3},"loads":{"0":2.5},"departed":["c"],"digest":"ace389c91b669151"},"upto":10}'
         ),
     ),
 ]
-"""Every kind of record, and its bytes. Older members cannot read a record that changes here: it needs another `v`."""
+"""Every kind of record, and its bytes. Older members cannot read a record that changes here: it needs another `v`, or
+a new fold version, so that they refuse the group."""
 
 KINDS = [type(record).__name__ for record, _ in WRITTEN]
 

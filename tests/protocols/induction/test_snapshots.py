@@ -57,7 +57,8 @@ def test_before_its_genesis_a_ledger_has_nothing_to_keep() -> None:
 
 DAMAGES: dict[str, dict[str, Any]] = {
     "genesis_at": {"genesis_at": 1},
-    "version": {"version": 2},
+    "version": {"version": 3},
+    "another base": {"base": 1001},
     "a member too few": {"seats": [list(json.loads(encode(snapshot("z", STATE)))["state"]["seats"][0])]},
     "a beat too few": {"last_beats": [1]},
     "a beat too many": {"last_beats": [1, 2, 3]},
@@ -68,6 +69,7 @@ DAMAGES: dict[str, dict[str, Any]] = {
     "an owner too few": {"owners": [0, 1, 0]},
     "an absent owner too many": {"owners": [0, 1, 0, 0, -1]},
     "another term": {"terms": [1001, 1003, 1001, 1002]},
+    "another beginning": {"began": [1, 3, 1, 2]},
     "another target": {"targets": [0, 0, 0, 0]},
     "another pin": {"pins": {"2": "x"}},
     "no drains": {"drains": {}},

@@ -110,11 +110,11 @@ class SimulatedGroup:
         settings = options.settings(name, weight=random.choice((1, 1, 1, 2, 5, 0)), replace=replace)
         if misfit:
             settings = Settings(name=name, layout=settings.layout, lease=2 * options.lease)
-        base, seed = WALL_CLOCK + int(1e6 * self.world.now), random.getrandbits(64)
+        wall, seed = WALL_CLOCK + int(1e6 * self.world.now), random.getrandbits(64)
         witness = self.witnesses.choose(self.living)
 
         def birth(state: State, now: float) -> InductionMachine:
-            return InductionMachine(settings, state, now, base=base, rng=type(random)(seed), witness=witness[0])
+            return InductionMachine(settings, state, now, wall=wall, rng=type(random)(seed), witness=witness[0])
 
         process = self._process(name, birth)
         self._witnessed[process] = witness

@@ -125,8 +125,9 @@ class Referee:
                 self._object("who departed is a member again after", offset, record)
         if before.genesis is not None and after.genesis is not before.genesis:
             self._object("the group was founded again by", offset, record)
-        assert after.genesis is not None
-        term = after.genesis.base + offset
+        if after.base < before.base:
+            self._object("later terms would fall after", offset, record)
+        term = after.base + offset
         for partition, owner in enumerate(after.owners):
             was = before.owners[partition] if before.owners else None
             if (owner is None) == bool(after.seats):
