@@ -54,6 +54,8 @@ from neli_router.member.journal import Journal
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Loop, Runtime
 from neli_router.protocols import protocol
+from neli_router.protocols.induction.events import Wish
+from neli_router.protocols.induction.records import Certify
 from neli_router.protocols.protocol import (
     BEATS_PER_LEASE,
     LEASE_MAX,
@@ -333,6 +335,15 @@ class Engine:
         if not self.membership.is_over and self._footing is not None:
             self._footing.pledge(self.runtime.clock() + seconds, processes)
 
+    def certify(self, incarnation: str) -> None:
+        """Record in the ledger that the process of `incarnation` has ended with all its threads. Does not wait.
+
+        Other members then take over immediately, so only a server that saw the process end may call this."""
+        membership = self.membership
+        # Before this member has joined, readers cannot resolve its incarnation to a name.
+        by = membership.incarnation if membership.incarnation in membership.state.seats else self.member
+        self.post(Wish(Certify(by=by, incarnation=incarnation)))
+
     def oversee(self, watch: Callable[[float], None]) -> None:
         """Call `watch` with the time, again and again, for things to be watched from outside. It must not wait."""
         with self.membership.changed:
@@ -389,7 +400,7 @@ class Engine:
             if self._ending or (unless_pumping and self._footing is not None):
                 return
             self._ending = True
-        membership.standing = NO_STANDING
+        membership.standing, membership.is_powerless = NO_STANDING, False
         if error is None:
             self.feed.close()
             self.journal.note("info", "member.stopped")

@@ -32,7 +32,6 @@ from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.errors import ConfigError, LedgerUnusable, NeliError
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
-from neli_router.member.served_member import ServedMember
 from tests.agent.test_sockets import held
 from tests.support.agents.running import PARTITIONS, TOKEN, Events, Running, configured, over_unix, running
 from tests.support.servers.process import free_port
@@ -155,12 +154,12 @@ def test_an_agent_whose_members_thread_hangs_is_not_well(tmp_path: Path, options
             stuck.set()
             free.wait(PATIENCE)
 
-        end = agent.agent.member.observe(lambda: None, hang)
+        agent.agent.member.engine.oversee(hang)
         assert stuck.wait(PATIENCE)
         with agent.client() as asker:
             answers = [asker.get(path) for path in ("/health", "/ready")]
         free.set()
-        end()
+        agent.agent.member.engine.neglect(hang)
     assert [503, 503] == [answer.status_code for answer in answers]
     assert ["the member's thread gives no sign"] == [answers[1].json()["found"]]
 
@@ -330,7 +329,7 @@ def test_a_weight_is_owed_until_the_ledger_can_be_written_again(
     monkeypatch.setattr(server, "WISH_MAX", 2.0)
 
     async def story() -> None:
-        inner = ServedMember(configured(tmp_path))
+        inner = Member(configured(tmp_path))
         member = await AsyncMember(inner).open()
         try:
             until(lambda: inner.led)
@@ -339,8 +338,8 @@ def test_a_weight_is_owed_until_the_ledger_can_be_written_again(
                 other.execute("BEGIN EXCLUSIVE")
                 await changes.take(lambda: Reloaded(weight=7), member)
                 assert "agent.reload_refused" in caplog.text
-                until(lambda: inner.obstacle)
-            until(lambda: not inner.obstacle)
+                until(lambda: inner.engine.membership.obstacle)
+            until(lambda: not inner.engine.membership.obstacle)
             assert {} == inner.state.weights
             await changes.take(Reloaded, member)
             until(lambda: {"a": 7} == inner.state.weights)

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from neli_router import testing
+from neli_router.member.held_partitions import HeldPartitions
 from neli_router.member.membership import Lease
-from neli_router.member.served_member import HeldPartitions
 from neli_router.testing import Group
 
 EVERYTHING = range(4)

@@ -75,7 +75,7 @@ class App:
     """An ASGI application over one member. `metrics` gives the text of /metrics."""
 
     def __init__(self, member: AsyncMember, hub: Hub, lives: Lives, metrics: Callable[[], bytes], version: str) -> None:
-        self._config, self._member, self._hub = hub.config, hub.member, hub
+        self._config, self._member, self._membership, self._hub = hub.config, hub.member, hub.membership, hub
         self._traffic, self._metrics_text, self._version = hub.traffic, metrics, version
         self._feed, self._layout = hub.member.router.feed, member.layout
         self._assets = page.load()
@@ -172,7 +172,7 @@ class App:
 
     async def _table(self, request: Request) -> None:
         self._require_read("the table was wanted")
-        await answer(request.send, views.table_view(self._group, self._address, self._at, self._member.outlook))
+        await answer(request.send, views.table_view(self._group, self._address, self._at, self._membership.outlook))
 
     async def _members(self, request: Request) -> None:
         self._require_read("the members were wanted")
@@ -180,7 +180,7 @@ class App:
         await answer(request.send, MembersView(members, at.offset, views.age_of(at), are_peers=self._hub.is_alone))
 
     async def _peers(self, request: Request) -> None:
-        if (outlook := self._member.outlook) is None:
+        if (outlook := self._membership.outlook) is None:
             protocol, wanted = self._config.protocol_name, "the peers of this member were wanted"
             if protocol in ELECTED:
                 raise not_ready(
@@ -224,8 +224,8 @@ class App:
         await answer(request.send, self._status_view())
 
     def _status_view(self) -> StatusView:
-        config, view, outlook, group, at = self._config, self._feed.view, self._member.outlook, self._group, self._at
-        now = host_clock()
+        config, view, group, at = self._config, self._feed.view, self._group, self._at
+        outlook, now = self._membership.outlook, host_clock()
         if self._hub.is_alone:
             why = views.why_unled(outlook)
         elif isinstance(view, Table):
@@ -244,7 +244,7 @@ class App:
             history=views.history_views(group, now, views.EVENTS_SHOWN),
             why=why,
             led=0 if self._member.closed else len(self._member.led),
-            can_expire=not self._member.is_powerless,
+            can_expire=not self._membership.is_powerless,
             protocol=config.protocol_name,
             store="" if config.has_ledger or self._hub.is_alone else self._feed.address,
             shed=len(self._member.operator.shedding),
@@ -321,9 +321,9 @@ class App:
             raise not_ready(wanted, self._hub.why(0), "ask another agent")
         if self._hub.is_stuck:
             raise not_ready(wanted, "the member's thread gives no sign", "start the agent again")
-        if self._member.obstacle:
+        if self._membership.obstacle:
             remedy = f"mend that, or correct the {source}'s address; the agent keeps trying"
-            raise not_ready(wanted, f"the {source} is out of reach ({self._member.obstacle})", remedy)
+            raise not_ready(wanted, f"the {source} is out of reach ({self._membership.obstacle})", remedy)
         if not isinstance(view, Table) and not self._hub.is_alone:
             error = view.explain(wanted)
             raise not_ready(wanted, error.found, error.remedy)
@@ -346,11 +346,11 @@ class App:
         member, group = self._member, self._group
         if member.closed:
             return "stopped"
-        if member.closing:
+        if self._membership.closing:
             return "leaving"
         if self._hub.is_alone:
             return "member" if member.incarnation else "joining"
-        if self._feed.at.age > AGE_MAX or member.obstacle:  # Never read to the end, or cannot be read now.
+        if self._feed.at.age > AGE_MAX or self._membership.obstacle:  # Never read to the end, or cannot be read now.
             return "reading"
         if not group.is_founded:
             return "founding"

@@ -1,6 +1,6 @@
 """The hub: it hears every change once, and notifies everyone that waits for it.
 
-    member.observe ----.                                  .-> clients that wait to lead: the partitions led now
+    member's changes --.                                  .-> clients that wait to lead: the partitions led now
     feed.show_to ------+--> wake: one call into the loop -+-> clients that lead: leases that are revoked or lost
     its thread turns --'    however many changes it was   +-> clients that watch: owners that differ, encoded once
                                                           '-> clients that show the status: there is a newer one
@@ -32,7 +32,7 @@ from neli_router.agent.server.requests import RequestRefused
 from neli_router.agent.wire import OwnerView
 from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
-from neli_router.member.served_member import ServedMember
+from neli_router.member.member import Member
 from neli_router.router.table import At, Owner, Table, View
 from neli_router.status.chronicle import Chronicle
 from neli_router.status.group_view import GroupView
@@ -63,11 +63,12 @@ STREAMS_PER_SECOND = 100
 class Hub:
     """The hub of one member, on one loop, from `open` to `close`."""
 
-    def __init__(self, config: Config, member: ServedMember, chronicle: Chronicle, traffic: AgentTraffic) -> None:
+    def __init__(self, config: Config, member: Member, chronicle: Chronicle, traffic: AgentTraffic) -> None:
         self.config = config
         self.is_alone = not config.has_ledger and config.ownership is None
         """Whether owners are those that the member believes in, because nothing better is known."""
-        self.member, self.chronicle, self.traffic = member, chronicle, traffic
+        self.member, self.membership = member, member.engine.membership
+        self.chronicle, self.traffic = chronicle, traffic
         self._feed = member.router.feed
         self.renew_every = config.lease / RENEWALS_PER_LEASE
         """Seconds between two renewals on a stream of leadership."""
@@ -91,7 +92,8 @@ class Hub:
     def open(self) -> None:
         self._is_open = True
         self._feed.show_to(self._show)
-        self._unobserve = self.member.observe(self.wake, self._turned)
+        self.membership.changed.tell(self.wake)
+        self.member.engine.oversee(self._turned)
         self._owners = self._shown()
         self._tick()
 
@@ -101,7 +103,8 @@ class Hub:
             return
         self._is_open = False
         self._feed.hide_from(self._show)
-        self._unobserve()
+        self.membership.changed.forget(self.wake)
+        self.member.engine.neglect(self._turned)
         for timer in (self._clock, self._renewal):
             if timer is not None:
                 timer.cancel()
@@ -178,28 +181,27 @@ class Hub:
     @property
     def is_ending(self) -> bool:
         """Whether this member leads nothing any more, or soon will not."""
-        return self.member.closing or self.member.closed
+        return self.membership.closing or self.member.closed
 
     def owner_view(self, view: View, partition: int, slot: int | None, at: At) -> OwnerView:
         """The owner of `partition`, or why there is none."""
-        outlook = self.member.outlook if self.is_alone else None
-        leads = outlook is not None and self.member.leads(partition)
-        if outlook is not None and leads and (term := self.member.led.get(partition)) is not None:
+        outlook = self.membership.outlook if self.is_alone else None
+        if outlook is not None and (period := self.membership.period(partition)) is not None:
             name, peer = self.member.name, outlook.peers[outlook.me]  # Certain, and not just a belief.
-            return OwnerView(partition, name, self.config.address, term, slot, at.offset, peer=peer)
+            return OwnerView(partition, name, self.config.address, period.term, slot, at.offset, peer=peer)
         if outlook is None or (led := outlook.leaders[partition]) is None or led.leader is None:
             return views.owner_view(view, partition, slot, at)
         return views.owner_view(view, partition, slot, at, peer=outlook.peers[led.leader], believed=True)
 
     def leads_any(self, partitions: Sequence[int]) -> bool:
-        return any(map(self.member.leads, partitions))
+        return any(self.membership.period(partition) is not None for partition in partitions)
 
     def why(self, partition: int) -> str:
         """Why this member does not lead `partition`."""
         if self.is_ending:
             error = self.member.error
             return "this agent is being stopped" if error is None else str(error)
-        return self.member.why_not(partition)
+        return self.membership.why_not(partition)
 
     # News, on any thread
 

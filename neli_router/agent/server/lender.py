@@ -40,9 +40,9 @@ from neli_router.agent.server.requests import Request, answer, number, partition
 from neli_router.agent.wire import GUARDIAN, LeaseView, ShareView
 from neli_router.core.clock import host_clock
 from neli_router.hosts.process import ProcessMark, peer_number
+from neli_router.member.held_partitions import HeldPartitions
 from neli_router.member.leases import BaseLease
 from neli_router.member.membership import Lease
-from neli_router.member.served_member import HeldPartitions
 
 __all__ = ["Lender"]
 
@@ -62,7 +62,7 @@ class Lender:
     """The endpoints that lend the leases of the agent's member."""
 
     def __init__(self, hub: Hub) -> None:
-        self._member, self._hub = hub.member, hub
+        self._member, self._membership, self._hub = hub.member, hub.membership, hub
         self._drain_timeout = hub.config.drain_timeout
 
     async def lease(self, request: Request) -> None:
@@ -81,7 +81,7 @@ class Lender:
         where = place(request.asked, self._member.layout)
         timeout = number(request.asked, "timeout", default=TIMEOUT_DEFAULT, most=TIMEOUT_MAX)
         wanted = (where.partition,)
-        self._member.require_open()
+        self._membership.require_open()
         with (
             self._hub.serving(request.scope, is_stream=False) as channel,
             self._hub.waiting(channel, wanted, lambda: None),
@@ -95,8 +95,8 @@ class Lender:
             return
         lease = self._member.lease(where.role)
         if lease is None:
-            self._member.require_open()
-            raise self._member.not_leading(where.partition, timeout)
+            self._membership.require_open()
+            raise self._membership.not_leading(where.partition, timeout)
         await answer(request.send, self._lease(lease))
 
     async def leadership_events(self, request: Request) -> None:
@@ -115,12 +115,12 @@ class Lender:
 
     async def _leadership_events(self, request: Request, wanted: Sequence[int], spell: Spell) -> None:
         send = request.send
-        self._member.require_open()
+        self._membership.require_open()
         with self._hub.serving(request.scope) as channel:
             await channel.begin(send)
             while not (channel.is_over or self._hub.is_ending):
                 await self._wait_to_lead(channel, wanted, spell, send)
-                with self._member.hold(wanted) as holding:
+                with HeldPartitions(self._membership, wanted) as holding:
                     await self._hold(channel, holding, spell, send)
         await channel.finish(send, event("ended", spell([], self._why(wanted))))
 
@@ -187,7 +187,7 @@ class Lender:
 
     def _standing(self, partitions: Iterable[int], processes: Sequence[ProcessMark] = ()) -> ShareView:
         """Those of `partitions` that this member may act for, even if only to finish."""
-        standing, now = self._member.standing, host_clock()
+        standing, now = self._membership.standing, host_clock()
         led = {i: term for i in partitions if (term := standing.terms.get(i)) is not None}
         rests = {i: rest for i, term in led.items() if (rest := standing.end(i, term) - now) > 0}
         # A partition that is about to be taken from its holder must not shorten the leases of the others.

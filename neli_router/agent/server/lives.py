@@ -34,7 +34,7 @@ from neli_router.core import logs
 from neli_router.core.clock import host_clock
 from neli_router.errors import BeyondProtocol, Unsupported
 from neli_router.hosts.process import HostProcess
-from neli_router.member.served_member import ServedMember
+from neli_router.member.member import Member
 from neli_router.member.witness.base import OwnLife, life_of
 from neli_router.member.witness.registration import WitnessAsked, WitnessView, is_named_after
 
@@ -87,7 +87,7 @@ class _WatchedLife:
 class Lives:
     """The lives that one agent watches, at most `room`. Belongs to its loop."""
 
-    def __init__(self, config: Config, member: ServedMember, *, room: int) -> None:
+    def __init__(self, config: Config, member: Member, *, room: int) -> None:
         self._config, self._member, self._room = config, member, room
         self._loop = asyncio.get_running_loop()
         self._lives: dict[str, _WatchedLife] = {}
@@ -193,10 +193,10 @@ class Lives:
 
     def _certify(self, incarnation: str, watched: _WatchedLife, now: float) -> None:
         # While the ledger is unreachable, one try is enough: each may delay the thread that also keeps our own lease.
-        last = self._written_at if self._member.obstacle else watched.written.get(incarnation, -inf)
+        last = self._written_at if self._member.engine.membership.obstacle else watched.written.get(incarnation, -inf)
         if now - last < REPEAT_AFTER:
             return
-        self._member.certify(incarnation)  # Before logging: the others are waiting for it.
+        self._member.engine.certify(incarnation)  # Before logging: the others are waiting for it.
         if incarnation not in watched.written:
             self.certificates += 1
             logs.logger().warning("member.certified", of=watched.member, incarnation=incarnation)

@@ -124,10 +124,11 @@ class MetricsSnapshot(Collector):
     @classmethod
     def of(cls, hub: Hub, lives: Lives, delays: Delays, *, fenced: int, version: str) -> "MetricsSnapshot":
         """Ask each part of an agent. Nothing here may take long."""
-        now, config, member, group = host_clock(), hub.config, hub.member, hub.chronicle.group
+        now, config, group = host_clock(), hub.config, hub.chronicle.group
+        member, membership = hub.member, hub.membership
         # Counted from sending the last Beat that came back, as the member itself does. If it were counted from the
         # Beat's return, this metric would not show a slow ledger.
-        standing = member.standing
+        standing = membership.standing
         lease_left = standing.until - now if config.has_ledger or standing.terms else None
         members = group.members(now)
         left = {one.name: one.lease_left for one in members if one.lease_left is not None}
@@ -148,12 +149,12 @@ class MetricsSnapshot(Collector):
             partitions=len(group.owners),
             owned=sum(one.partitions for one in members),
             led=0 if member.closed else len(member.led),
-            is_powerless=member.is_powerless,
-            ledger_available=not (member.obstacle or member.closed),
+            is_powerless=membership.is_powerless,
+            ledger_available=not (membership.obstacle or member.closed),
             witnessed=lives.witnessed,
             certificates=lives.certificates,
             traffic=hub.traffic,
-            outlook=member.outlook,
+            outlook=membership.outlook,
         )
 
     def collect(self) -> Iterator[Metric]:

@@ -53,7 +53,7 @@ from neli_router.core import logs
 from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.errors import ConfigError, LedgerError, NeliError, StaleTable
 from neli_router.member.async_member import AsyncMember, opened_in_thread
-from neli_router.member.served_member import ServedMember
+from neli_router.member.member import Member
 from neli_router.member.wishes import WISH_MAX
 from neli_router.protocols.protocol import Event, Fenced
 from neli_router.router.router import Router
@@ -154,7 +154,7 @@ class Agent:
         self.traffic = AgentTraffic(room_for_connections(self._known_max + self._lives_max))
         self._reload, self._changes = reload, Changes(options.token, on_token=self._tell_door)
         self._stopping = asyncio.Event()
-        self.member: ServedMember
+        self.member: Member
         """The member. Like all that asks it, it is there once the agent has `started`."""
         self.hub: Hub
         self.lives: Lives
@@ -213,19 +213,19 @@ class Agent:
                 self.tcp_address = spell_place(*port.getsockname()[:2])
             yield own, port
 
-    async def _open(self) -> ServedMember:
+    async def _open(self) -> Member:
         member = await opened_in_thread(self._made)
         self.chronicle.own = lambda: member.incarnation
         if isinstance(chronicle := self.chronicle, OwnersChronicle | PeersChronicle):
-            member.observe(lambda: None, lambda now: chronicle.look(member.outlook))
+            member.engine.oversee(lambda _: chronicle.look(member.engine.membership.outlook))
         return member
 
-    def _made(self) -> ServedMember:
+    def _made(self) -> Member:
         if isinstance(self.chronicle, OwnersChronicle):
             # Before anything else: an agent that cannot stay would make the broker move partitions twice.
             with suppress(StaleTable), closing(Router(self.config, timeout=OPEN_MAX)):
                 pass  # Opening it raises any error that will not go away.
-        return ServedMember(
+        return Member(
             # Its clients continue under its leases after it has died, and only its child process knows until when.
             _without_witness(self.config),
             on_event=self._on_event,

@@ -34,7 +34,6 @@ from neli_router.config.protocols import ELECTED, Term
 from neli_router.errors import ConfigError, StaleTable
 from neli_router.member import wishes
 from neli_router.member.async_member import AsyncMember
-from neli_router.member.engine import Engine
 from neli_router.member.wishes import CheckedWish
 from neli_router.protocols.protocol import LOAD_MAX
 from neli_router.status.group_view import GroupView
@@ -55,7 +54,8 @@ class Wishes:
     """The endpoints that change something."""
 
     def __init__(self, member: AsyncMember, hub: Hub) -> None:
-        self._config, self._member, self._inner, self._chronicle = hub.config, member, hub.member, hub.chronicle
+        self._config, self._chronicle = hub.config, hub.chronicle
+        self._member, self._membership = member, hub.membership
         self.routes: Mapping[tuple[str, str], Route] = {
             ("POST", "/v1/rebalance"): Route(self._rebalance),
             **{("POST", f"/v1/{kind}"): Route(partial(self._wish, kind)) for kind in (*NAMED, "load")},
@@ -64,7 +64,7 @@ class Wishes:
     async def _wish(self, kind: Cause, request: Request) -> None:
         body, send = await body_of(request.receive), request.send
         if self._config.protocol_name in ELECTED and kind in ("drain", "undrain"):
-            await self._drain_itself(kind, body, send, self._inner.engine)
+            await self._drain_itself(kind, body, send)
             return
         if not self._config.has_ledger:
             raise wishes.no_wishes(f"the wish {kind!r}", self._config.protocol_name)
@@ -95,16 +95,16 @@ class Wishes:
         asked = decoded(RebalanceAsked, await body_of(request.receive), '{"to": "host-1:7801"}')
         if asked.to is not None:
             self._require_answers(asked.to)
-            self._inner.operator.nominate(asked.to, asked.partitions)
+            self._member.operator.nominate(asked.to, asked.partitions)
         elif asked.partitions is None:
-            self._inner.operator.rebalance()
+            self._member.operator.rebalance()
         else:
             raise ConfigError(["partitions need a peer to lead them: name one with `to`"])
-        await answer(request.send, RebalanceView(self._member.name, len(self._inner.led)))
+        await answer(request.send, RebalanceView(self._member.name, len(self._member.led)))
 
     def _require_answers(self, peer: str) -> None:
         """Raise why `peer` cannot be elected now: otherwise its nomination would fail without any notice."""
-        outlook = self._inner.outlook
+        outlook = self._membership.outlook
         if outlook is None or peer not in outlook.peers:
             return
         others = ", ".join(
@@ -124,18 +124,18 @@ class Wishes:
                 return
         raise not_ready(f"{peer} was to lead", found, remedy)
 
-    async def _drain_itself(self, kind: Cause, body: bytes, send: Send, engine: Engine) -> None:
+    async def _drain_itself(self, kind: Cause, body: bytes, send: Send) -> None:
         """The same where a member drains itself: see `Operator.drain`. The peers that will take over are not known
         yet."""
-        asked, name, is_drain = _wish_asked(body, kind), engine.member, kind == "drain"
+        asked, name, is_drain = _wish_asked(body, kind), self._member.name, kind == "drain"
         operator = self._member.operator
         operator.require_itself(asked.name or "")
         was_shedding = bool(operator.shedding)
-        led = self._passed_on(engine) if is_drain else []
+        led = self._passed_on() if is_drain else []
         if not asked.preview:
             operator.shed(None if is_drain else ())
         moves = views.planned_views([(i, name, None) for i in led], 0, kind, name)
-        options = engine.config.options
+        options = self._config.options
         prefers = isinstance(options, Term) and options.policy != "random"
         if is_drain:
             remark = "Until `neli drain --undo`, also after a restart, this member leads only while no other peer can."
@@ -151,9 +151,9 @@ class Wishes:
             remark = "This member may be elected again. The present leader stays until it is gone or another is named."
         await answer(send, DrainView(not asked.preview, moves, remark))
 
-    def _passed_on(self, engine: Engine) -> list[int]:
+    def _passed_on(self) -> list[int]:
         """Partitions that this member leads and another peer can lead: one that answers and is not drained itself."""
-        if (outlook := engine.membership.outlook) is None:
+        if (outlook := self._membership.outlook) is None:
             return []
         others = {place for place in range(len(outlook.peers)) if outlook.state(place) == "alive"}
         able = {place for place in others if (card := outlook.cards.get(place)) is None or not card.drained}

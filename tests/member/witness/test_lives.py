@@ -15,7 +15,7 @@ import pytest
 
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
-from neli_router.member.served_member import ServedMember
+from neli_router.member.member import Member
 from neli_router.protocols.induction.records import Certify, Expire
 from tests.member.witness.records_of import LedgerRecords
 from tests.member.witness.witnessing import LEASE, WAITS, WitnessedProcess, Witnessing
@@ -182,10 +182,10 @@ def test_the_dead_leave_room_for_the_living(tmp_path: Path, monkeypatch: pytest.
 
 def test_an_agent_that_is_yet_to_join_certifies_by_its_name(tmp_path: Path) -> None:
     ledger = f"sqlite:{tmp_path}/ledger.db"
-    with ServedMember(Config(ledger, name="first", lease=30.0)) as first:
+    with Member(Config(ledger, name="first", lease=30.0)) as first:
         until(lambda: first.incarnation in first.state.seats, "the first member")
-        with ServedMember(Config(ledger, name="second", lease=30.0)) as second, LedgerRecords(ledger) as records:
+        with Member(Config(ledger, name="second", lease=30.0)) as second, LedgerRecords(ledger) as records:
             for member in (second, first):
-                member.certify("0" * 16)
+                member.engine.certify("0" * 16)
             until(lambda: len(records.of(Certify)) == 2, "both certificates")
             assert {"second", first.incarnation} == {record.by for record in records.of(Certify)}
