@@ -17,6 +17,7 @@ An AsyncLeadingBlock is cancelled when its lease is lost, and then raises LeaseL
 import asyncio
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -226,7 +227,8 @@ class AsyncLeadingBlock(BaseLeadingBlock[Right]):
     ) -> None:
         super().__init__(transport, stream, question, make, timeout)
         self._wait = partial(self.report.wait_async, self._sleep)
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._bell = asyncio.Event()
+        """Never stays set: it wakes those that wait for it at a piece of news."""
         self._cancellation: LeaseCancellation | None = None
         self._following: asyncio.Task[None] | None = None
 
@@ -263,15 +265,9 @@ class AsyncLeadingBlock(BaseLeadingBlock[Right]):
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep for `seconds`, or until the next news."""
-        loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
-        self._waiters.add(waiter)
-        timer = loop.call_later(seconds, _resolve, waiter)
-        try:
-            await waiter
-        finally:
-            timer.cancel()
-            self._waiters.discard(waiter)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._bell.wait()
 
     # The follower
 
@@ -308,14 +304,9 @@ class AsyncLeadingBlock(BaseLeadingBlock[Right]):
         self._news()
 
     def _news(self) -> None:
-        for waiter in self._waiters:
-            _resolve(waiter)
+        self._bell.set()
+        self._bell.clear()
         for listener in self.report.listeners:
             listener()
         if self._cancellation is not None:
             self._cancellation.look()
-
-
-def _resolve(waiter: "asyncio.Future[None]") -> None:
-    if not waiter.done():
-        waiter.set_result(None)

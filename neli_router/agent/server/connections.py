@@ -327,8 +327,7 @@ class Channel:
         """Whether the client is gone, or was sent its last event."""
         self._queue: deque[bytes] = deque()
         self._size = 0
-        self._is_rung = False
-        self._waiter: asyncio.Future[None] | None = None
+        self._bell = asyncio.Event()
         connection.on_lost(self.end)
 
     # For the hub and its timers
@@ -347,9 +346,7 @@ class Channel:
 
     def ring(self) -> None:
         """Wake the task, so that it looks."""
-        self._is_rung = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._bell.set()
 
     def end(self) -> None:
         """Take no further events. Those in the queue are still sent if the client is there."""
@@ -373,13 +370,8 @@ class Channel:
 
     async def wait(self) -> None:
         """Wait for a ring."""
-        while not self._is_rung:
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        self._is_rung = False
+        await self._bell.wait()
+        self._bell.clear()
 
     async def flush(self, send: Send) -> None:
         """Send the queue. Waits while the client does not read."""
