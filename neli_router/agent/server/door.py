@@ -461,38 +461,38 @@ def main() -> None:
     _yield_to_agent()
     logging.basicConfig(format="%(message)s", level=logging.WARNING)  # To standard error, which the agent logs.
     control, listener = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
-    lines = _Lines(control)
-    settings = lines.first()
-    if settings is None:
-        return  # The agent has ended in the meantime.
     with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
         runner.get_loop().set_exception_handler(_tell_defect)
-        runner.run(_serve(lines, listener, settings))
+        runner.run(_serve(control, listener))
 
 
-async def _serve(lines: "_Lines", listener: socket.socket, settings: DoorSettings) -> None:
-    loop, door = asyncio.get_running_loop(), Door(lines.control, settings)
+async def _serve(control: socket.socket, listener: socket.socket) -> None:
+    control.settimeout(0)
+    # The writer is only kept, because its end would close the socket: we write to the socket itself, without waiting.
+    lines, _writer = await asyncio.open_unix_connection(sock=control)
+    settings = await lines.readline()
+    if not settings:
+        return  # The agent has ended in the meantime.
+    loop, door = asyncio.get_running_loop(), Door(control, msgspec.json.decode(settings, type=DoorSettings))
     guard = Guard(door, door.traffic)
     server = HttpServer(guard, partial(DoorConnection, door), asyncio.Event())
 
-    def hear() -> None:
-        for found in lines.more():
-            if found is None:
-                loop.remove_reader(lines.control)
-                server.should_exit = True
-            else:
-                door.settings = found
+    async def hear() -> None:
+        with contextlib.suppress(OSError, msgspec.DecodeError):  # It broke off, perhaps in the middle of a line.
+            async for line in lines:
+                door.settings = msgspec.json.decode(line, type=DoorSettings)
+        server.should_exit = True
 
     def sweep() -> None:
         door.traffic.sweep(loop.time())
         with contextlib.suppress(OSError):  # The agent is not reading now, so it misses nothing.
-            lines.control.send(ALIVE)
+            control.send(ALIVE)
         loop.call_later(SWEEP_EVERY, sweep)
 
-    lines.control.settimeout(0)
-    loop.add_reader(lines.control, hear)
+    hearing = asyncio.create_task(hear())
     sweep()
     await server.serve(sockets=[listener])
+    hearing.cancel()
     door.close()
 
 
@@ -504,32 +504,6 @@ def _beyond(sizes: dict[DoorConnection, int], most: int) -> list[DoorConnection]
         total -= sizes.pop(largest)
         found.append(largest)
     return found
-
-
-class _Lines:
-    """The settings that arrive over the control socket."""
-
-    def __init__(self, control: socket.socket) -> None:
-        self.control = control
-        self._rest = b""
-
-    def first(self) -> DoorSettings | None:
-        while not (found := self.more()):
-            pass
-        return found[-1]
-
-    def more(self) -> list[DoorSettings | None]:
-        """The settings that have arrived; None marks the end."""
-        try:
-            said = self.control.recv(65536)
-        except BlockingIOError:
-            return []
-        except OSError:
-            said = b""
-        if not said:
-            return [None]
-        *lines, self._rest = (self._rest + said).split(b"\n")
-        return [msgspec.json.decode(line, type=DoorSettings) for line in lines]
 
 
 def _yield_to_agent() -> None:
