@@ -66,7 +66,7 @@ from neli_router.agent.server.connections import (
     connection_of,
     room_for_connections,
 )
-from neli_router.agent.server.exchange import OPEN_PATHS, AgentLink, AgentSilent, Exchange, PublicBoard, silent
+from neli_router.agent.server.exchange import OPEN_PATHS, AgentLink, Exchange, PublicBoard
 from neli_router.agent.server.requests import Guard, RequestRefused, bad_request, body_of
 from neli_router.config.agent_address import is_loopback, parse_place
 from neli_router.core import logs
@@ -407,8 +407,8 @@ class Door:
         return "another one was given"
 
     async def _hand_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the agent answer. If the client goes away or the agent breaks off, the other side is broken off as
-        well."""
+        """Let the agent answer. If the client goes away or the agent breaks off, the other side is broken off as well:
+        a proper end would claim that the answer was complete."""
         connection = connection_of(scope)
         assert isinstance(connection, DoorConnection), "only our own server calls our application"
         connection.know()
@@ -417,20 +417,13 @@ class Door:
         exchange = Exchange(self._link)
         connection.on_lost(exchange.close)
         try:
-            try:
-                query = scope["query_string"]  # Path and query, spelled as the client sent them.
-                target = scope["raw_path"] + (b"?" + query if query else b"")
-                await exchange.ask(scope["method"], target, body=body)
-            except AgentSilent:
-                raise silent() from None
+            query = scope["query_string"]  # Path and query, spelled as the client sent them.
+            target = scope["raw_path"] + (b"?" + query if query else b"")
+            await exchange.ask(scope["method"], target, body=body)
             await send({"type": "http.response.start", "status": exchange.status, "headers": exchange.headers})
-            try:
-                async for part in exchange.parts():
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
-            except AgentSilent:
-                connection.transport.abort()  # A proper end would claim that the answer was complete.
-            else:
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            async for part in exchange.parts():
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             connection.on_lost(None)
             exchange.close()

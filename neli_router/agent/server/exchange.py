@@ -37,9 +37,9 @@ import httptools
 from starlette.types import Receive, Scope, Send
 
 from neli_router.agent.server.connections import COMMENT, Channel, connection_of
-from neli_router.agent.server.requests import RequestRefused, answer_bytes, not_ready
+from neli_router.agent.server.requests import RequestRefused, answer_bytes
 
-__all__ = ["OPEN_PATHS", "RESTING_MAX", "STREAMS_MAX", "AgentLink", "AgentSilent", "Exchange", "PublicBoard", "silent"]
+__all__ = ["OPEN_PATHS", "RESTING_MAX", "STREAMS_MAX", "AgentLink", "AgentSilent", "Exchange", "PublicBoard"]
 
 READ_MAX = 65536
 """Bytes that are read in one go, and that may wait to be taken."""
@@ -84,8 +84,11 @@ STREAMS_MAX = 64
 """Streams without a token. Each gets a status every second."""
 
 
-class AgentSilent(Exception):
+class AgentSilent(RequestRefused):
     """The agent gave no answer, or broke it off."""
+
+    def __init__(self) -> None:
+        super().__init__("NotReady", "an answer of the agent was wanted", "it gave none", "see its log; try again")
 
 
 class _Pipe(NamedTuple):
@@ -303,7 +306,7 @@ class PublicBoard:
         lane = self._urgent if scope["path"] in URGENT and not query else self._other
         posting = await lane.answer_to(scope["path"].encode() + (b"?" + query if query else b""))
         if posting is None:
-            raise silent()
+            raise AgentSilent
         is_metrics = scope["path"] == "/metrics" and posting.status == 200
         body = posting.body + self._footnote() if is_metrics else posting.body
         headers = [header for header in posting.headers if header[0] != b"content-length"]
@@ -371,8 +374,3 @@ class PublicBoard:
                 channel.ring()
             else:
                 channel.put(COMMENT)
-
-
-def silent() -> RequestRefused:
-    """The refusal of a request that the agent does not answer."""
-    return not_ready("an answer of the agent was wanted", "it gave none", "see its log; try again")
