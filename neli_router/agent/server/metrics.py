@@ -179,11 +179,11 @@ class MetricsSnapshot(Collector):
             yield HistogramMetricFamily("neli_append_to_read_seconds", told, buckets=buckets, sum_value=total)
         for key, name, told in COUNTS:
             if has_ledger or key in COUNTS_OF_OWNERS:
-                yield _counter(name, told, self.counts.get(key, 0))
+                yield CounterMetricFamily(name, told, value=self.counts.get(key, 0))
         told = "Times that this member was fenced: its work must have stopped immediately."
-        yield _counter("neli_fenced", told, self.fenced)
+        yield CounterMetricFamily("neli_fenced", told, value=self.fenced)
         told = "Writes that a fence refused because of a newer owner."
-        yield _counter("neli_refused_writes", told, self.refused_writes)
+        yield CounterMetricFamily("neli_refused_writes", told, value=self.refused_writes)
         if has_table:
             told = "Seconds since everything had been read."
             yield _gauge("neli_table_age_seconds", told, max(0.0, self.table_age))
@@ -204,7 +204,7 @@ class MetricsSnapshot(Collector):
             told = "Members of this host whose deaths this agent would certify to the group."
             yield _gauge("neli_witnessed_members", told, self.witnessed)
             told = "Members whose deaths this agent has certified to the group."
-            yield _counter("neli_certificates", told, self.certificates)
+            yield CounterMetricFamily("neli_certificates", told, value=self.certificates)
         yield _by_outcome("neli_requests", "Requests that were answered, by outcome.", self.traffic.outcomes())
 
 
@@ -254,15 +254,11 @@ def _peers(outlook: Outlook) -> Iterator[Metric]:
         transitions.add_metric(pair, count)
     yield transitions
     told = "Times that this member saw a partition's leader change."
-    yield _counter("neli_leader_changes", told, outlook.leader_changes)
+    yield CounterMetricFamily("neli_leader_changes", told, value=outlook.leader_changes)
 
 
 def _gauge(name: str, told: str, value: float) -> Metric:
     return GaugeMetricFamily(name, told, value=float(value))
-
-
-def _counter(name: str, told: str, value: float) -> Metric:
-    return CounterMetricFamily(name, told, value=value)
 
 
 def _by_outcome(name: str, told: str, counts: Mapping[str, int]) -> Metric:
