@@ -181,8 +181,9 @@ def _lock(place: Path) -> int | None:
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            if _is_strange(path):
-                return None
+            with suppress(OSError):
+                if not _is_lock(path.lstat()):
+                    return None
             raise _cannot(f"make the lock file {path}", error) from None
         if not _is_lock(os.fstat(handle)):
             os.close(handle)
@@ -199,13 +200,6 @@ def _lock(place: Path) -> int | None:
             return handle
         os.close(handle)
     raise NeliError(f"the agent was to hold {path}", "it vanished again and again", "see who removes it")
-
-
-def _is_strange(path: Path) -> bool:
-    try:
-        return not _is_lock(path.lstat())
-    except OSError:
-        return False
 
 
 def _is_lock(found: os.stat_result) -> bool:
