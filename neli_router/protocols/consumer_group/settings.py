@@ -13,10 +13,9 @@ The times of Fast NELI:
     |<- heartbeat ->|                                   from the sending of the last heartbeat that came back
        timeout      |<- group's heartbeat ->|           the session may have begun this long before that heartbeat
 
-Advice is not an error: `advice` returns the paper's guidelines on sizes as notices for the log.
+Advice is not an error: `advice` returns the paper's guidelines as notices for the log.
 """
 
-import re
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -38,9 +37,6 @@ long before it joins again."""
 TERM_MAX = 2**53
 """A term must stay a whole number in every language and table."""
 
-NAME_OF_GROUP = re.compile(r"[a-zA-Z0-9._-]+")
-"""goNELI's rule for the names of groups and topics, which is also Kafka's."""
-
 
 class GroupSettings(Struct, frozen=True, kw_only=True):
     """The settings of both protocols. Times are in seconds. One `ConfigError` names everything that is wrong."""
@@ -59,10 +55,6 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     group_heartbeat: float | None = None
     """How often the client library sends a heartbeat to the broker: `heartbeat.interval.ms` in Kafka. None means a
     tenth of the session, as the paper advises."""
-    roles: int | None = None
-    members: int | None = None
-    assignor: str | None = None
-    """Used only for advice: how many roles and members are expected, and `partition.assignment.strategy`."""
 
     def __post_init__(self) -> None:
         if problems := list(self._problems()):
@@ -94,22 +86,10 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     # Derived from the settings
 
     def advice(self) -> Iterator[Notice]:
-        """Where the settings do not follow the paper's advice on sizes (the guidelines at the end of "Protocol
-        definition")."""
-        m, r, p = self.layout.partitions, self.roles, self.members
-        if r is not None and r < 1:
-            yield _advice("no role can be assigned", "have one role at least", roles=r)
-        if r is not None and 1 <= r < m / 2:
-            remedy = "have about as many partitions as roles, or assign partitions by roundrobin"
-            yield _advice("members may own partitions and no role", remedy, roles=r, partitions=m)
-        if self.assignor == "range":
-            remedy = "choose roundrobin, or cooperative-sticky, which moves fewer partitions"
-            yield _advice("the low partitions, which have roles, pile up on few members", remedy, assignor="range")
-        if p is not None and m < p:
-            yield _advice("members stay idle", "have as many partitions as members", members=p, partitions=m)
-        if p is not None and m > 8 * p:
-            remedy = "have about as many partitions as members; each costs messages at every beat"
-            yield _advice("far more partitions than members", remedy, members=p, partitions=m)
+        """Where the times do not follow the paper's advice (the guidelines at the end of "Protocol definition").
+
+        docs/protocols.md has its advice on the numbers of roles and members, which the settings do not know.
+        """
         if self.session_timeout < SHORT_SESSION:
             remedy = "have 1.5 s or more, or Kafka's newer protocol, and measure that the group settles"
             yield _advice("sessions this short were seen to flap", remedy, session=self.session_timeout)
@@ -119,9 +99,6 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
             yield f"name={self.name!r:.60} must be printable text of 1 to {NAME_MAX} characters: choose another"
         if not (_is_whole(self.term_base) and 0 <= self.term_base < TERM_MAX):
             yield f"term_base={self.term_base!r} must be a whole number from 0 to below {TERM_MAX}: correct it"
-        for field in ("roles", "members"):
-            if (count := getattr(self, field)) is not None and not (_is_whole(count) and count >= 0):
-                yield f"{field}={count!r} must be a whole number, or None if it is not known: correct it"
         unfit = [field for field in self.times if not _is_time(getattr(self, field))]
         for field in unfit:
             yield f"{field}={getattr(self, field)!r} must be a number of seconds: correct it"
@@ -225,10 +202,6 @@ class FastNeliSettings(GroupSettings, frozen=True, kw_only=True):
     """MinPollInterval: seconds between heartbeats. goNELI sends one at each poll."""
     goneli: bool = False
     """Take part in a goNELI group: lead only partition 0, and send what goNELI sends."""
-    group: str | None = None
-    """LeaderGroupID. goNELI defaults to the file name of its program."""
-    topic: str | None = None
-    """LeaderTopic; None means the group's name followed by `.neli`."""
 
     times: ClassVar[tuple[str, ...]] = (*GroupSettings.times, "heartbeat_timeout", "min_poll_interval")
 
@@ -240,10 +213,6 @@ class FastNeliSettings(GroupSettings, frozen=True, kw_only=True):
     def beat_every(self) -> float:
         return self.min_poll_interval
 
-    @property
-    def leader_topic(self) -> str | None:
-        return f"{self.group}.neli" if self.topic is None and self.group is not None else self.topic
-
     def _problems(self) -> Iterator[str]:
         if not _is_time(self.heartbeat_timeout):
             yield f"heartbeat_timeout={self.heartbeat_timeout!r} must be a number of seconds: correct it"
@@ -251,10 +220,6 @@ class FastNeliSettings(GroupSettings, frozen=True, kw_only=True):
         yield from super()._problems()
         if _is_text(self.name) and "%" in self.name:
             yield f"the name {self.name!r:.60} must have no %, which ends the time in a heartbeat: choose another"
-        for field in ("group", "topic"):
-            value = getattr(self, field)
-            if value is not None and not (_is_text(value) and NAME_OF_GROUP.fullmatch(value)):
-                yield f"{field}={value!r:.60} must have only letters, digits, '.', '_' and '-': choose another"
         if self.goneli and self.layout.partitions != 1:
             yield (
                 f"goneli=True needs a layout of one partition, got {self.layout.partitions}: goNELI leads partition 0 "

@@ -24,7 +24,7 @@ from neli_router.protocols.protocol import Acquired, Fenced, Revoked
 from tests.protocols.consumer_group.scenes import LAYOUT, WALL, FastScene, fenced
 from tests.protocols.consumer_group.scenes import fast_leader as leader
 
-GONELI = FastNeliSettings(name="a", layout=Layout(slots=16, partitions=1), goneli=True, group="prices")
+GONELI = FastNeliSettings(name="a", layout=Layout(slots=16, partitions=1), goneli=True)
 
 
 # Barrier
@@ -139,10 +139,8 @@ def test_heartbeats_of_a_successor_end_a_zombie_that_the_group_does_not_confirm(
 # Configuration
 
 
-def test_settings_have_gonelis_names_and_defaults_and_another_topic_if_told() -> None:
+def test_settings_have_gonelis_names_and_defaults() -> None:
     assert (0.1, 5.0, 15.0) == (GONELI.min_poll_interval, GONELI.heartbeat_timeout, GONELI.session_timeout)
-    assert "prices.neli" == GONELI.leader_topic
-    assert "elect" == FastNeliSettings(name="a", layout=LAYOUT, group="prices", topic="elect").leader_topic
 
 
 @pytest.mark.parametrize(
@@ -171,10 +169,6 @@ def test_settings_have_gonelis_names_and_defaults_and_another_topic_if_told() ->
         ),
         ({"heartbeat_timeout": True}, "heartbeat_timeout=True must be a number of seconds: correct it"),
         ({"name": "a%b"}, "the name 'a%b' must have no %, which ends the time in a heartbeat: choose another"),
-        (
-            {"group": "prices of today"},
-            "group='prices of today' must have only letters, digits, '.', '_' and '-': choose another",
-        ),
         (
             {"goneli": True},
             (

@@ -8,7 +8,7 @@
 | Protocol definition | leader of M_i while V_i is newer than now - T | `test_leader_` |
 | Protocol definition | role j is filled by partition j mod size(M); roles come and go | `test_roles_` |
 | Protocol definition | T is greater than the session timeout | `test_threshold_` |
-| Protocol definition, guidelines | sizes of R, M and P; sessions; assignors | `test_advice_` |
+| Protocol definition, guidelines | sessions; sharing a topic | `test_advice_` |
 | Topic reuse | groups that share a topic divide their frequency; others' messages count | `test_reuse_` |
 | Exclusivity of role assignment | broker times, T + e, grace | `test_exclusive_` |
 | Exclusivity of role assignment | the steps 1 to 5 | `sim/test_consumer_scenes.py` |
@@ -144,11 +144,6 @@ def advice(**told: object) -> list[object]:
 @pytest.mark.parametrize(
     ("told", "found"),
     [
-        ({"roles": 0}, "no role can be assigned"),
-        ({"roles": 1}, "members may own partitions and no role"),
-        ({"assignor": "range"}, "the low partitions, which have roles, pile up on few members"),
-        ({"members": 5}, "members stay idle"),
-        ({"members": 0}, "far more partitions than members"),
         ({"session": 0.5}, "sessions this short were seen to flap"),
         ({"session": 5.0}, "brokers refuse so short a session by default"),
         ({"session": 10.0}, "a member that dies is missed for a session"),
@@ -156,9 +151,9 @@ def advice(**told: object) -> list[object]:
     ],
     ids=str,
 )
-def test_advice_on_sizes_is_a_warning_and_no_error(told: dict[str, object], found: str) -> None:
+def test_advice_is_a_warning_and_no_error(told: dict[str, object], found: str) -> None:
     assert found in advice(**told)
-    assert [] == advice(roles=4, members=4, assignor="roundrobin")
+    assert [] == advice()
 
 
 # Topic reuse for independent role-process assignments
@@ -357,8 +352,8 @@ def test_an_outage_says_why_a_leader_ended_and_its_end_is_followed_by_a_broadcas
 
 def test_settings_name_all_their_problems_at_once_after_those_that_leave_nothing_to_be_said() -> None:
     with pytest.raises(ConfigError) as caught:
-        NeliSettings(name="", layout=Layout(), term_base=-1, roles=-1, drain_timeout=-1.0)
-    assert 4 == len(caught.value.problems)
+        NeliSettings(name="", layout=Layout(), term_base=-1, drain_timeout=-1.0)
+    assert 3 == len(caught.value.problems)
     for told, wanted in (({"guarantee": "both"}, "choose"), ({"groups": 0}, "at least 1")):
         with pytest.raises(ConfigError, match=wanted):
             neli_settings(**told)
