@@ -17,6 +17,7 @@ Advice is not an error: `advice` returns the paper's guidelines as notices for t
 """
 
 from collections.abc import Iterator
+from math import inf
 from typing import ClassVar
 
 from msgspec import Struct
@@ -39,7 +40,10 @@ TERM_MAX = 2**53
 
 
 class GroupSettings(Struct, frozen=True, kw_only=True):
-    """The settings of both protocols. Times are in seconds. One `ConfigError` names everything that is wrong."""
+    """The settings of both protocols. Times are in seconds. One `ConfigError` names everything that is wrong.
+
+    Values of another kind than declared are refused before, by the program's configuration.
+    """
 
     name: str
     layout: Layout
@@ -95,11 +99,11 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
             yield _advice("sessions this short were seen to flap", remedy, session=self.session_timeout)
 
     def _problems(self) -> Iterator[str]:
-        if not (_is_text(self.name) and self.name.isprintable() and 1 <= len(self.name) <= NAME_MAX):
+        if not (self.name.isprintable() and 1 <= len(self.name) <= NAME_MAX):
             yield f"name={self.name!r:.60} must be printable text of 1 to {NAME_MAX} characters: choose another"
-        if not (_is_whole(self.term_base) and 0 <= self.term_base < TERM_MAX):
+        if not 0 <= self.term_base < TERM_MAX:
             yield f"term_base={self.term_base!r} must be a whole number from 0 to below {TERM_MAX}: correct it"
-        unfit = [field for field in self.times if not _is_time(getattr(self, field))]
+        unfit = [field for field in self.times if not 0 <= getattr(self, field) < inf]
         for field in unfit:
             yield f"{field}={getattr(self, field)!r} must be a number of seconds: correct it"
         if not unfit:  # The inequalities compare these times.
@@ -163,7 +167,7 @@ class NeliSettings(GroupSettings, frozen=True, kw_only=True):
     def _problems(self) -> Iterator[str]:
         if self.guarantee not in ("exclusive", "available"):
             yield f"guarantee={self.guarantee!r} is unknown: choose 'available' or 'exclusive'"
-        elif not (_is_whole(self.groups) and self.groups >= 1):
+        elif self.groups < 1:
             yield f"groups={self.groups!r} must be a whole number of at least 1: count the groups that share the topic"
         else:
             yield from super()._problems()
@@ -214,11 +218,11 @@ class FastNeliSettings(GroupSettings, frozen=True, kw_only=True):
         return self.min_poll_interval
 
     def _problems(self) -> Iterator[str]:
-        if not _is_time(self.heartbeat_timeout):
+        if not 0 <= self.heartbeat_timeout < inf:
             yield f"heartbeat_timeout={self.heartbeat_timeout!r} must be a number of seconds: correct it"
             return  # The session follows from the heartbeat timeout.
         yield from super()._problems()
-        if _is_text(self.name) and "%" in self.name:
+        if "%" in self.name:
             yield f"the name {self.name!r:.60} must have no %, which ends the time in a heartbeat: choose another"
         if self.goneli and self.layout.partitions != 1:
             yield (
@@ -254,15 +258,3 @@ class FastNeliSettings(GroupSettings, frozen=True, kw_only=True):
 
 def _advice(found: str, remedy: str, **fields: object) -> Notice:
     return Notice("group.advice", {"found": found, "remedy": remedy, **fields})
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -167,7 +167,7 @@ def test_settings_have_gonelis_names_and_defaults() -> None:
                 "would look like silence: lower it to 1.66667 or raise heartbeat_timeout to 6"
             ),
         ),
-        ({"heartbeat_timeout": True}, "heartbeat_timeout=True must be a number of seconds: correct it"),
+        ({"heartbeat_timeout": -1.0}, "heartbeat_timeout=-1.0 must be a number of seconds: correct it"),
         ({"name": "a%b"}, "the name 'a%b' must have no %, which ends the time in a heartbeat: choose another"),
         (
             {"goneli": True},
