@@ -31,7 +31,7 @@ The times that follow from the settings:
 |<-------------- suspicion ---------------->|<-stagger->|<-beat->|<- 3 D ->|        = hold, under `available`
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Literal, Protocol, TypeVar
@@ -147,61 +147,47 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Terms are above this. When a group moves to a new ledger, set this to the highest term that it ever had."""
 
     def __post_init__(self) -> None:
-        if problems := self.problems():
+        if problems := list(self._problems()):
             raise ConfigError(problems)
 
-    def problems(self) -> list[str]:
+    def _problems(self) -> Iterator[str]:
         """Every contradiction, as a sentence that names the expected value, the actual value and the remedy."""
-        found: list[str] = []
-
-        def need(holds: bool, sentence: str) -> None:
-            if not holds:
-                found.append(sentence)
-
         for what, text in (("name", self.name), ("address", self.address), ("zone", self.zone)):
-            need(
-                text.isprintable() and len(text) <= NAME_MAX,
-                f"the {what} must be printable text of at most {NAME_MAX} characters, got {text!r:.60}: choose another",
-            )
-        need(self.name != "", "the member's name is empty: give each process a name of its own")
-        need(
-            0 <= self.weight <= WEIGHT_MAX,
-            f"weight={self.weight!r} must be a whole number from 0 to {WEIGHT_MAX}: 1 for an equal share",
-        )
-        need(
-            0 <= self.term_base <= BASE_MAX,
-            f"term_base={self.term_base!r} must be a whole number from 0 to {BASE_MAX}: correct it",
-        )
-        need(
-            self.guarantee in ("exclusive", "available"),
-            f"guarantee={self.guarantee!r} is unknown: choose 'exclusive' (at most one acts) or 'available'",
-        )
+            if not (text.isprintable() and len(text) <= NAME_MAX):
+                wanted = f"printable text of at most {NAME_MAX} characters"
+                yield f"the {what} must be {wanted}, got {text!r:.60}: choose another"
+        if not self.name:
+            yield "the member's name is empty: give each process a name of its own"
+        if not 0 <= self.weight <= WEIGHT_MAX:
+            yield f"weight={self.weight!r} must be a whole number from 0 to {WEIGHT_MAX}: 1 for an equal share"
+        if not 0 <= self.term_base <= BASE_MAX:
+            yield f"term_base={self.term_base!r} must be a whole number from 0 to {BASE_MAX}: correct it"
+        if self.guarantee not in ("exclusive", "available"):
+            yield f"guarantee={self.guarantee!r} is unknown: choose 'exclusive' (at most one acts) or 'available'"
         times = {"lease": self.lease, "drift": self.drift, "drain_timeout": self.drain_timeout}
         # Values that follow from the lease are not separate problems.
         times |= {what: time for what, time in (("beat", self.beat), ("delay_max", self.delay_max)) if time is not None}
-        for what, value in times.items():
-            need(0 <= value < inf, f"{what}={value!r} must be a number of seconds, at least 0: correct it")
-        need(
-            self.snapshot_every >= 100,
-            f"snapshot_every={self.snapshot_every!r} must be a whole number of at least 100 records",
-        )
-        if not all(0 <= value < inf for value in times.values()):
-            return found  # The checks below compare these times.
-        need(
-            LEASE_MIN <= self.lease <= LEASE_MAX,
-            f"lease={self.lease} must be from {LEASE_MIN} to {LEASE_MAX} seconds",
-        )
-        need(
-            0 < self.beat_every <= self.lease / 4 or not LEASE_MIN <= self.lease <= LEASE_MAX,
-            f"beat={self.beat_every} must be above 0 and at most a quarter of lease={self.lease}, or one lost beat "
-            f"would look like silence: lower beat to {self.lease / 4:g} or raise lease to {4 * self.beat_every:g}",
-        )
-        need(self.drift < 0.1, f"drift={self.drift} must be under 0.1: no clock is off by a tenth of its rate")
-        need(
-            self.delay <= self.lease,
-            f"delay_max={self.delay} must be at most lease={self.lease}: a member whose records take longer is expired",
-        )
-        return found
+        unfit = {what: value for what, value in times.items() if not 0 <= value < inf}
+        for what, value in unfit.items():
+            yield f"{what}={value!r} must be a number of seconds, at least 0: correct it"
+        if self.snapshot_every < 100:
+            yield f"snapshot_every={self.snapshot_every!r} must be a whole number of at least 100 records"
+        if not unfit:  # The inequalities compare these times.
+            yield from self._inequalities()
+
+    def _inequalities(self) -> Iterator[str]:
+        if not LEASE_MIN <= self.lease <= LEASE_MAX:
+            yield f"lease={self.lease} must be from {LEASE_MIN} to {LEASE_MAX} seconds"
+        elif not 0 < self.beat_every <= self.lease / 4:
+            yield (
+                f"beat={self.beat_every} must be above 0 and at most a quarter of lease={self.lease}, or one lost beat "
+                f"would look like silence: lower beat to {self.lease / 4:g} or raise lease to {4 * self.beat_every:g}"
+            )
+        if self.drift >= 0.1:
+            yield f"drift={self.drift} must be under 0.1: no clock is off by a tenth of its rate"
+        if self.delay > self.lease:
+            wanted = f"at most lease={self.lease}"
+            yield f"delay_max={self.delay} must be {wanted}: a member whose records take longer is expired"
 
     @property
     def exclusive(self) -> bool:

@@ -59,7 +59,7 @@ def test_exclusive_is_what_you_get_if_you_say_nothing() -> None:
     ids=str,
 )
 def test_what_is_just_possible_is_accepted(told: dict[str, Any]) -> None:
-    assert [] == made(**told).problems()
+    made(**told)
 
 
 OUTSIDE: list[tuple[dict[str, Any], str]] = [
