@@ -52,6 +52,7 @@ from neli_router.protocols.induction.records import (
     Unpin,
     Upgrade,
     Weigh,
+    WishRecord,
 )
 
 __all__ = ["DEPARTED_MAX", "FOLD_VERSIONS", "MEMBERS_MAX", "WISHES_MAX", "Assign", "State", "fold"]
@@ -246,7 +247,7 @@ def _give(state: State, offset: int, partition: int) -> State:
     return _given(state, offset, {partition: state.targets[partition]})
 
 
-def _wish(state: State, offset: int, record: Drain | Undrain | Pin | Unpin | Weigh | Load) -> State:
+def _wish(state: State, offset: int, record: WishRecord) -> State:
     match record:
         case Drain() if record.name not in state.drains:
             return replace(state, drains=_with(state, state.drains, record.name, offset))
@@ -279,7 +280,7 @@ def _with(state: State, wishes: dict[str, int], name: str, value: int) -> dict[s
     return wishes if oldest is None else {**_without(wishes, oldest), name: value}
 
 
-def _concerns_members(state: State, record: Drain | Undrain | Pin | Unpin | Weigh | Load) -> bool:
+def _concerns_members(state: State, record: WishRecord) -> bool:
     """Whether a wish can change a target: a wish about a name that no member has waits for that member to join."""
     match record:
         case Load():

@@ -56,6 +56,7 @@ __all__ = [
     "Unpin",
     "Upgrade",
     "Weigh",
+    "WishRecord",
     "decode",
     "encode",
     "skip_notices",
@@ -255,23 +256,10 @@ class Snapshot(_Record, frozen=True, kw_only=True):
     upto: Offset
 
 
-Record = (
-    Genesis
-    | Join
-    | Beat
-    | Expire
-    | Certify
-    | Handover
-    | Leave
-    | Drain
-    | Undrain
-    | Pin
-    | Unpin
-    | Weigh
-    | Load
-    | Upgrade
-    | Snapshot
-)
+WishRecord = Drain | Undrain | Pin | Unpin | Weigh | Load
+"""The wishes of people and programs."""
+
+Record = Genesis | Join | Beat | Expire | Certify | Handover | Leave | WishRecord | Upgrade | Snapshot
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
