@@ -49,7 +49,9 @@ class Reader:
             self._stop(error)
         except BaseException as error:
             # The feed must stop, too: otherwise look-ups would use the last table for as long as max_age allows.
-            self._stop(_defect(self._source, error))
+            found = f"it ended by a {type(error).__name__}, which is a defect"
+            remedy = "report it with the traceback that this process wrote, and reopen the router"
+            self._stop(NeliError(f"a thread that reads {self._source} was wanted", found, remedy))
             raise
         finally:
             self._release()
@@ -77,11 +79,3 @@ class Reader:
     def _release(self) -> None:
         """Release the source, at the end of the thread."""
         raise NotImplementedError
-
-
-def _defect(source: str, error: BaseException) -> NeliError:
-    return NeliError(
-        f"a thread that reads {source} was wanted",
-        f"it ended by a {type(error).__name__}, which is a defect",
-        "report it with the traceback that this process wrote, and reopen the router",
-    )
