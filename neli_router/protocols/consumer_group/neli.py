@@ -50,6 +50,11 @@ from neli_router.protocols.protocol import Notice
 
 __all__ = ["NeliMachine"]
 
+NO_BROKER_TIMES = (
+    "guarantee='exclusive' needs a topic whose messages have the broker's times, and this one keeps the writers': "
+    "set message.timestamp.type=LogAppendTime on the topic, or choose guarantee='available'"
+)
+
 
 class NeliMachine(GroupMachine):
     """One process p of the paper's P. Not thread-safe. `partitions` is the size of M, as the broker reports it."""
@@ -75,7 +80,7 @@ class NeliMachine(GroupMachine):
     def _published_at(self, message: Message, wall: float, now: float, effects: list[BrokerEffect]) -> float:
         """When the broker appended `message`, on this host's clock. The paper, "Exclusivity of role assignment"."""
         if message.appended_at is None:
-            self._fail(_no_broker_times(), now, effects)
+            self._fail(ConfigError([NO_BROKER_TIMES]), now, effects)
             return -inf
         age, e = wall - message.appended_at, self.settings.clock_error
         if age < -e:
@@ -101,11 +106,3 @@ class NeliMachine(GroupMachine):
     @property
     def _silence(self) -> str:
         return f"no message of the partition counts that is younger than T={self.settings.t:g} s"
-
-
-def _no_broker_times() -> ConfigError:
-    problem = (
-        "guarantee='exclusive' needs a topic whose messages have the broker's times, and this one keeps the writers': "
-        "set message.timestamp.type=LogAppendTime on the topic, or choose guarantee='available'"
-    )
-    return ConfigError([problem])
