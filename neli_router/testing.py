@@ -163,7 +163,8 @@ class Group:
             raise ValueError(f"member {name!r} is in this group already: kill it, restart it, or choose another name")
         place = self._place(name)
         ledger = self.config.ledger if place is None else f"{self.config.ledger}?me={self._places[name]}"
-        config = Config.of({**_said(self.config), "name": name, "ledger": ledger, **options})
+        shared = {option.name: getattr(self.config, option.name) for option in fields(self.config)}
+        config = Config.of({**shared, "name": name, "ledger": ledger, **options})
         told = self.told.setdefault(name, [])
         self._hosts[name] = host = _Host(self, config, on_event, told, place)
         return host.member
@@ -456,7 +457,3 @@ class _Host(Runtime):
 
     def wait(self, changed: Condition, ready: Callable[[], bool], timeout: float | None) -> bool:
         return self._group.wait(ready, timeout)
-
-
-def _said(config: Config) -> dict[str, Any]:
-    return {one.name: getattr(config, one.name) for one in fields(config)}
