@@ -417,15 +417,7 @@ class InductionMachine:
         incarnation = f"{self._life}{self._incarnations:04x}"
         self._incarnations += 1
         self._sign_as(incarnation)
-        self.tenure = Tenure.begin(
-            incarnation,
-            self.state,
-            now,
-            exclusive=self.settings.exclusive,
-            lasts=self.settings.lasts,
-            wait=self.settings.wait,
-            lingering=lingering,
-        )
+        self.tenure = Tenure.begin(incarnation, self.settings, self.state, now, lingering)
         self.phase = phase
         self._suspicion, self._beats = Suspicion(self.settings), BeatSchedule(self.settings)
         self._retry_at, self._free_at, self._give_up_at, self._accuse_at = -inf, inf, inf, inf

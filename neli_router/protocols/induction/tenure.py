@@ -32,6 +32,7 @@ from msgspec.structs import replace
 
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Beat, Certify, Expire, Join, Leave, Record
+from neli_router.protocols.protocol import Settings
 
 __all__ = ["Linger", "Tenure"]
 
@@ -69,23 +70,15 @@ class Tenure(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def begin(
-        cls,
-        incarnation: str,
-        state: State,
-        now: float,
-        *,
-        exclusive: bool,
-        lasts: float,
-        wait: float,
-        lingering: dict[int, Linger],
+        cls, incarnation: str, settings: Settings, state: State, now: float, lingering: dict[int, Linger]
     ) -> "Tenure":
         """A newcomer's tenure, starting from `state`; `now` is just *after* the read that brought that state."""
         return cls(
             incarnation=incarnation,
-            exclusive=exclusive,
-            lasts=lasts,
-            wait=wait,
-            settled=now + wait,
+            exclusive=settings.exclusive,
+            lasts=settings.lasts,
+            wait=settings.wait,
+            settled=now + settings.wait,
             heard=dict.fromkeys(state.seats, now),
             lingering=lingering,
         )

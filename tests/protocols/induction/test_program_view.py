@@ -19,7 +19,7 @@ SETTINGS = Settings(name="p", layout=LAYOUT, lease=6.0, drain_timeout=2.0)
 AVAILABLE = Settings(name="p", layout=LAYOUT, lease=6.0, guarantee="available")
 OWNER = founded(join("p"))
 DRAINED = folded(join("q"), Drain(by="o", name="p"), state=OWNER)
-TENURE = Tenure.begin("p", OWNER, 0.0, exclusive=True, lasts=6.0, wait=6.0, lingering={})
+TENURE = Tenure.begin("p", SETTINGS, OWNER, 0.0, {})
 
 
 def leading(state: State = OWNER, *, settings: Settings = SETTINGS) -> ProgramView:

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from neli_router.core.keyspace import Layout
 from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.tenure import Linger, Tenure
+from neli_router.protocols.protocol import Settings
 from tests.support.records import founded, parsed
 
-LEASE, WAIT, HOLD = 10.0, 12.0, 20.0
+SETTINGS = Settings(name="p", layout=Layout(), lease=10.0, beat=2.0, delay_max=2.0, drift=1 / 11)
 
 
 class Reader:
@@ -32,8 +34,8 @@ class Reader:
     def begun(
         me: str, state: State, start: float, *, exclusive: bool, lingering: dict[int, Linger] | None = None
     ) -> Tenure:
-        lasts = LEASE if exclusive else HOLD
-        return Tenure.begin(me, state, start, exclusive=exclusive, lasts=lasts, wait=WAIT, lingering=lingering or {})
+        settings = SETTINGS if exclusive else replace(SETTINGS, guarantee="available")
+        return Tenure.begin(me, settings, state, start, lingering or {})
 
     def read(self, now: float, *words: str) -> "Reader":
         for word in words:

@@ -204,15 +204,7 @@ def _start(world: Miniature, place: int, settings: Settings) -> tuple[Label, Min
     if state == prefix:
         state = prefix
     incarnation = f"i{world.born}"
-    tenure = Tenure.begin(
-        incarnation,
-        state,
-        float(world.now),
-        exclusive=True,
-        lasts=settings.lasts,
-        wait=settings.wait,
-        lingering={},
-    )
+    tenure = Tenure.begin(incarnation, settings, state, float(world.now), lingering={})
     slot = Slot(incarnation, alive=True, place=place, state=state, tenure=tenure, joined=False)
     started = world._replace(slots=(*world.slots, slot), born=world.born + 1)
     return ("start", incarnation, prefix.at), started
