@@ -121,17 +121,13 @@ def clock_of(platform: str, *, read: Reader | None = None) -> Clock:
         except OSError as error:
             found = f"its clocks cannot be read ({error})"
         else:
-            return partial(_seconds, read, _MONOTONIC_RAW)
+            return lambda: read(_MONOTONIC_RAW) / 1e9
     return partial(_refuse, found)
 
 
 def require_supported_platform() -> None:
     """Raise Unsupported if this platform cannot time a lease. A member calls this before anything else."""
     host_clock()
-
-
-def _seconds(read: Reader, clock: int) -> float:
-    return read(clock) / 1e9
 
 
 def _refuse(found: str) -> NoReturn:
