@@ -20,7 +20,7 @@ from math import inf
 
 from neli_router.errors import GroupMismatch, Miscertified, NameTaken, Replaced
 from neli_router.protocols.induction.fold import FOLD_VERSIONS, State
-from neli_router.protocols.induction.records import Beat, Certify, Genesis, Join, Seat
+from neli_router.protocols.induction.records import Beat, Certify, Genesis, Join
 from neli_router.protocols.protocol import BASE_MAX, Notice, Settings
 
 __all__ = ["NameWatch", "genesis", "join", "miscertified", "mismatch", "replaced", "unknown_version"]
@@ -128,15 +128,12 @@ class NameWatch:
             return Notice(
                 "member.replaces", {"name": seat.name, "address": seat.address, "incarnation": seat.incarnation}
             )
+        where = f", at {seat.address}" if seat.address else f", and gave no address (incarnation {seat.incarnation})"
         return NameTaken(
             f"the name {seat.name!r} was wanted for this member",
-            f"a member that lives has it{_where(seat)}",
+            f"a member that lives has it{where}",
             "give each process a name of its own, or stop that one; replace=True, or --replace, takes the name from it",
         )
-
-
-def _where(seat: Seat) -> str:
-    return f", at {seat.address}" if seat.address else f", and gave no address (incarnation {seat.incarnation})"
 
 
 def replaced(settings: Settings, address: str) -> Replaced:
