@@ -233,10 +233,9 @@ class _File:
         return cls(partition, path, f"{attempt.step.prefix(partition)}{number}.parquet", footer.num_rows)
 
     def place(self, root: Path) -> None:
-        if not self.is_placed:
-            os.utime(self.path)
-            self.path.rename(root / self.name)
-            self.is_placed = True
+        os.utime(self.path)
+        self.path.rename(root / self.name)
+        self.is_placed = True
 
     def action(self, root: Path) -> AddAction:
         try:
