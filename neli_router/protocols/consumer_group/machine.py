@@ -125,13 +125,11 @@ class GroupMachine(BaseMachine):
     # Questions
 
     def tenures(self, now: float) -> dict[int, int]:
-        """Partition -> term, for all partitions that this member may act for at `now`."""
         first = self.settings.term_base + 1
         return {i: first + at for i, at in self._tenures.items() if self._begins(i) <= now < self._ends(i)}
 
     @property
     def deadline(self) -> float:
-        """When to step with TICK if nothing comes first; `inf` means never."""
         if self._told:
             return inf
         wake = [self._belief.deadline]

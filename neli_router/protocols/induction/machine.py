@@ -159,7 +159,6 @@ class InductionMachine:
         return tuple(self._program.draining)
 
     def tenures(self, now: float) -> dict[int, int]:
-        """Partition -> term, for all partitions that this member may act for at `now`."""
         owned = () if self.phase is Phase.STOPPED else self._program.owned
         terms = ((i, self.tenure.term(self.state, i, now)) for i in (*owned, *self.tenure.lingering))
         return {i: term for i, term in terms if term is not None}
@@ -171,7 +170,6 @@ class InductionMachine:
 
     @property
     def deadline(self) -> float:
-        """When to step with TICK if nothing comes first; `inf` means never."""
         wake = [linger.until for linger in self.tenure.lingering.values()]
         wake.append(self._silent_at)
         match self.phase:
