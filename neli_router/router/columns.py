@@ -197,11 +197,9 @@ def _of_objects(column: "pd.Series[Any]", layout: Layout) -> Any:
 def _texts(column: "pd.Series[Any]") -> "pl.Series | None":
     """The column in polars; None if polars is not installed, or if the column has values other than texts."""
     try:
-        import polars as pl  # noqa: PLC0415
-        import polars_hash  # noqa: F401, PLC0415
-
+        polars = _polars()
         # From a list, because polars checks it strictly; from an array of objects, it converts numbers to texts.
-        return pl.Series("key", column.tolist(), dtype=pl.String)
+        return cast("pl.Series", polars.Series("key", column.tolist(), dtype=polars.String))
     except (ImportError, TypeError, ValueError):
         return None
 
