@@ -290,10 +290,9 @@ class Feed:
         if isinstance(now, NoTable) and now.plight in ALARMING:
             why = str(now.explain("a table was wanted"))
             return Notice(f"router.{now.plight.name.lower()}", {"ledger": self.address, "why": why})
-        if isinstance(now, Table):
-            if isinstance(was, NoTable):
-                WATCHDOG.nudge()  # The feed had no deadline before, and now has one.
-            if isinstance(was, NoTable) and was.plight in ALARMING:
+        if isinstance(now, Table) and isinstance(was, NoTable):
+            WATCHDOG.nudge()  # The feed had no deadline before, and now has one.
+            if was.plight in ALARMING:
                 return Notice("router.recovered", {"ledger": self.address, "at": self._reading.offset})
         return None
 
