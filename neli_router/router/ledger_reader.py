@@ -19,7 +19,7 @@ from math import inf
 from neli_router.core.clock import Clock
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.ledgers.pump import Pump
-from neli_router.errors import LedgerError, LedgerMissing, LedgerTrimmed, LedgerUnavailable
+from neli_router.errors import LedgerMissing, LedgerTrimmed, LedgerUnavailable
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.protocol import News, Notice, Stopped
@@ -85,15 +85,13 @@ class LedgerReader(Reader):
             )
             self._is_open = True
         except (LedgerUnavailable, LedgerTrimmed, LedgerMissing) as error:
-            self._cannot_begin(feed, error)
+            feed.away(str(error), unmade=error.found if isinstance(error, LedgerMissing) else "")
+            if not self._told:  # Logged only once: a line for each failed try would bury the first.
+                self._told = True
+                fields = {"what": "open", "ledger": feed.address, "error": str(error)}
+                self._tell(Notice("ledger.unavailable", fields))
             del feed, error  # Neither must be kept alive while we wait.
             self._closing.wait(RETRY_EVERY)
-
-    def _cannot_begin(self, feed: Feed, error: LedgerError) -> None:
-        feed.away(str(error), unmade=error.found if isinstance(error, LedgerMissing) else "")
-        if not self._told:  # Logged only once: a line for each failed try would bury the first.
-            self._told = True
-            self._tell(Notice("ledger.unavailable", {"what": "open", "ledger": feed.address, "error": str(error)}))
 
     def _publish(self, observer: Observer, now: float) -> None:
         # A closed reader may still be returning from a driver that hung, while another reader already fills the feed.
