@@ -417,7 +417,7 @@ class InductionMachine:
         self._sign_as(incarnation)
         self.tenure = Tenure.begin(incarnation, self.settings, self.state, now, lingering)
         self.phase = phase
-        self._suspicion, self._beats = Suspicion(self.settings), BeatSchedule(self.settings)
+        self._suspicion, self._beats = Suspicion(self.settings, incarnation), BeatSchedule(self.settings)
         self._retry_at, self._free_at, self._give_up_at, self._accuse_at = -inf, inf, inf, inf
         self._look()
 
@@ -522,7 +522,7 @@ class InductionMachine:
         beat = Beat(by=me, sent_at=now, at=state.at, digest=digest_text(state.digest))
         self._beats.sent(beat, now)
         effects.append(Append([beat], lasting=False))
-        rank = self._suspicion.rank(me, state.seats, self.tenure.heard, now)
+        rank = self._suspicion.rank(state.seats, self.tenure.heard, now)
         if self._archive.due(state.at, rank):
             effects.append(Append([snapshot(me, state)], lasting=True))
 
@@ -530,15 +530,9 @@ class InductionMachine:
         # My last Beat that came back was sent at `sent`, so I have read everything that the ledger held then. Under a
         # steady stream of records this is the only way to know: a read may never find the tip. And if a read does, the
         # ledger may have reported its tip a while ago: the Beat that we miss may be on its way to us.
-        sent, state = self.tenure.sent, self.state
-        look = self._suspicion.look(
-            self.incarnation,
-            state.seats,
-            self.tenure.heard,
-            as_of=sent if tip_at is None else max(sent, tip_at),
-            now=now,
-            at_tip=tip_at is not None,
-        )
+        at_tip, state = tip_at is not None, self.state
+        as_of = self.tenure.sent if tip_at is None else max(self.tenure.sent, tip_at)
+        look = self._suspicion.look(state.seats, self.tenure.heard, as_of=as_of, now=now, at_tip=at_tip)
         self._accuse_at = look.again_at
         if look.is_too_old:
             self._beats.at_once()

@@ -48,8 +48,8 @@ class Look(NamedTuple):
 class Suspicion:
     """One incarnation's view. `now` never goes back."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, incarnation: str) -> None:
+        self._settings, self._incarnation = settings, incarnation
         self._sent = self._heard_at = -inf
         self._hearing_since = inf
         self._came_back_at = -inf
@@ -83,51 +83,49 @@ class Suspicion:
         lease = self._settings.lease
         return self._late_since + POWERLESS_LEASES * lease <= now < self._came_back_at + GAP_LEASES * lease
 
-    def look(
-        self, incarnation: str, seats: Iterable[str], heard: dict[str, float], *, as_of: float, now: float, at_tip: bool
-    ) -> Look:
+    def look(self, seats: Iterable[str], heard: dict[str, float], *, as_of: float, now: float, at_tip: bool) -> Look:
         """Accuse based on everything that the ledger held at `as_of`, which was read by `now`.
 
         `at_tip` says that the latest read found nothing more. Only then is it worthwhile to ask for newer data.
         """
-        due = self._due(incarnation, heard)
+        due = self._due(heard)
         accused: list[str] = []
         is_too_old = False
         if as_of >= due:
-            accused = self._accuse(incarnation, seats, heard, as_of)
-            due = self._due(incarnation, heard)
+            accused = self._accuse(seats, heard, as_of)
+            due = self._due(heard)
         elif at_tip and now >= due > self._too_old_at:
             self._too_old_at, is_too_old = now, True
         # After a look at too old data, another would find the same. A Beat of mine is on its way to bring newer data.
         return Look(accused, due if due > self._too_old_at else inf, is_too_old)
 
-    def rank(self, incarnation: str, seats: Iterable[str], heard: dict[str, float], now: float) -> int:
+    def rank(self, seats: Iterable[str], heard: dict[str, float], now: float) -> int:
         """How many members that are not silent joined before me."""
         rank = 0
         for q in seats:
-            if q == incarnation:
+            if q == self._incarnation:
                 break
             rank += now < heard[q] + self._settings.lease
         return rank
 
-    def _accuse(self, incarnation: str, seats: Iterable[str], heard: dict[str, float], now: float) -> list[str]:
+    def _accuse(self, seats: Iterable[str], heard: dict[str, float], now: float) -> list[str]:
         lease = self._settings.lease
-        silent = [q for q in seats if q != incarnation and now >= heard[q] + lease]
-        patience = lease + min(self.rank(incarnation, seats, heard, now), STAGGER_RANKS) * self._settings.stagger
+        silent = [q for q in seats if q != self._incarnation and now >= heard[q] + lease]
+        patience = lease + min(self.rank(seats, heard, now), STAGGER_RANKS) * self._settings.stagger
         fresh = [q for q in silent if now >= self._accused.get(q, -inf) + lease / 2]
         accused = [q for q in fresh if now >= heard[q] + patience]
         self._accused = {q: at for q, at in self._accused.items() if q in silent} | dict.fromkeys(accused, now)
         self._patient_until = min((heard[q] + patience for q in fresh if q not in accused), default=-inf)
         return accused
 
-    def _due(self, incarnation: str, heard: dict[str, float]) -> float:
+    def _due(self, heard: dict[str, float]) -> float:
         """When the next member may turn out to be silent; never too late, sometimes too early."""
         if self._hearing_since == inf:
             return inf
         lease = self._settings.lease
         wake = inf
         for q, at in heard.items():  # The member that is silent for longest comes first.
-            if q == incarnation:
+            if q == self._incarnation:
                 continue
             if q not in self._accused:
                 wake = min(wake, at + lease)
