@@ -32,6 +32,7 @@ from neli_router.errors import ConfigError, NeliError
 from neli_router.protocols.protocol import Notice
 from neli_router.router.feed import Feed, FixedFeed
 from neli_router.router.ledger_reader import LedgerReader
+from neli_router.router.owners_reader import OwnersReader
 from neli_router.router.reader import CLOSE_MAX, Reader
 from neli_router.router.table import At, NoTable, Owner, Peer, Plight, Table, View
 from neli_router.router.watch import Watch
@@ -140,7 +141,7 @@ class Router(BaseRouter, Closing):
             feed = source
         elif isinstance(source, OwnersSource):
             feed = Feed(source.address, kind="the table of owners", layout=layout, max_age=age, tell=_log)
-            self._start = partial(_read_owners, feed, source)
+            self._start = partial(OwnersReader, feed, source, clock=host_clock)
         else:
             opener, address = _opener(source)
             feed = Feed(address, layout=layout, max_age=age, tell=_log)
@@ -282,12 +283,6 @@ class Router(BaseRouter, Closing):
         if isinstance(view, Table):
             return view.owner_of_slot(slot)
         raise view.explain(f"the owner of {'a key' if layout is None else f'slot {slot}'} was wanted")
-
-
-def _read_owners(feed: Feed, source: OwnersSource) -> Reader:
-    from neli_router.router.owners_reader import OwnersReader  # noqa: PLC0415 - only its users pay for it.
-
-    return OwnersReader(feed, source, clock=host_clock)
 
 
 def _opener(source: Any) -> tuple[Callable[[], Ledger], str]:
