@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 
-from neli_router.core.clock import Clock
+from neli_router.core.clock import host_clock
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.ledgers.pump import Pump
 from neli_router.errors import LedgerMissing, LedgerTrimmed, LedgerUnavailable
@@ -42,10 +42,8 @@ pause because opening costs more than reading."""
 class LedgerReader(Reader):
     """Fills `feed` from the ledger that `open_ledger` opens."""
 
-    def __init__(
-        self, feed: Feed, open_ledger: Callable[[], Ledger], *, clock: Clock, tell: Callable[[Notice], None]
-    ) -> None:
-        super().__init__(feed, "the ledger", clock=clock)
+    def __init__(self, feed: Feed, open_ledger: Callable[[], Ledger], *, tell: Callable[[Notice], None]) -> None:
+        super().__init__(feed, "the ledger", clock=host_clock)
         self._open, self._tell = open_ledger, tell
         self._readings = LedgerReadings()
         self._ledger: Ledger | None = None

@@ -145,7 +145,7 @@ class Router(BaseRouter, Closing):
         else:
             opener, address = _opener(source)
             feed = Feed(address, layout=layout, max_age=age, tell=_log)
-            self._start = partial(LedgerReader, feed, opener, clock=host_clock, tell=_log)
+            self._start = partial(LedgerReader, feed, opener, tell=_log)
         self._name, self._feed = name, feed
         self._reader: Reader | None = None
         self._rows, self._mask = (), 0
