@@ -34,7 +34,7 @@ from neli_router.agent.client.client import Client
 from neli_router.agent.client.leases import Share
 from neli_router.core.logs import logger
 from neli_router.errors import NotLeading
-from neli_router.fence.delta import Commit, FencedTable
+from neli_router.fence.delta import FencedTable
 from neli_router.spark.fenced import append_rows
 from neli_router.spark.guard import guarded
 
@@ -96,7 +96,7 @@ class StepWriter:
         self.terms = {partition: term for partition, term in terms.items() if partition not in lost}
         self.progress = {partition: at.batch for partition, at in table.progress(self.terms).items()}
 
-    def land(self, step: InputStep, rows: DataFrame) -> Commit:
+    def land(self, step: InputStep, rows: DataFrame) -> None:
         """Write `rows` and commit them as `step`. Raises Refused if newer owners have all of its partitions."""
         terms = {partition: self.terms[partition] for partition in step.partitions}
         commit = append_rows(rows, self._table, terms, step.upto, after=step.after)
@@ -114,7 +114,6 @@ class StepWriter:
             skipped=len(commit.skipped),
             lost=len(commit.lost),
         )
-        return commit
 
 
 Transform = Callable[[DataFrame, Sequence[int]], DataFrame]
