@@ -66,8 +66,7 @@ class Tally:
     """How many terms were admitted and refused in this process. May be used from any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.admitted = self.refused = 0
+        self.forget()
 
     def count(self, *, refused: bool) -> None:
         with self._lock:  # `+=` is three steps: two threads that take them together would count once.
