@@ -438,13 +438,10 @@ class InductionMachine:
     def _look(self) -> None:
         """The table changed."""
         self._dirty = True
-        if self.settings.exclusive:
-            self._program.look(self.state, self.incarnation)
-            return
-        owned = self._program.owned
+        owned = None if self.settings.exclusive else self._program.owned
         self._program.look(self.state, self.incarnation)
-        # The former owner goes on until it hears that we know of our ownership.
-        if not set(self._program.owned) <= set(owned):
+        # Under `available`, the former owner goes on until it hears that we know of our ownership.
+        if owned is not None and not set(self._program.owned) <= set(owned):
             self._beats.at_once()
 
     def _fate(self, before: State, record: Join | Leave | Expire | Certify, now: float, effects: list[Effect]) -> None:
