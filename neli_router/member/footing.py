@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout, spelled
 from neli_router.drivers.consumer_groups.base import GroupSubscription, SubscriptionPump
@@ -395,4 +397,6 @@ def _voter(settings: TermSettings | GossipSettings, memory: bytes, runtime: Runt
     now, rng = runtime.clock(), runtime.rng()
     if isinstance(settings, TermSettings):
         return TermMachine(settings, memory, now, rng=rng)
-    return GossipMachine(settings, memory, now, rng=rng)
+    # A state folder that was restored from an older copy has forgotten terms. None of them is above the wall clock.
+    above = replace(settings, term_base=max(settings.term_base, runtime.wall()))
+    return GossipMachine(above, memory, now, rng=rng)

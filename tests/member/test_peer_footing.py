@@ -159,6 +159,9 @@ def test_the_one_leader_of_gossip_gives_way_to_a_member_that_is_named() -> None:
         follower = shares(*members).index(0)
         members[follower].operator.nominate(places[follower])
         assert group.wait(lambda: shares(*members)[follower] == PARTITIONS, PATIENCE)
+        assert min(members[follower].led.values()) > testing.BASE, (
+            "a folder restored from an older copy repeats no term"
+        )
         with pytest.raises(BeyondProtocol, match="one member leads all partitions: leave the partitions out"):
             members[0].operator.nominate(places[1], [0])
         with pytest.raises(BeyondProtocol, match="gossip has no preferred peers: name the peer"):
