@@ -46,13 +46,13 @@ and what to do.
 """
 
 from collections.abc import Mapping
-from typing import Literal
 
 import msgspec
 
 from neli_router import errors
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError, NeliError
+from neli_router.protocols.protocol import Cause
 
 __all__ = [
     "AGE_MAX",
@@ -60,7 +60,6 @@ __all__ = [
     "GUARDIAN",
     "KEY_MAX",
     "STATUS_OF",
-    "Cause",
     "DrainView",
     "EventView",
     "HistoryView",
@@ -247,30 +246,6 @@ class MembersView(_View, frozen=True):
     age: float
     are_peers: bool = False
     """Whether these are the peers of a list, because nothing reports the members' names and addresses."""
-
-
-Cause = Literal[
-    "join",
-    "replace",
-    "leave",
-    "expire",
-    "certify",
-    "fence",
-    "handover",
-    "drain",
-    "undrain",
-    "pin",
-    "unpin",
-    "weigh",
-    "load",
-    "claim",
-    "release",
-    "silence",
-    "hear",
-    "elect",
-    "vacate",
-    "other",
-]
 
 
 class MoveView(_View, frozen=True):

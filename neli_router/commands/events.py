@@ -20,7 +20,7 @@ import click
 import msgspec
 
 from neli_router.agent.server.views import event_view
-from neli_router.agent.wire import Cause, EventView, MovedView
+from neli_router.agent.wire import EventView, MovedView
 from neli_router.commands.audit import annals_of, config_of_ledger
 from neli_router.commands.conventions import (
     agent_options,
@@ -34,6 +34,7 @@ from neli_router.commands.hook import ChangeHook, hook_options
 from neli_router.core.exit_codes import EXIT_INTERRUPTED
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.errors import NeliError, plain
+from neli_router.protocols.protocol import Cause
 from neli_router.status.annals import Annals
 from neli_router.status.causes import OF_MEMBERS, SETTLED, Episode
 from neli_router.status.replay import patiently

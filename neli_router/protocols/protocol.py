@@ -55,6 +55,7 @@ __all__ = [
     "TICK",
     "WEIGHT_MAX",
     "Acquired",
+    "Cause",
     "Close",
     "Event",
     "Fenced",
@@ -111,6 +112,30 @@ Terms = Mapping[int, int]
 """Partition -> term."""
 
 Guarantee = Literal["exclusive", "available"]
+
+Cause = Literal[
+    "join",
+    "replace",
+    "leave",
+    "expire",
+    "certify",
+    "fence",
+    "handover",
+    "drain",
+    "undrain",
+    "pin",
+    "unpin",
+    "weigh",
+    "load",
+    "claim",
+    "release",
+    "silence",
+    "hear",
+    "elect",
+    "vacate",
+    "other",
+]
+"""Why a member came or went, or partitions moved, in a group of any protocol."""
 
 
 def wait_for(lease: float, drift: float = DRIFT_MAX) -> float:

@@ -41,9 +41,9 @@ from neli_router.protocols.induction.records import (
     Snapshot,
 )
 from neli_router.protocols.induction.snapshots import BadSnapshot, digest_text
-from neli_router.protocols.protocol import BEATS_PER_LEASE, DRIFT_MAX, wait_for
+from neli_router.protocols.protocol import BEATS_PER_LEASE, DRIFT_MAX, Cause, wait_for
 from neli_router.status.causes import CAUSES, Causes, Episode
-from neli_router.status.group_view import Cause, Move
+from neli_router.status.group_view import Move
 from neli_router.status.replay import Transition, beginning, step
 from neli_router.status.time_axis import TimeAxis
 

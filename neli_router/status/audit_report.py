@@ -30,9 +30,9 @@ from string import Template
 from typing import Any, get_args
 
 from neli_router.errors import plain
+from neli_router.protocols.protocol import Cause
 from neli_router.status.annals import Ending, TenureSpan
 from neli_router.status.audit import Audit, figures, lasting
-from neli_router.status.group_view import Cause
 
 __all__ = ["html_of"]
 

@@ -36,7 +36,8 @@ from neli_router.protocols.induction.records import (
     Unpin,
     Weigh,
 )
-from neli_router.status.group_view import Cause, GroupEvent, Moved
+from neli_router.protocols.protocol import Cause
+from neli_router.status.group_view import GroupEvent, Moved
 from neli_router.status.replay import Transition
 
 __all__ = ["CAUSES", "OF_MEMBERS", "SETTLED", "Causes", "Episode"]

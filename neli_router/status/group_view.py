@@ -19,35 +19,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.records import Record
+from neli_router.protocols.protocol import Cause
 
-__all__ = ["COUNTED", "Balance", "Cause", "GroupEvent", "GroupView", "MemberStatus", "Move", "Moved", "Vital"]
-
-Cause = Literal[
-    "join",
-    "replace",
-    "leave",
-    "expire",
-    "certify",
-    "fence",
-    "handover",
-    "drain",
-    "undrain",
-    "pin",
-    "unpin",
-    "weigh",
-    "load",
-    "claim",
-    "release",
-    "silence",
-    "hear",
-    "elect",
-    "vacate",
-    "other",
-]
+__all__ = ["COUNTED", "Balance", "GroupEvent", "GroupView", "MemberStatus", "Move", "Moved", "Vital"]
 
 COUNTED = (
     "records",

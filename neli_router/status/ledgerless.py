@@ -43,10 +43,10 @@ from neli_router.drivers.owners.base import Card, Listing
 from neli_router.drivers.peers.outlook import WHY, Outlook, why_led
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Genesis, Seat
-from neli_router.protocols.protocol import Guarantee
+from neli_router.protocols.protocol import Cause, Guarantee
 from neli_router.status.causes import Episode
 from neli_router.status.chronicle import Chronicle
-from neli_router.status.group_view import Cause, Vital
+from neli_router.status.group_view import Vital
 
 __all__ = ["EXPLAINED_MAX", "OwnersChronicle", "PeersChronicle"]
 

@@ -10,9 +10,10 @@ import pytest
 from click.testing import Result
 from msgspec.structs import replace
 
-from neli_router.agent.wire import Cause, EventView, MovedView, OwnerView
+from neli_router.agent.wire import EventView, MovedView, OwnerView
 from neli_router.commands.events import sentence
 from neli_router.member.member import Member
+from neli_router.protocols.protocol import Cause
 from tests.support.agents.running import PARTITIONS, configured
 from tests.support.agents.stand_in import FOUNDED, StandIn, whenever
 from tests.support.commands import neli
@@ -88,22 +89,20 @@ def test_an_event_that_is_followed_is_told_when_it_begins_and_when_more_has_move
     assert "NELI_TOKEN" not in parts
 
 
-CAUSES: dict[Cause, str] = {
-    "replace": "a was replaced by a newer process of its name",
-    "leave": "a left",
-    "certify": "a was certified dead by ops",
-    "fence": "a was heard again: it had lived on, and was fenced",
-    "pin": "partition 3 was pinned to a by ops",
-    "unpin": "partition 3 was unpinned by ops",
-    "weigh": "a was weighed by ops",
-    "load": "loads were set by ops",
-    "handover": "ops handed over",
-    "other": "records were not read",
-}
-
-
 def test_each_cause_is_said_in_words() -> None:
-    assert CAUSES == {cause: sentence(EventView(1, 0.0, cause, "a", "ops", [], 3)) for cause in CAUSES}
+    said: dict[Cause, str] = {
+        "replace": "a was replaced by a newer process of its name",
+        "leave": "a left",
+        "certify": "a was certified dead by ops",
+        "fence": "a was heard again: it had lived on, and was fenced",
+        "pin": "partition 3 was pinned to a by ops",
+        "unpin": "partition 3 was unpinned by ops",
+        "weigh": "a was weighed by ops",
+        "load": "loads were set by ops",
+        "handover": "ops handed over",
+        "other": "records were not read",
+    }
+    assert said == {cause: sentence(EventView(1, 0.0, cause, "a", "ops", [], 3)) for cause in said}
 
 
 def test_many_targets_are_named_up_to_a_bound_and_a_hostile_name_is_shown_as_text() -> None:

@@ -22,7 +22,6 @@ from starlette.routing import Route
 
 from neli_router.agent.server import page
 from neli_router.agent.wire import (
-    Cause,
     EventView,
     MemberView,
     MovedView,
@@ -34,6 +33,7 @@ from neli_router.agent.wire import (
     WishAsked,
     WishView,
 )
+from neli_router.protocols.protocol import Cause
 
 __all__ = ["TOKEN", "StandIn", "after_takeover", "group"]
 

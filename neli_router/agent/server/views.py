@@ -15,6 +15,7 @@ import msgspec
 
 from neli_router.agent import wire
 from neli_router.drivers.peers.outlook import Outlook, why_led
+from neli_router.protocols.protocol import Cause
 from neli_router.router.table import At, Table, View
 from neli_router.status.causes import OF_MEMBERS
 from neli_router.status.group_view import GroupEvent, GroupView
@@ -134,7 +135,7 @@ def event_view(event: GroupEvent, now: float, *, is_whole: bool = True) -> wire.
 
 
 def planned_views(
-    plan: Iterable[tuple[int, str | None, str | None]], offset: int, cause: wire.Cause, by: str
+    plan: Iterable[tuple[int, str | None, str | None]], offset: int, cause: Cause, by: str
 ) -> list[wire.MoveView]:
     """The moves of a wish, each (partition, source, target), grouped by source and target."""
     pairs: defaultdict[tuple[str | None, str | None], list[int]] = defaultdict(list)

@@ -21,7 +21,6 @@ from neli_router.agent.server import views
 from neli_router.agent.server.hub import Hub
 from neli_router.agent.server.requests import Request, Route, answer, body_of, decoded, not_ready
 from neli_router.agent.wire import (
-    Cause,
     DrainView,
     LoadAsked,
     LoadView,
@@ -35,7 +34,7 @@ from neli_router.errors import ConfigError, StaleTable
 from neli_router.member import wishes
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.wishes import CheckedWish
-from neli_router.protocols.protocol import LOAD_MAX
+from neli_router.protocols.protocol import LOAD_MAX, Cause
 from neli_router.status.group_view import GroupView
 
 __all__ = ["Wishes"]
