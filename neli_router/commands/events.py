@@ -249,19 +249,8 @@ def _listed(names: list[str]) -> str:
 
 def _seen(view: EventView) -> EventLine:
     """The line for an event that an agent reports."""
-    at = time_stamp(view.ago)
-    return EventLine(
-        time=at,
-        offset=view.offset,
-        cause=view.cause,
-        member=view.member,
-        by=view.by,
-        partition=view.partition,
-        moved=view.moved,
-        text=sentence(view),
-        reason=view.reason,
-        term=view.term,
-    )
+    told = {**msgspec.structs.asdict(view), "time": time_stamp(view.ago), "text": sentence(view)}
+    return msgspec.convert(told, EventLine)  # It leaves out what a line does not have.
 
 
 def _line(episode: Episode, at: str | None) -> EventLine:

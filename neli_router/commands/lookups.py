@@ -355,19 +355,13 @@ def _looked_up(client: "Client", keys: Iterable[Key], roles: tuple[str, ...]) ->
 
 
 def _line(view: "OwnerView", *, key: Key | None = None, role: int | str | None = None) -> OwnerLine:
-    return OwnerLine(
-        view.partition,
-        view.name,
-        view.address,
-        view.term,
-        key=key if isinstance(key, str) else None,
-        key_hex=key.hex() if isinstance(key, bytes) else None,
-        role=role,
-        slot=view.slot,
-        why=view.why,
-        believed=view.believed,
-        peer=view.peer,
-    )
+    asked = {
+        "key": key if isinstance(key, str) else None,
+        "key_hex": key.hex() if isinstance(key, bytes) else None,
+        "role": role,
+    }
+    # It leaves out what a line does not have.
+    return msgspec.convert({**msgspec.structs.asdict(view), **asked}, OwnerLine)
 
 
 def _spelled(line: OwnerLine) -> str:
