@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from math import isfinite
 from pathlib import Path
 
 import click
@@ -107,6 +106,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, address: str, found: Audit) -> "AuditView":
         genesis = found.genesis
         endings = [life.ending for life in found.lives]
+        began = found.wall(found.since)
         return cls(
             ledger=address,
             verdict=VERDICTS[found.verdict][0].lower(),
@@ -118,7 +118,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
             records=found.records,
             void=sum(found.void.values()),
             unreadable=found.kinds.get("unreadable", 0),
-            began_at=_wall(found, found.since),
+            began_at=None if began is None else datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds"),
             seconds=found.seconds,
             clock_error=found.error,
             members=sorted({life.name for life in found.lives}),
@@ -292,8 +292,8 @@ def _print(view: AuditView, verdict: str) -> None:
         ("records", f"{view.records:,} from {view.first_offset:,} to {view.end_offset:,}{void}{unreadable}; {clock}"),
         ("members", f"{len(view.members)} name{'s' * (len(view.members) != 1)}; {ends}"),
         ("coverage", f"led {view.led:.3%} of the time, owned {view.owned:.3%}; gaps: {_figures(view.gaps)}"),
-        ("takeovers", f"{_figures(view.takeovers)}{_give(view.takeovers, view.takeover_error)}"),
-        ("handovers", f"{_figures(view.handovers)}{_give(view.handovers, view.handover_error)}"),
+        ("takeovers", _figures(view.takeovers, view.takeover_error)),
+        ("handovers", _figures(view.handovers, view.handover_error)),
         ("moves", f"{view.moves:,} in {view.tenures:,} tenures; {view.planned:,} planned, {view.least:,} the least"),
         ("balance", f"largest share over the fair one: mean {view.balance_mean:.2f}, at most {view.balance_worst:.2f}"),
         ("overlaps", _overlaps(view)),
@@ -302,10 +302,11 @@ def _print(view: AuditView, verdict: str) -> None:
         click.echo(f"{name:<10}  {text}")
     if view.findings:
         click.echo()
-        print_rows(
-            ("finding", "kind", "at s", "what was found"),
-            (("look" if it.severity == "warning" else it.severity, it.kind, _at(it), it.text) for it in view.findings),
-        )
+        rows = []
+        for it in view.findings:
+            severity = "look" if it.severity == "warning" else it.severity
+            rows.append((severity, it.kind, "" if it.seconds is None else f"{it.seconds:.1f}", it.text))
+        print_rows(("finding", "kind", "at s", "what was found"), rows)
 
 
 def _overlaps(view: AuditView) -> str:
@@ -316,24 +317,9 @@ def _overlaps(view: AuditView) -> str:
     return f"{view.overlaps} in the notes of {view.noted} processes, the longest {lasting(view.overlap_longest)}"
 
 
-def _give(found: Figures | None, error: float) -> str:
-    return "" if found is None else f" (± {lasting(error)})"
-
-
-def _figures(found: Figures | None) -> str:
+def _figures(found: Figures | None, error: float | None = None) -> str:
     if found is None:
         return "none"
-    return (
-        f"{found.count:,}, median {lasting(found.median)}, p90 {lasting(found.p90)}, longest {lasting(found.longest)}"
-    )
-
-
-def _at(finding: FindingView) -> str:
-    return "" if finding.seconds is None else f"{finding.seconds:.1f}"
-
-
-def _wall(found: Audit, time: float) -> str | None:
-    wall = found.wall(time)
-    return (
-        None if wall is None or not isfinite(wall) else datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds")
-    )
+    doubt = "" if error is None else f" (± {lasting(error)})"
+    times = f"median {lasting(found.median)}, p90 {lasting(found.p90)}, longest {lasting(found.longest)}"
+    return f"{found.count:,}, {times}{doubt}"

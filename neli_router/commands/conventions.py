@@ -111,8 +111,11 @@ def asking(agent: str | None, token_file: Path | None) -> Iterator["Client"]:
     try:
         from neli_router.agent import Client  # noqa: PLC0415 - `neli --help` needs no HTTP.
 
-        with Client(agent, token=_token(token_file)) as client:
+        token = None if token_file is None else read_token(str(token_file), "flag --token-file")
+        with Client(agent, token=token) as client:
             yield client
+    except Unreadable as error:
+        raise failed(plain(str(error))) from None
     except NeliError as error:
         raise failed(error) from None
     except KeyboardInterrupt:
@@ -248,10 +251,3 @@ def _cell(value: object) -> str:
             return f"{value:.3f}"
         case _:
             return plain(str(value))
-
-
-def _token(path: Path | None) -> str | None:
-    try:
-        return None if path is None else read_token(str(path), "flag --token-file")
-    except Unreadable as error:
-        raise ConfigError([str(error)]) from None
