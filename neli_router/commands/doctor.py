@@ -20,7 +20,6 @@ import json
 import os
 import socket
 import stat
-from collections import Counter
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -51,7 +50,7 @@ from neli_router.config.agent_address import Address, distrust, parse_place
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
 from neli_router.config.protocols import ELECTED
-from neli_router.config.resolve import Resolved
+from neli_router.config.resolve import DEFAULT, Resolved
 from neli_router.core.clock import host_clock
 from neli_router.core.exit_codes import EXIT_BROKEN
 from neli_router.drivers.ledgers.base import Ledger
@@ -116,9 +115,9 @@ def doctor_command(config_file: str | None, output: str, **flags: object) -> Non
 def examine(resolved: Resolved) -> list[Diagnosis]:
     """Every check, in the order in which they are printed."""
     config = resolved.config
-    told = Counter(one.source.split()[0] for one in resolved.settings)
+    defaults = sum(one.source == DEFAULT for one in resolved.settings)
     from_file = f", {resolved.path}" if resolved.path else ""
-    findings = [Diagnosis("configuration", "fine", f"no problems; {told['default']} options by default{from_file}")]
+    findings = [Diagnosis("configuration", "fine", f"no problems; {defaults} options by default{from_file}")]
     kind, _, rest = config.ledger.partition(":")
     trips: Trips | Diagnosis = _UNMEASURED
     if config.protocol_name in ELECTED:

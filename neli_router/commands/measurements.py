@@ -105,7 +105,7 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, ceil(share * len(values)) - 1)]
 
 
-def measure_trips(folder: Path, *, clock: Clock = host_clock) -> Trips:
+def measure_trips(folder: Path) -> Trips:
     """Append and read back in a temporary scratch ledger in `folder`. Raises LedgerError, OSError."""
     with (
         tempfile.TemporaryDirectory(prefix=".neli-doctor-", dir=folder) as scratch,
@@ -118,34 +118,32 @@ def measure_trips(folder: Path, *, clock: Clock = host_clock) -> Trips:
             while not ledger.read(TRIPS_SECONDS):
                 pass
 
-        return _timed(trip, clock)
+        return _timed(trip)
 
 
-def measure_asks(ledger: Ledger, *, clock: Clock = host_clock) -> Trips:
+def measure_asks(ledger: Ledger) -> Trips:
     """Ask where `ledger` ends, again and again. Raises LedgerError."""
     what = "nothing was appended here; a question, which is the least that an append can be, takes"
-    return replace(_timed(ledger.tip, clock), what=what)
+    return replace(_timed(ledger.tip), what=what)
 
 
-def _timed(trip: Callable[[], object], clock: Clock) -> Trips:
+def _timed(trip: Callable[[], object]) -> Trips:
     times: list[float] = []
-    give_up_at = clock() + TRIPS_SECONDS
-    while len(times) < TRIPS_MAX and (not times or clock() < give_up_at):
-        started = clock()
+    give_up_at = host_clock() + TRIPS_SECONDS
+    while len(times) < TRIPS_MAX and (not times or host_clock() < give_up_at):
+        started = host_clock()
         trip()
-        times.append(clock() - started)
+        times.append(host_clock() - started)
     return Trips(percentile(times, 0.5), percentile(times, 0.99), len(times))
 
 
-def measure_host(
-    seconds: float = 1.0, *, clock: Clock = host_clock, sleep: Callable[[float], None] = time.sleep
-) -> HostTiming:
+def measure_host(seconds: float = 1.0, *, clock: Clock = host_clock) -> HostTiming:
     """Sleep and look at the clocks, for `seconds`. Raises Unsupported if the host has no clock for leases."""
     first_offset, first_at = _offset(clock)
     overshoots: list[float] = []
     while not overshoots or clock() < first_at + first_offset + seconds:
         started = clock()
-        sleep(NAP)
+        time.sleep(NAP)
         overshoots.append(max(0.0, clock() - started - NAP))
     last_offset, last_at = _offset(clock)
     boot = getattr(time, "CLOCK_BOOTTIME", None)  # macOS has none, and does not need it.

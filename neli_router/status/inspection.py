@@ -13,7 +13,6 @@ in which that age was always less than a lease (`induction/suspicion.py`). All o
 """
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -129,13 +128,13 @@ class Inspection:
         """Why a member with `settings` may not join this group, if there is a reason."""
         return mismatch(settings, self._state)
 
-    def living(self, seconds: float, *, name: str | None = None, clock: Callable[[], float] = host_clock) -> str | None:
+    def living(self, seconds: float, *, name: str | None = None) -> str | None:
         """The name of a member that writes within `seconds`, or None. With `name`, only members of that name count.
 
         Raises LedgerError.
         """
-        give_up_at = clock() + seconds
-        while (left := give_up_at - clock()) > 0:
+        give_up_at = host_clock() + seconds
+        while (left := give_up_at - host_clock()) > 0:
             for entry in self._ledger.read(min(left, READ_MAX_SECONDS)):
                 record = self._take(entry).record
                 if isinstance(record, BY_MEMBERS):

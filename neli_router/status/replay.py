@@ -177,7 +177,7 @@ def beginning(entries: Sequence[Entry]) -> State | None:
     return _restored(record, entries[-1].offset, first)
 
 
-def state_before(ledger: Ledger, offset: int, *, patience: float = PATIENCE) -> State | None:
+def state_before(ledger: Ledger, offset: int) -> State | None:
     """The state that results from all records below `offset`. Moves the ledger's position.
 
     If too much was dropped for that, returns the first state above that can be known: its `at` is higher than `offset`.
@@ -185,7 +185,7 @@ def state_before(ledger: Ledger, offset: int, *, patience: float = PATIENCE) -> 
     """
     for look in range(LOOKS_MAX):
         try:
-            return _state_before(ledger, offset, patience)
+            return _state_before(ledger, offset)
         except LedgerTrimmed:  # Records were dropped after the start was looked up. The rest has a newer snapshot.
             if look == LOOKS_MAX - 1:
                 raise
@@ -251,21 +251,21 @@ def _read(ledger: Ledger) -> tuple[Sequence[Entry], bool]:
     return entries, not entries
 
 
-def _state_before(ledger: Ledger, offset: int, patience: float) -> State | None:
-    start, tip = patiently(ledger.start, patience=patience), patiently(ledger.tip, patience=patience)
+def _state_before(ledger: Ledger, offset: int) -> State | None:
+    start, tip = patiently(ledger.start), patiently(ledger.tip)
     span, low, state = LOOK_BACK, offset, None
     while state is None and low > start:
         low = max(start, offset - span)
-        for newer in _snapshots(between(ledger, low, min(offset, tip), patience=patience), start):
+        for newer in _snapshots(between(ledger, low, min(offset, tip)), start):
             state = newer  # The last one leaves the least to fold.
         span *= LOOK_FACTOR
     if state is None and start <= FIRST_OFFSET_MAX:
         state = State()
     if state is None:
         # A snapshot is written some places above the records that it covers, so the ledger's first one may be above.
-        state = next(_snapshots(between(ledger, max(start, offset), tip, patience=patience), start), None)
+        state = next(_snapshots(between(ledger, max(start, offset), tip), start), None)
     if state is not None:
-        for entry in between(ledger, max(start, state.at), min(offset, tip), patience=patience):
+        for entry in between(ledger, max(start, state.at), min(offset, tip)):
             state = step(state, entry).after
     return state
 
