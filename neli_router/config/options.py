@@ -27,7 +27,7 @@ from neli_router.config.config import Config
 from neli_router.config.protocols import PROTOCOLS, text_of
 from neli_router.drivers.addresses import harmless_start, public_address
 
-__all__ = ["ADDRESSES", "OPTIONS", "PEERS_LIST", "Kind", "Misfit", "Option", "public_text", "shown", "unknown"]
+__all__ = ["ADDRESSES", "OPTIONS", "PEERS_LIST", "Kind", "Misfit", "Option", "public_value", "shown", "unknown"]
 
 SHOWN_MAX = 60
 """Characters of a wrong value in an error: enough to find it again, but a pasted file does not fill the terminal."""
@@ -228,10 +228,11 @@ def shown(option: Option, value: object) -> str:
     return f"{text[:SHOWN_MAX]!r}" + ("..." if len(text) > SHOWN_MAX else "")
 
 
-def public_text(key: str, text: str) -> str:
-    """The text of an option for people. A text in the wrong option may be an address all the same."""
-    is_plain = key not in ADDRESSES and (not _ADDRESS.search(text) or _PLAIN.fullmatch(text))
-    return text if is_plain else public_address(text)
+def public_value(key: str, value: object) -> object:
+    """The value of an option for people. A text in the wrong option may be an address all the same."""
+    if not isinstance(value, str) or (key not in ADDRESSES and (not _ADDRESS.search(value) or _PLAIN.fullmatch(value))):
+        return value
+    return public_address(value)
 
 
 def unknown(what: str, name: str, known: Iterable[str], where: str) -> str:

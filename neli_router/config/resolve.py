@@ -1,8 +1,5 @@
 """Layered configuration: merges flags, environment and one file, and records the source of each value.
 
-    neli agent --lease 0.5     NELI_LEDGER=sqlite:...     neli.toml
-            '----------------------'----------------------'--> resolve() --> Resolved: Config, AgentOptions, settings
-
     flags > environment > neli.toml > defaults
       each layer is checked by the kinds of its options, even if a higher layer overrides the value
         '--> the highest wins --> Config and AgentOptions, which check values against each other
@@ -48,7 +45,7 @@ from neli_router.config.agent_address import (
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import LONE_PEER, SOME_LEDGER, Config, host_name
 from neli_router.config.file import PLACES, Document
-from neli_router.config.options import ADDRESSES, OPTIONS, PEERS_LIST, Misfit, Option, public_text, shown, unknown
+from neli_router.config.options import ADDRESSES, OPTIONS, PEERS_LIST, Misfit, Option, public_value, shown, unknown
 from neli_router.core.keyspace import Layout
 from neli_router.core.private import Unreadable
 from neli_router.drivers.peers import address as peers_address
@@ -92,9 +89,6 @@ class Resolved:
     agent: AgentOptions
     settings: tuple[Setting, ...]
     path: str
-
-    def __repr__(self) -> str:
-        return f"<Resolved {', '.join(f'{one.name}={one.value!r}' for one in self.settings if one.source != DEFAULT)}>"
 
 
 def resolve(
@@ -144,7 +138,7 @@ class _Layers:
         held |= {one.name: getattr(owner, one.name) for owner in (config, config.options) for one in fields(owner)}
         held["protocol"] = config.protocol_name
         settings = [
-            Setting(key, _public(key, held[key]), self._sources.get(key, DEFAULT))
+            Setting(key, public_value(key, held[key]), self._sources.get(key, DEFAULT))
             for key in OPTIONS
             if key in held  # Otherwise it is an option of another protocol.
         ]
@@ -209,7 +203,7 @@ class _Layers:
     def _agent(self) -> AgentOptions | None:
         socket = self._values["agent.socket"].removeprefix("unix:")
         if socket and (problem := socket_problem(socket)):
-            self._complain(f"agent.socket={public_text('agent.socket', socket)!r:.200} {problem}", "agent.socket")
+            self._complain(f"agent.socket={public_value('agent.socket', socket)!r:.200} {problem}", "agent.socket")
         listen = self._values.get(LISTEN) or None  # An empty value, `listen = ""`, overrides a lower layer.
         words = {name: self._values.get(f"agent.{name}", OPTIONS[f"agent.{name}"].default) for name in _AGENT_WORDS}
         secret = self._token()
@@ -284,12 +278,12 @@ class _Layers:
         options = {**told, "layout": layout}
         try:
             # First with stars instead of addresses, except for options that report problems without secrets: see above.
-            config = Config.of({k: value if k in ADDRESSES else _public(k, value) for k, value in options.items()})
+            config = Config.of({k: value if k in ADDRESSES else public_value(k, value) for k, value in options.items()})
         except ConfigError as error:
             for problem in error.problems:
                 self._complain(problem, *_named(problem))
             return None
-        starred = [key for key, value in told.items() if key not in ADDRESSES and value != _public(key, value)]
+        starred = [key for key, value in told.items() if key not in ADDRESSES and value != public_value(key, value)]
         if starred:
             names = ", ".join(starred)
             self._complain(f"{names}: an address with a password would be shown to all there: correct it", *starred)
@@ -315,10 +309,6 @@ def _default_address(environ: Mapping[str, str], listen: str | None) -> tuple[st
         return "", DEFAULT
     wildcard = place[0] in {"0.0.0.0", "::"}  # noqa: S104 - recognised, so that no client is sent there.
     return spell_place(host_name() if wildcard else place[0], place[1]), "the agent's listen"
-
-
-def _public(key: str, value: object) -> object:
-    return public_text(key, value) if isinstance(value, str) else value
 
 
 def _named(problem: str) -> list[str]:
