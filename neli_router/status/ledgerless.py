@@ -38,6 +38,8 @@ themselves. Leases are not known.
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
+from msgspec.structs import replace
+
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.owners.base import Card, Listing
 from neli_router.drivers.peers.outlook import WHY, Outlook, why_led
@@ -80,7 +82,8 @@ class _LedgerlessChronicle(Chronicle):
         before = self.group.state
         # Keep the same objects if nothing differs: by that a hub sees that people would see nothing new.
         kept = before.owners if before.owners == owners else owners
-        return State(
+        return replace(
+            before,
             at=self._number,
             genesis=self._genesis,
             version=VERSION,
@@ -88,10 +91,7 @@ class _LedgerlessChronicle(Chronicle):
             owners=kept,
             terms=before.terms if before.terms == terms else terms,
             targets=kept,
-            pins=before.pins,
             drains=before.drains if before.drains == drains else drains,
-            weights=before.weights,
-            loads=before.loads,
         )
 
     def _begin_event(self, cause: Cause, name: str, by: str, now: float, reason: str = "") -> Episode:
