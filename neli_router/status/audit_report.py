@@ -428,8 +428,10 @@ def _takeovers(audit: Audit) -> str:
     )
     side = "end" if x(took.median) > 150 else "start"
     shift = -5 if side == "end" else 5
+    apart = _step(high / 5)
     marks = "".join(
-        f'<text x="{x(at):.1f}" y="134" text-anchor="middle">{lasting(at) if at else "0"}</text>' for at in _marks(high)
+        f'<text x="{x(at):.1f}" y="134" text-anchor="middle">{lasting(at) if at else "0"}</text>'
+        for at in (apart * place for place in range(int(high * 0.97 / apart) + 1))
     )
     unled = f", {never} never led again" if never else ""
     middle = x(took.median)
@@ -499,11 +501,6 @@ def _step(least: float) -> float:
     """A round number of at least `least`."""
     unit = 10.0 ** int(f"{least:e}".partition("e")[2])
     return next(unit * times for times in (1, 2, 5, 10) if unit * times >= least)
-
-
-def _marks(high: float) -> list[float]:
-    step = _step(high / 5)
-    return [step * place for place in range(int(high * 0.97 / step) + 1)]
 
 
 def _text(text: str) -> str:

@@ -190,8 +190,6 @@ class SpanLog:
                 for place in terms.items():
                     if (span := self._latest.get(place)) is not None:
                         span.until, span.done = min(span.until, at), True
-            case _:
-                pass
 
     def _act(self, place: tuple[int, int], since: float, until: float) -> None:
         span = self._latest.get(place)
