@@ -5,10 +5,7 @@
 A command is imported only when it is called. Otherwise `neli owner` would take as long to start as all commands
 together. The laboratory, if it is there, adds its own commands through a table like ours, which is looked up by name.
 
-Exit codes: 0 success; 1 a promise was broken or a check failed, and the output shows how; 2 the command line or the
-configuration is not usable; 3 no owner; 4 no agent answered; 5 refused; 130 interrupted. `neli run` adds the codes of
-the command it runs, 69 for a role that was not led in time, 75 for a role that was lost, 77 if a process of the command
-goes on after that, and 126 and 127 for a command that cannot be started.
+The exit codes are in `core/exit_codes.py`; `neli run` adds those of the command that it runs.
 """
 
 from collections.abc import Mapping

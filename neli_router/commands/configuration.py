@@ -1,8 +1,5 @@
 """`neli config` and `neli agent`: the configuration is shown, or runs. And the options that more commands share.
 
-    with_options       a flag for each option in OPTIONS, and --config
-    resolved_or_exit   the layers, resolved; or every problem on standard error, and exit 2
-
     layers --> Config, AgentOptions --> agent.server.run(config, options, reload=...)
                      ^                                            |
                      '------------------ SIGHUP ------------------'
