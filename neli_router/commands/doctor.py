@@ -150,12 +150,8 @@ def _place(path: Path) -> Diagnosis:
         refuse_unusable_place(path, create=True)
     except LedgerError as error:
         return Diagnosis("place", "failed", error.found, error.remedy)
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
-        system = file_system(path.parent.stat().st_dev, mounts)
-    except OSError:  # macOS.
-        system = ""
-    return Diagnosis("place", "fine", f"{path} is writable, on {system or 'a file system of unknown kind'}")
+    system = file_system(path.parent.stat().st_dev) or "a file system of unknown kind"
+    return Diagnosis("place", "fine", f"{path} is writable, on {system}")
 
 
 _NO_OWNERS = Diagnosis(

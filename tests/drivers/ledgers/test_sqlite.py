@@ -256,11 +256,11 @@ def test_a_network_file_system_is_found_by_its_device_and_refused(path: Path, mo
 90 22 0:52 / /mnt/with\\040space rw,noatime shared:2 master:3 - nfs4 server:/export rw,vers=4.2
 91 22 0:61 / /mnt/ssh rw - fuse.sshfs user@host: rw
 """
+    monkeypatch.setattr(sqlite_file, "_mounts", lambda: mounts)
     for found, expected in (((0, 52), "nfs4"), ((8, 1), "ext4"), ((0, 61), "fuse.sshfs"), ((9, 9), "")):
-        assert expected == sqlite_file.file_system(os.makedev(*found), mounts)
+        assert expected == sqlite_file.file_system(os.makedev(*found))
     device = path.parent.stat().st_dev
     mounts = f"22 1 {os.major(device)}:{os.minor(device)} / / rw - nfs4 server:/export rw"
-    monkeypatch.setattr(sqlite_file, "_mounts", lambda: mounts)
     assert_refused_and_untouched(path, r"network file system \(nfs4\)")
 
 

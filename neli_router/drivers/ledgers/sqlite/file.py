@@ -390,10 +390,10 @@ def refuse_unusable_place(path: Path, *, create: bool) -> None:
         raise kind(f"a ledger in the file {path} was wanted", found, remedy)
 
 
-def file_system(device: int, mounts: str) -> str:
-    """The type of the file system with this device number, from the text of /proc/self/mountinfo; or nothing."""
+def file_system(device: int) -> str:
+    """The type of the file system with this device number, or nothing."""
     number = f"{os.major(device)}:{os.minor(device)}"
-    for line in mounts.splitlines():
+    for line in _mounts().splitlines():
         # 36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw: before the dash, the number of fields varies.
         place, _, source = line.partition(" - ")
         if place.split()[2:3] == [number]:
@@ -413,7 +413,7 @@ def _problem(path: Path, *, create: bool) -> tuple[type[LedgerUnusable], str, st
     if not all(_may_write(place) for place in (path, folder) if place.exists()):
         found = "the file or its folder is read-only for this user"
         return LedgerUnusable, found, "give this user write access to both"
-    if (system := file_system(folder.stat().st_dev, _mounts())) in NETWORK_FILE_SYSTEMS:
+    if (system := file_system(folder.stat().st_dev)) in NETWORK_FILE_SYSTEMS:
         remedy = (
             "put it on a local disk, because SQLite's write-ahead log needs memory that all members share; for members "
             "on several hosts, use Kafka or Redis as the ledger"
