@@ -401,7 +401,7 @@ class Annals:
         """Owners or terms changed."""
         offset, after = change.offset, change.after
         self.axis.mark(offset)
-        cause = CAUSES.get(type(record), "other")
+        cause = CAUSES.get(change.kind, "other")
         moved: defaultdict[tuple[str | None, str | None], list[int]] = defaultdict(list)
         for partition in change.moved:
             was = self._held.pop(partition, None)

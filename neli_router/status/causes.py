@@ -18,23 +18,20 @@ partitions has moved nothing.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import get_args
 
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import (
     Beat,
     Certify,
-    Drain,
     Expire,
     Genesis,
     Handover,
     Join,
     Leave,
-    Load,
     Pin,
     Record,
-    Undrain,
     Unpin,
-    Weigh,
 )
 from neli_router.protocols.protocol import Cause
 from neli_router.status.group_view import GroupEvent, Moved
@@ -42,19 +39,8 @@ from neli_router.status.replay import Transition
 
 __all__ = ["CAUSES", "OF_MEMBERS", "SETTLED", "Causes", "Episode"]
 
-CAUSES: Mapping[type, Cause] = {
-    Join: "join",
-    Leave: "leave",
-    Expire: "expire",
-    Certify: "certify",
-    Handover: "handover",
-    Drain: "drain",
-    Undrain: "undrain",
-    Pin: "pin",
-    Unpin: "unpin",
-    Weigh: "weigh",
-    Load: "load",
-}
+CAUSES: Mapping[str, Cause] = {cause: cause for cause in get_args(Cause)}
+"""Kind of a record -> the cause of the same name. Records of other kinds are the cause `other`."""
 
 OF_MEMBERS: frozenset[Cause] = frozenset({"join", "replace", "leave", "expire", "certify", "fence", "silence", "hear"})
 """The causes that say what became of a member. All others are wishes, and moves whose reason is not known."""
@@ -197,7 +183,7 @@ class Causes:
         changed = any(getattr(before, part) is not getattr(after, part) for part in ASKED_ABOUT)
         if not (change.has_joined or gone or changed):
             return None
-        cause = CAUSES.get(type(record), "other")
+        cause = CAUSES.get(change.kind, "other")
         member = str(getattr(record, "name", ""))
         if gone and isinstance(record, Join):
             cause = "replace"
