@@ -112,8 +112,7 @@ class Chronicle:
         self._publish(state, {key: vital for key, vital in vitals.items() if key in state.seats})
 
     def _publish(self, state: State, vitals: dict[str, Vital]) -> None:
-        was = self.group
-        events = was.events
+        events = self.group.events
         if self._changed:
             events = tuple(episode.told() for episode in self._past)
             self._changed = False

@@ -204,8 +204,8 @@ def between(ledger: Ledger, start: int, end: int, *, patience: float = PATIENCE)
     ledger.seek(start)
     position = start
     while position < end:
-        entries, at_tip = patiently(lambda: _read(ledger), patience=patience)
-        if at_tip:
+        entries = patiently(lambda: _read(ledger), patience=patience)
+        if not entries:
             return  # Only places without a record are left: in Kafka, other programs' transactions take some.
         for entry in entries:
             if entry.offset >= end:
@@ -240,15 +240,14 @@ def patiently(ask: Callable[[], Answer], *, patience: float = PATIENCE) -> Answe
             time.sleep(RETRY_EVERY)
 
 
-def _read(ledger: Ledger) -> tuple[Sequence[Entry], bool]:
-    """The next entries, and whether the ledger is known to have none. Silence without that knowledge is not an
-    answer."""
+def _read(ledger: Ledger) -> Sequence[Entry]:
+    """The next entries; empty if the ledger is known to have none. Silence without that knowledge is not an answer."""
     entries = ledger.read(READ_MAX_SECONDS)
     if not entries and ledger.age() == inf:
         raise LedgerUnavailable(
             f"the next records of {ledger.address} were wanted", "none came in time", "look after the ledger"
         )
-    return entries, not entries
+    return entries
 
 
 def _state_before(ledger: Ledger, offset: int) -> State | None:
