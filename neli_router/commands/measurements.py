@@ -1,10 +1,7 @@
 """Measurements of `neli doctor` on this host, and the shortest lease that they allow.
 
-    measure_trips   append, flush and read back, on a scratch file next to the real one      p50, p99
-    measure_asks    ask a server how far the ledger goes                                     p50, p99
-    measure_host    a second of short sleeps, and two clocks side by side                    overshoot p99, rate
-    judge_lease     |<- beat ->|<- trip + overshoot ->|         within half a lease, or a member does not hear itself
-                    |<-------- half a lease --------->|
+    |<- beat ->|<- trip + overshoot ->|         within half a lease, or a member does not hear itself
+    |<-------- half a lease --------->|
 
 A member that has not read back a Beat of the last half lease stops accusing others, and soon leads nothing. A Beat goes
 out every sixth of a lease, so trip and overshoot have a third of a lease. A host that needs more than that at its 99th

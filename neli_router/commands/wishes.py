@@ -4,9 +4,6 @@
                                '-- --dry-run: no further
     a load profile ----> how evenly loads lie, before and after
 
-    rebalance without --to     what this agent's member leads goes to living peers that are preferred
-                 --to PEER     that peer should lead all partitions, or those that are named
-
 A wish is a record in the ledger, and stays until it is taken back, whichever members come and go. Repeating a wish does
 no harm. The moves happen afterwards, one handover at a time: `neli table` shows how far they are.
 

@@ -1,11 +1,5 @@
 """The options of each protocol, one class a protocol: `Config("kafka://...", protocol=Neli(groups=2))`.
 
-    Induction    one ledger that all members read: the default
-    Neli         the paper's protocol, over a consumer group in Kafka
-    FastNeli     goNELI's protocol, over a consumer group in Kafka
-    Term         a leader for each partition, elected among a list of peers
-    Gossip       one leader for everything, elected among a list of peers
-
 Options that all protocols have are in `Config`. An option is declared once, here or there, as a field with its text.
 Flags, variables, `neli.toml`, the help and the errors are made from that. A class judges its own values when it is
 made. `Config` then asks it to judge the options that all have: an address, a lease or a guarantee may suit one protocol

@@ -12,8 +12,7 @@ ledger, and so from anything that may write there: they are text everywhere, nev
 forbids every script except the one whose hash it names.
 
 **Bounds.** A history may have millions of tenures, but a screen has about two thousand columns. So of each partition's
-tenures that begin in one column, only the longest is drawn; and the more partitions there are, the fewer columns. Gaps,
-overlaps and names are each bounded, and the longest are shown.
+tenures that begin in one column, only the longest is drawn; and the more partitions there are, the fewer columns.
 """
 
 import base64

@@ -10,8 +10,7 @@ on its own, and keeps what came of each (`causes`), with the time at which it re
 be enough: it keeps no past, knows no time, and calls members by their incarnations, which mean nothing to people.
 
 It runs on the thread that keeps the member's lease, so it does little for a Beat, which nearly every record is.
-Everything that it keeps is bounded, with separate bounds for member events and for wishes and moves. Other threads take
-`group`, one value that never changes, and need no lock: all of it is true at the same offset.
+Other threads take `group`, one value that never changes, and need no lock: all of it is true at the same offset.
 """
 
 from collections import deque

@@ -16,8 +16,6 @@ counts, not the time of the act: it is up to fencing to refuse a late act.
 claim has ended before another process can get the partition. A lost lease does not end a claim: it lasts until the end
 that was noted.
 
-**What they come to.** A *span* is an unbroken time in which one process might act for one partition under one term.
-
 Each line is one `write` to a file opened for appending, so it survives kill -9. A missing line means that less is
 claimed than was true, never more.
 """
