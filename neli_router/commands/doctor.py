@@ -44,14 +44,13 @@ from neli_router.commands.measurements import (
     measure_asks,
     measure_host,
     measure_trips,
-    percentile,
+    timed,
 )
 from neli_router.config.agent_address import Address, distrust, parse_place
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
 from neli_router.config.protocols import ELECTED
 from neli_router.config.resolve import DEFAULT, Resolved
-from neli_router.core.clock import host_clock
 from neli_router.core.exit_codes import EXIT_BROKEN
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.ledgers.sqlite.file import file_system, refuse_unusable_place
@@ -65,8 +64,6 @@ from neli_router.protocols.protocol import BEATS_PER_LEASE, Notice
 from neli_router.status.inspection import Inspection
 
 __all__ = ["doctor_command", "examine"]
-
-READS = 100
 
 ANSWER_MAX = 2.0
 """Seconds for an agent to answer. A slower agent would be useless to its clients, too."""
@@ -121,7 +118,7 @@ def examine(resolved: Resolved) -> list[Diagnosis]:
     kind, _, rest = config.ledger.partition(":")
     trips: Trips | Diagnosis = _UNMEASURED
     if config.protocol_name in ELECTED:
-        findings += [*_peers(config), *(_owners(resolved) if config.ownership is not None else [_NO_OWNERS])]
+        findings += [*_peers(config), *_owners(resolved)]
     elif not config.has_ledger:
         findings += [_consumer_group(config), *_owners(resolved)]
     elif kind == "sqlite":
@@ -152,13 +149,6 @@ def _place(path: Path) -> Diagnosis:
         return Diagnosis("place", "failed", error.found, error.remedy)
     system = file_system(path.parent.stat().st_dev) or "a file system of unknown kind"
     return Diagnosis("place", "fine", f"{path} is writable, on {system}")
-
-
-_NO_OWNERS = Diagnosis(
-    "owners",
-    "fine",
-    "no store of owners is named: an agent names the owners that its member believes in; `Router.from_redis` needs one",
-)
 
 
 def _peers(config: Config) -> list[Diagnosis]:
@@ -241,6 +231,9 @@ def _consumer_group(config: Config) -> Diagnosis:
 def _owners(resolved: Resolved) -> list[Diagnosis]:
     """The checks of the store in which the members of a borrowed group record what they lead."""
     config = resolved.config
+    if config.ownership is None and config.protocol_name in ELECTED:
+        found = "an agent names the owners that its member believes in; `Router.from_redis` needs one"
+        return [Diagnosis("owners", "fine", f"no store of owners is named: {found}")]
     try:
         with closing(owners_at(config.common_owners).open()) as store:
             said = store.table()
@@ -315,13 +308,9 @@ def _promises(config: Config, ledger: Ledger) -> Diagnosis:
 
 
 def _reads(ledger: Ledger) -> Diagnosis:
-    times, start, tip = [], ledger.start(), ledger.tip()
+    start, tip = ledger.start(), ledger.tip()
     ledger.seek(tip)
-    for _ in range(READS):
-        started = host_clock()
-        ledger.read(0.0)
-        times.append(host_clock() - started)
-    look = f"a look takes {percentile(times, 0.99) * 1e6:.0f} µs at the p99"
+    look = f"a look takes {timed(lambda: ledger.read(0.0)).p99 * 1e6:.0f} µs at the p99"
     return Diagnosis("ledger", "fine", f"{ledger.address} retains {tip - start:,} records, from {start} on; {look}")
 
 

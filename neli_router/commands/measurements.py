@@ -41,6 +41,7 @@ __all__ = [
     "measure_host",
     "measure_trips",
     "percentile",
+    "timed",
 ]
 
 TRIPS_MAX = 200
@@ -115,16 +116,17 @@ def measure_trips(folder: Path) -> Trips:
             while not ledger.read(TRIPS_SECONDS):
                 pass
 
-        return _timed(trip)
+        return timed(trip)
 
 
 def measure_asks(ledger: Ledger) -> Trips:
     """Ask where `ledger` ends, again and again. Raises LedgerError."""
     what = "nothing was appended here; a question, which is the least that an append can be, takes"
-    return replace(_timed(ledger.tip), what=what)
+    return replace(timed(ledger.tip), what=what)
 
 
-def _timed(trip: Callable[[], object]) -> Trips:
+def timed(trip: Callable[[], object]) -> Trips:
+    """How long `trip` takes: at most TRIPS_MAX times, within TRIPS_SECONDS."""
     times: list[float] = []
     give_up_at = host_clock() + TRIPS_SECONDS
     while len(times) < TRIPS_MAX and (not times or host_clock() < give_up_at):
