@@ -18,11 +18,11 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from neli_router.commands.conventions import failed, output_option
+from neli_router.commands.conventions import Command, failed, options, output_option
 from neli_router.config.agent_address import default_address
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import PROTOCOLS_OWN
@@ -47,7 +47,6 @@ __all__ = [
 
 OURS = "neli_router"
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Flags = Mapping[str, object]
 """Click's names of parameters, such as `layout_partitions`, and their values."""
 
@@ -76,18 +75,17 @@ def plain(value: object) -> str:
 
 def with_options(*keys: str) -> Callable[[Command], Command]:
     """A flag for each option in `keys`, or for every option; and `--config`."""
+    described = "The file to read.  [default: NELI_CONFIG, ./neli.toml, /etc/neli/neli.toml]"
+    config = click.option("--config", "config_file", metavar="FILE", help=described)
+    return options(config, *map(_flag, keys or OPTIONS))
 
-    def decorate(command: Command) -> Command:
-        for key in reversed(keys or tuple(OPTIONS)):
-            option = OPTIONS[key]
-            is_switch = not option.kind.metavar
-            flag = f"{option.flag}/--no-{option.flag[2:]}" if is_switch else option.flag
-            meant: dict[str, Any] = {"default": None} if is_switch else {"metavar": option.kind.metavar}
-            command = click.option(flag, _parameter(key), help=option.help + _default(key), **meant)(command)
-        described = "The file to read.  [default: NELI_CONFIG, ./neli.toml, /etc/neli/neli.toml]"
-        return click.option("--config", "config_file", metavar="FILE", help=described)(command)
 
-    return decorate
+def _flag(key: str) -> Callable[[Any], Any]:
+    option = OPTIONS[key]
+    is_switch = not option.kind.metavar
+    flag = f"{option.flag}/--no-{option.flag[2:]}" if is_switch else option.flag
+    meant: dict[str, Any] = {"default": None} if is_switch else {"metavar": option.kind.metavar}
+    return click.option(flag, _parameter(key), help=option.help + _default(key), **meant)
 
 
 def resolve_here(flags: Flags, config_file: str | None) -> Resolved:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from neli_router.agent.client.client import Client
 
 __all__ = [
+    "Command",
     "Seconds",
     "agent_options",
     "asking",
