@@ -58,7 +58,8 @@ def delete_command(config_file: str | None, output: str, yes: bool, **flags: obj
             )
         with closing(open_ledger(config.common_ledger, create=False, patience=config.lease)) as ledger:
             address, inspection = ledger.address, Inspection(ledger)
-            _ask(address, inspection, yes=yes)
+            if not yes:
+                _ask(address, inspection)
             lease = inspection.lease or config.lease
             click.echo(f"Listening for {WATCH_LEASES * lease:g} s, in case a member lives ...", err=True)
             if living := inspection.living(WATCH_LEASES * lease):
@@ -87,9 +88,7 @@ def _told(error: NeliError) -> NeliError:
     return error
 
 
-def _ask(address: str, inspection: Inspection, *, yes: bool) -> None:
-    if yes:
-        return
+def _ask(address: str, inspection: Inspection) -> None:
     names = ", ".join(inspection.members) or "none"
     click.echo(f"{address} has {inspection.records:,} records; its last members: {names}.", err=True)
     typed = click.prompt("Type the address of the ledger to delete it", default="", show_default=False, err=True)
