@@ -95,7 +95,7 @@ def test_what_a_handler_raises_comes_out_of_what_turned_the_clock() -> None:
         group.settle()
         assert ({0, 1}, "HandlerFailed") == (set(group["b"].led), type(group["a"].error).__name__)
         with pytest.raises(HandlerFailed, match="handler of Acquired was to return, but it raised AssertionError"):
-            group["a"].await_closed()
+            group["a"].wait()
 
 
 def test_owner_is_what_a_router_would_say_and_a_group_without_a_member_is_settled() -> None:

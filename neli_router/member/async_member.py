@@ -352,7 +352,7 @@ class AsyncMember(BaseMember, AsyncClosing):
             await asyncio.to_thread(engine.published.wait, FLUSH_MAX)
         self._bridge.disconnect()
 
-    async def await_closed(self, *, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the same as in Member.
+    async def wait(self, *, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the same as in Member.
         """Wait, at most `timeout` seconds, until this member has ended; return whether it has. Raises what ended it."""
         membership = self.engine.membership
         await self._bridge.until(lambda: membership.is_over, timeout)
@@ -360,6 +360,13 @@ class AsyncMember(BaseMember, AsyncClosing):
 
     async def __aenter__(self) -> Self:
         return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+        if kind is None and self.engine.membership.void is None:
+            self.engine.membership.outcome()
 
     def __repr__(self) -> str:
         return f"<AsyncMember: {'not open' if self._parts is None else repr(self._member)}>"

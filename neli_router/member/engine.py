@@ -438,7 +438,7 @@ def _defect_of(error: BaseException) -> NeliError:
     return NeliError(
         "a member's own thread was to run until the member was closed",
         f"it ended by {type(error).__name__} ({place_of(error)})",
-        "this is a defect of neli-router or of a ledger's driver: report it with the traceback of `await_closed`",
+        "this is a defect of neli-router or of a ledger's driver: report it with the traceback of `wait`",
     )
 
 

@@ -22,6 +22,7 @@ After a fork, the child's copy is void: its leases do not hold, and every call r
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from neli_router.config.config import Config
@@ -57,7 +58,8 @@ class BaseMember:
 
     @property
     def led(self) -> Mapping[int, int]:
-        """Partition -> term, for all partitions that this member leads now."""
+        """Partition -> term, for all partitions that this member leads now. Raises the error that ended the member."""
+        self.engine.membership.outcome()
         return self.engine.membership.led()
 
     def pledge(self, seconds: float, *, processes: Sequence[ProcessMark] = ()) -> None:
@@ -100,7 +102,7 @@ class Member(BaseMember, Closing):
     The constructor waits at most `timeout` seconds for the ledger to be opened and read. It raises errors that will not
     heal: ConfigError, GroupMismatch, LedgerUnusable, LedgerRewound, Unsupported. An unreachable ledger raises nothing:
     the problem is logged, and the member joins once the ledger can be reached. After an error that ends the member
-    later, every call raises that error.
+    later, every call raises that error, and so does the end of the `with` block, unless the block raised another.
 
     `on_event` is called with Acquired, Revoked and Fenced, on threads of the member. If it raises, the member leaves.
     For programs that display a group, `tap` receives all that the member reads. Where the protocol borrows a consumer
@@ -214,7 +216,14 @@ class Member(BaseMember, Closing):
         """
         self._engine.close(timeout)
 
-    def await_closed(self, *, timeout: float | None = None) -> bool:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if kind is None and self._membership.void is None:
+            self._membership.outcome()
+
+    def wait(self, *, timeout: float | None = None) -> bool:
         """Wait, at most `timeout` seconds, until this member has ended; return whether it has.
 
         Raises the error that ended it, if any: Replaced, LedgerRewound, GroupMismatch, Diverged, LedgerUnusable,

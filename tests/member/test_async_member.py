@@ -177,7 +177,7 @@ async def test_an_asynchronous_program_from_beginning_to_end(config: Config) -> 
         async with member.leading(0) as lease:
             await member.close()  # In the member's own block, it takes effect when the block ends.
             assert lease.holds()
-        assert await member.await_closed(timeout=PATIENCE)
+        assert await member.wait(timeout=PATIENCE)
     for call in (member.pulse(0.0), member.operator.drain("b")):
         with pytest.raises(Closed):
             await call
@@ -206,7 +206,7 @@ async def test_a_plain_handler_runs_on_the_loop_too_and_may_close(config: Config
     told: list[tuple[str, bool]] = []
     member = AsyncMember(config, on_event=handle)
     async with member:
-        assert await member.await_closed(timeout=PATIENCE)
+        assert await member.wait(timeout=PATIENCE)
     assert [("Acquired", True), ("Revoked", True)] == told
 
 
@@ -248,14 +248,15 @@ async def test_a_handler_that_raises_ends_the_member_and_its_tasks(config: Confi
     async def idle(_: AsyncLease) -> None:
         pass
 
-    async with AsyncMember(config, on_event=broken) as member:
-        handle = member.background(idle)
-        with pytest.raises(HandlerFailed, match="it raised ZeroDivisionError") as raised:
-            await member.await_closed(timeout=PATIENCE)
-        assert isinstance(raised.value.__cause__, ZeroDivisionError)
-        for call in (member.pulse(0.0), handle.wait()):
-            with pytest.raises(HandlerFailed):
-                await call
+    with pytest.raises(HandlerFailed):  # noqa: PT012 - the end of the block raises it again.
+        async with AsyncMember(config, on_event=broken) as member:
+            handle = member.background(idle)
+            with pytest.raises(HandlerFailed, match="it raised ZeroDivisionError") as raised:
+                await member.wait(timeout=PATIENCE)
+            assert isinstance(raised.value.__cause__, ZeroDivisionError)
+            for call in (member.pulse(0.0), handle.wait()):
+                with pytest.raises(HandlerFailed):
+                    await call
 
 
 @in_loop

@@ -87,7 +87,7 @@ def test_leases_are_void_in_the_child_and_every_call_says_so(member: Member) -> 
                 lambda: member.led,
                 lambda: member.state,
                 lambda: member.operator.drain("parent"),
-                member.await_closed,
+                member.wait,
                 lambda: member.router.owner("key"),
             ]
             return [lease.holds(), lease.remaining(), why, *(raised_by(call) for call in calls)]

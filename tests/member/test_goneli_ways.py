@@ -93,12 +93,12 @@ def test_barrier_hears_acquired_before_the_program_leads_and_revoked_before_awai
     lease = member.lease(0)
     assert lease is not None
     assert 0 < lease.remaining() <= LEASE
-    waiter = threading.Thread(target=member.await_closed)
+    waiter = threading.Thread(target=member.wait)
     waiter.start()
     member.close()
     waiter.join(PATIENCE)
     assert not waiter.is_alive()
-    assert member.await_closed(timeout=0.0)
+    assert member.wait(timeout=0.0)
     assert (True, False) == (member.closed, lease.holds())
     assert [Revoked] == [type(event) for event in heard if not isinstance(event, Acquired)]
 

@@ -218,7 +218,7 @@ def test_a_handler_that_fails_while_the_member_closes_is_told_all_the_same() -> 
         with pytest.raises(ZeroDivisionError):
             group["a"].close()
         with pytest.raises(HandlerFailed, match="handler of Revoked was to return"):
-            group["a"].await_closed(timeout=5.0)
+            group["a"].wait(timeout=5.0)
 
 
 def test_closing_hands_over_at_once_and_moves_no_other_partitions() -> None:
@@ -232,7 +232,7 @@ def test_closing_hands_over_at_once_and_moves_no_other_partitions() -> None:
             assert terms.items() <= group[name].led.items()
         assert ["Acquired", "Revoked"] == names(group.told["a"])
         assert (True, None) == (group["a"].closed, group["a"].error)
-        assert group["a"].await_closed()
+        assert group["a"].wait()
 
 
 def test_closing_in_a_block_takes_effect_when_the_block_has_ended_and_everything_else_then_raises(group: Group) -> None:
@@ -242,7 +242,7 @@ def test_closing_in_a_block_takes_effect_when_the_block_has_ended_and_everything
         assert (False, True) == (member.closed, lease.holds())
         with pytest.raises(Closed, match="it is being closed"):
             member.pulse(0.0)
-    assert member.await_closed()
+    assert member.wait()
     member.close()  # Closing twice is fine.
     for call in (
         lambda: member.lease(0),
@@ -356,7 +356,7 @@ def test_a_newcomer_gives_up_a_name_that_a_living_member_has(group: Group) -> No
     group.advance(3.0)
     found = "a member that lives has it, and gave no address (incarnation "
     with pytest.raises(NameTaken, match=re.escape(f"the name 'a' was wanted for this member, but {found}")):
-        group["twin"].await_closed()
+        group["twin"].wait()
     assert (None, 4) == (group["a"].error, len(group["a"].led))
 
 
@@ -367,7 +367,7 @@ def test_a_newcomer_takes_a_name_from_a_living_member_if_it_is_told_to(
     with caplog.at_level(logging.WARNING):
         group.settle()
     with pytest.raises(Replaced, match="a newer process joined under that name from host:2"):
-        group["a"].await_closed()
+        group["a"].wait()
     for call in (lambda: group["a"].lease(0), lambda: group["a"].pulse(0.0), lambda: group["a"].operator.drain("a")):
         with pytest.raises(Replaced):
             call()

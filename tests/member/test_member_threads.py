@@ -219,7 +219,7 @@ def test_closing_in_a_handler_does_not_deadlock(when: type[Event]) -> None:
             runtime.problem = AWAY
             until(lambda: member.engine.membership.closing)
             runtime.problem = None
-        assert member.await_closed(timeout=PATIENCE)
+        assert member.wait(timeout=PATIENCE)
         until(lambda: 256 == len(other.led))
     assert [True] == [ledger.closed for ledger in runtime.opened]
 
@@ -235,7 +235,7 @@ def test_closing_on_a_signal_while_the_main_thread_works(in_memory: Callable[...
                 assert lease.revoked.wait(PATIENCE)
         finally:
             signal.signal(signal.SIGTERM, before)
-        assert a.await_closed(timeout=PATIENCE)
+        assert a.wait(timeout=PATIENCE)
 
 
 def test_closing_on_a_signal_while_the_main_thread_waits_to_lead(in_memory: Callable[..., Config]) -> None:
@@ -294,7 +294,7 @@ def test_a_member_that_starts_during_an_outage_joins_after_it(caplog: pytest.Log
     runtime.problem = AWAY
     member = Member(Config("memory://unused"), runtime=runtime)
     member.close()
-    assert member.await_closed()
+    assert member.wait()
 
 
 class Hanging(Flaky):
@@ -361,7 +361,7 @@ def test_a_group_with_other_settings_that_answers_late_ends_the_member() -> None
         member = Member(replace(config, lease=0.4), timeout=0.01, runtime=runtime)
         runtime.answers.set()
         with pytest.raises(GroupMismatch, match=r"lease 0\.4 s here and 0\.3 s there"):
-            member.await_closed(timeout=PATIENCE)
+            member.wait(timeout=PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -380,13 +380,19 @@ def test_what_the_ledger_cannot_recover_from_ends_the_member_with_its_error(prob
     runtime.problem = problem
     for _ in range(2):
         with pytest.raises(type(problem)) as raised:
-            member.await_closed(timeout=PATIENCE)
+            member.wait(timeout=PATIENCE)
         assert str(problem) == str(raised.value)
     until(lambda: isinstance(told[-1], Fenced) and runtime.opened[0].closed)
     assert lease is not None
     assert not lease.holds()
     with pytest.raises(NeliError):
         member.router.owner("key")
+    with pytest.raises(type(problem)):
+        assert member.led
+    with pytest.raises(type(problem)), member:
+        pass
+    with pytest.raises(ZeroDivisionError), member:
+        raise ZeroDivisionError
 
 
 def test_what_will_not_heal_is_raised_by_the_constructor(tmp_path: Path) -> None:

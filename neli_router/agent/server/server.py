@@ -269,7 +269,7 @@ class Agent:
             if self.door is not None:
                 await self.door.close()  # Only now, because it carries the last messages to our clients.
             logs.logger().info("agent.stopped", member=member.name)
-        self.member.await_closed(timeout=0)  # Raises the error that ended the member, if the agent did not end it.
+        self.member.wait(timeout=0)  # Raises the error that ended the member, if the agent did not end it.
         if keeping.done() and not keeping.cancelled():
             keeping.result()  # Raises the reason why it no longer has a socket, or owners.
 
@@ -370,7 +370,7 @@ async def _first(*waits: Any) -> None:
 
 async def _ended(member: AsyncMember) -> None:
     with suppress(Exception):  # It is raised after the agent has notified its clients.
-        await member.await_closed()
+        await member.wait()
 
 
 def _compare_weight(member: AsyncMember, weight: int) -> None:

@@ -190,7 +190,7 @@ def main(
         with Member(config, on_event=worker.on_event, runtime=runtime) as member:
             note(notes.Opened(host_clock()))
             worker.work(member, order["pause"])
-        member.await_closed()
+        member.wait()
     except NeliError as error:
         logging.getLogger(__name__).exception("the member ended")
         note(notes.Failed(str(error)))

@@ -562,5 +562,5 @@ def test_members_on_a_server_that_lost_records_stop_and_say_why(server: Redis) -
         assert member.pulse(PATIENCE)
         server.restart()
         with pytest.raises(LedgerRewound, match="a restart without AOF, a failover, FLUSHALL"):
-            member.await_closed(timeout=PATIENCE)
+            member.wait(timeout=PATIENCE)
         assert {} == dict(member._membership.standing.terms)
