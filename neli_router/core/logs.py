@@ -2,7 +2,7 @@
 
     structlog.configure(...) was called   its loggers, its processors, its format
     logging is configured                 logger "neli_router": `event key=value ...`, parts as record.event, .fields
-    neither                               nothing is written: a library must not talk on a program's terminal
+    neither                               warnings and errors go to standard error, as Python itself decides
 
 Names come from anyone who may write to a ledger, and logs are read on terminals and line by line. So control characters
 are escaped before any processor sees them.
@@ -18,8 +18,6 @@ from typing import Any
 from neli_router.errors import plain
 
 __all__ = ["logger"]
-
-logging.getLogger("neli_router").addHandler(logging.NullHandler())  # Or warnings would go to stderr unasked.
 
 
 def logger() -> Any:

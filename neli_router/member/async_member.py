@@ -121,9 +121,10 @@ class Bridge:
         partition: int,
         timeout: float | None,  # noqa: ASYNC109 - as above.
         give_up: Callable[[], bool] = lambda: False,
+        tell: Callable[[int], None] | None = None,
     ) -> Period | None:
         """`Membership.lead` for a loop. A cancellation cannot strike between entering and returning."""
-        attempt = Attempt(self.engine.membership, partition, give_up)
+        attempt = Attempt(self.engine.membership, partition, give_up, tell)
         await self.until(attempt.is_over, timeout)
         return attempt.outcome()
 
@@ -164,7 +165,8 @@ class AsyncBlock:
         self._partition = bridge.engine.config.layout.partition_of_role(role)
 
     async def __aenter__(self) -> AsyncLease:
-        period = await self._bridge.lead(self._partition, self._timeout, self._give_up)
+        tell = self._bridge.engine.tell_waiting
+        period = await self._bridge.lead(self._partition, self._timeout, self._give_up, tell)
         if period is None:
             raise self._bridge.engine.membership.not_leading(self._partition, self._timeout)
         self._period, lease = period, AsyncLease(self._bridge, period, self._role)

@@ -110,7 +110,7 @@ class Background(BaseBackground):
     def run(self) -> None:
         while not self._ended:
             try:
-                period = self._membership.lead(self._partition, None, lambda: self._stopping)
+                period = self._membership.lead(self._partition, None, lambda: self._stopping, self._engine.tell_waiting)
             except NeliError as error:
                 self._end(None if isinstance(error, Closed) else error)
             else:

@@ -312,6 +312,10 @@ class Engine:
 
     # Requests of the program, from any thread
 
+    def tell_waiting(self, partition: int) -> None:
+        """Log what a program that wants to lead `partition` waits for."""
+        self.journal.note("warning", "leading.waits", partition=partition, why=self.membership.why_not(partition))
+
     def post(self, event: Request) -> None:
         """Pass `event` to the protocol soon, if the protocol has begun."""
         if not self.membership.is_over and self._footing is not None:

@@ -138,11 +138,12 @@ class Member(BaseMember, Closing):
     def leading(self, role: Role, *, timeout: float | None = None) -> Iterator[Lease]:
         """A block of work for `role`: waits until this member leads it, and delays its handover until the block ends.
 
-        Raises NotLeading if the wait takes longer than `timeout` seconds, and Closed if the member is being closed. At
-        the end of the block, raises LeaseLost if the lease no longer holds, unless the block itself raised an error.
+        If the wait takes longer than a second, the log says why. Raises NotLeading if it takes longer than `timeout`
+        seconds, and Closed if the member is being closed. At the end of the block, raises LeaseLost if the lease no
+        longer holds, unless the block itself raised an error.
         """
         partition = self._layout.partition_of_role(role)
-        period = self._membership.lead(partition, timeout)
+        period = self._membership.lead(partition, timeout, tell=self._engine.tell_waiting)
         if period is None:
             raise self._membership.not_leading(partition, timeout)
         lease = Lease(self._membership, period, role)

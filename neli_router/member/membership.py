@@ -35,6 +35,9 @@ from neli_router.protocols.protocol import NO_STANDING, Standing
 __all__ = ["Attempt", "Lease", "MemberLease", "Membership", "anew", "why_not"]
 
 
+TOLD_AFTER = 1.0
+"""Seconds that a program waits to lead before the log says what it waits for."""
+
 _BY_STATE: Mapping[PeriodState, str] = {
     PeriodState.QUEUED: "this member owns it, and its handler of events is busy with others",
     PeriodState.PREPARING: "this member owns it, and its handler of Acquired has not returned",
@@ -155,9 +158,17 @@ class Membership:
         if self.void is None:
             self.barrier.leave(periods)
 
-    def lead(self, partition: int, timeout: float | None, give_up: Callable[[], bool] = lambda: False) -> Period | None:
-        """`enter` once `partition` is led; None after `timeout` or `give_up()`. Raises what ends the member."""
-        attempt = Attempt(self, partition, give_up)
+    def lead(
+        self,
+        partition: int,
+        timeout: float | None,
+        give_up: Callable[[], bool] = lambda: False,
+        tell: Callable[[int], None] | None = None,
+    ) -> Period | None:
+        """`enter` once `partition` is led; None after `timeout` or `give_up()`. Raises what ends the member.
+
+        After TOLD_AFTER seconds, calls `tell(partition)`, once."""
+        attempt = Attempt(self, partition, give_up, tell)
         self.wait(attempt.is_over, timeout)
         return attempt.outcome()
 
@@ -210,8 +221,15 @@ class Membership:
 class Attempt:
     """One wait for leadership: the caller checks `is_over` whenever something changed, and then takes the `outcome`."""
 
-    def __init__(self, membership: Membership, partition: int, give_up: Callable[[], bool]) -> None:
-        self._membership, self._partition, self._give_up = membership, partition, give_up
+    def __init__(
+        self,
+        membership: Membership,
+        partition: int,
+        give_up: Callable[[], bool],
+        tell: Callable[[int], None] | None,
+    ) -> None:
+        self._membership, self._partition, self._give_up, self._tell = membership, partition, give_up, tell
+        self._tell_at = membership.clock() + TOLD_AFTER
         self._period: Period | None = None
 
     def is_over(self) -> bool:
@@ -220,6 +238,9 @@ class Attempt:
         if self._period is None and not (membership.is_over or membership.closing or self._give_up()):
             for period in membership.enter([self._partition]):
                 self._period = period
+            if self._period is None and self._tell is not None and membership.clock() >= self._tell_at:
+                self._tell(self._partition)
+                self._tell = None
             return self._period is not None
         return True
 

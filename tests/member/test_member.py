@@ -97,12 +97,16 @@ def test_a_stopped_process_finds_its_lease_over_at_the_first_question_and_comes_
     assert ["Acquired", "Fenced", "Acquired"] == names(group.told["a"])
 
 
-def test_not_leading_says_why(group: Group) -> None:
+def test_not_leading_says_why_and_a_longer_wait_does_so_in_the_log(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
     other = one_of(group["b"])
     term = group["b"].led[other]
     expected = f"member a was to lead partition {other} within 2 s, but b owns it under term {term}: wait longer"
     with pytest.raises(NotLeading, match=expected):
         group["a"].leading(other, timeout=2.0).__enter__()
+    lines = [record.getMessage() for record in caplog.records if "leading.waits" in record.getMessage()]
+    assert [f"leading.waits member=a partition={other} why='b owns it under term {term}'"] == lines
 
 
 def test_every_reason_for_not_leading_has_its_words(group: Group) -> None:
