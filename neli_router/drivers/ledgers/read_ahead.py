@@ -17,17 +17,18 @@ Our knowledge is as old as the question. `_known_at` is the time of a question t
 read; it is -inf while more is known to exist.
 """
 
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from math import inf
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from neli_router.drivers.ledgers.base import READ_BYTES_MAX, READ_MAX, Entry
+from neli_router.drivers.ledgers.base import READ_BYTES_MAX, READ_MAX, Entry, require_not_closed, require_own_process
 from neli_router.errors import LedgerError, LedgerRewound, LedgerTrimmed, LedgerUnusable
 
-__all__ = ["AHEAD_BYTES_MAX", "ReadAhead", "again"]
+__all__ = ["AHEAD_BYTES_MAX", "ReadAhead", "ReadAheadLedger", "again"]
 
 AHEAD_MAX = 20 * READ_MAX
 """The most entries read ahead. A program that is slow to fold leaves the rest on the server."""
@@ -142,11 +143,45 @@ class ReadAhead:
         """Raise LedgerUnavailable if the ledger cannot be read now. `ends`: an empty read is about to return."""
         raise NotImplementedError
 
-    def _stop(self) -> None:
-        """Ask the reading thread to end."""
+    def close(self) -> None:
+        """Ask the reading thread to end. Each driver's reader also waits for that, but not for long."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
+
+
+class ReadAheadLedger:
+    """The common part of ledgers over a network: each has a reader that reads ahead, and a writer that sends later."""
+
+    _reader: ReadAhead
+    _writer: Any
+
+    def __init__(self, address: str) -> None:
+        self.address, self._process, self._closed = address, os.getpid(), False
+
+    def acknowledged(self) -> list[int]:
+        return [] if self._closed else list(self._writer.acknowledged())
+
+    def read(self, timeout: float) -> list[Entry]:
+        self._require_open()
+        return self._reader.read(timeout)
+
+    def age(self) -> float:
+        return self._reader.age()
+
+    def wake(self) -> None:
+        if os.getpid() == self._process:  # In a child, a thread that no longer exists may hold the lock.
+            self._reader.wake()
+
+    def close(self) -> None:
+        if not self._closed and os.getpid() == self._process:
+            self._closed = True
+            self._writer.close()
+            self._reader.close()
+
+    def _require_open(self) -> None:
+        require_own_process(self.address, self._process)
+        require_not_closed(self.address, closed=self._closed)
 
 
 def again(error: Fault) -> Fault:

@@ -18,7 +18,6 @@ Its promises depend on how the topic is set up: see `topic.py`.
 may stand in the log after all; the protocol allows for that.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -26,7 +25,6 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from neli_router.drivers.ledgers.base import Entry, require_not_closed, require_own_process
 from neli_router.drivers.ledgers.kafka.address import KafkaAddress
 from neli_router.drivers.ledgers.kafka.clients import (
     COMMON,
@@ -40,6 +38,7 @@ from neli_router.drivers.ledgers.kafka.clients import (
 )
 from neli_router.drivers.ledgers.kafka.reader import LOOK_MAX, KafkaReader
 from neli_router.drivers.ledgers.kafka.topic import Questions, require_topic
+from neli_router.drivers.ledgers.read_ahead import ReadAheadLedger
 from neli_router.protocols.protocol import RECORD_MAX
 
 __all__ = ["KafkaLedger"]
@@ -58,14 +57,16 @@ FLUSH_MAX = 1.0
 """Seconds that `close` waits for the last appends, such as a Leave."""
 
 
-class KafkaLedger:
+class KafkaLedger(ReadAheadLedger):
     """One handle of a group's topic. `patience` is how long a record may wait for a broker, in seconds."""
 
+    _reader: KafkaReader
+    _writer: "_KafkaWriter"
+
     def __init__(self, address: KafkaAddress, *, create: bool = True, patience: float = 1.0) -> None:
+        super().__init__(address.public)
         keep_in_children(self)
-        self._at, self.address = address, address.public
-        self._process = os.getpid()
-        self._closed = False
+        self._at = address
         self._high = 0
         self._trim_refused: KafkaError | None = None
         settings = {**COMMON, **address.client}
@@ -78,16 +79,6 @@ class KafkaLedger:
     def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
         self._require_open()
         self._writer.append(payloads)
-
-    def acknowledged(self) -> list[int]:
-        return [] if self._closed else self._writer.acknowledged()
-
-    def read(self, timeout: float) -> list[Entry]:
-        self._require_open()
-        return self._reader.read(timeout)
-
-    def age(self) -> float:
-        return self._reader.age()
 
     def seek(self, offset: int) -> None:
         self._reader.seek(max(0, offset))
@@ -109,25 +100,10 @@ class KafkaLedger:
         if before > 0:
             self._questions.drop(before, self._trimmed)
 
-    def wake(self) -> None:
-        if os.getpid() == self._process:  # In a child, a thread that no longer exists may hold the lock.
-            self._reader.wake()
-
-    def close(self) -> None:
-        if self._closed or os.getpid() != self._process:
-            return
-        self._closed = True
-        self._reader.close()
-        self._writer.close()
-
     def _trimmed(self, done: Future[object]) -> None:
         error = done.exception()
         if isinstance(error, KafkaException) and error.args[0].code() in DENIED:
             self._trim_refused = error.args[0]  # Any other fault may be gone by the next snapshot.
-
-    def _require_open(self) -> None:
-        require_own_process(self.address, self._process)
-        require_not_closed(self.address, closed=self._closed)
 
 
 class _KafkaWriter:

@@ -122,7 +122,7 @@ class KafkaReader(ReadAhead):
         return low, high
 
     def close(self) -> None:
-        self._stop()
+        super().close()
         self._prober.close()
         self._thread.join(CLOSE_MAX)  # It ends on its own when its call into librdkafka returns.
 

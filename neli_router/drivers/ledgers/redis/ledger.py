@@ -29,7 +29,6 @@ records are noticed in any case.
 If an operator denies INFO and CONFIG, the driver promises nothing, and says so.
 """
 
-import os
 import re
 import threading
 from collections import deque
@@ -39,8 +38,8 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from neli_router.drivers.ledgers.base import Entry, Promise, require_not_closed, require_own_process
-from neli_router.drivers.ledgers.read_ahead import again
+from neli_router.drivers.ledgers.base import Promise
+from neli_router.drivers.ledgers.read_ahead import ReadAheadLedger, again
 from neli_router.drivers.ledgers.redis.address import RedisAddress
 from neli_router.drivers.ledgers.redis.link import ANSWER_MAX, Command, Link, code_of, explain
 from neli_router.drivers.ledgers.redis.stream import CLOSE_MAX, FIRST, Extent, RecordStream, RedisReader, defect
@@ -65,16 +64,17 @@ _FAILOVER = (
 )
 
 
-class RedisLedger:
+class RedisLedger(ReadAheadLedger):
     """One handle of a group's stream. Used by one thread at a time, except for `wake`.
 
     `create=False` refuses a stream that does not exist. Redis creates a stream with its first record.
     """
 
+    _reader: RedisReader
+    _writer: "_RedisWriter"
+
     def __init__(self, address: RedisAddress, *, create: bool = True) -> None:
-        self.address = address.public
-        self._process = os.getpid()
-        self._closed = False
+        super().__init__(address.public)
         self._stream = RecordStream(address)
         with closing(Link(address, "the opening", opening=True)) as link:
             extent = self._stream.extent(link)
@@ -94,16 +94,6 @@ class RedisLedger:
         if payloads:
             self._writer.append(payloads)
 
-    def acknowledged(self) -> list[int]:
-        return self._writer.acknowledged()
-
-    def read(self, timeout: float) -> list[Entry]:
-        self._require_open()
-        return self._reader.read(timeout)
-
-    def age(self) -> float:
-        return self._reader.age()
-
     def seek(self, offset: int) -> None:
         self._reader.seek(max(FIRST, offset))  # Nothing was ever below the first offset, so nothing is missed there.
 
@@ -118,17 +108,6 @@ class RedisLedger:
         self._reader.require_sound()
         self._writer.trim(before)
 
-    def wake(self) -> None:
-        if os.getpid() == self._process:  # In a child, a thread that no longer exists may hold the lock.
-            self._reader.wake()
-
-    def close(self) -> None:
-        if self._closed or os.getpid() != self._process:
-            return
-        self._closed = True
-        self._writer.close()
-        self._reader.close()
-
     def _extent(self) -> Extent:
         """Where the stream begins and ends, as of now."""
         self._require_open()
@@ -142,10 +121,6 @@ class RedisLedger:
             self._reader.require_sound()
         self._reader.saw(extent.tip - 1)
         return extent
-
-    def _require_open(self) -> None:
-        require_own_process(self.address, self._process)
-        require_not_closed(self.address, closed=self._closed)
 
 
 class _RedisWriter:

@@ -201,7 +201,7 @@ class RedisReader(ReadAhead):
         self._stream.require_anchor(link, anchor, answer, highest)
 
     def close(self) -> None:
-        self._stop()
+        super().close()
         with self._changed:
             if self._link is not None:
                 self._link.interrupt()  # Otherwise the thread would end only when its question is answered.
