@@ -228,7 +228,7 @@ class PeerWitness(Witness):
         self._seats: object = None
         self._look_at = -inf
         self._closed = self._is_rung = False
-        ledger.watch(self._ends.fileno(), self._ring)
+        ledger.doorbell.watch(self._ends.fileno(), self._ring)
 
     def look(self, state: State, incarnation: str, now: float) -> Sequence[Certify]:
         if not self._is_rung and state.seats is self._seats and now < self._look_at:
@@ -252,7 +252,7 @@ class PeerWitness(Witness):
         if self._closed or self._process != os.getpid():
             return  # In a child: what it inherited belongs to its parent.
         self._closed = True
-        self._ledger.unwatch(self._ends.fileno())
+        self._ledger.doorbell.unwatch(self._ends.fileno())
         for life in list(self._watched):
             self._let_go(life)
         self._ends.close()

@@ -613,7 +613,7 @@ def test_a_file_replaced_during_a_fork_is_noticed(path: Path, ledger: SqliteLedg
 @on_linux
 def test_an_append_in_another_process_rings(path: Path, ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     """With unlimited patience, only the bell can end this wait in time."""
-    monkeypatch.setattr(ledger._doorbell, "_patience_ms", 1000 * 1000)
+    monkeypatch.setattr(ledger.doorbell, "_patience_ms", 1000 * 1000)
     started = time.monotonic()
     with start("SqliteLedger(path).append([b'a'])", path) as process:
         assert [Entry(1, b"a")] == ledger.read(PATIENCE)
@@ -625,16 +625,16 @@ def test_an_append_in_another_process_rings(path: Path, ledger: SqliteLedger, mo
 def test_a_read_ends_when_a_descriptor_that_is_watched_is_readable(
     ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger._doorbell, "_patience_ms", 1000 * 1000)
+    monkeypatch.setattr(ledger.doorbell, "_patience_ms", 1000 * 1000)
     started, (there, here), called = time.monotonic(), os.pipe(), list[int]()
-    ledger.watch(there, lambda: called.append(len(os.read(there, 100))))
+    ledger.doorbell.watch(there, lambda: called.append(len(os.read(there, 100))))
     timer = threading.Timer(0.05, os.write, (here, b"abc"))
     timer.start()
     assert ([], [3]) == (ledger.read(PATIENCE), called)
     assert time.monotonic() < started + PATIENCE
     timer.join()
     os.write(here, b"d")
-    ledger.unwatch(there)
+    ledger.doorbell.unwatch(there)
     assert ([], [3]) == (ledger.read(0.05), called)
     os.close(there)
     os.close(here)
@@ -652,7 +652,7 @@ def test_a_reader_at_the_tip_sleeps(path: Path, ledger: SqliteLedger) -> None:
 def test_without_a_bell_it_looks_now_and_then(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doorbell, "_watch", lambda _: None)
     with closing(SqliteLedger(path)) as ledger, closing(SqliteLedger(path)) as other:
-        assert doorbell.BLIND_MS == ledger._doorbell._patience_ms
+        assert doorbell.BLIND_MS == ledger.doorbell._patience_ms
         appending = threading.Timer(0.05, other.append, ([b"a"],))
         appending.start()
         assert [Entry(1, b"a")] == ledger.read(PATIENCE)

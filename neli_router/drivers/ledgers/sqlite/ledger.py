@@ -31,7 +31,7 @@ import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from math import inf
 
@@ -79,7 +79,8 @@ class SqliteLedger:
         self._all_at = -inf  # When the last look found nothing beyond what was read.
         try:
             self._position = self.start()
-            self._doorbell = Doorbell(str(self.path))
+            self.doorbell = Doorbell(str(self.path))
+            """Ends a waiting `read`. A witness of the same member lets it watch a descriptor, too."""
         except BaseException:
             self._file.close()
             raise
@@ -99,7 +100,7 @@ class SqliteLedger:
             return range(last - len(payloads) + 1, last + 1)
 
         offsets = self._file.write("an append", insert, lasting=lasting)
-        self._doorbell.ring()
+        self.doorbell.ring()
         self._highest = offsets[-1]
         self._acknowledged.extend(offsets)
         crossed = offsets[-1] // CHECKPOINT_EVERY > (offsets[0] - 1) // CHECKPOINT_EVERY
@@ -121,7 +122,7 @@ class SqliteLedger:
             patience = give_up_at - time.monotonic()
             if entries or woken or patience <= 0:
                 return entries
-            woken = self._doorbell.wait(patience)
+            woken = self.doorbell.wait(patience)
 
     def age(self) -> float:
         return time.monotonic() - self._all_at
@@ -147,18 +148,11 @@ class SqliteLedger:
         self._trim_some()
 
     def wake(self) -> None:
-        self._doorbell.wake()
-
-    def watch(self, descriptor: int, call: Callable[[], None]) -> None:
-        """End a waiting `read` when `descriptor` is readable, after a `call` on its thread. See `Doorbell.watch`."""
-        self._doorbell.watch(descriptor, call)
-
-    def unwatch(self, descriptor: int) -> None:
-        self._doorbell.unwatch(descriptor)
+        self.doorbell.wake()
 
     def close(self) -> None:
         self._file.close()
-        self._doorbell.close()
+        self.doorbell.close()
 
     def _last_offset(self, connection: sqlite3.Connection) -> int:
         row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'records'").fetchone()
