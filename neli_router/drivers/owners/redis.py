@@ -30,7 +30,8 @@ import os
 import select
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from neli_router.core.keyspace import Layout
@@ -260,8 +261,8 @@ def _say(group: str, layout: Layout, claim: Claim) -> list[str | int]:
         card,
         ttl_ms,
         len(claim.led),
-        *_flat(claim.led.items()),
-        *_flat(claim.released.items()),
+        *chain.from_iterable(claim.led.items()),
+        *chain.from_iterable(claim.released.items()),
     ]
 
 
@@ -307,10 +308,6 @@ def news(message: bytes, group: str) -> OwnersChange:
 def _version(text: str) -> Version:
     since, _, revision = text.rpartition(":")
     return Version(since, int(revision))
-
-
-def _flat(pairs: Iterable[tuple[int, int]]) -> list[int]:
-    return [number for pair in pairs for number in pair]
 
 
 def _layout(sizes: list[bytes | None]) -> Layout | None:
