@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
+from operator import call
 
 from neli_router.member.runtime import Lane
 from neli_router.protocols.protocol import Acquired, Event, Fenced, Handler, Revoked
@@ -65,8 +66,8 @@ class Barrier:
         self._release, self._failed = release, failed
         self._periods: dict[int, Period] = {}
         self._failing = False
-        self.orderly: Lane[Callable[[], object]] = Lane(f"{lane_name}-events", _call)
-        self.urgent: Lane[Callable[[], object]] = Lane(f"{lane_name}-fenced", _call)
+        self.orderly: Lane[Callable[[], object]] = Lane(f"{lane_name}-events", call)
+        self.urgent: Lane[Callable[[], object]] = Lane(f"{lane_name}-fenced", call)
 
     @property
     def lanes(self) -> Sequence[Lane[Callable[[], object]]]:
@@ -225,7 +226,3 @@ class Barrier:
 
 def _terms(periods: Iterable[Period]) -> dict[int, int]:
     return {period.partition: period.term for period in periods}
-
-
-def _call(item: Callable[[], object]) -> None:
-    item()
