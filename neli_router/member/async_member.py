@@ -329,12 +329,12 @@ class AsyncMember(BaseMember, AsyncClosing):
     @property
     def closed(self) -> bool:
         """Whether this member has ended, for any reason."""
-        return self._parts is not None and self._member.closed
+        return self._parts is not None and self._parts[0].closed
 
     @property
     def error(self) -> BaseException | None:
         """The error that ended this member; None while it is alive, and if it was closed."""
-        return None if self._parts is None else self._member.error
+        return None if self._parts is None else self._parts[0].error
 
     # The end
 
@@ -371,7 +371,7 @@ class AsyncMember(BaseMember, AsyncClosing):
             self.engine.membership.outcome()
 
     def __repr__(self) -> str:
-        return f"<AsyncMember: {'not open' if self._parts is None else repr(self._member)}>"
+        return f"<AsyncMember: {'not open' if self._parts is None else repr(self._parts[0])}>"
 
     # How
 
@@ -382,10 +382,6 @@ class AsyncMember(BaseMember, AsyncClosing):
                 "an open member was needed", "this one was not opened yet", "use `async with`, or await `open()`"
             )
         return self._parts
-
-    @property
-    def _member(self) -> Member:
-        return self._opened_parts[0]
 
     @property
     def _bridge(self) -> Bridge:

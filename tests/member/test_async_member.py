@@ -291,7 +291,7 @@ def test_another_loop_is_refused(config: Config) -> None:
 
     member = asyncio.run(opened())
     asyncio.run(used(member))
-    member._member.close()
+    member._opened_parts[0].close()
 
 
 @in_loop
