@@ -23,7 +23,7 @@ After a fork, the child's copy is void: its leases do not hold, and every call r
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from neli_router.config.config import Config
 from neli_router.core.clock import require_supported_platform
@@ -36,14 +36,12 @@ from neli_router.member.background import Background, Task, require_task
 from neli_router.member.engine import START_MAX, Engine
 from neli_router.member.membership import Lease
 from neli_router.member.operator import Operator
+from neli_router.member.publisher import Publisher
 from neli_router.member.runtime import THREADS, Runtime
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.protocol import Handler
 from neli_router.router.owners_reader import OwnersTap
 from neli_router.router.router import Router
-
-if TYPE_CHECKING:
-    from neli_router.member.publisher import Publisher
 
 __all__ = ["BaseMember", "Member"]
 
@@ -126,11 +124,13 @@ class Member(BaseMember, Closing):
         self._layout = config.layout
         self._router = Router(self._engine.feed, name=self.name, wait=False)
         self._operator = Operator(self._engine)
-        publisher = _publisher(self._engine)
+        publisher = None
+        if config.ownership is not None and not runtime.is_turned:  # A test that turns the clock has no store.
+            publisher = Publisher(self._engine, owners_at(config.ownership))
         self._engine.start(timeout)
         if publisher is not None:
             self._engine.published = publisher.over
-            runtime.start(publisher)
+            publisher.start()
 
     # Leading
 
@@ -244,12 +244,3 @@ class Member(BaseMember, Closing):
         raise TypeError(
             "a Member cannot be pickled: it is this process's place in the group. Open another where it goes"
         )
-
-
-def _publisher(engine: Engine) -> "Publisher | None":
-    """The publisher that reports to a store what `engine` leads, if one is configured."""
-    if engine.config.ownership is None or engine.runtime.is_turned:
-        return None
-    from neli_router.member.publisher import Publisher  # noqa: PLC0415 - only its users pay for it.
-
-    return Publisher(engine, owners_at(engine.config.ownership))

@@ -44,11 +44,9 @@ RETRY_EVERY = 0.2
 class Publisher:
     """One member's publisher. Ends automatically when the member does."""
 
-    deadline = inf
-
     def __init__(self, engine: Engine, source: OwnersSource) -> None:
         config, self._source = engine.config, source
-        self.name = f"{engine.name}-owners"
+        self._thread = threading.Thread(target=self._run, name=f"{engine.name}-owners", daemon=True)
         self._card = Card(engine.member, config.address, config.weight, config.zone)
         self._membership, self._journal = engine.membership, engine.journal
         self._layout, self._lease = config.layout, config.lease
@@ -70,7 +68,10 @@ class Publisher:
         self._away = False
         self._membership.changed.tell(self._kick)
 
-    def run(self) -> None:
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
         try:
             while not self._membership.is_over:
                 with contextlib.suppress(Empty):
@@ -80,10 +81,6 @@ class Publisher:
             if self._store is not None:
                 self._store.close()
             self.over.set()
-
-    def turn(self) -> bool:
-        """Do nothing: a test that turns the clock has no store to publish to."""
-        return False
 
     def _kick(self) -> None:
         if self._kicks.empty():
