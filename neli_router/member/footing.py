@@ -31,8 +31,8 @@ from msgspec.structs import replace
 
 from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout, spelled
-from neli_router.drivers.consumer_groups.base import GroupSubscription, SubscriptionPump
-from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.consumer_groups.base import SubscriptionPump
+from neli_router.drivers.handle import Handle
 from neli_router.drivers.ledgers.pump import Pump, Tap
 from neli_router.drivers.peers.base import PeerLink, PeerPump
 from neli_router.drivers.peers.outlook import Outlook, PeerCard, decoded, encoded, news_between
@@ -98,7 +98,7 @@ class Footing:
     takes: ClassVar[tuple[type, ...]]
     """The requests that its protocol takes."""
 
-    _line: Ledger | GroupSubscription | PeerLink
+    _line: Handle
     _pump: Any
 
     def __init__(self, membership: Membership, stepped: Stepped, tell: Tell) -> None:

@@ -36,6 +36,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from neli_router.drivers.handle import Handle
 from neli_router.protocols.consumer_group.events import (
     AskedBack,
     BrokerAway,
@@ -79,12 +80,8 @@ class GroupLook(NamedTuple):
     doubts: tuple[str, ...]
 
 
-class GroupSubscription(Protocol):
-    """Used by one thread at a time, except for `wake`. After `close`, a call of any other method raises Closed."""
-
-    @property
-    def address(self) -> str:
-        """Where the topic and the group are, for people: contains no secrets."""
+class GroupSubscription(Handle, Protocol):
+    """One consumer. `wake` ends a `wait`, and `close` leaves the group."""
 
     @property
     def partitions(self) -> int:
@@ -119,15 +116,6 @@ class GroupSubscription(Protocol):
 
     def leave(self) -> None:
         """Leave the group, which gives back all partitions. Returns immediately; `publish` still works afterwards."""
-
-    def wake(self) -> None:
-        """Make a `wait` in another thread return within ten milliseconds; if none is running, the next one does.
-
-        Callable from any thread, and after `close`.
-        """
-
-    def close(self) -> None:
-        """Leave the group and release everything. Bounded even if no broker answers; may be called twice."""
 
 
 class SubscriptionPump(Generic[GroupMachine]):

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from neli_router.drivers.handle import Handle
 from neli_router.errors import Closed, LedgerTrimmed, LedgerUnusable
 
 __all__ = [
@@ -62,8 +63,8 @@ class Entry(NamedTuple):
     """
 
 
-class Ledger(Protocol):
-    """One handle of a log, as a member needs it. Used by one thread at a time, except for `wake`.
+class Ledger(Handle, Protocol):
+    """One handle of a log, as a member needs it. `wake` ends a `read`.
 
     A new handle stands at `start()`. Every call may raise LedgerUnavailable (try again), LedgerUnusable (give up) or
     LedgerRewound (the log lost records; every later call raises it, too); after `close`, every call raises Closed. No
@@ -77,10 +78,6 @@ class Ledger(Protocol):
     @property
     def doubts(self) -> tuple[str, ...]:
         """A sentence, for people, for each part of the set-up that endangers a promise or a newcomer."""
-
-    @property
-    def address(self) -> str:
-        """Where the ledger is, for people: contains no secrets."""
 
     def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
         """Queue or write `payloads`, in order. An exception does not say whether they will be appended: a driver that
@@ -118,15 +115,6 @@ class Ledger(Protocol):
 
     def trim(self, before: int) -> None:
         """Allow the driver to drop entries below `before`. Dropping later, or never, is fine."""
-
-    def wake(self) -> None:
-        """Make a `read` in another thread return within ten milliseconds; if none is waiting, the next one does.
-
-        Callable from any thread, and after `close`.
-        """
-
-    def close(self) -> None:
-        """Release everything. May be called twice."""
 
 
 def require_own_process(ledger: object, opened_by: int) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from neli_router.core.keyspace import Layout
+from neli_router.drivers.handle import Handle
 
 __all__ = ["Card", "Claim", "Holding", "Listing", "Owners", "OwnersChange", "OwnersSource", "Receipt", "Version"]
 
@@ -93,13 +94,9 @@ class Listing:
     """None if the version is the one that was known."""
 
 
-class Owners(Protocol):
-    """One group's store. Used by one thread at a time, except for `wake`. Each call may raise LedgerUnavailable (try
-    again) and LedgerUnusable (an operator must fix something first), in bounded time."""
-
-    @property
-    def address(self) -> str:
-        """Where the store is, for people: contains no secrets."""
+class Owners(Handle, Protocol):
+    """One group's store. Each call may raise LedgerUnavailable (try again) and LedgerUnusable (an operator must fix
+    something first), in bounded time. `wake` ends a `follow`."""
 
     def publish(self, layout: Layout, claim: Claim) -> Receipt:
         """Publish the claim, in one step. Raises GroupMismatch if a later group has another layout."""
@@ -109,12 +106,6 @@ class Owners(Protocol):
 
     def follow(self, timeout: float) -> list[OwnersChange]:
         """The changes since the last call, or since the first `table`; waits up to `timeout` seconds for one."""
-
-    def wake(self) -> None:
-        """Make a `follow` that waits in another thread return, or the next one. Callable from any thread."""
-
-    def close(self) -> None:
-        """Release everything. May be called twice."""
 
 
 class OwnersSource(NamedTuple):

@@ -31,6 +31,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from neli_router.drivers.handle import Handle
 from neli_router.protocols.electors.events import Heard, Keep, PeerEffect, PeerInput, Send
 from neli_router.protocols.protocol import TICK, Acquired, Fenced, Machine, News, Notice, Revoked
 
@@ -42,12 +43,8 @@ WAIT_MAX = 0.5
 PeerMachine = TypeVar("PeerMachine", bound=Machine[PeerInput, PeerEffect])
 
 
-class PeerLink(Protocol):
-    """Used by one thread at a time, except for `wake`. After `close`, a call of any other method raises Closed."""
-
-    @property
-    def address(self) -> str:
-        """Where this member and its peers are, for people: contains no secrets."""
+class PeerLink(Handle, Protocol):
+    """One member's link to its peers. `wake` ends a `wait`."""
 
     @property
     def memory(self) -> bytes:
@@ -101,12 +98,6 @@ class PeerLink(Protocol):
 
     def keep(self, memory: bytes) -> None:
         """Replace the memory on disk with `memory`. Raises NeliError if that fails: then send nothing."""
-
-    def wake(self) -> None:
-        """Make a `wait` in another thread return; if none is running, the next one does. Callable from any thread."""
-
-    def close(self) -> None:
-        """Release everything; may be called twice."""
 
 
 class PeerPump(Generic[PeerMachine]):
