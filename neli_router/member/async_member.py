@@ -11,8 +11,6 @@ The member itself still runs on threads of its own: on the loop, it would lose i
 that long. Only the program's part, its handler and its blocks, runs on the loop. Handlers run there one after another,
 except for Fenced, which may arrive while another handler is being awaited. A handler that is a plain function must not
 block.
-
-A background task is the same as in `background.py`, except that losing the lease cancels the run immediately.
 """
 
 import asyncio

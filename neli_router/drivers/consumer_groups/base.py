@@ -28,8 +28,6 @@ Until it is closed, a handle belongs to the process that opened it, like a ledge
   of the step. The other way round a message would look younger than it is, and an old owner would end too late.
 - It publishes the standing *before* an effect is carried out, so that no thread of the program still sees a partition
   as led when it is given back.
-
-Like a ledger's pump, it has no thread and no clock of its own.
 """
 
 from collections import deque

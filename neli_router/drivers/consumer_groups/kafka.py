@@ -25,8 +25,6 @@ is committed above BEYOND. No consumer can start there, so one that looks at it,
 left alone: with a session of less than two seconds, members flap. The timer for automatic commits keeps the thread
 awake. It commits nothing, because nothing is stored to be committed.
 
-**A consumer's view of itself** is not trusted. It may be cut off without knowing it, and then it goes on as before.
-
 **The topic** is made if it does not exist, for messages that are worth nothing after a few seconds. The watching thread
 looks at it every second. If it has another number of partitions, the members still count on the old one; if it is gone
 or was recreated, its offsets start over, and the terms with them.

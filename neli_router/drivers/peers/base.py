@@ -23,8 +23,6 @@ behind it is done, and the error ends the member.
 disk, answers would be so late that elections fail. So anything said after something that is to be kept is held until
 the turn ends. Then the newest memory is kept, which includes all older ones, and everything behind it is sent. The
 program learns immediately what it loses, unless it has not learned yet that it has it.
-
-Like a ledger's pump, it has no thread and no clock of its own.
 """
 
 from collections import deque

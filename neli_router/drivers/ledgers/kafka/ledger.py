@@ -3,14 +3,9 @@
     append --a producer, acks=all--> [ topic GROUP.ledger, partition 0 ] --Consumer--> KafkaReader (a thread) --> read
                                        ^ start = low watermark    ^ tip = high watermark, asked by a second thread
 
-No consumer group takes part: members read by offset, and each member reads everything. This driver makes sure that
-
-- *silence is not taken for peace*: a read that knows of no recent answer of a broker raises (`reader.py`).
-- *nothing is skipped*. `auto.offset.reset` is `error`: a position below the log's start is LedgerTrimmed. A position
-  above its end, a truncated log and a recreated topic are LedgerRewound.
-- *other programs' transactions stop no reader*: `read_uncommitted`.
-- *a broken client is replaced*. When librdkafka reports that a client is broken for good, a new one takes its place,
-  and the position stays.
+No consumer group takes part: members read by offset, and each member reads everything. `reader.py` takes no silence for
+peace, skips nothing, and waits for no transaction of another program. When librdkafka reports that a client is broken
+for good, a new one takes its place, and the position stays.
 
 Its promises depend on how the topic is set up: see `topic.py`.
 

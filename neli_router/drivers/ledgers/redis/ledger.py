@@ -4,12 +4,8 @@
                                                  0-1 0-2 0-3 ...  an offset is the second part
 
 The pump must fence a member in time, so it never waits for Redis, except to open the ledger and to ask where it starts
-and ends: it hands records over and takes them. This driver makes sure that
-
-- *silence is not taken for peace*: a read knows when the server last answered, and raises if that was too long ago;
-- *lost records are noticed*, even if new ones already stand in their places: `stream.py`;
-- *a failover is followed*: the sentinels are asked again for every connection, and a replica is refused;
-- *nothing is sent twice*, so nothing is appended twice.
+and ends: it hands records over and takes them. `stream.py` takes no silence for peace, and notices lost records even if
+new ones already stand in their places. `link.py` follows a failover, and sends nothing twice.
 
 **The writer** is a thread, so that a slow server never holds the pump up.
 
