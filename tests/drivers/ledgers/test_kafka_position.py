@@ -112,7 +112,7 @@ def test_records_follow_each_other_and_at_another_leader_the_last_one_is_read_ag
     assert (7, 8) == (position.fetch_from, position.next)
     position.begin()
     assert [8] == take(position, Record(7), Record(8, epoch=2))  # The record is the same, so everything goes on.
-    assert ("", 9) == (position.cut, position.next)
+    assert ("", 9) == (position.seam.found, position.next)
 
 
 @pytest.mark.parametrize("instead", [Record(5, epoch=2), Record(5, payload=b"another"), Record(6, epoch=2)])
@@ -120,7 +120,7 @@ def test_if_it_is_another_one_the_log_was_cut(position: Position, instead: Recor
     take(position, Record(5))
     take(position, Record(6, epoch=2))
     assert [] == take(position, instead)
-    assert "the record at 5 is no longer the one" in position.cut
+    assert "the record at 5 is no longer the one" in position.seam.found
 
 
 def test_if_it_was_trimmed_meanwhile_nothing_can_be_said_and_all_goes_on(position: Position) -> None:

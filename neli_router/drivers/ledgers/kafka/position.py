@@ -70,7 +70,7 @@ class Position:
         self._high = 0
         self._known_at = -inf
         self._asked_at = self._since = self._assured_at = now
-        self._seam = Seam()
+        self.seam = Seam()
         self._stood = 0
         """The position at the last look for a leader."""
 
@@ -78,17 +78,12 @@ class Position:
         self.next = self.fetch_from = offset
         self.alive_at = self._since = now
         self._known_at = -inf
-        self._seam = Seam()
+        self.seam = Seam()
 
     @property
     def known_at(self) -> float:
         """When everything below `next` was all there was; -inf if there is more, or if the topic may have changed."""
         return self._known_at if self.next >= self._high and not self.doubtful else -inf
-
-    @property
-    def cut(self) -> str:
-        """How the log was cut, once that is certain."""
-        return self._seam.found
 
     def begin(self) -> tuple[int | None, bool]:
         """Begin a fetch: where to fetch from, unless the consumer is there, and whether to look for the leader.
@@ -103,9 +98,9 @@ class Position:
 
     def take(self, records: list[Message], now: float) -> list[Entry]:
         """The entries of `records` that follow what was read."""
-        entries = [Entry(it.offset() or 0, it.value() or b"", _time(it)) for it in self._seam.take(records)]
-        if self._seam.asked is not None:
-            self.fetch_from = self._seam.asked
+        entries = [Entry(it.offset() or 0, it.value() or b"", _time(it)) for it in self.seam.take(records)]
+        if self.seam.asked is not None:
+            self.fetch_from = self.seam.asked
         if entries:
             self.next = entries[-1].offset + 1
             self.alive_at, self.trouble = now, None
@@ -114,7 +109,7 @@ class Position:
 
     def fetch_anew(self, low: int = 0) -> None:
         """Fetch again from `next`, in a log that starts at `low`. Nothing is skipped, whatever the complaint was."""
-        self._seam.give_up(low)
+        self.seam.give_up(low)
         self.fetch_from = self.next if self.fetch_from is None else self.fetch_from
 
     def complained(self, error: KafkaError) -> None:

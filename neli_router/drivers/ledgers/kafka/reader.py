@@ -182,8 +182,8 @@ class KafkaReader(ReadAhead):
             if turn != self._turn:
                 return
             entries = position.take(records, time.monotonic())
-            if position.cut:
-                self._rewound(position.cut)
+            if position.seam.found:
+                self._rewound(position.seam.found)
             if entries:
                 self._extend(entries)
                 self._prober.ask_again()
