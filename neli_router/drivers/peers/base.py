@@ -42,7 +42,7 @@ PeerMachine = TypeVar("PeerMachine", bound=Machine[PeerInput, PeerEffect])
 
 
 class PeerLink(Handle, Protocol):
-    """One member's link to its peers. `wake` ends a `wait`."""
+    """One member's link to its peers. `wake` ends a `wait`. Its mappings go on changing: copy what is to be kept."""
 
     @property
     def memory(self) -> bytes:

@@ -48,22 +48,14 @@ class MemoryLink:
         self.is_cut = is_cut
         self.place = place
         self._network, self._clock = network, clock
-        self._heard_at: dict[int, float] = {}
+        self.heard_at: dict[int, float] = {}
         self._mail: deque[Heard] = deque(maxlen=MAIL_MAX)
-        self._counts = Counter({"sent": 0, "unsent": 0, "taken": 0})
+        self.counts = Counter({"sent": 0, "unsent": 0, "taken": 0})
         self._closed = False
 
     @property
     def memory(self) -> bytes:
         return self._network.disks[self.place]
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        return dict(self._counts)
-
-    @property
-    def heard_at(self) -> Mapping[int, float]:
-        return dict(self._heard_at)
 
     @property
     def words(self) -> Mapping[int, bytes]:
@@ -84,16 +76,16 @@ class MemoryLink:
 
     def take(self) -> list[Heard | Notice]:
         self._require_open()
-        self._heard_at.update(dict.fromkeys((heard.sender for heard in self._mail), self._clock()))
+        self.heard_at.update(dict.fromkeys((heard.sender for heard in self._mail), self._clock()))
         taken: list[Heard | Notice] = [*self._mail]
         self._mail.clear()
-        self._counts["taken"] += len(taken)
+        self.counts["taken"] += len(taken)
         return taken
 
     def send(self, to: int, body: bytes) -> None:
         self._require_open()
         target = self._network.links[to]
-        self._counts["unsent" if target is None else "sent"] += 1
+        self.counts["unsent" if target is None else "sent"] += 1
         if target is not None and not (self.is_cut() or target.is_cut()):
             target._mail.append(Heard(self.place, body))  # noqa: SLF001 - an object of the same class.
 

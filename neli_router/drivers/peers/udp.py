@@ -195,14 +195,14 @@ class PeerSockets:
         self._taken_at: dict[int, float] = {}
         self._asking_at: dict[int, float] = {}
         """Place -> when it asked last without echoing our challenge: it may not hear us, or it may be a replay."""
-        self._refusals: dict[int, str] = {}
+        self.refusals: dict[int, str] = {}
         self._word = b""
         self._said = dict.fromkeys(self._others, b"")
         """Place -> the last word sent to it while it knew our session."""
-        self._words: dict[int, bytes] = {}
+        self.words: dict[int, bytes] = {}
         # All exist from the start: a counter that appears only with its first event hides that event.
-        self._counts: Counter[str] = Counter(dict.fromkeys(("sent", "unsent", "taken"), 0))
-        self._counts.update(dict.fromkeys((f"refused.{flaw.name.lower()}" for flaw in Flaw), 0))
+        self.counts: Counter[str] = Counter(dict.fromkeys(("sent", "unsent", "taken"), 0))
+        self.counts.update(dict.fromkeys((f"refused.{flaw.name.lower()}" for flaw in Flaw), 0))
         self._complaints = _Complaints()
         self._ear, self._bell = socket.socketpair()
         self._poll = select.poll()
@@ -223,10 +223,6 @@ class PeerSockets:
         return self._kept.memory
 
     @property
-    def counts(self) -> Mapping[str, int]:
-        return dict(self._counts)
-
-    @property
     def heard_at(self) -> Mapping[int, float]:
         heard_at = dict(self._taken_at)
         for place in self.silent & self._asking_at.keys():  # Only for silent peers: an Ask may be a replay.
@@ -236,14 +232,6 @@ class PeerSockets:
     @property
     def silent(self) -> frozenset[int]:
         return self._names.silent
-
-    @property
-    def refusals(self) -> Mapping[int, str]:
-        return dict(self._refusals)
-
-    @property
-    def words(self) -> Mapping[int, bytes]:
-        return dict(self._words)
 
     @property
     def doubts(self) -> Sequence[str]:
@@ -346,16 +334,16 @@ class PeerSockets:
             self._refuse(opened.flaw, opened.sender, opened.size, source, now, taken)
         if opened.content in {Content.BODY, Content.ASKED, Content.HEARD}:
             self._taken_at[opened.sender] = now
-            self._refusals.pop(opened.sender, None)
+            self.refusals.pop(opened.sender, None)
         match opened.content:
             case Content.BODY:
-                self._counts["taken"] += 1
+                self.counts["taken"] += 1
                 taken.append(Heard(opened.sender, opened.body))
             case Content.ASKED:
                 if opened.body:
-                    self._words[opened.sender] = opened.body
+                    self.words[opened.sender] = opened.body
                 else:  # A process of an older release may have replaced one that said something.
-                    self._words.pop(opened.sender, None)
+                    self.words.pop(opened.sender, None)
             case Content.ASKING:
                 self._asking_at[opened.sender] = now
             case Content.HEARD:
@@ -373,13 +361,13 @@ class PeerSockets:
         self, why: Flaw, sender: int, size: int, source: SocketAddress, now: float, taken: list[Heard | Notice]
     ) -> None:
         reason = why.name.lower()
-        self._counts[f"refused.{reason}"] += 1
+        self.counts[f"refused.{reason}"] += 1
         place = sender if sender != STRANGER else self._sources.get(source[:2], STRANGER)
         is_heard = now < self._taken_at.get(place, -inf) + ASK_AFTER + SILENT_AFTER
         if is_heard and sender == STRANGER:
             place = STRANGER  # Its address may be forged. A peer that is not heard most often sends from its own.
         if place != STRANGER and not is_heard and why not in USUAL:
-            self._refusals[place] = reason
+            self.refusals[place] = reason
         times = self._complaints.note((reason, place), now, need=MANY if why in USUAL else 1)
         if not times:
             return
@@ -407,9 +395,9 @@ class PeerSockets:
             for mouth in mouths:
                 with contextlib.suppress(OSError):  # No route to it, or no room: another address may do.
                     mouth.sendto(datagram, target)
-                    self._counts["sent"] += 1
+                    self.counts["sent"] += 1
                     return
-        self._counts["unsent"] += 1
+        self.counts["unsent"] += 1
 
     def _allowed(self, place: int) -> Sequence[SocketAddress]:
         """The addresses of a place that may be used. Without a key, only those on loopback."""
