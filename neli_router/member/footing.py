@@ -34,7 +34,7 @@ from neli_router.core.keyspace import Layout, spelled
 from neli_router.drivers.consumer_groups.base import SubscriptionPump
 from neli_router.drivers.handle import Handle
 from neli_router.drivers.ledgers.pump import Pump, Tap
-from neli_router.drivers.peers.base import PeerLink, PeerPump
+from neli_router.drivers.peers.base import PeerPump
 from neli_router.drivers.peers.outlook import Outlook, PeerCard, decoded, encoded, news_between
 from neli_router.drivers.peers.udp import my_place
 from neli_router.errors import NeliError
@@ -316,6 +316,7 @@ class PeerFooting(Footing):
 
     def _look(self, machine: PeerMachine, now: float) -> None:
         link, settings, before = self._link, self._settings, self._membership.outlook
+        cards = {place: card for place, word in link.words.items() if (card := decoded(word)) is not None}
         after = self._membership.outlook = Outlook(
             at=now,
             began=self._began,
@@ -323,12 +324,14 @@ class PeerFooting(Footing):
             me=settings.me,
             heard_at=dict(link.heard_at),
             silent=link.silent,
-            refusals=_refusals(link, machine),
+            # The link's reason takes precedence: it is about the latest message, since what the machine ignores has
+            # passed the link. A silent peer may have been stopped to be given other settings.
+            refusals={**dict.fromkeys(machine.strangers - link.silent, "lease"), **link.refusals},
             leaders=tuple(machine.leaders),
             transitions=dict(machine.transitions),
             leader_changes=machine.leader_changes,
             counts=dict(link.counts),
-            cards={settings.me: self._card, **_cards(link)},
+            cards={settings.me: self._card, **cards},
             electorates=machine.electorates,
         )
         for notice in news_between(before, after):
@@ -381,16 +384,6 @@ class BelievedOwners:
         parts = [why, NO_PART if None in leaders else ""]
         found = f"this member knows no peer that leads it: {'; '.join(filter(None, parts))}"
         return Table.of(self._address, self._layout, self._number, owners, members, (found, WAIT))
-
-
-def _refusals(link: PeerLink, machine: PeerMachine) -> dict[int, str]:
-    """Why a peer's messages are ignored. The link's reason takes precedence: it is about the latest message, since what
-    the machine ignores has passed the link. A silent peer may have been stopped to be given other settings."""
-    return {**dict.fromkeys(machine.strangers - link.silent, "lease"), **link.refusals}
-
-
-def _cards(link: PeerLink) -> dict[int, PeerCard]:
-    return {place: card for place, word in link.words.items() if (card := decoded(word)) is not None}
 
 
 def _voter(settings: TermSettings | GossipSettings, memory: bytes, runtime: Runtime) -> PeerMachine:
