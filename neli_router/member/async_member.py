@@ -189,7 +189,7 @@ AsyncTask = Callable[[AsyncLease], Awaitable[object]]
 
 
 class AsyncBackground(BaseBackground):
-    """The handle of a background task. Belongs to the loop; the task may use it, too."""
+    """The handle of a background task. Belongs to the loop; the task may use it, too. See Background for the rest."""
 
     def __init__(self, bridge: Bridge, task: AsyncTask, role: Role, *, interval: float) -> None:
         super().__init__(bridge.engine, role, interval)
@@ -200,14 +200,9 @@ class AsyncBackground(BaseBackground):
 
     @property
     def running(self) -> bool:
-        """Whether the task may run again: it was not stopped, has not failed, and the member is alive."""
         return not self._runner.done()
 
     async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the same as in Background.
-        """Wait, at most `timeout` seconds, until the task will never run again; return whether that is so.
-
-        Each call raises what the task raised, or what ended the member.
-        """
         done, _ = await asyncio.wait({self._runner}, timeout=timeout)
         if self._error is not None:
             raise anew(self._error)
