@@ -97,10 +97,9 @@ class Registration(Witness):
         *,
         wanted: bool,
         environment: Mapping[str, str] = os.environ,
-        clock: Callable[[], float] = host_clock,
     ) -> None:
         self.name = ""
-        self._life, self._tell, self._is_wanted, self._clock = life.name, tell, wanted, clock
+        self._life, self._tell, self._is_wanted = life.name, tell, wanted
         self._request = _request(WitnessAsked(config.public_ledger, member, life.secret))
         self._link: socket.socket | None = None
         self._said = b""
@@ -110,15 +109,15 @@ class Registration(Witness):
         if self._place is None:
             self._tell_missing(why)
             return
-        self._ask(clock())
+        self._ask(host_clock())
         self.await_answer(ANSWER_MAX)
 
     def await_answer(self, patience: float) -> None:
         """Wait, at most `patience` seconds, until the agent has answered."""
-        until = self._clock() + patience
-        while self._link is not None and not self.name and (left := until - self._clock()) > 0:
+        until = host_clock() + patience
+        while self._link is not None and not self.name and (left := until - host_clock()) > 0:
             self._link.settimeout(left)
-            self._hear(self._clock())
+            self._hear(host_clock())
         if self._link is not None:
             self._link.settimeout(0)
 
