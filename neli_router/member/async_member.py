@@ -66,7 +66,8 @@ class Bridge:
         """The tasks that the member's end would wait for: one for each block and each handler."""
         self.runners: set[asyncio.Task[None]] = set()
         """The tasks of backgrounds: the loop itself keeps no task alive."""
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._changed = asyncio.Event()
+        """Set at the next change, which makes another event."""
         self._is_waking = False
         engine.membership.changed.tell(self.wake)
 
@@ -92,14 +93,9 @@ class Bridge:
             patience = min(WAIT_MAX, give_up_at - self.loop.time())
             if patience <= 0:
                 return False
-            waiter = self.loop.create_future()
-            self._waiters.add(waiter)
-            timer = self.loop.call_later(patience, _resolve, waiter)
-            try:
-                await waiter
-            finally:
-                timer.cancel()
-                self._waiters.discard(waiter)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self._changed.wait()
         return True
 
     async def _turned(self, ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109 - as above.
@@ -128,8 +124,8 @@ class Bridge:
 
     def _awake(self) -> None:
         self._is_waking = False
-        for waiter in self._waiters:
-            _resolve(waiter)
+        self._changed.set()
+        self._changed = asyncio.Event()
         for block in list(self.blocks):
             block.look()
 
@@ -421,8 +417,3 @@ async def opened_in_thread(make: Callable[[], Opened]) -> Opened:
 def _close_orphan(opening: "asyncio.Future[Opened]") -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().engine.ask_close()
-
-
-def _resolve(waiter: "asyncio.Future[None]") -> None:
-    if not waiter.done():
-        waiter.set_result(None)
