@@ -39,9 +39,6 @@ __all__ = [
     "wrong_kinds",
 ]
 
-KILL_HUNG_MIN = 0.5
-"""Part of the lease: at least two beats, which may be a quarter of it apart."""
-
 WITNESSES = ("auto", "agent", "child", "none")
 """The choices of who reports the death of a member's process: see `Runtime.witness` in `member/runtime.py`."""
 
@@ -237,13 +234,6 @@ class Induction(ProtocolOptions):
         "no cost: the agent, or otherwise, on SQLite, the other members. A member that passes its leases on to other "
         "processes needs `none`, or `child` and a pledge of until when they act: see docs/fencing.md.",
     )
-    kill_hung: float | None = option(
-        None,
-        "The part of the lease for which this member's thread may be silent before its child witness kills the "
-        "process. At least 0.5; None never kills it. A program that hangs is then certain to end, but so is one that "
-        "was only paused.",
-        kind="number",
-    )
 
     def settings(self, shared: Shared, *, name: str) -> Settings:
         """The settings of the protocol's machine."""
@@ -261,11 +251,6 @@ class Induction(ProtocolOptions):
     def _problems(self) -> Iterator[str]:
         if self.witness not in WITNESSES:
             yield f"witness={self.witness!r:.60} is unknown: choose {', '.join(WITNESSES[:-1])} or {WITNESSES[-1]}"
-        if self.kill_hung is not None and not KILL_HUNG_MIN <= self.kill_hung < 1:
-            wanted = f"from {KILL_HUNG_MIN} to below 1: one that lives gives a sign with each beat"
-            yield f"kill_hung={self.kill_hung!r} must be a part of the lease, {wanted}"
-        if self.kill_hung is not None and self.witness != "child":
-            yield "kill_hung needs a witness that does it: add witness='child'"
 
 
 @documented

@@ -49,7 +49,7 @@ def test_all_problems_are_named_at_once() -> None:
         max_age=0,
     )
     known = (
-        "accept_rewinds, address, beat, delay_max, drain_timeout, guarantee, kill_hung, layout, lease, ledger, "
+        "accept_rewinds, address, beat, delay_max, drain_timeout, guarantee, layout, lease, ledger, "
         "max_age, name, ownership, protocol, replace, snapshot_every, term_base, weight, witness, zone"
     )
     expected = f"""
@@ -89,9 +89,6 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
         ({"ledger": "sqlite:"}, "ledger='sqlite:' does not say where it is"),
         ({"ledger": "redi://host/jobs"}, "redi is not a known kind of ledger: did you mean redis? Choose from kafka, "),
         ({"witness": "chlid"}, "witness='chlid' is unknown: choose auto, agent, child or none"),
-        ({"witness": "child", "kill_hung": 0.25}, "kill_hung=0.25 must be a part of the lease, from 0.5 to below 1"),
-        ({"witness": "child", "kill_hung": 1}, "kill_hung=1 must be a part of the lease, from 0.5 to below 1"),
-        ({"kill_hung": 0.5}, "kill_hung needs a witness that does it: add witness='child'"),
         ({"ownership": 7}, "ownership=7 must be text, or None"),
         ({"ownership": "redis://host"}, "ownership='redis://host': a group was wanted"),
         ({"ledger": None}, "ledger=None must be text"),

@@ -1,12 +1,12 @@
 """The child witness: a small process of the member's own, which outlives it only to write the certificate.
 
     member --a page of shared memory, and its own pidfd--> child (`child_program`) --Certify--> ledger
-       |        pulse, incarnation, `until`                  |
+       |           incarnation, `until`                      |
        |--looks now and then: it has ended --> another <-----'
        '--closes --> kills it
 
 It needs no thread in the member, and while the member lives it writes no record and does not read the ledger: a step
-stores one number. It is started with `exec`, so it shares none of the program's threads and locks. But it is a process:
+stores nothing. It is started with `exec`, so it shares none of the program's threads and locks. But it is a process:
 it costs some megabytes, and a program that waits for all of its children has one more. So it exists only on request.
 
 If a whole container is ended, the child ends with it, and then the lease ends by time.
@@ -53,17 +53,15 @@ class ChildWitness(Witness):
 
     def __init__(self, config: Config, name: str, tell: Callable[[Notice], None]) -> None:
         self._own = HostProcess.of(os.getpid())
-        by = f"witness of {name}"
         said = {
             "ledger": config.ledger,
             "lease": config.lease,
-            "by": by[:NAME_MAX],
-            "hung_by": f"{by}, which hung and was killed"[:NAME_MAX],
+            "by": f"witness of {name}"[:NAME_MAX],
             # The child finds the modules that we found, no matter where we were started.
             "path": [entry or str(Path.cwd()) for entry in sys.path],
             "package": str(PROGRAM.parents[2]),
         }
-        self._page = SharedPage.of(json.dumps(said), (config.induction.kill_hung or 0.0) * config.lease)
+        self._page = SharedPage.of(json.dumps(said))
         self._tell = tell
         self._lock = threading.Lock()
         """Guards what is pledged: several threads may pledge."""
@@ -73,7 +71,6 @@ class ChildWitness(Witness):
         self._begin()
 
     def look(self, state: State, incarnation: str, now: float) -> Sequence[Certify]:
-        self._page.pulse = now
         if incarnation != self._incarnation:
             self._incarnation = incarnation
             self._page.begin(incarnation)
@@ -115,7 +112,7 @@ class ChildWitness(Witness):
             return
         passed = self._page.descriptor, self._own.fileno()
         # -S and not -I: the environment's settings for where Python itself lives must apply to the child, too.
-        command = [sys.executable, "-S", "-P", str(PROGRAM), *map(str, passed), str(os.getpid())]
+        command = [sys.executable, "-S", "-P", str(PROGRAM), *map(str, passed)]
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own program, by the same interpreter.
                 command,

@@ -1,8 +1,7 @@
 """The program of a child witness: it waits for the member's process to end, and then records that in the ledger.
 
     WATCHING --the process has ended--> WAITING --none may act--> SAYING --confirmed, or gave up---> over
-        |          ^                                                '--ledger away--> pause, and say it again
-        '--silent--+  SIGKILL, if the member wants that (`kill_hung`)
+        |                                                           '--ledger away--> pause, and say it again
         '--the member leaves in good order: it kills this process
 
 It is run by its path and imports next to nothing, because there is one for each member, and it runs as long as the
@@ -19,10 +18,6 @@ of the pipe.
 and it ignores signals that ask a process to end: a service manager that stops the leftovers of a dead service must not
 be quicker than the certificate. It always ends on its own, after GIVE_UP_AFTER at the latest.
 
-**Silence is counted in checks of its own**, spaced at a fraction of the allowed time. While the witness itself is
-stopped, or the host sleeps, it does not check. So a member that was stopped together with it has its full time again
-afterwards.
-
 **It may say it twice.** That does no harm: the dead stay dead, and the fold ignores the second certificate. So after an
 attempt that may have failed, the whole attempt is repeated.
 """
@@ -35,8 +30,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
-from pathlib import Path
+from contextlib import closing
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -44,9 +38,6 @@ if TYPE_CHECKING:
     from neli_router.drivers.ledgers.base import Ledger
 
 __all__ = ["SharedPage", "certify", "main"]
-
-LOOKS = 8
-"""How many checks there are in the time for which a member may be silent. More would wake this process more often."""
 
 CLOCKS_APART = 0.002
 """Seconds. The host's clock may be a millisecond late in each of two processes: see `neli_router/core/clock.py`."""
@@ -73,10 +64,10 @@ LENT_MAX, PROCESSES_MAX = 64, 2
 """How many clients may be known by their processes, and how many processes each may name. Any beyond that are waited
 for by time alone."""
 
-_TIMES, _NAMES, _NAME_SIZE = 3, 32, 32
+_NAMES, _NAME_SIZE = 32, 32
 _LENT, _ROW = 128, 1 + 2 * PROCESSES_MAX
 _TEXT = _LENT + 8 * _ROW * LENT_MAX
-"""The layout of a page: times first, then two names of 32 bytes. From byte 128 on, what is lent to known processes: a
+"""The layout of a page: `until` first, then two names of 32 bytes. From byte 128 on, what is lent to known processes: a
 row of numbers for each loan (until when; a process, when it began; another). After that, a text up to the end."""
 
 _IGNORED = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
@@ -85,26 +76,25 @@ _IGNORED = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 class SharedPage:
     """A member's notes for its witness. The page has no name in any file system, and vanishes with the last of the two.
 
-    One thread writes `pulse` and the incarnations; `until` and what is lent are written by one thread at a time. A time
-    is stored atomically, so a member that is killed during the write leaves either the old or the new value. A write of
-    an incarnation may be torn; the result then is another incarnation of the same dead process, or none.
+    One thread writes the incarnations; `until` and what is lent are written by one thread at a time. A time is stored
+    atomically, so a member that is killed during the write leaves either the old or the new value. A write of an
+    incarnation may be torn; the result then is another incarnation of the same dead process, or none.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._memory = mmap.mmap(descriptor, 0)
-        self._times = memoryview(self._memory)[: 8 * _TIMES].cast("d")
+        self._times = memoryview(self._memory)[:8].cast("d")
         self._lent = memoryview(self._memory)[_LENT:_TEXT].cast("d")
 
     @classmethod
-    def of(cls, text: str, silence_max: float) -> "SharedPage":
+    def of(cls, text: str) -> "SharedPage":
         """A new page with this text. Raises OSError."""
         said = text.encode()
         descriptor = os.memfd_create(NAME)
         os.truncate(descriptor, _TEXT + len(said))
         page = cls(descriptor)
         page._memory[_TEXT:] = said
-        page._times[2] = silence_max
         return page
 
     def close(self) -> None:
@@ -150,20 +140,6 @@ class SharedPage:
         ]
 
     @property
-    def pulse(self) -> float:
-        """When the member's thread last turned; 0 before its first turn."""
-        return self._times[1]
-
-    @pulse.setter
-    def pulse(self, at: float) -> None:
-        self._times[1] = at
-
-    @property
-    def silence_max(self) -> float:
-        """Seconds after which a silent member is to be killed; 0 for never."""
-        return self._times[2]
-
-    @property
     def incarnations(self) -> tuple[str, ...]:
         """The latest incarnation, and the one before it, which may still have a seat."""
         places = (_NAMES, _NAMES + _NAME_SIZE)
@@ -181,49 +157,20 @@ class SharedPage:
         """Everything else, as JSON."""
         return self._memory[_TEXT:].decode()
 
-    def is_mapped_by(self, number: int) -> bool:
-        """Whether the process of this number has this memory: after an `exec`, the process runs another program."""
-        mine = str(os.fstat(self.descriptor).st_ino)
-        with suppress(OSError):  # The process is gone, or belongs to another user.
-            for line in Path(f"/proc/{number}/maps").read_text(errors="replace").splitlines():
-                _, _, _, _, inode, *path = line.split(maxsplit=5)
-                if inode == mine and path and NAME in path[0]:
-                    return True
-        return False
-
 
 def main() -> None:
-    """Be the witness of the process that started this one: `child_program.py PAGE PIDFD NUMBER`, where the first two
-    are descriptors."""
+    """Be the witness of the process that started this one: `child_program.py PAGE PIDFD`, which are descriptors."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    descriptor, pidfd, member = map(int, sys.argv[1:4])
-    page = SharedPage(descriptor)
-    was_hung = _watch(page, pidfd, member)
-    if page.incarnations:
-        _certify(page, was_hung=was_hung)
-
-
-def _watch(page: SharedPage, pidfd: int, member: int) -> bool:
-    """Wait until the process has ended; return whether we killed it."""
-    ended = select.poll()
+    descriptor, pidfd = map(int, sys.argv[1:])
+    page, ended = SharedPage(descriptor), select.poll()
     ended.register(pidfd, select.POLLIN)
-    if not page.silence_max:
-        ended.poll()
-        return False
-    was_hung, pulse, silent = False, 0.0, 0
-    while not ended.poll(1000 * page.silence_max / LOOKS):
-        silent = silent + 1 if page.pulse == pulse else 0
-        pulse = page.pulse
-        # One check more than LOOKS: the first one may have come just after a pulse.
-        if pulse and silent > LOOKS and page.is_mapped_by(member):
-            with suppress(OSError):  # It has just ended, or now belongs to another user.
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                was_hung = True
-    return was_hung
+    ended.poll()
+    if page.incarnations:
+        _certify(page)
 
 
-def _certify(page: SharedPage, *, was_hung: bool) -> None:
+def _certify(page: SharedPage) -> None:
     found = json.loads(page.text)
     sys.path[:] = found["path"]
     # Not through the package's own `__init__`, which would import the whole package and take three times as long.
@@ -231,7 +178,7 @@ def _certify(page: SharedPage, *, was_hung: bool) -> None:
     package.__path__ = [found["package"]]
     sys.modules["neli_router"] = package
     _await_lent(page)
-    certify(found["ledger"], page.incarnations, by=found["hung_by" if was_hung else "by"], patience=found["lease"])
+    certify(found["ledger"], page.incarnations, by=found["by"], patience=found["lease"])
 
 
 def _await_lent(page: SharedPage) -> None:

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -221,12 +220,9 @@ def test_a_member_that_became_another_program_is_not_certified_before_that_has_e
     sys.stdin.readline()
     os.execv("/bin/sh", ["sh", "-c", "echo become; read line"])
     """
-    with program(tmp_path, story, lease=8.0, kill_hung=0.5) as member:
+    with program(tmp_path, story) as member:
         member.go_on()
         assert "become\n" == member.process.stdout.readline()
-        # No condition shows that nothing happens. The member is silent for twice as long as allowed.
-        with pytest.raises(TimeoutError):
-            member.process.wait(8.0)
         assert [] == member.of(Certify)
         member.kill()
         member.require_certificate()
@@ -271,108 +267,32 @@ def _open_files(pid: int) -> Iterator[str]:
                 yield str(link.readlink())
 
 
-HANGING = """
-from neli_router.member.runtime import Runtime
-
-class Hanging:
-    hangs = False
-
-    def __init__(self, ledger):
-        self._ledger = ledger
-
-    def __getattr__(self, name):
-        return getattr(self._ledger, name)
-
-    def read(self, timeout):
-        while Hanging.hangs:
-            time.sleep(60)
-        return self._ledger.read(timeout)
-
-class HangingRuntime(Runtime):
-    def ledger(self, config):
-        return Hanging(super().ledger(config))
-
-member = Member(config, runtime=HangingRuntime())
-await_seat(member)
-ready()
-Hanging.hangs = True
-sys.stdin.readline()
-"""
-
-
-def test_a_member_that_hangs_or_is_stopped_is_killed_and_certified_if_that_was_said(tmp_path: Path) -> None:
-    killed: dict[str, Any] = {"lease": 8.0, "kill_hung": 0.5}
-    with (
-        program(tmp_path / "hanging", HANGING, **killed) as hanging,
-        program(tmp_path / "stopped", PLAIN, **killed) as stopped,
-        program(tmp_path / "left alone", HANGING, lease=1.0) as left_alone,
-    ):
-        left_alone.go_on()
-        hanging.go_on()
-        os.kill(stopped.pid, signal.SIGSTOP)
-        for member in (hanging, stopped):
-            assert -signal.SIGKILL == member.process.wait(PATIENCE)
-            member.require_certificate("witness of alpha, which hung and was killed")
-        assert None is left_alone.process.poll()
-
-
-def test_a_member_that_is_busy_or_whose_child_was_stopped_itself_is_not_taken_for_hung(tmp_path: Path) -> None:
-    """Stopped alone, and together with its member, as when the host sleeps."""
-    burning = """
-    def burn():
-        while True:
-            sum(range(1000))
-
-    with Member(config) as member:
-        await_seat(member)
-        for _ in range(3):
-            threading.Thread(target=burn, daemon=True).start()
-        ready()
-    """
-    killed: dict[str, Any] = {"lease": 8.0, "kill_hung": 0.5}
-    with (
-        program(tmp_path / "stopped", PLAIN, **killed) as member,
-        program(tmp_path / "busy", burning, **killed) as busy,
-    ):
-        child = member.child
-        os.kill(child, signal.SIGSTOP)
-        member.await_beats(4)
-        os.kill(member.pid, signal.SIGSTOP)
-        threading.Event().wait(4.4)  # Longer than a member may be silent.
-        os.kill(child, signal.SIGCONT)
-        os.kill(member.pid, signal.SIGCONT)
-        member.await_beats(4)
-        assert [None, None] == [one.process.poll() for one in (member, busy)]
-        assert len(busy.of(Beat)) > 4
-
-
 def test_a_lease_that_was_lent_has_ended_by_the_clock_of_its_holder_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clocks of two processes on one host may differ by a millisecond."""
     now = [10.0]
     monkeypatch.setattr("neli_router.core.clock.host_clock", lambda: now[0])
     monkeypatch.setattr("time.sleep", lambda seconds: now.append(now.pop() + seconds))
-    with closing(SharedPage.of("{}", 1.5)) as page:
+    with closing(SharedPage.of("{}")) as page:
         page.until = 12.0
         child_program._await_lent(page)
     assert now[0] >= 12.001
 
 
 def test_the_page_keeps_the_last_two_incarnations_and_the_latest_pledge() -> None:
-    page = SharedPage.of(json.dumps({"said": "of the end"}), 1.5)
+    page = SharedPage.of(json.dumps({"said": "of the end"}))
     with closing(page):
-        assert ((), 0.0, 0.0, 1.5) == (page.incarnations, page.until, page.pulse, page.silence_max)
+        assert ((), 0.0) == (page.incarnations, page.until)
         for number in range(3):
             page.begin(f"{'0' * 12}{number:04x}")
-        page.until, page.pulse = 7.25, 3.5
+        page.until = 7.25
         twin = SharedPage(os.dup(page.descriptor))
-        assert (("0000000000000002", "0000000000000001"), 7.25, 3.5) == (twin.incarnations, twin.until, twin.pulse)
+        assert (("0000000000000002", "0000000000000001"), 7.25) == (twin.incarnations, twin.until)
         assert {"said": "of the end"} == json.loads(twin.text)
-        assert (True, False) == (twin.is_mapped_by(os.getpid()), twin.is_mapped_by(os.getppid()))
         twin.close()
 
 
 def test_the_page_keeps_what_is_lent_to_known_processes_and_reuses_what_is_over() -> None:
-    with closing(SharedPage.of("{}", 0.0)) as page:
+    with closing(SharedPage.of("{}")) as page:
         assert page.lend(5.0, [(7, 70), (8, 80)], now=1.0)
         assert page.lend(6.0, [(9, 90)], now=1.0)
         assert page.lend(9.0, [(7, 70), (8, 80)], now=2.0)
