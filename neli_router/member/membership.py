@@ -167,7 +167,7 @@ class Membership:
     ) -> Period | None:
         """`enter` once `partition` is led; None after `timeout` or `give_up()`. Raises what ends the member.
 
-        After TOLD_AFTER seconds, calls `tell(partition)`, once."""
+        If it takes TOLD_AFTER seconds, calls `tell(partition)` then."""
         attempt = Attempt(self, partition, give_up, tell)
         self.wait(attempt.is_over, timeout)
         return attempt.outcome()

@@ -147,7 +147,7 @@ class Annals:
         self.records = 0
         self.first: int | None = None
         self.base = 0
-        """What a term was above the offset of its record when the annals began. It never falls."""
+        """A term was this much above the offset of its record when the annals began. It never falls."""
         """The offset from which all records count; None before there is one."""
         self.wait = 0.0
         """How long a successor waits under `exclusive`, including `drift`."""

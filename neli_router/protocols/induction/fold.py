@@ -13,7 +13,7 @@ an *owner* is the member that owns it. A live owner keeps a partition until it s
 of targets takes nothing from a member that still works. A term is `base` + the offset at which the ownership began.
 Neither ever falls, so a later owner always has a higher term. Each Join raises `base` to its writer's wall clock, less
 its offset. Records are written at less than a million a second, so terms stay below the clock. So if the clocks were
-right, even a ledger that was made anew, or restored from an older copy, gives no term that was given before.
+right, no term is given twice, even by a ledger that was recreated or restored from an older copy.
 
 **Bounds.** A state has at most MEMBERS_MAX members: a Join beyond that is void, and its writer asks again later. It has
 drains, and weights, for at most WISHES_MAX names each. A wish about a member is always granted: in a full table, it
@@ -83,7 +83,7 @@ class State(Struct, frozen=True, kw_only=True):
     genesis_at: int = 0
     version: int = 0
     base: int = 0
-    """What a term is above the offset of the record that gives it."""
+    """A term is this much above the offset of the record that gives it."""
     seats: dict[str, Seat] = {}
     last_beats: dict[str, int] = {}
     owners: tuple[str | None, ...] = ()
