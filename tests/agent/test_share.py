@@ -12,6 +12,7 @@ import pytest
 from neli_router.agent import AsyncClient, Client
 from neli_router.agent.server.lender import Lender
 from neli_router.agent.wire import ShareView
+from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
 from neli_router.errors import ConfigError, Forked, LeaseLost, NotLeading
 from neli_router.member.member import Member
@@ -164,8 +165,9 @@ def test_an_async_share_is_cancelled_when_a_partition_is_lost(tmp_path: Path) ->
 def test_every_view_is_pledged_and_a_partition_about_to_be_taken_shortens_no_other_lease() -> None:
     pledged: list[float] = []
     standing = Standing({3: 7, 5: 8}, host_clock() + 1000.0, {5: host_clock() + 500.0})
-    member = SimpleNamespace(name="a", standing=standing, pledge=lambda seconds, processes: pledged.append(seconds))
-    lender = Lender(cast("Any", SimpleNamespace(member=member, config=SimpleNamespace(drain_timeout=DRAIN))))
+    member = SimpleNamespace(name="a", pledge=lambda seconds, processes: pledged.append(seconds))
+    hub = SimpleNamespace(member=member, membership=SimpleNamespace(standing=standing), config=Config("memory://jobs"))
+    lender = Lender(cast("Any", hub))
     leases: list[Any] = [
         SimpleNamespace(partition=i, term=7, member="a", remaining=lambda i=i: 10.0 + i) for i in (5, 3)
     ]
