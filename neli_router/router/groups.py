@@ -29,7 +29,7 @@ from typing import NamedTuple, Self
 
 from neli_router.config.config import Config
 from neli_router.core.closing import AsyncClosing, Closing
-from neli_router.core.keyspace import Key, Role
+from neli_router.core.keyspace import Key
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.open import open_ledger
 from neli_router.errors import (
@@ -109,10 +109,6 @@ class BaseGroups:
         if not self._tables():
             raise _failed("a table of any group was wanted", self.errors)
 
-    def owners_of_role(self, role: Role) -> list[Leader]:
-        """The owners of `role` (a number or a name), one from each group that has an answer. Raises like `owners`."""
-        return self._ask("owners of a role were wanted", lambda router: router.owner_of_role(role))
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._each())
 
@@ -148,20 +144,6 @@ class BaseGroups:
     def groups_on(self, host: str, host_of: Callable[[Peer], str] = by_host) -> list[str]:
         """The groups with a member on `host`: joining another group from there exposes both to the same failure."""
         return [group for group, table in self._tables().items() if host in map(host_of, table.members)]
-
-    def _ask(self, wanted: str, question: Callable[[Router], Owner]) -> list[Leader]:
-        found: list[Leader] = []
-        errors: dict[str, NeliError] = {}
-        for group, router in self._each().items():
-            try:
-                found.append(Leader(group, question(router)))
-            except BadKey:
-                raise
-            except NeliError as error:
-                errors[group] = error
-        if not found:
-            raise _failed(wanted, errors)
-        return found
 
     def _tables(self) -> dict[str, Table]:
         return {group: view for group, view in self._views().items() if isinstance(view, Table)}
@@ -213,7 +195,18 @@ class Groups(BaseGroups, Closing):
             return [Leader(group, owner(key)) for group, owner in self._owner_in]
         except NeliError:
             pass  # One group has no answer. The error raised below must not carry this error as its context.
-        return self._ask("owners of a key were wanted", lambda router: router.owner(key))
+        found: list[Leader] = []
+        errors: dict[str, NeliError] = {}
+        for group, router in self._each().items():
+            try:
+                found.append(Leader(group, router.owner(key)))
+            except BadKey:
+                raise
+            except NeliError as error:
+                errors[group] = error
+        if not found:
+            raise _failed("owners of a key were wanted", errors)
+        return found
 
     # State
 

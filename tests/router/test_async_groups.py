@@ -30,7 +30,6 @@ async def test_it_answers_as_groups_do() -> None:
     async with neli_router.AsyncGroups(sources) as groups:
         with Groups(sources) as plain:
             assert plain.owners("key") == groups.owners("key")
-            assert plain.owners_of_role(3) == groups.owners_of_role(3)
             assert [] == plain.shared_hosts() == groups.shared_hosts()
             assert ["blue"] == plain.groups_on("anna") == groups.groups_on("anna")
         assert (["blue", "green"], 2, {}) == (list(groups), len(groups), groups.errors)
@@ -53,7 +52,6 @@ async def test_before_it_is_opened_it_says_so() -> None:
     groups = AsyncGroups({"blue": static("a")})
     for ask in (
         lambda: groups.owners("key"),
-        lambda: groups.owners_of_role(0),
         lambda: groups["blue"],
         lambda: groups.errors,
         lambda: list(groups),

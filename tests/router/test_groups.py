@@ -23,7 +23,7 @@ from neli_router.errors import (
 )
 from neli_router.router.groups import Groups, Leader, SharedHost, by_host, by_zone
 from neli_router.router.router import Router
-from neli_router.router.table import Owner, Peer
+from neli_router.router.table import Peer
 from tests.support.groups import Flaky, Plights, genesis, join, log_of, named, static, write
 
 AWAY = LedgerUnavailable("a read was wanted", "the test cut the line", "heal it")
@@ -43,9 +43,6 @@ def test_each_group_gives_one_owner_in_the_order_of_the_groups(pair: Pair) -> No
     blue, green, groups = pair
     expected = [Leader("blue", blue.router.owner("key")), Leader("green", green.router.owner("key"))]
     assert expected == groups.owners("key") == groups.owners(b"key")
-    assert [Leader("blue", blue.router.owner_of_role(13)), Leader("green", green.router.owner_of_role(13))] == (
-        groups.owners_of_role(13)
-    )
     assert {"blue": "anna", "green": groups["green"].owner("key").name} == named(groups.owners("key"))
     assert ["blue", "green"] == list(groups)
     assert 2 == len(groups)
@@ -89,10 +86,10 @@ def test_when_no_group_answers_the_error_says_why_for_each(pair: Pair) -> None:
 
 
 def test_different_troubles_make_one_failed_look_up() -> None:
-    silent, closed = Router.static({0: Owner("a", "", 0, 1)}, Layout(slots=64, partitions=2)), static("b")
+    silent, closed = Router.static({}, Layout(slots=64, partitions=2)), static("b")
     closed.close()
     with pytest.raises(LookupFailed) as caught:
-        Groups({"silent": silent, "closed": closed}).owners_of_role(1)
+        Groups({"silent": silent, "closed": closed}).owners("key")
     assert LookupFailed is type(caught.value)
     assert "group silent: it was given none; group closed: this router was closed before" in caught.value.found
     with pytest.raises(BadKey):  # This is the caller's mistake, not a group without an answer.
