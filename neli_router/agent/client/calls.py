@@ -22,7 +22,7 @@ import msgspec
 
 from neli_router.agent import wire
 from neli_router.config.agent_address import Address
-from neli_router.core.keyspace import Key, Role, utf8
+from neli_router.core.keyspace import Key, Role, role_of, utf8
 from neli_router.errors import BadKey, ConfigError, NeliError, NoAgent, NoOwner
 
 __all__ = [
@@ -302,7 +302,7 @@ def _role(role: Role) -> str:
         name = utf8(role).decode()
     except UnicodeDecodeError:
         name = ""
-    if not name or _is_number(name):
+    if not name or isinstance(role_of(name.strip()), int):
         raise BadKey(
             "a role was wanted: a whole number, or a name that is not one",
             f"this is {'a number written as text' if name else 'no text'}",
@@ -323,11 +323,3 @@ def _ranges(partitions: Iterable[int]) -> str:
     runs = groupby(enumerate(sorted(set(asked))), lambda one: one[1] - one[0])
     ends = [(run[0][1], run[-1][1]) for run in (list(members) for _, members in runs)]
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        int(text)
-    except ValueError:
-        return False
-    return True
