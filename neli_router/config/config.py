@@ -75,7 +75,6 @@ class Config:
         None,
         "The name of this member in its group. With a name that outlives a restart, a member gets its partitions back "
         "immediately and can be pinned and drained by name; None means a fresh name each time.",
-        kind="text",
     )
     address: str = option("", "Where clients reach this member; returned with every look-up, never used by us.")
     weight: int = option(1, "The share of partitions, relative to the others' weights; 0 asks for none.")

@@ -20,7 +20,7 @@ wrong kind that has parts, such as a table, is shown only by its type, because a
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import Field, dataclass, fields
 from typing import Any
 
 from neli_router.config.config import Config
@@ -161,7 +161,6 @@ _BY_TYPE: Mapping[object, Kind] = {
     float | None: _or_none("a number of seconds", SECONDS),
     str | None: _or_none("text", TEXT),
 }
-_BY_WORD: Mapping[str, Kind] = {"text": TEXT, "number": _or_none("a number", replace(SECONDS, metavar="NUMBER"))}
 
 
 def _declared() -> Iterator[Option]:
@@ -180,7 +179,7 @@ def _declared() -> Iterator[Option]:
 
 def _option(declared: "Field[Any]", prefix: str) -> Option:
     text = re.sub(r"\bNone\b", "none", text_of(declared).partition(". ")[0].removesuffix(".") + ".")
-    kind = _BY_WORD.get(declared.metadata["kind"]) or _BY_TYPE.get(declared.type, TEXT)
+    kind = TEXT if declared.name == "name" else _BY_TYPE.get(declared.type, TEXT)  # A member may be called none.
     return Option("", declared.name, kind, prefix + (text[0].lower() + text[1:] if prefix else text), declared.default)
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "ProtocolOptions",
     "Term",
     "documented",
+    "is_whole",
     "option",
     "parsed_peers",
     "text_of",
@@ -57,12 +58,9 @@ Shared = Mapping[str, Any]
 """The options that all protocols have, by name."""
 
 
-def option(default: Any, text: str, *, kind: str = "") -> Any:
-    """A field with its text: a sentence for the help of a flag, then what else there is to know.
-
-    `kind` says how a flag's text is read where the field's type does not: see `options.py`.
-    """
-    return field(default=default, metadata={"text": text, "kind": kind})
+def option(default: Any, text: str) -> Any:
+    """A field with its text: a sentence for the help of a flag, then what else there is to know."""
+    return field(default=default, metadata={"text": text})
 
 
 def text_of(declared: "Field[Any]") -> str:
@@ -85,14 +83,14 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
-def _is_whole(value: object) -> bool:
+def is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 _KINDS: Mapping[object, tuple[Callable[[Any], bool], str]] = {
     bool: (lambda value: isinstance(value, bool), "True or False"),
-    int: (_is_whole, "a whole number"),
-    int | None: (lambda value: value is None or _is_whole(value), "a whole number, or None"),
+    int: (is_whole, "a whole number"),
+    int | None: (lambda value: value is None or is_whole(value), "a whole number, or None"),
     float: (_is_number, "a number of seconds, at least 0"),
     float | None: (lambda value: value is None or _is_number(value), "a number of seconds, or None"),
     str: (lambda value: isinstance(value, str), "text"),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from neli_router.config.protocols import ELECTED, PROTOCOLS
+from neli_router.config.protocols import ELECTED, PROTOCOLS, is_whole
 from neli_router.core.keyspace import Layout
 from neli_router.errors import BeyondProtocol, ConfigError, LedgerUnavailable
 from neli_router.protocols.induction.fold import State
@@ -113,7 +113,7 @@ def unpin(partition: int, layout: Layout) -> CheckedWish:
 
 def weigh(name: str, weight: int | None) -> CheckedWish:
     problems = _name_problems(name)
-    if weight is not None and not (_is_whole(weight) and 0 <= weight <= WEIGHT_MAX):
+    if weight is not None and not (is_whole(weight) and 0 <= weight <= WEIGHT_MAX):
         problems.append(
             f"weight={weight!r} must be a whole number from 0 to {WEIGHT_MAX}, or None for the member's own"
         )
@@ -164,14 +164,10 @@ def _name_problems(name: object) -> list[str]:
 
 
 def _partition_problems(partition: object, layout: Layout) -> list[str]:
-    if isinstance(partition, int) and _is_whole(partition) and 0 <= partition < layout.partitions:
+    if isinstance(partition, int) and is_whole(partition) and 0 <= partition < layout.partitions:
         return []
     return [f"there is no partition {partition!r:.40}: they count from 0 to {layout.partitions - 1}"]
 
 
 def _is_amount(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LOAD_MAX
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
