@@ -122,15 +122,18 @@ def asking(address: KafkaAddress, purpose: str) -> Iterator[AdminClient]:
     refused: KafkaError | None = None
     away: KafkaError | None = None
     all_away = False
+    is_known = False
 
     def complained(error: KafkaError) -> None:
-        nonlocal refused, away, all_away
+        nonlocal refused, away, all_away, is_known
         if error.code() in REFUSED:
             refused = error
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - its public name.
             all_away = True
         else:
             away = error
+            # Another resolver than the host's own may be away for a moment, and says so in other words.
+            is_known |= error.code() != KafkaError._RESOLVE or "not known" not in error.str()  # noqa: SLF001 - as above.
 
     def find() -> None:
         """Wait until a broker answers. Raises KafkaException, with the reason, as soon as no broker can be reached."""
@@ -159,7 +162,7 @@ def asking(address: KafkaAddress, purpose: str) -> Iterator[AdminClient]:
             # Without this, a client with a wrong password would only see a timeout.
             raise explain(refused, address, purpose) from error
     except KafkaException as error:
-        raise explain(error.args[0], address, purpose) from error
+        raise explain(error.args[0], address, purpose, is_known=is_known or away is None) from error
 
 
 _owners: WeakSet[Any] = WeakSet()
@@ -211,15 +214,17 @@ def told(error: KafkaError) -> str:
     return f"{error.name().lower().lstrip('_').replace('_', ' ')} ({error.str()})"
 
 
-def explain(error: KafkaError, at: KafkaAddress, purpose: str) -> LedgerError:
-    """The exception to raise for `error`, which occurred during `purpose`."""
-    if error.code() in _FINAL:
-        return LedgerUnusable(f"{purpose} of {at.public} was wanted", told(error), "correct the address or the topic")
+def explain(error: KafkaError, at: KafkaAddress, purpose: str, *, is_known: bool = True) -> LedgerError:
+    """The exception to raise for `error`, which occurred during `purpose`. `is_known` is False if no resolver knows any
+    of the hosts."""
+    if error.code() in _FINAL or not is_known:
+        remedy = "correct the address or the topic" if is_known else "correct the names of the hosts in the address"
+        return LedgerUnusable(f"{purpose} of {at.public} was wanted", told(error), remedy)
     if error.code() in TOO_LONG:
         return RecordTooLong(
             f"{purpose} of {at.public} was wanted",
             told(error),
             f"set max.message.bytes={RECORD_MAX} on the topic {at.topic}, and no lower limit on the brokers",
         )
-    remedy = _REMEDIES.get(error.code(), "check the brokers and the network to them; it will be tried again")
+    remedy = _REMEDIES.get(error.code(), "check the brokers and the network to them")
     return LedgerUnavailable(f"{purpose} of {at.public} was wanted", told(error), remedy)

@@ -141,7 +141,7 @@ class _RedisWriter:
                 raise LedgerUnavailable(
                     f"an append to {self._stream.at.public} was wanted",
                     f"{len(self._queue)} records wait for the server already",
-                    "check the server; it will be tried again",
+                    "check the server",
                 )
             self._queue.extend(payloads)
             self._changed.notify_all()

@@ -85,7 +85,10 @@ _REMEDIES: Mapping[str, str] = {
 _FINAL = frozenset({"WRONGTYPE", "CROSSSLOT", "MOVED", "NOPROTO"})
 _FINAL_AT_FIRST = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
 
-_OTHER = "check the server and the network to it; it will be tried again"
+_OTHER = "check the server and the network to it"
+
+NO_DATABASE = "DB index is out of range"
+"""How Redis says so. It has no word in capitals for it."""
 
 
 class Link:
@@ -268,10 +271,15 @@ def explain(error: Exception, at: RedisAddress, purpose: str, *, opening: bool =
     """The exception to raise for `error`, which occurred during `purpose`."""
     if isinstance(error, LedgerError):
         return error
-    code = code_of(error)
-    final = code in _FINAL or (opening and code in _FINAL_AT_FIRST)
+    code, cause = code_of(error), error.__context__
     told = str(error).removeprefix(f"{code} ")
     found = f"{code}: {told}" if code else told or type(error).__name__
     remedy = _REMEDIES.get(code, _OTHER)
+    final = code in _FINAL or (opening and code in _FINAL_AT_FIRST)
+    if told == NO_DATABASE:
+        final, remedy = True, "choose a database that the server has: ?db= in the address; most have 0 to 15"
+    # Later, a name that was known before may be unknown for a while.
+    elif opening and isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:
+        final, remedy = True, "correct the name of the host in the address"
     kind = LedgerUnusable if final else LedgerUnavailable
     return kind(f"{purpose} of {at.public} was wanted", f"{found:.300}", remedy)

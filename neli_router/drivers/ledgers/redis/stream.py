@@ -214,7 +214,7 @@ class RedisReader(ReadAhead):
             raise LedgerUnavailable(
                 f"a read of {self._stream.at.public} was wanted",
                 f"the server has not answered for {quiet:.1f} s",
-                "check the server and the network to it; it will be tried again",
+                "check the server and the network to it",
             )
 
     def _run(self) -> None:
