@@ -65,15 +65,9 @@ def term_settings(
 
 
 def new_elector(
-    settings: TermSettings,
-    *,
-    term: int = 0,
-    now: float = 0.0,
-    seed: int = 0,
-    partition: int = 0,
-    equals: bool = False,
+    settings: TermSettings, *, term: int = 0, now: float = 0.0, seed: int = 0, equals: bool = False
 ) -> TermElector:
-    replicas, policy = electorate(settings, partition)
+    replicas, policy = electorate(settings, 0)
     if equals:
         policy = Priorities((1,) * settings.size, settings.me, JITTER_BEATS * settings.beat)
     return TermElector(settings, replicas, policy, term, now, rng=Random(seed * 101 + settings.me))
@@ -87,9 +81,6 @@ class Scene:
         policy: Policy = "random",
         scouting: bool = True,
         equals: bool = False,
-        partition: int = 0,
-        partitions: int = 1,
-        replicas: int | None = None,
         transfers: bool = False,
         delay: float = 0.01,
         terms: tuple[int, ...] = (),
@@ -103,19 +94,9 @@ class Scene:
         self.acted: list[tuple[int, int]] = []
         """The peers that acted, each with its term, in order."""
         self.acted_at: list[float] = []
-        self._partition, self._seed, self._births = partition, seed, 0
+        self._seed, self._births = seed, 0
         self._transfers, self._equals = transfers, equals
-        self._settings = [
-            term_settings(
-                size,
-                i,
-                policy=policy,
-                scouting=scouting,
-                partitions=partitions,
-                replicas=replicas,
-            )
-            for i in range(size)
-        ]
+        self._settings = [term_settings(size, i, policy=policy, scouting=scouting) for i in range(size)]
         self._cut: set[tuple[int, int]] = set()
         self._queue: list[tuple[float, int, int, int, Message]] = []
         self.electors: dict[int, TermElector] = {}
@@ -200,9 +181,7 @@ class Scene:
         self._births += 1
         seed = self._seed * 1000 + self._births
         settings, term = self._settings[peer], self.kept[peer]
-        self.electors[peer] = new_elector(
-            settings, term=term, now=self.now, seed=seed, partition=self._partition, equals=self._equals
-        )
+        self.electors[peer] = new_elector(settings, term=term, now=self.now, seed=seed, equals=self._equals)
 
     def _send(self, source: int, target: int, message: Message) -> None:
         self.sent.append((self.now, source, message))
