@@ -19,9 +19,12 @@ from uuid import uuid4
 
 import pytest
 
+from neli_router.member.async_member import AsyncMember
+from neli_router.member.member import Member
 from tests.support.servers import redis as redis_servers
 from tests.support.servers.jars import LIGHT, for_spark
 from tests.support.servers.kafka import SHORT_GROUPS, Kafka, missing
+from tests.support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith("NELI_") and not name.startswith("NELI_TEST_")]:
         del os.environ[name]
     os.environ.update(_home(config))
+    # A server that shares the cores with other tests may take longer to answer than a program would wait.
+    for opening in (Member.__init__, AsyncMember.open):
+        opening.__kwdefaults__["timeout"] = PATIENCE  # type: ignore[index]
 
 
 @pytest.hookimpl(trylast=True)

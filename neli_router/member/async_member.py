@@ -253,11 +253,13 @@ class AsyncMember(BaseMember, AsyncClosing):
     which `async with` calls; until then, everything else raises Closed.
     """
 
-    def __init__(self, source: Config | Member | str, *, on_event: Callable[[Event], object] | None = None) -> None:
+    def __init__(
+        self, source: Config | Member | str, *, on_event: Callable[[Event], object] | None = None, wait: bool = False
+    ) -> None:
         if isinstance(source, Member) and on_event is not None:
             raise ConfigError(["a member that exists has its own handler of events: give on_event to where it is made"])
         self._source = source if isinstance(source, Member) else Config.given(source)
-        self._on_event = on_event
+        self._on_event, self._wait = on_event, wait
         self._busy: list[asyncio.Task[Any] | None] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._parts: tuple[Member, Bridge, AsyncRouter] | None = None
@@ -377,8 +379,8 @@ class AsyncMember(BaseMember, AsyncClosing):
         return self._opened_parts[1]
 
     async def _opened(self, config: Config, timeout: float) -> Member:  # noqa: ASYNC109 - as above.
-        make = partial(Member, config, on_event=None if self._on_event is None else self._tell, timeout=timeout)
-        return await opened_in_thread(make)
+        tell = None if self._on_event is None else self._tell
+        return await opened_in_thread(partial(Member, config, on_event=tell, timeout=timeout, wait=self._wait))
 
     def _tell(self, event: Event) -> None:
         """On a thread of the member: let the loop handle `event`, and wait until it has."""

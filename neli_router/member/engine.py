@@ -10,7 +10,8 @@
                                            '-- notices ----------> journal
 
 `start` raises, on the caller's thread, any error that is not worth a retry: a ledger that cannot be used, a group with
-other settings. A ledger that is only unreachable raises no error; the member joins once the ledger is back.
+other settings. A ledger that is only unreachable is tried again until the timeout, and then raises an error, too. If
+the program prefers to wait, it raises none, and the member joins once the ledger is back.
 
 A driver may hang while it opens a ledger, for as long as its server does not answer. So only the member's own thread
 opens the ledger: `start` never waits longer than its timeout, and a member that is asked to close in the meantime ends
@@ -74,9 +75,9 @@ __all__ = ["BREAK_OFF_MAX", "EXIT_MAX", "FLUSH_MAX", "START_MAX", "Engine", "pla
 REOPEN_EVERY = 0.2
 """The pause between attempts to open an absent ledger. Opening costs more than reading, and nothing is led yet."""
 
-START_MAX = 5.0
-"""How long a program waits for its member to open and read the ledger. Errors within this time are raised to the
-program; later errors end the member."""
+START_MAX = 10.0
+"""How long a program waits for its member to open and read the ledger. A server on a busy host takes some seconds; a
+person who mistyped an address reads the first warning after SLOW_AFTER."""
 
 SLOW_AFTER = 0.5
 """How long opening may take before the log mentions it. A server on the other side of the world answers sooner, and the
@@ -138,6 +139,10 @@ class Engine:
         )
         self._footing: Footing | None = None
         self._owners_reader: OwnersReader | None = None
+        self._away: NeliError = LedgerUnavailable(
+            f"{config.public_ledger} was to be opened", "no answer came", "check the address and the server"
+        )
+        """Why the ledger is not open yet."""
         self._failure: NeliError | None = None
         """Why this member was asked to leave, if that was for an error."""
         self.published: threading.Event | None = None
@@ -147,10 +152,10 @@ class Engine:
         self._obstacles: dict[str, str] = {}
         self._moved = self._tried = self._ending = self._is_left_alone = False
 
-    def start(self, timeout: float) -> None:
+    def start(self, timeout: float, *, wait: bool) -> None:
         """Open the ledger and read it to its end, then continue in the background. Raises errors that will not heal.
 
-        Returns after `timeout` seconds, no matter how far it got.
+        If it has not got that far after `timeout` seconds, raises LedgerUnavailable, unless the program would `wait`.
         """
         _living.add(self)
         if not (self.config.has_ledger or self._is_alone):
@@ -164,9 +169,12 @@ class Engine:
             for loop in loops:
                 self.runtime.start(loop)
             if not self.runtime.is_turned:
-                self._await_beginning(timeout)
+                self._await_beginning(timeout, self._has_begun if wait else self._is_ready)
             if self.membership.error is not None:
                 raise self.membership.error
+            if not (wait or self._is_ready()):
+                away, hint = self._away, "to start before the ledger does, and join when it comes, give wait=True"
+                raise LedgerUnavailable(f"{away.wanted} within {timeout:g} s", away.found, f"{away.remedy}; {hint}")
         except BaseException as error:
             if self.runtime.is_turned:
                 self._end(error)
@@ -189,14 +197,19 @@ class Engine:
         """Whether look-ups use what this member believes, for lack of another source."""
         return self.config.protocol_name in ELECTED and self.config.ownership is None
 
-    def _await_beginning(self, timeout: float) -> None:
+    def _await_beginning(self, timeout: float, has_begun: Callable[[], bool]) -> None:
         membership = self.membership
         with membership.watching_state():
-            if not membership.wait(self._has_begun, min(timeout, SLOW_AFTER)):
+            if not membership.wait(has_begun, min(timeout, SLOW_AFTER)):
                 with membership.changed:
                     if not (self._tried or self._ending):
                         self._cannot_open(SLOW)
-                membership.wait(self._has_begun, timeout - SLOW_AFTER)
+                membership.wait(has_begun, timeout - SLOW_AFTER)
+
+    def _is_ready(self) -> bool:
+        """Whether the ledger was opened and read to its end."""
+        membership = self.membership
+        return membership.is_over or (self._footing is not None and not membership.obstacle and not self._has_to_read())
 
     def _has_begun(self) -> bool:
         return self.membership.is_over or (self._tried and not self._has_to_read())
@@ -249,7 +262,7 @@ class Engine:
         except (LedgerUnavailable, LedgerTrimmed) as error:
             with self.membership.changed:
                 self._cannot_open(str(error))
-                self._tried = True
+                self._tried, self._away = True, error
             self.membership.notify()
             return False
         return True

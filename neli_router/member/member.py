@@ -97,10 +97,11 @@ class Member(BaseMember, Closing):
 
     `config` may be just the address of a ledger if the defaults suit you.
 
-    The constructor waits at most `timeout` seconds for the ledger to be opened and read. It raises errors that will not
-    heal: ConfigError, GroupMismatch, LedgerUnusable, LedgerRewound, Unsupported. An unreachable ledger raises nothing:
-    the problem is logged, and the member joins once the ledger can be reached. After an error that ends the member
-    later, every call raises that error, and so does the end of the `with` block, unless the block raised another.
+    The constructor opens the ledger and reads it. It raises errors that will not heal: ConfigError, GroupMismatch,
+    LedgerUnusable, LedgerRewound, Unsupported. If this takes longer than `timeout` seconds, for example because a
+    server is away, it raises LedgerUnavailable; with `wait`, it returns then, and the member joins once it can. After
+    an error that ends the member later, every call raises that error, and so does the end of the `with` block, unless
+    the block raised another.
 
     `on_event` is called with Acquired, Revoked and Fenced, on threads of the member. If it raises, the member leaves.
     For programs that display a group, `tap` receives all that the member reads. Where the protocol borrows a consumer
@@ -113,6 +114,7 @@ class Member(BaseMember, Closing):
         *,
         on_event: Handler | None = None,
         timeout: float = START_MAX,
+        wait: bool = False,
         tap: Tap | None = None,
         owners_tap: OwnersTap | None = None,
         runtime: Runtime = THREADS,
@@ -127,7 +129,7 @@ class Member(BaseMember, Closing):
         publisher = None
         if config.ownership is not None and not runtime.is_turned:  # A test that turns the clock has no store.
             publisher = Publisher(self._engine, owners_at(config.ownership))
-        self._engine.start(timeout)
+        self._engine.start(timeout, wait=wait)
         if publisher is not None:
             self._engine.published = publisher.over
             publisher.start()

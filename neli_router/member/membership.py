@@ -38,6 +38,8 @@ __all__ = ["Attempt", "Lease", "MemberLease", "Membership", "anew", "why_not"]
 TOLD_AFTER = 1.0
 """Seconds that a program waits to lead before the log says what it waits for."""
 
+Tell = Callable[[int], None]
+
 _BY_STATE: Mapping[PeriodState, str] = {
     PeriodState.QUEUED: "this member owns it, and its handler of events is busy with others",
     PeriodState.PREPARING: "this member owns it, and its handler of Acquired has not returned",
@@ -163,7 +165,7 @@ class Membership:
         partition: int,
         timeout: float | None,
         give_up: Callable[[], bool] = lambda: False,
-        tell: Callable[[int], None] | None = None,
+        tell: Tell | None = None,
     ) -> Period | None:
         """`enter` once `partition` is led; None after `timeout` or `give_up()`. Raises what ends the member.
 
@@ -221,13 +223,7 @@ class Membership:
 class Attempt:
     """One wait for leadership: the caller checks `is_over` whenever something changed, and then takes the `outcome`."""
 
-    def __init__(
-        self,
-        membership: Membership,
-        partition: int,
-        give_up: Callable[[], bool],
-        tell: Callable[[int], None] | None,
-    ) -> None:
+    def __init__(self, membership: Membership, partition: int, give_up: Callable[[], bool], tell: Tell | None) -> None:
         self._membership, self._partition, self._give_up, self._tell = membership, partition, give_up, tell
         self._tell_at = membership.clock() + TOLD_AFTER
         self._period: Period | None = None

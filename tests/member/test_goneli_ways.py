@@ -70,7 +70,7 @@ def ranked(options: dict[str, Any], client: str) -> dict[str, str]:
 
 def test_pulse_is_false_and_raises_nothing_while_no_broker_answers() -> None:
     config = Config("kafka://127.0.0.1:1/prices", protocol=FastNeli(goneli=True), layout=Layout(partitions=1))
-    with Member(config, timeout=MOMENT) as member:
+    with Member(config, timeout=MOMENT, wait=True) as member:
         assert not member.pulse(MOMENT)
         assert member.error is None
 

@@ -281,7 +281,8 @@ def test_tasks_run_on_threads_of_their_own_until_they_are_stopped_or_raise(in_me
 def test_a_member_that_starts_during_an_outage_joins_after_it(caplog: pytest.LogCaptureFixture) -> None:
     runtime = Flaky()
     runtime.problem = AWAY
-    with caplog.at_level(logging.INFO), Member(Config("memory://unused", lease=0.3), runtime=runtime) as member:
+    config = Config("memory://unused", lease=0.3)
+    with caplog.at_level(logging.INFO), Member(config, wait=True, runtime=runtime) as member:
         with pytest.raises(NotLeading, match="out of reach"):
             member.leading(0, timeout=0.3).__enter__()
         with pytest.raises(LedgerUnavailable, match="it was taken away"):
@@ -292,9 +293,13 @@ def test_a_member_that_starts_during_an_outage_joins_after_it(caplog: pytest.Log
     assert ["ledger.unavailable", "ledger.available"] == [line.partition(" ")[0] for line in told]
     assert "it was taken away: give it back" in told[0]
     runtime.problem = AWAY
-    member = Member(Config("memory://unused"), runtime=runtime)
+    member = Member(config, wait=True, runtime=runtime)
     member.close()
     assert member.wait()
+    opened = len(runtime.opened)
+    with pytest.raises(LedgerUnavailable, match=r"within 0.3 s, but it was taken away: give it back; to start before"):
+        Member(config, timeout=0.3, runtime=runtime)
+    assert opened == len(runtime.opened)
 
 
 class Hanging(Flaky):
@@ -312,7 +317,7 @@ class Hanging(Flaky):
 def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller(caplog: pytest.LogCaptureFixture) -> None:
     runtime = Hanging()
     with caplog.at_level(logging.WARNING):
-        member = Member(Config("memory://unused", lease=0.3), timeout=0.01, runtime=runtime)
+        member = Member(Config("memory://unused", lease=0.3), timeout=0.01, wait=True, runtime=runtime)
         until(lambda: "no answer has come" in caplog.text)
         assert "no answer has come" in member.engine.membership.obstacle
         member.close()
@@ -344,7 +349,7 @@ def test_a_ledger_that_answers_late_is_joined_all_the_same(caplog: pytest.LogCap
     runtime = Hanging()
     with (
         caplog.at_level(logging.INFO),
-        Member(Config("memory://unused", lease=0.3), timeout=0.01, runtime=runtime) as member,
+        Member(Config("memory://unused", lease=0.3), timeout=0.01, wait=True, runtime=runtime) as member,
     ):
         until(lambda: member.engine.membership.obstacle)
         runtime.answers.set()
@@ -358,7 +363,7 @@ def test_a_group_with_other_settings_that_answers_late_ends_the_member() -> None
     config = Config("memory://unused", lease=0.3)
     with Member(config, runtime=Flaky(runtime.log)) as other:
         assert other.pulse(PATIENCE)
-        member = Member(replace(config, lease=0.4), timeout=0.01, runtime=runtime)
+        member = Member(replace(config, lease=0.4), timeout=0.01, wait=True, runtime=runtime)
         runtime.answers.set()
         with pytest.raises(GroupMismatch, match=r"lease 0\.4 s here and 0\.3 s there"):
             member.wait(timeout=PATIENCE)

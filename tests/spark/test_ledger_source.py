@@ -593,7 +593,8 @@ def test_an_option_that_cannot_be_meant_is_refused(options: dict[str, str], prob
 def test_all_problems_are_named_and_other_columns_or_ends_refused(spark: SparkSession, address: str) -> None:
     with pytest.raises(AnalysisException) as raised:
         table(spark, "memory://jobs", view="moves", on_gap="skip")
-    assert "it has 3 problems" in str(raised.value)
+    for part in ("memory://jobs", "view='moves'", "on_gap='skip'"):
+        assert part in str(raised.value)
     with pytest.raises(PySparkException, match="has columns of its own"):
         spark.read.format("neli").option("ledger", address).schema("offset LONG").load().count()
     with pytest.raises(ConfigError, match="end=1202 is above the ledger's end, which is 1201 now"):

@@ -230,6 +230,7 @@ class Agent:
             _without_witness(self.config),
             on_event=self._on_event,
             timeout=OPEN_MAX,
+            wait=True,
             tap=self.chronicle,
             owners_tap=self.chronicle if isinstance(self.chronicle, OwnersChronicle) else None,
         )

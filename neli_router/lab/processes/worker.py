@@ -187,7 +187,7 @@ def main(
     worker = Worker(note, host_clock, asleep_min=config.lease, act=act)
     threading.Thread(target=_stop_when_told, args=(worker,), daemon=True).start()
     try:
-        with Member(config, on_event=worker.on_event, runtime=runtime) as member:
+        with Member(config, on_event=worker.on_event, wait=True, runtime=runtime) as member:
             note(notes.Opened(host_clock()))
             worker.work(member, order["pause"])
         member.wait()

@@ -125,7 +125,7 @@ def test_a_lease_of_neli_run_is_waited_for_as_long_as_it_or_its_guardian_lives(t
 
 def page_of(child: int) -> SharedPage:
     """The page that the agent's member left to this witness."""
-    descriptor = command_of(child).split(b"\0")[-4].decode()
+    descriptor = command_of(child).split(b"\0")[-3].decode()
     return SharedPage(os.open(f"/proc/{child}/fd/{descriptor}", os.O_RDWR))
 
 

@@ -29,7 +29,7 @@ from neli_router.hosts.descendants import children
 from neli_router.member.member import Member
 from neli_router.member.witness import child_program
 from neli_router.member.witness.child_program import LENT_MAX, SharedPage, certify
-from neli_router.protocols.induction.records import Beat, Certify, Expire, Join, Leave
+from neli_router.protocols.induction.records import Certify, Expire, Join, Leave
 from tests.member.witness.records_of import LedgerRecords, child_witness_of, command_of
 from tests.support.processes.forked import Program, lives
 from tests.support.waiting import PATIENCE, until
@@ -97,14 +97,9 @@ class Watched(LedgerRecords):
     def incarnation(self) -> str:
         return self.of(Join)[-1].by
 
-    def require_certificate(self, by: str = "witness of alpha") -> None:
+    def require_certificate(self) -> None:
         found = self.await_certificate()
-        assert (by, self.incarnation) == (found.by, found.incarnation)
-
-    def await_beats(self, count: int) -> None:
-        """Wait for that many more: the member is turning."""
-        wanted = len(self.of(Beat)) + count
-        until(lambda: self.process.poll() is not None or len(self.of(Beat)) >= wanted)
+        assert ("witness of alpha", self.incarnation) == (found.by, found.incarnation)
 
 
 @contextmanager

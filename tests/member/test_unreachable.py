@@ -1,0 +1,65 @@
+"""A ledger that cannot be reached: nothing waits in silence, and what will not heal is raised at once."""
+
+import re
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+from redis.exceptions import ConnectionError as RedisAway
+from redis.exceptions import ResponseError
+
+from neli_router.drivers.ledgers.kafka.address import parse as parse_kafka
+from neli_router.drivers.ledgers.kafka.clients import explain as explain_kafka
+from neli_router.drivers.ledgers.redis.address import parse as parse_redis
+from neli_router.drivers.ledgers.redis.link import explain as explain_redis
+from neli_router.errors import LedgerUnavailable, LedgerUnusable
+from tests.support.waiting import PATIENCE
+
+SOON = 1.5
+
+PROGRAM = f"""
+import sys
+from neli_router import Config, Member
+with Member(Config(sys.argv[1], name="anna"), timeout={SOON}) as member:
+    print("never printed")
+"""
+
+
+@pytest.mark.parametrize("scheme", ["redis", "kafka"])
+@pytest.mark.parametrize("is_silent", [False, True], ids=["closed", "silent"])
+def test_a_program_that_configures_no_log_reads_why_it_waits_and_ends_in_error(scheme: str, is_silent: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ledger = f"{scheme}://127.0.0.1:{listener.getsockname()[1] if is_silent else 1}/jobs"
+        command = [sys.executable, "-c", PROGRAM, ledger]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (1, "") == (ended.returncode, ended.stdout)
+    first, *_, last = ended.stderr.splitlines()
+    assert first.startswith(f"ledger.unavailable member=anna what=open ledger={ledger} ")
+    assert re.match(f"neli_router.errors.LedgerUnavailable: .*{ledger} .*within {SOON:g} s, but .*give wait=True", last)
+
+
+def test_a_host_that_no_resolver_knows_and_a_database_that_there_is_not_are_final_at_the_opening() -> None:
+    redis: Any = parse_redis("redis", "//nobody/jobs?db=99")[0]
+    kafka: Any = parse_kafka("//nobody:9092/jobs")[0]
+    unknown, later = RedisAway("Name or service not known"), RedisAway("Temporary failure")
+    unknown.__context__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    later.__context__ = socket.gaierror(socket.EAI_AGAIN, "Temporary failure")
+    resolve = KafkaError(KafkaError._RESOLVE, "Failed to resolve")
+    assert [
+        LedgerUnusable,
+        LedgerUnavailable,
+        LedgerUnavailable,
+        LedgerUnusable,
+        LedgerUnusable,
+        LedgerUnavailable,
+    ] == [
+        type(explain_redis(unknown, redis, "the opening", opening=True)),
+        type(explain_redis(unknown, redis, "an append")),
+        type(explain_redis(later, redis, "the opening", opening=True)),
+        type(explain_redis(ResponseError("DB index is out of range"), redis, "the opening")),
+        type(explain_kafka(resolve, kafka, "the opening", is_known=False)),
+        type(explain_kafka(resolve, kafka, "the opening")),
+    ]
