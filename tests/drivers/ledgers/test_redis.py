@@ -558,9 +558,9 @@ def test_what_it_promises_and_what_endangers_it_follow_from_the_settings(server:
 
 @on_servers
 def test_members_on_a_server_that_lost_records_stop_and_say_why(server: Redis) -> None:
-    with Member(Config(server.url("jobs"), lease=0.5, protocol=Induction(accept_rewinds=True))) as member:
-        assert member.pulse(PATIENCE)
-        server.restart()
-        with pytest.raises(LedgerRewound, match="a restart without AOF, a failover, FLUSHALL"):
-            member.wait(timeout=PATIENCE)
-        assert {} == dict(member._membership.standing.terms)
+    member = Member(Config(server.url("jobs"), lease=0.5, protocol=Induction(accept_rewinds=True)))
+    assert member.pulse(PATIENCE)
+    server.restart()
+    with pytest.raises(LedgerRewound, match="a restart without AOF, a failover, FLUSHALL"):
+        member.wait(timeout=PATIENCE)
+    assert {} == dict(member._membership.standing.terms)
