@@ -67,7 +67,7 @@ class Bridge:
         self.runners: set[asyncio.Task[None]] = set()
         """The tasks of backgrounds: the loop itself keeps no task alive."""
         self._changed = asyncio.Event()
-        """Set at the next change, which makes another event."""
+        """Never stays set: it wakes those that wait for it at a change."""
         self._is_waking = False
         engine.membership.changed.tell(self.wake)
 
@@ -125,7 +125,7 @@ class Bridge:
     def _awake(self) -> None:
         self._is_waking = False
         self._changed.set()
-        self._changed = asyncio.Event()
+        self._changed.clear()
         for block in list(self.blocks):
             block.look()
 

@@ -169,7 +169,7 @@ class Membership:
     ) -> Period | None:
         """`enter` once `partition` is led; None after `timeout` or `give_up()`. Raises what ends the member.
 
-        If it takes TOLD_AFTER seconds, calls `tell(partition)` then."""
+        If it takes longer than TOLD_AFTER seconds, reports the partition once."""
         attempt = Attempt(self, partition, give_up, tell)
         self.wait(attempt.is_over, timeout)
         return attempt.outcome()

@@ -170,7 +170,7 @@ def answering(path: Path, *answers: bytes, mode: int = 0o600) -> Iterator[None]:
                 with client:
                     client.recv(4096)
                     client.sendall(answer)
-            listener.close()  # Whoever asks again is refused, and need not wait.
+            listener.close()  # A client that asks again is refused, and need not wait.
 
         thread = threading.Thread(target=serve)
         thread.start()

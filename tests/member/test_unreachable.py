@@ -1,4 +1,4 @@
-"""A ledger that cannot be reached: nothing waits in silence, and what will not heal is raised at once."""
+"""A ledger that cannot be reached: nothing waits in silence, and what will not heal is raised immediately."""
 
 import re
 import socket

@@ -120,7 +120,7 @@ class SubscriptionPump(Generic[GroupMachine]):
     """Drives `machine`. Only one thread may call `turn`; any thread may call `post`.
 
     `publish` is called after every step, before the step's effects, and `explain` gets those effects before that.
-    `tell` is called with every effect that is not for the broker. `wall` gives the seconds since 1970.
+    `tell` receives every effect that is not for the broker. `wall` gives the seconds since 1970.
     """
 
     def __init__(

@@ -132,7 +132,7 @@ def asking(address: KafkaAddress, purpose: str) -> Iterator[AdminClient]:
             all_away = True
         else:
             away = error
-            # Another resolver than the host's own may be away for a moment, and says so in other words.
+            # The error of a resolver that is only away for a moment has other words.
             is_known |= error.code() != KafkaError._RESOLVE or "not known" not in error.str()  # noqa: SLF001 - as above.
 
     def find() -> None:
