@@ -82,6 +82,7 @@ class ConfigError(NeliError, ValueError):
         self.problems = tuple(map(plain, problems))
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         super().__init__("a usable configuration was wanted", f"it has {count}", "; ".join(self.problems))
+        self.args = (self.remedy,)  # Each problem says what was wanted and found, so the message is the problems alone.
 
     def __reduce__(self) -> tuple[type["ConfigError"], tuple[Sequence[str]]]:  # type: ignore[override]
         return type(self), (self.problems,)

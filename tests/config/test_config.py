@@ -31,7 +31,7 @@ def test_a_ledger_is_all_that_must_be_said_and_a_mapping_may_hold_the_layout_as_
     assert made == Config.of({"ledger": "memory://jobs"})
     made = Config.of({"ledger": "memory://jobs", "layout": {"partitions": 8, "tags": True}, "lease": 2})
     assert (Layout(partitions=8, tags=True), 2) == (made.layout, made.lease)
-    with pytest.raises(ConfigError, match="no ledger is named: say where it is, such as ledger='sqlite:"):
+    with pytest.raises(ConfigError, match=r"^no ledger is named: say where it is, such as ledger='sqlite:"):
         Config.of({"lease": 1.0})
 
 
