@@ -38,7 +38,7 @@ from typing import Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from neli_router.core.keyspace import Layout
+from neli_router.core.keyspace import Layout, spelled
 from neli_router.errors import ConfigError, NeliError
 
 __all__ = [
@@ -290,6 +290,10 @@ class _AboutPartitions:
     def partitions(self) -> tuple[int, ...]:
         """In ascending order."""
         return tuple(sorted(self.terms))
+
+    def __str__(self) -> str:
+        count = len(self.terms)
+        return f"{type(self).__name__}({count} partition{'s' * (count != 1)}: {spelled(self.terms)})"
 
 
 @dataclass(frozen=True, slots=True, match_args=False)

@@ -7,7 +7,7 @@ import pytest
 
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
-from neli_router.protocols.protocol import BEATS_PER_LEASE, NAME_MAX, WEIGHT_MAX, Settings
+from neli_router.protocols.protocol import BEATS_PER_LEASE, NAME_MAX, WEIGHT_MAX, Acquired, Fenced, Settings
 
 
 def made(**changed: Any) -> Settings:
@@ -32,6 +32,11 @@ def made(**changed: Any) -> Settings:
 )
 def test_times_follow_from_the_lease(told: dict[str, Any], time: str, expected: float) -> None:
     assert pytest.approx(expected, rel=1e-12) == getattr(made(**told), time)
+
+
+def test_an_event_prints_as_its_name_how_many_partitions_and_which() -> None:
+    assert "Acquired(4 partitions: 0-2,7)" == str(Acquired(dict.fromkeys((7, 0, 2, 1), 9)))
+    assert "Fenced(1 partition: 3)" == f"{Fenced({3: 9}, 'the lease ended')}"
 
 
 def test_a_member_that_waits_outlasts_the_slowest_clock_that_is_allowed() -> None:
