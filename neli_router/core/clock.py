@@ -34,7 +34,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
-from neli_router.errors import Unsupported
+from neli_router.errors import ConfigError, Unsupported
 
 __all__ = [
     "NARROW_NS",
@@ -46,6 +46,7 @@ __all__ = [
     "clock_of",
     "host_clock",
     "require_supported_platform",
+    "require_timeout",
 ]
 
 SLACK_NS = 1_000_000
@@ -128,6 +129,12 @@ def clock_of(platform: str, *, read: Reader | None = None) -> Clock:
 def require_supported_platform() -> None:
     """Raise Unsupported if this platform cannot time a lease. A member calls this before anything else."""
     host_clock()
+
+
+def require_timeout(timeout: float | None) -> None:
+    """Raise ConfigError unless a program can mean this: seconds, or None to wait for as long as it takes."""
+    if timeout is not None and not timeout >= 0:  # Not `timeout < 0`, which is false for nan.
+        raise ConfigError([f"timeout={timeout!r} must be at least 0 seconds, or None to wait for as long as it takes"])
 
 
 def _refuse(found: str) -> NoReturn:

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from neli_router.config.config import Config
+from neli_router.core.clock import require_timeout
 from neli_router.core.closing import AsyncClosing
 from neli_router.core.keyspace import Role
 from neli_router.errors import Closed, ConfigError, LeaseLost, NeliError
@@ -118,6 +119,7 @@ class Bridge:
         tell: Callable[[int], None] | None = None,
     ) -> Period | None:
         """`Membership.lead` for a loop. A cancellation cannot strike between entering and returning."""
+        require_timeout(timeout)
         attempt = Attempt(self.engine.membership, partition, give_up, tell)
         await self.until(attempt.is_over, timeout)
         return attempt.outcome()

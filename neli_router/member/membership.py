@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from math import inf
 
 from neli_router.config.protocols import ELECTED
+from neli_router.core.clock import require_timeout
 from neli_router.core.keyspace import Role
 from neli_router.drivers.peers.outlook import Outlook
 from neli_router.errors import Closed, NeliError, NotLeading
@@ -170,6 +171,7 @@ class Membership:
         """`enter` once `partition` is led; None after `timeout` or `give_up()`. Raises what ends the member.
 
         If it takes longer than TOLD_AFTER seconds, reports the partition once."""
+        require_timeout(timeout)
         attempt = Attempt(self, partition, give_up, tell)
         self.wait(attempt.is_over, timeout)
         return attempt.outcome()

@@ -168,6 +168,8 @@ def test_a_lease_is_counted_from_before_it_was_asked_for(stand_in: StandIn, clie
 
 
 def test_leading_waits_is_renewed_and_gives_the_role_back(stand_in: StandIn, client: Client) -> None:
+    with pytest.raises(ConfigError, match="timeout=-1 must be at least 0"):
+        client.leading("nightly", timeout=-1)
     with pytest.raises(NotLeading, match="beta leads it"), over_once_told(client.leading("nightly", timeout=PATIENCE)):
         raise AssertionError("nobody leads yet")
     until(lambda: stand_in.held == 0)

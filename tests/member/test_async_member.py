@@ -4,6 +4,7 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from math import nan
 
 import pytest
 
@@ -11,6 +12,7 @@ from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout
 from neli_router.errors import (
     Closed,
+    ConfigError,
     GroupMismatch,
     HandlerFailed,
     LeaseLost,
@@ -135,6 +137,8 @@ async def test_whoever_waits_for_a_member_of_a_test_turns_its_clock(group: Group
     """`close` used to wait in real time for a clock that stood still, and never returned."""
     async with AsyncMember(group["a"]) as member:
         role = min(group["b"].led)
+        with pytest.raises(ConfigError, match="timeout=nan must be at least 0"):
+            await member.pulse(nan)
         with pytest.raises(NotLeading, match="b owns it under term"):
             async with member.leading(role, timeout=0.01):
                 pass

@@ -105,6 +105,8 @@ def test_not_leading_says_why_and_a_longer_wait_does_so_in_the_log(
     expected = f"member a was to lead partition {other} within 2 s, but b owns it under term {term}: wait longer"
     with pytest.raises(NotLeading, match=expected):
         group["a"].leading(other, timeout=2.0).__enter__()
+    with pytest.raises(ConfigError, match=r"timeout=-1 must be at least 0 seconds, or None to wait"):
+        group["a"].leading(other, timeout=-1).__enter__()
     lines = [record.getMessage() for record in caplog.records if "leading.waits" in record.getMessage()]
     assert [f"leading.waits member=a partition={other} why='b owns it under term {term}'"] == lines
 
@@ -327,7 +329,7 @@ def test_a_wish_before_the_group_was_founded_waits_for_that() -> None:
         ),
         (lambda member: member.operator.drain("a\n", undo=True), "printable"),
         (lambda member: member.operator.pin(8, "b"), "there is no partition 8: they count from 0 to 7"),
-        (lambda member: member.operator.pin(True, ""), "2 problems"),
+        (lambda member: member.operator.pin(True, ""), "from 0 to 7; a member's name must be"),
         (lambda member: member.operator.pin("3", None), "there is no partition '3'"),
         (
             lambda member: member.operator.weigh("b", 1.5),

@@ -25,6 +25,7 @@ from neli_router.agent.client.calls import Call
 from neli_router.agent.client.leases import AgentReport, Wait
 from neli_router.agent.client.transport import AsyncTransport, BaseTransport, Stream, Transport
 from neli_router.agent.wire import LeaseView, ShareView
+from neli_router.core.clock import require_timeout
 from neli_router.errors import NeliError, NoAgent
 from neli_router.member.cancellation import LeaseCancellation
 from neli_router.member.leases import BaseRight
@@ -60,6 +61,7 @@ class BaseLeadingBlock(Generic[Right]):
     def __init__(
         self, transport: BaseTransport, stream: Call[Any], question: Question, make: Make[Right], timeout: float | None
     ) -> None:
+        require_timeout(timeout)
         self._transport, self._timeout = transport, timeout
         self._stream_call, self._question, self._make = stream, question, make
         self.report = AgentReport()
