@@ -353,7 +353,7 @@ def test_who_may_what_is_told_right_by_right() -> None:
     with Kafka.started(users={"admin": "secret of admin", "jobs": "secret"}) as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap, **kafka.as_admin})
         query = "?security.protocol=SASL_PLAINTEXT&sasl.mechanism=PLAIN"
-        with pytest.raises(LedgerUnavailable, match=r"check sasl\.username") as raised:
+        with pytest.raises(LedgerUnusable, match=r"check sasl\.username") as raised:
             opened(f"jobs:wrong@{kafka.bootstrap}", "jobs", query=query)
         assert "wrong@" not in str(raised.value)
 

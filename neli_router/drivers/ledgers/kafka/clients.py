@@ -3,8 +3,8 @@
     asking(address, "the opening") --finds a broker--> AdminClient, for topics and groups
                                    '--none, refused--> LedgerUnavailable, with the reason
 
-Even a missing right is LedgerUnavailable: it may be given back. Only an unknown setting and the like are
-LedgerUnusable.
+Even a missing right is LedgerUnavailable: it may be given back. An unknown setting and the like are LedgerUnusable, and
+so is a rejected login before anything was opened.
 
 librdkafka retries forever, and its own errors do not give the reason, such as a wrong password or a refused connection.
 Those reasons arrive through a callback, so the callback is served while a broker is looked for. Its log lines go to
@@ -85,11 +85,10 @@ UNKNOWN = (
 DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 """The broker lets us in, but this user lacks a right."""
 
-REFUSED = (
-    KafkaError._AUTHENTICATION,  # noqa: SLF001
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError._SSL,  # noqa: SLF001
-)
+REJECTED = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)  # noqa: SLF001
+"""The broker does not accept the user or the password."""
+
+REFUSED = (*REJECTED, KafkaError._SSL)  # noqa: SLF001
 """The broker does not let us in."""
 
 _RIGHTS = "grant this user Describe, DescribeConfigs, Read, Write and Delete on the topic, and Create to make it"
@@ -98,8 +97,7 @@ _REMEDIES: Mapping[int, str] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: _RIGHTS,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: _RIGHTS,
     KafkaError.GROUP_AUTHORIZATION_FAILED: "grant this user Describe on the consumer group named like the topic",
-    KafkaError._AUTHENTICATION: "check sasl.username, sasl.password and sasl.mechanism",  # noqa: SLF001 - its public name.
-    KafkaError.SASL_AUTHENTICATION_FAILED: "check sasl.username, sasl.password and sasl.mechanism",
+    **dict.fromkeys(REJECTED, "check sasl.username, sasl.password and sasl.mechanism"),
     KafkaError._SSL: "check security.protocol, ssl.ca.location and the brokers' certificates",  # noqa: SLF001
     KafkaError.NOT_ENOUGH_REPLICAS: _REPLICAS,
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: _REPLICAS,
@@ -160,9 +158,10 @@ def asking(address: KafkaAddress, purpose: str) -> Iterator[AdminClient]:
             if refused is None:
                 raise
             # Without this, a client with a wrong password would only see a timeout.
-            raise explain(refused, address, purpose) from error
+            raise explain(refused, address, purpose, opening=True) from error
     except KafkaException as error:
-        raise explain(error.args[0], address, purpose, is_known=is_known or away is None) from error
+        known = is_known or away is None
+        raise explain(error.args[0], address, purpose, is_known=known, opening=True) from error
 
 
 _owners: WeakSet[Any] = WeakSet()
@@ -214,17 +213,22 @@ def told(error: KafkaError) -> str:
     return f"{error.name().lower().lstrip('_').replace('_', ' ')} ({error.str()})"
 
 
-def explain(error: KafkaError, at: KafkaAddress, purpose: str, *, is_known: bool = True) -> LedgerError:
+def explain(
+    error: KafkaError, at: KafkaAddress, purpose: str, *, is_known: bool = True, opening: bool = False
+) -> LedgerError:
     """The exception to raise for `error`, which occurred during `purpose`. `is_known` is False if no resolver knows any
-    of the hosts."""
-    if error.code() in _FINAL or not is_known:
-        remedy = "correct the address or the topic" if is_known else "correct the names of the hosts in the address"
-        return LedgerUnusable(f"{purpose} of {at.public} was wanted", told(error), remedy)
-    if error.code() in TOO_LONG:
-        return RecordTooLong(
-            f"{purpose} of {at.public} was wanted",
-            told(error),
-            f"set max.message.bytes={RECORD_MAX} on the topic {at.topic}, and no lower limit on the brokers",
+    of the hosts. When `opening`, a rejected login is final: whoever waits for it may have mistyped it."""
+    wanted, remedy = (
+        f"{purpose} of {at.public} was wanted",
+        _REMEDIES.get(error.code(), "correct the address or the topic"),
+    )
+    if error.code() in _FINAL or not is_known or (opening and error.code() in REJECTED):
+        return LedgerUnusable(
+            wanted, told(error), remedy if is_known else "correct the names of the hosts in the address"
         )
-    remedy = _REMEDIES.get(error.code(), "check the brokers and the network to them")
-    return LedgerUnavailable(f"{purpose} of {at.public} was wanted", told(error), remedy)
+    if error.code() in TOO_LONG:
+        more_room = f"set max.message.bytes={RECORD_MAX} on the topic {at.topic}, and no lower limit on the brokers"
+        return RecordTooLong(wanted, told(error), more_room)
+    return LedgerUnavailable(
+        wanted, told(error), _REMEDIES.get(error.code(), "check the brokers and the network to them")
+    )
