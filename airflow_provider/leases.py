@@ -1,31 +1,39 @@
 """Leases: a task works under the lease of a role, and losing the lease ends its work, whatever it is doing.
 
     with holding(hook, role) as lease:       the role is held: its handover waits for the end of the block
-        work(term=lease.term)                stopped immediately when the lease is lost
+        work(term=lease.term)                stopped before the lease ends
         lease.revoked                        true as soon as another member is to take the role: finish, and leave
 
-    TAKING --led here--> HELD --revoked--> HELD, finishing -------- the block ends --> OVER
-       |                   '--- fenced, or run out ---> ENDING         |
-       '--led elsewhere--> NotLeadingHere                 |-- the block ends, however --> LeadershipLost
-                                                          '-- it does not, for END_MAX --> the process ends, code 75
+    TAKING --led here--> HELD --revoked--> HELD, finishing ---- the block ends --> OVER
+       |                   |                  '-- a margin before the drain timeout ends ---,
+       |                   '-- a margin before the lease ends, not renewed; or fenced ---> ENDING
+       |                                                                                     |
+       |                             LeadershipLost <-- the block ends, however -------------|
+       '--led elsewhere--> NotLeadingHere               the process ends, code 75 <-- it does not
+
+**Two steps.** The end of a lease is known in advance: if the agent is gone, it comes when nothing renews the lease, and
+a handover comes after the drain timeout. So the work is stopped a margin earlier, and has two thirds of the margin to
+clean up. If it still runs then, the process ends: nothing runs past its lease. Where a fence guards all writes, a task
+may ask for more time to clean up, by `end_within`.
 
 **How it is stopped.** A task's code sleeps, waits for a process, or reads from a database: it checks nothing. So a
-thread watches the lease. It learns of a loss from the client's thread, and notices an expired lease by its own clock,
+thread watches the lease. It learns of a loss from the client's thread, and the end of a lease from its own clock,
 because the agent may be dead. Then it sends a signal to the main thread, where Airflow runs all tasks. The kernel
 interrupts the call that waits, and the handler raises LeadershipEnding at that line. A coroutine is cancelled instead.
 
-The signal is SIGURG. Nothing else in Airflow uses it, while SIGTERM, SIGALRM and SIGUSR2 are Airflow's own and stay
-untouched. It is ignored by default, so a signal that comes late does no harm. The handler passes on everything that is
+The signal is SIGWINCH. SIGTERM, SIGALRM and SIGUSR2 are Airflow's own, and SIGURG belongs to Go: a library written in
+Go installs its own handler and passes nothing on. SIGWINCH reports a new size of the terminal, and a task has no
+terminal. It is ignored by default, so a signal that comes late does no harm. The handler passes on everything that is
 not meant for it: to the block around this one, or to the program's own handler. A timeout of Airflow may also come at
 any moment, and remains a timeout.
 
 **Where it is not stopped.** In the middle of a request to Airflow's supervisor: the next request would take the pending
 answer for its own, and the task's end is such a request. So the task is stopped a moment later. Code that never returns
-to Python is not stopped either, and neither is any thread but the main one: such threads have `lease.check()`.
+to Python is not stopped, and neither is any thread but the main one: such threads have `lease.check()`. A library may
+also have replaced our handler. In all these cases the process ends in time, unless that code keeps Python's lock.
 
-**When it goes on nevertheless.** The exception is raised again after AGAIN, and after END_MAX the process ends.
-Stopping a task is only a courtesy: a process that was itself stopped knows nothing. So everything that matters carries
-the lease's term, and the fence of the table or database refuses an old one (`neli_router.fence`).
+A process that was itself stopped knows nothing. So everything that matters carries the lease's term, and the fence of
+the table or database refuses an old one (`neli_router.fence`).
 """
 
 import asyncio
@@ -45,6 +53,7 @@ from neli_router.core.exit_codes import end_now
 from neli_router.core.keyspace import Role
 from neli_router.errors import LookupFailed, NeliError, NotLeading
 from neli_router.fence import Refused
+from neli_router.hosts.guardian import margin_of
 
 if TYPE_CHECKING:
     from airflow_provider.hooks.neli import NeliHook
@@ -53,13 +62,16 @@ if TYPE_CHECKING:
 
 __all__ = ["END_MAX", "HeldBlock", "holding"]
 
-END_MAX = 30.0
-"""Seconds from the loss until the process of a task that goes on is ended. A longer time lets slow `finally` blocks
-clean up, and lets a zombie work for longer; its writes are refused all the same."""
+END_MAX = 0.0
+"""Seconds from the end of the lease until the process of a task that goes on is ended. More lets slow `finally` blocks
+clean up, and lets a zombie work next to its successor: only for tasks whose writes a fence refuses."""
 
 AGAIN = 10.0
-"""Seconds between two exceptions. A shorter time would interrupt a rollback that is under way; a longer time would let
-code go on that has swallowed the first exception."""
+"""Seconds between two exceptions, if `end_within` leaves that long. A shorter time would interrupt a rollback that is
+under way; a longer time would let code go on that has swallowed the first exception."""
+
+ENDING_PART = 1 / 3
+"""The part of the margin that is left when the process is ended: its thread may have to wait for a processor."""
 
 POKE_EVERY = 0.05
 """Seconds between two signals until the exception was raised: the first signal may come at a moment that forbids it."""
@@ -71,7 +83,7 @@ role counts as lost between the question and the start."""
 JOIN_MAX = 1.0
 """Seconds to wait, when a block ends, for the watching thread, which has nothing left to do."""
 
-SIGNAL = signal.SIGURG
+SIGNAL = signal.SIGWINCH
 
 TALKING = "airflow.sdk.execution_time.comms"
 """The module that talks to Airflow's supervisor."""
@@ -103,7 +115,7 @@ def holding(
     Enter it in the main thread. Raises NotLeadingHere before anything begins if this host does not lead the role now. A
     block that lost its lease raises LeadershipLost at its end, in place of its own error. Two kinds of errors stay as
     they are: a refused fence, which says more, and what is not an error (a timeout of Airflow, Ctrl-C). `end_within`
-    says after how long a lost block that goes on ends the process; None means never.
+    says how long after the end of its lease a block that goes on ends the process; None means never.
     """
     return HeldBlock(hook, role, None if partitions is None else list(partitions), end_within)
 
@@ -209,21 +221,32 @@ class HeldBlock(Generic[Right]):
     # The thread that watches
 
     def _watch(self) -> None:
-        right, was_told = self._right, False
-        while right.holds() and not self._over.is_set():
-            if not was_told and (right.ending if isinstance(right, Share) else right.revoked):
-                was_told = True
+        right, longest, end, drained_at = self._right, 0.0, 0.0, inf
+        while True:
+            now, rest = host_clock(), right.remaining()
+            if rest:  # If it is reported as lost, a successor still waits for the end that was known.
+                longest, end = max(longest, rest), now + rest
+            if rest and drained_at == inf and (right.ending if isinstance(right, Share) else right.revoked):
+                drained_at = now + right.drain_timeout
                 _log.warning("Another member is to take %r: the task has %g s to finish", right, right.drain_timeout)
-            self._news.wait(right.remaining())
+            # The drain timeout began a moment before we heard of it: that is covered by the margin, too.
+            until, span = min((end, longest), (drained_at, right.drain_timeout))
+            margin = margin_of(span)
+            if not rest or now >= until - margin:
+                break
+            self._news.wait(until - margin - now)
             self._news.clear()
-        if self._over.is_set():
-            return
-        self._lost = right.lost()
+            if self._over.is_set():
+                return
+        almost = "its drain timeout is almost over" if drained_at < end else "nothing renewed it in time"
+        self._lost = right.lost(why=almost if rest else "")
         _log.error("The task is stopped: %s", self._lost)
-        give_up_at = inf if self._end_within is None else host_clock() + self._end_within
+        give_up_at = inf
+        if self._end_within is not None:
+            give_up_at = until - margin * ENDING_PART + self._end_within
         self._stop(give_up_at)
         if not self._over.is_set():
-            late = f"THE TASK DID NOT STOP within {self._end_within:g} s of this, so its process ends"
+            late = "THE TASK DID NOT STOP before the end of its lease, so its process ends"
             end_now(late, lost=self._lost, hanging=self._worker)
 
     def _stop(self, give_up_at: float) -> None:

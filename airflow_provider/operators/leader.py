@@ -65,7 +65,7 @@ class LeaderOperator(BaseOperator):
     :param poke_interval: seconds between two questions of a rescheduled task
     :param push_term: whether to push the lease's term as the XCom `neli_term` before the work begins; it costs a
         request to Airflow's server, which takes several times as long as taking the lease
-    :param end_within: seconds from the lease's loss until the process of a task that goes on is ended; None means never
+    :param end_within: seconds from the lease's end until the process of a task that goes on is ended; None means never
     """
 
     template_fields: "Sequence[str]" = ("role", "key", "neli_conn_id")

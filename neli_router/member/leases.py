@@ -53,12 +53,12 @@ class BaseRight:
         if self._end() <= self._clock():  # Not `holds()`: this is called so often that an extra call would show.
             raise self.lost()
 
-    def lost(self) -> NeliError:
-        """The error that says what was lost, when and why."""
+    def lost(self, *, why: str = "") -> NeliError:
+        """The error that says what was lost, when and why; `why` is for who knows better, such as before the end."""
         wanted = self._wanted()
         return self._not_here(wanted) or LeaseLost(
             wanted,
-            self._why_lost(self._clock()),
+            why or self._why_lost(self._clock()),
             "stop this work now, and undo or fence what it did since: another member may be doing it already",
         )
 

@@ -15,6 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,12 @@ def pytest_unconfigure() -> None:
     """Remove the handler that Airflow's import gave to the root logger. It writes to a stream of pytest's, which is
     closed by now, and Spark's connection to Java logs its end when Python ends."""
     logging.getLogger().handlers.clear()
+
+
+@pytest.fixture(autouse=True)
+def _no_end_of_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that lost its lease ends its process; here that is pytest's own, on a machine that is slow."""
+    monkeypatch.setattr("airflow_provider.leases.ENDING_PART", -inf)
 
 
 @pytest.fixture

@@ -352,11 +352,11 @@ class BaseShare(_Reported[Signal]):
         if self._report.until(partition) <= self._clock():
             raise self.lost(partition)
 
-    def lost(self, partition: int | None = None) -> NeliError:
+    def lost(self, partition: int | None = None, *, why: str = "") -> NeliError:
         """The error that says what was lost, when and why."""
         report = self._report
         if partition is None or report.is_lost:
-            return super().lost()
+            return super().lost(why=why)
         wanted = f"the lease of partition {partition} was needed"
         found = report.why_lost(self._clock())
         if partition not in report.terms:

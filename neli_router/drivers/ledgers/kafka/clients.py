@@ -217,7 +217,7 @@ def explain(
     error: KafkaError, at: KafkaAddress, purpose: str, *, is_known: bool = True, opening: bool = False
 ) -> LedgerError:
     """The exception to raise for `error`, which occurred during `purpose`. `is_known` is False if no resolver knows any
-    of the hosts. When `opening`, a rejected login is final: whoever waits for it may have mistyped it."""
+    of the hosts. When `opening`, a rejected login is final: it may be mistyped."""
     wanted, remedy = (
         f"{purpose} of {at.public} was wanted",
         _REMEDIES.get(error.code(), "correct the address or the topic"),
