@@ -7,8 +7,10 @@
                            wait         deferred: LeaderTrigger waits without a worker; `resume` asks again
                            reschedule   the worker is free for `poke_interval`, then the task asks again
 
-The role may be lost between the trigger's event and the start on a worker, so the task always asks again itself, and
-waits again if it must. `timeout` counts from the first time that the task waited.
+**Here** is the host of the worker that runs the task. The triggerer may be on another host, so the worker gives the
+trigger the name of its own member. The role may be lost between the trigger's event and the start on a worker, and
+Airflow may choose a worker on another host. So the task always asks again itself. If it does not lead then, it comes
+back after `poke_interval`, and waits again. `timeout` counts from the first time that the task waited.
 
 **Which role.** `role` is a number or a name; `key` is any text, and stands for the partition that it belongs to. With
 neither, the role is the run's `partition_key`. A text of digits is a number, just like on the command line: a templated
@@ -98,6 +100,7 @@ class LeaderOperator(BaseOperator):
 
     _give_up_at: float | None = None
     """When to stop waiting, by the wall clock: a waiting task moves from one host to another."""
+    _has_waited = False
 
     def holding(self, hook: NeliHook, context: "Context") -> "HeldBlock[Any]":
         """The block that the operator's `execute` runs in."""
@@ -110,11 +113,11 @@ class LeaderOperator(BaseOperator):
                 held = self.holding(hook, context)
                 right = held.take()
             except NotLeadingHere as error:
-                self._put_off(context, error)
+                self._put_off(context, error, hook.member())
             except NoAgent as error:
                 if self._when_away() == "fail":
                     raise
-                self._put_off(context, error)
+                self._put_off(context, error, "here")
             with held:
                 self.held, space = held, cast("dict[str, Any]", context)
                 space[LEASE_KEY] = right  # A key of our own in a TypedDict.
@@ -126,7 +129,7 @@ class LeaderOperator(BaseOperator):
         """The trigger has fired: either this host led the role a moment ago, or waiting is useless."""
         if event is not None and event["outcome"] != "success":
             raise AirflowException(event["why"])
-        self._give_up_at = give_up_at
+        self._give_up_at, self._has_waited = give_up_at, True
         return self.execute(context)
 
     def resume_execution(self, next_method: str, next_kwargs: "dict[str, Any] | None", context: "Context") -> Any:
@@ -137,8 +140,8 @@ class LeaderOperator(BaseOperator):
 
     # Not leading
 
-    def _put_off(self, context: "Context", error: NeliError) -> NoReturn:
-        """Leave the worker in the way that the task chose; `error` is the reason."""
+    def _put_off(self, context: "Context", error: NeliError, here: str) -> NoReturn:
+        """Leave the worker in the way that the task chose; `error` is the reason, `here` the member to wait for."""
         way = self.when_not_leading
         if isinstance(error, NoAgent) and way in {"skip", "fail"}:
             way = "reschedule"  # Nothing can be decided until the agent answers.
@@ -147,11 +150,11 @@ class LeaderOperator(BaseOperator):
         if way == "fail":
             raise error
         self.log.info("The task waits: %s", error)
-        if way == "wait":
-            self._defer(context, error)
+        if way == "wait" and not self._has_waited:
+            self._defer(context, error, here)
         self._reschedule(context, error)
 
-    def _defer(self, context: "Context", error: NeliError) -> NoReturn:
+    def _defer(self, context: "Context", error: NeliError, here: str) -> NoReturn:
         now = datetime.now(UTC).timestamp()
         if self.timeout is not None and self._give_up_at is None:
             self._give_up_at = now + self.timeout
@@ -159,7 +162,7 @@ class LeaderOperator(BaseOperator):
             raise self._in_vain(error.found) from error
         role, key = asked_role(self.role, self.key, partition_key=context.get("partition_key"))
         trigger = LeaderTrigger(
-            role=role, key=key, expect="here", neli_conn_id=self.neli_conn_id, when_away=self._when_away()
+            role=role, key=key, expect=here, neli_conn_id=self.neli_conn_id, when_away=self._when_away()
         )
         limit = None if self._give_up_at is None else timedelta(seconds=self._give_up_at - now)
         self.defer(trigger=trigger, method_name="resume", kwargs={"give_up_at": self._give_up_at}, timeout=limit)

@@ -293,9 +293,9 @@ class LeaderSparkSubmitOperator(LeaderOperator, _SparkSubmission):
                 "was given: see what its template was rendered to in Airflow's page"
             ) from None
 
-    def _defer(self, context: "Context", error: Any) -> Any:
+    def _defer(self, context: "Context", error: Any, here: str) -> Any:
         if self.partitions is None:
-            super()._defer(context, error)
+            super()._defer(context, error, here)
         self._reschedule(context, error)  # No trigger can wait for several partitions.
 
     def _require_spark(self) -> None:

@@ -2,6 +2,7 @@
 
     deferrable (the default)   a worker asks once --expected--> done
                                                   '-----------> LeaderTrigger --event--> a worker returns its leader
+                                 ^-- after `poke_interval`, if "here" is the worker's host, and it does not lead --'
     start_from_trigger         LeaderTrigger --> done, skipped or failed: no worker at any time
     deferrable=False           a worker asks every `poke_interval` seconds
 
@@ -10,13 +11,17 @@ arguments of the class. So the class has no arguments, an instance has its own, 
 and ends in the triggerer. The triggerer renders templates for arguments that have the same name in `template_fields`
 and in the trigger, which is why the names here and there are the same.
 
+**Here** is the worker's host: the worker gives the trigger the name of its own member, and asks again when the trigger
+has fired, because Airflow may choose a worker on another host. With `start_from_trigger` there is no worker, and "here"
+is the triggerer's host.
+
 When a sensor is done, it names the leader at that moment. Work that may run only while a role is led must hold the
 role: `@task.leader`.
 """
 
 import json
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import (
@@ -25,6 +30,7 @@ from airflow.providers.common.compat.sdk import (
     BaseSensorOperator,
     PokeReturnValue,
 )
+from airflow.sdk.exceptions import AirflowRescheduleException
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider.hooks.neli import CONNECTION_ID, Expected, NeliHook
@@ -68,6 +74,8 @@ class WaitingSensor(BaseSensorOperator):
     role: str | int | None
     key: str | None
     otherwise: Otherwise = "wait"
+    _here: str | None = None
+    """The member of this host, once it was asked."""
 
     def __init__(
         self,
@@ -88,8 +96,10 @@ class WaitingSensor(BaseSensorOperator):
             return super().execute(context)
         if found := self._first_look(context):
             return found.xcom_value
-        timeout = timedelta(seconds=self.timeout)
-        return self.defer(trigger=LeaderTrigger(**self._arguments()), method_name="execute_complete", timeout=timeout)
+        arguments, timeout = self._arguments(), timedelta(seconds=self.timeout)
+        if self._means_worker and self._here:
+            arguments["expect"] = self._here
+        return self.defer(trigger=LeaderTrigger(**arguments), method_name="execute_complete", timeout=timeout)
 
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
         """The leader in the event of the trigger. Raises an error if the wait ended in any other way."""
@@ -98,6 +108,12 @@ class WaitingSensor(BaseSensorOperator):
             raise AirflowSkipException(why)
         if outcome != "success":
             raise AirflowException(why)
+        if self._means_worker:
+            if found := self._first_look(context):
+                return dict(found.xcom_value)  # type: ignore[arg-type]
+            self.log.info("%s leads it, and this task was started on another host, or too late", event["leader"])
+            back_at = datetime.now(UTC) + timedelta(seconds=self.poke_interval)
+            raise AirflowRescheduleException(back_at)  # type: ignore[no-untyped-call]
         return {name: value for name, value in event.items() if name not in {"outcome", "why"}}
 
     def poke(self, context: "Context") -> PokeReturnValue:
@@ -116,6 +132,11 @@ class WaitingSensor(BaseSensorOperator):
             self.log.warning("Waits until it can be asked again: %s", error)
         return PokeReturnValue(is_done=False)
 
+    @property
+    def _means_worker(self) -> bool:
+        """Whether a worker's host is to lead."""
+        return self.expect == "here" and not self.ends_in_triggerer
+
     def _first_look(self, context: "Context") -> PokeReturnValue | None:
         """Look once on the worker, which may save the detour through the triggerer."""
         try:
@@ -129,10 +150,11 @@ class WaitingSensor(BaseSensorOperator):
     def _asked(self, hook: NeliHook) -> PokeReturnValue:
         # The Dag's mapper made a run by partition, and it must have the group's layout.
         seen = hook.leader(role_wanted(self.role, self.key), wanted=layout_of_run(self.get_dag()))
+        self._here = seen.member
         view, is_here = seen.owner, None if seen.member is None else seen.member == seen.owner.name
         if self.expect == "here" and is_here is None:
             raise hook.no_agent("the name of this host's member")
-        if self.expect == "here" and is_here:
+        if is_here and self.expect in {"here", view.name}:
             is_expected = seen.may_act
         else:
             is_expected = self.expect in {"anybody", view.name}

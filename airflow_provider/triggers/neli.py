@@ -146,11 +146,11 @@ class _Follower(BaseEventTrigger):
 class LeaderTrigger(_Follower):
     """Fires once the expected member leads `role`, or owns `key`.
 
-    `expect` is "here" (this host leads, and may act), "anybody", or the name of a member. `otherwise` says what to do
-    when another member leads: "wait", "skip" or "fail". `when_away` says what to do when the agent or the ledger cannot
-    be asked: "wait" or "fail". The event holds an `outcome` (success, skipped or failed) and `why`. On success it also
-    holds role, partition, leader, address, term, and `here`, which is whether this host leads (None if the connection
-    is to a ledger).
+    `expect` is "here" (the triggerer's host leads, and may act), "anybody", or the name of a member. `otherwise` says
+    what to do when another member leads: "wait", "skip" or "fail". `when_away` says what to do when the agent or the
+    ledger cannot be asked: "wait" or "fail". The event holds an `outcome` (success, skipped or failed) and `why`. On
+    success it also holds role, partition, leader, address, term, and `here`, which is whether this host leads (None if
+    the connection is to a ledger).
 
     With `ends_task` the task ends in the triggerer, without a worker, with the leader as its XCom; `soft_fail` then
     turns a failure into a skip. `layout` is the layout that gave the task's run its partition: a group with another
@@ -230,9 +230,11 @@ class LeaderTrigger(_Follower):
         if view is None or view.name is None:
             return None
         is_here = None if seen.member is None else seen.member == view.name
-        if self.expect == "here" and is_here and not await seen.is_led(view.partition):
+        wanted = seen.member if self.expect == "here" else self.expect
+        # Only the member's own agent knows whether it may act already.
+        if is_here and wanted == view.name and not await seen.is_led(view.partition):
             return None
-        if self.expect in {"anybody", view.name} or (self.expect == "here" and is_here):
+        if wanted in {"anybody", view.name}:
             return Conclusion("success", leader=leader_of(self.role, view, here=is_here))
         if self.otherwise == "wait":
             return None

@@ -8,26 +8,40 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import DAG, get_current_context
+from airflow.providers.common.compat.sdk import DAG, Context, TaskDeferred, get_current_context
+from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import task
+from airflow.sdk.exceptions import AirflowRescheduleException
 
 from airflow_provider.exceptions import LeadershipLost
+from airflow_provider.operators.leader import LeaderOperator
 from airflow_provider.operators.neli import LeaderShortCircuitOperator
 from airflow_provider.partitions import asked_role
 from airflow_provider.retries import LeadershipRetryPolicy
+from airflow_provider.sensors.neli import LeaderSensor
+from airflow_provider.subscription import current
+from airflow_provider.triggers.neli import LeaderTrigger
 from neli_router.errors import BadKey
 from neli_router.fence import Refused
 from tests.provider.conftest import states
+from tests.provider.triggerer import triggerer
 from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
 from tests.support.agents.running import PATIENCE
 from tests.support.given import DagTest, spelled
+from tests.support.waiting import until_in_loop
 
 pytestmark = pytest.mark.airflow
 
 LONG = 10 * PATIENCE
+
+
+class WaitingTask(LeaderOperator, PythonOperator): ...
+
+
 SYMBOLS = ["EURUSD", "7", "USDJPY", "none"]
 
 
@@ -214,6 +228,41 @@ def test_a_task_waits_until_its_role_is_led_here_and_its_agent_is_there(
         meanwhile(bring_both, after="No tasks to run"),
     ):
         assert dict.fromkeys(["waits", "rescheduled", "later"], "success") == states(dag_test(dag))
+
+
+def test_a_task_waits_for_its_worker_s_host_whatever_the_triggerer_s_host_leads(
+    both: list[AgentProcess], here: AgentProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The triggerer's own host leads. The trigger used to fire for that, and the worker to defer again and again."""
+    (other,) = (agent for agent in both if agent is not here)
+    role = elsewhere(here)
+    context = Context(ti=SimpleNamespace(get_first_reschedule_date=lambda _: None))  # type: ignore[typeddict-item]
+    waits: list[Any] = [
+        LeaderSensor(task_id="sensor", role=role),
+        WaitingTask(task_id="task", role=role, when_not_leading="wait", python_callable=lambda: None),
+    ]
+
+    async def fired(triggers: list[LeaderTrigger]) -> list[Any]:
+        async with triggerer() as one:
+            numbers = [await one.start(trigger) for trigger in triggers]
+            await until_in_loop(lambda: (picture := current("neli_default")) is not None and picture.layout is not None)
+            assert all(map(one.is_waiting, numbers))
+            await asyncio.to_thread(bring, role, here)
+            return [(await one.event(number)).payload for number in numbers]
+
+    triggers = []
+    for waiting in waits:
+        with pytest.raises(TaskDeferred) as raised:
+            waiting.execute(context)
+        triggers.append(raised.value.trigger)
+    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", other.connection)
+    events = asyncio.run(fired(triggers))
+    assert [("success", here.name)] * 2 == [(event["outcome"], event["leader"]) for event in events]
+    for waiting, resume, event in zip(waits, ("execute_complete", "resume"), events, strict=True):
+        with pytest.raises(AirflowRescheduleException):  # Resumed on a worker of the other host: it comes back later.
+            getattr(waiting, resume)(context, event)
+    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", here.connection)
+    assert here.name == waits[0].execute_complete(context, events[0])["leader"]
 
 
 @pytest.mark.usefixtures("_loop")
