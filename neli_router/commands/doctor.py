@@ -1,6 +1,6 @@
 """`neli doctor`: will an agent work here, and if not, what to change?
 
-    configuration --> place, space --> ledger --> promises, group, name, expiry   each needs the one before it
+    configuration --> place, space --> ledger --> promises, group, name, expiry, digests   each needs those before
                   --> group, owners --> name                                      of a borrowed consumer group
                   --> clock, trips --> lease
                   --> agent (its socket) --> witness
@@ -38,6 +38,7 @@ from neli_router.commands.measurements import (
     Diagnosis,
     Trips,
     judge_clock,
+    judge_digests,
     judge_expiry,
     judge_lease,
     judge_space,
@@ -290,6 +291,7 @@ def _ledger(resolved: Resolved, *, ask: bool) -> tuple[list[Diagnosis], Trips | 
         if inspection.is_founded:
             lease = inspection.lease or config.lease
             findings.append(judge_expiry(lease, inspection.powerless, len(inspection.members)))
+            findings.append(judge_digests(inspection.digests))
         return findings, measure_asks(ledger) if ask else _UNMEASURED
     except NeliError as error:
         return [Diagnosis("ledger", "failed", error.found, error.remedy)], _UNMEASURED

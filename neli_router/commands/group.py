@@ -44,9 +44,12 @@ def delete_command(config_file: str | None, output: str, yes: bool, **flags: obj
     lives: the command listens for two and a half leases, and refuses if a member writes. Unless --yes is given, it asks
     you to type the ledger's address.
 
-    A table of owners in Redis (--ownership) and fences stay. They remain valid, because a later group at the same place
-    has higher terms. Exits with 1 if the ledger does not exist, or cannot be read or deleted; 2 if the configuration is
-    not usable; 5 if a member lives, or the address was not typed.
+    This is also how a group starts over, after an upgrade that cannot read the old ledger or after Diverged. A table of
+    owners in Redis (--ownership) and fences stay. They remain valid, because a later group at the same place has higher
+    terms, unless the clock was set back: the command prints the --term-base that makes sure of it.
+
+    Exits with 1 if the ledger does not exist, or cannot be read or deleted; 2 if the configuration is not usable; 5 if
+    a member lives, or the address was not typed.
     """
     config = resolved_or_exit(flags, config_file).config
     try:
@@ -60,7 +63,7 @@ def delete_command(config_file: str | None, output: str, yes: bool, **flags: obj
             address, inspection = ledger.address, Inspection(ledger)
             if not yes:
                 _ask(address, inspection)
-            lease = inspection.lease or config.lease
+            lease, highest = inspection.lease or config.lease, inspection.highest_term
             click.echo(f"Listening for {WATCH_LEASES * lease:g} s, in case a member lives ...", err=True)
             if living := inspection.living(WATCH_LEASES * lease):
                 found = f"{living} is alive in {address}: stop every member and agent of the group, then try again"
@@ -68,13 +71,18 @@ def delete_command(config_file: str | None, output: str, yes: bool, **flags: obj
         deleted = delete_ledger(config.ledger)
     except NeliError as error:
         raise failed(str(_told(error)), EXIT_BROKEN) from None
+    if highest:
+        click.echo(
+            f"Its highest term was {highest}. If the clock was ever set back, use --term-base {highest} from now on.",
+            err=True,
+        )
     if config.ownership is not None:
         kept = (
             f"The table of owners at {public_address(config.ownership)} stays: its entries expire, and later terms are"
         )
         click.echo(f"{kept} higher.", err=True)
     if output == "json":
-        click.echo(json.dumps({"ledger": address, "deleted": deleted}))
+        click.echo(json.dumps({"ledger": address, "deleted": deleted, "highest_term": highest}))
     else:
         click.echo("\n".join(f"deleted {name}" for name in deleted))
 

@@ -34,6 +34,7 @@ __all__ = [
     "HostTiming",
     "Trips",
     "judge_clock",
+    "judge_digests",
     "judge_expiry",
     "judge_lease",
     "judge_space",
@@ -193,6 +194,23 @@ def judge_expiry(lease: float, powerless: Mapping[str, float], members: int) -> 
     if len(powerless) < members:
         return Diagnosis("expiry", "warning", f"{found}: they cannot expire a member that dies, others can", advice)
     return Diagnosis("expiry", "failed", f"{found}: no member can expire one that dies", advice)
+
+
+def judge_digests(digests: Mapping[str, tuple[int, bool]]) -> Diagnosis:
+    """Whether the members hold the state that this release makes of the same records."""
+    if not digests:
+        return Diagnosis("digests", "skipped", "no member's digest can be compared: they compare them among themselves")
+    differing = {name: at for name, (at, agrees) in digests.items() if not agrees}
+    if not differing:
+        return Diagnosis("digests", "fine", f"the last digest of {', '.join(digests):.200} is this release's, too")
+    found = ", ".join(f"{name} at offset {at}" for name, at in differing.items())
+    if len(differing) == len(digests):
+        remedy = "run the doctor of the release that the members run, and then all members with one release"
+        return Diagnosis(
+            "digests", "failed", f"no member holds the state that this release computes: {found:.200}", remedy
+        )
+    remedy = "start these with the release of the others; if they have it, test their hosts' memory"
+    return Diagnosis("digests", "failed", f"some members hold another state than the others: {found:.200}", remedy)
 
 
 def judge_clock(host: HostTiming) -> Diagnosis:

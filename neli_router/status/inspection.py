@@ -1,7 +1,7 @@
 """An inspection: what a ledger shows about its group to a reader that takes no part in the group.
 
     ledger --read up to the current tip--> is there a group? its members, partitions and settings
-           --its members' Beats---------> which of them could not expire a dead member
+           --its members' Beats---------> which of them could not expire a dead member, and which hold another state
            --read on for some seconds---> the name of a member that wrote in that time, or None
 
 `neli doctor` and `neli group delete` use it. It appends nothing. A wish is not a sign of life, because an operator can
@@ -10,6 +10,9 @@ write one when no member is left.
 A Beat says when it was sent, and how far its writer had read by then. So the ledger alone shows how old the member's
 newest own Beat was, of those that it had read back, when it sent the next one. A member may accuse others after a lease
 in which that age was always less than a lease (`induction/suspicion.py`). All of it is on the member's own clock.
+
+A Beat also carries the digest of its writer's state at that place. This reader folds the same records, so a digest that
+is not its own means that one of the two computes otherwise: another release, or a fault.
 """
 
 from collections import deque
@@ -23,6 +26,7 @@ from neli_router.errors import GroupMismatch
 from neli_router.protocols.induction.admission import mismatch
 from neli_router.protocols.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Snapshot, decode
 from neli_router.protocols.induction.suspicion import POWERLESS_LEASES
+from neli_router.protocols.induction.trust import RING_MAX
 from neli_router.protocols.protocol import Settings
 from neli_router.status.replay import Transition
 
@@ -74,14 +78,20 @@ class Inspection:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger, self._state = ledger, oldest_state(ledger)
         self._echoes: dict[str, _Echo] = {}
+        self._digests: dict[str, tuple[int, bool]] = {}
         ledger.seek(self._state.at)
-        tip = ledger.tip()
+        tip, digests = ledger.tip(), dict[int, int]()
         # Only up to the current tip: a busy group never stops writing, and `living` will notice that.
         while self._state.at < tip and (entries := ledger.read(READ_MAX_SECONDS)):
             for entry in entries:
                 record, genesis = self._take(entry).record, self._state.genesis
+                digests[self._state.at] = self._state.digest
+                if len(digests) > RING_MAX:
+                    del digests[next(iter(digests))]
                 if isinstance(record, Beat) and genesis is not None and record.by in self._state.seats:
                     self._echoes.setdefault(record.by, _Echo()).hear(entry.offset, record, genesis.lease)
+                    if (mine := digests.get(record.at)) is not None:
+                        self._digests[record.by] = record.at, mine == int(record.digest, 16)
 
     def _take(self, entry: Entry) -> Transition:
         # Of any version: `mismatch` compares that with the settings, and the rest can be told all the same.
@@ -114,6 +124,16 @@ class Inspection:
         echoes = {seat.name: self._echoes.get(seat.incarnation, _Echo()) for seat in self._state.seats.values()}
         lease = self.lease or inf
         return {name: echo.age for name, echo in sorted(echoes.items()) if echo.is_powerless(lease)}
+
+    @property
+    def digests(self) -> dict[str, tuple[int, bool]]:
+        """For each member's name: the offset that its last digest was about, and whether this release computes it."""
+        seats = self._state.seats.values()
+        return {seat.name: self._digests[seat.incarnation] for seat in seats if seat.incarnation in self._digests}
+
+    @property
+    def highest_term(self) -> int:
+        return max(self._state.terms, default=0)
 
     @property
     def partitions(self) -> int:

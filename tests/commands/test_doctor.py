@@ -17,6 +17,7 @@ from neli_router.commands.measurements import (
     HostTiming,
     Trips,
     judge_clock,
+    judge_digests,
     judge_expiry,
     judge_lease,
     measure_host,
@@ -138,7 +139,7 @@ def test_a_server_is_asked_and_nothing_is_made_or_appended(server: str, request:
     ledger = open_ledger(config.common_ledger, create=True, patience=1.0)
     tip = ledger.tip()
     code, found = findings(*given, "--accept-rewinds", ledger=address)
-    names = "configuration ledger promises group name expiry clock scheduling trips lease agent witness"
+    names = "configuration ledger promises group name expiry digests clock scheduling trips lease agent witness"
     assert (0, names) == (code, " ".join(found))
     verdicts = {name: found[name]["verdict"] for name in ("ledger", "promises", "group", "trips")}
     assert {"ledger": "fine", "promises": "warning", "group": "fine", "trips": "fine"} == verdicts
@@ -276,6 +277,32 @@ def test_a_living_member_of_the_same_name_is_found_unless_it_is_the_agent_here(a
     assert ("fine", "no member is called 'b'") == named("b")
     assert ("failed", "a member called 'a' is alive, and no agent that answers here is it") == named("a")
     assert ("fine", "'a' is alive, and is the agent that answers here") == named("a", "--socket", agent.options.socket)
+
+
+@pytest.mark.parametrize(
+    ("digests", "verdict", "found", "remedy"),
+    [
+        ({}, "skipped", "no member's digest can be compared", ""),
+        ({"a": (7, True), "b": (9, True)}, "fine", "the last digest of a, b is this release's", ""),
+        (
+            {"a": (7, True), "b": (9, False)},
+            "failed",
+            "another state than the others: b at offset 9",
+            "test their hosts'",
+        ),
+        (
+            {"a": (7, False)},
+            "failed",
+            "no member holds the state that this release computes: a at",
+            "that the members run",
+        ),
+    ],
+)
+def test_digests_tell_a_member_that_is_astray_from_another_release_of_all(
+    digests: dict[str, tuple[int, bool]], verdict: str, found: str, remedy: str
+) -> None:
+    told = judge_digests(digests)
+    assert (verdict, True, True) == (told.verdict, found in told.found, remedy in told.remedy)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ def test_a_group_is_told_with_its_members_and_compared_with_a_configuration(tmp_
             found = Inspection(ledger)
             expected = (found.is_founded, found.lease, found.members, found.partitions, found.unowned)
             assert (True, LEASE, ["alice"], 4, 0) == expected
+            assert [("alice", True)] == [(name, agrees) for name, (_, agrees) in found.digests.items()]
             assert found.mismatch(config(tmp_path).settings()) is None
             assert "lease 9 s here and 0.2 s there" in str(found.mismatch(config(tmp_path, lease=9.0).settings()))
             assert ("alice", None) == (found.living(10.0), found.living(LEASE, name="bob"))
@@ -62,6 +63,7 @@ def beating(round_trips: dict[str, float], *, leases: int = 20) -> MemoryLedger:
 def test_members_whose_beats_come_back_too_late_are_powerless_and_told_with_how_late() -> None:
     for round_trip in (0.02, 0.3, 0.5, 0.8):
         assert {} == Inspection(beating({"alice": round_trip, "bob": round_trip})).powerless
+    assert not any(agrees for _, agrees in Inspection(beating({"alice": 0.02})).digests.values())
     for round_trip in (0.9, 0.95, 1.0, 1.7):
         found = Inspection(beating({"alice": 0.1, "bob": round_trip})).powerless
         assert ["bob"] == list(found)

@@ -92,7 +92,10 @@ def unknown_version(state: State) -> GroupMismatch | None:
         return None
     remedy = "run a release of neli-router that knows that version"
     if state.version < oldest:
-        remedy = "stop all its members, which run an older release, and then start all of them with a new ledger"
+        remedy = (
+            "stop all its members, which run an older release, delete the ledger by `neli group delete`, and start all "
+            "of them with this release"
+        )
     return GroupMismatch(
         f"a group with fold version {oldest} to {newest} was wanted",
         f"the ledger's group is at version {state.version}",

@@ -155,7 +155,8 @@ class LedgerTrust:
         return Diverged(
             f"most of {agreeing + len(self._disagreeing)} members were expected to hold this member's table",
             f"{len(self._disagreeing)} hold another one at offset {at} (the last to say so was {by})",
-            "compare the members' releases, run a memory test on this host, keep the ledger for analysis, restart",
+            "run `neli doctor` for this ledger, which names the members that differ: all must run one release of neli; "
+            "if they do, test this host's memory",
         )
 
     def _forgotten(self, offset: int) -> bool:
