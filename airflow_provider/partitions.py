@@ -2,7 +2,7 @@
 
     event "EURUSD" --SlotPartitionMapper: slot, partition--> the run with partition_key "3"     starts, or is joined
     event "GBPUSD" --'                                          |
-                                                 its role, by default: partition_key "3", read as role 3
+                                                 its role, by default: partition 3
                                                                 |
     events "0" .. "7", of those runs --AllPartitions--> one run, when the last of all partitions has reported
 
@@ -32,13 +32,21 @@ from airflow.partition_mappers.base import PartitionMapper
 from airflow.partition_mappers.window import Window
 from airflow.providers.common.compat.sdk import conf
 
-from neli_router.core.keyspace import PARTITIONS, SLOTS, Layout, role_of
+from neli_router.core.keyspace import PARTITIONS, SLOTS, Layout, numbered
 from neli_router.errors import BadKey
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import DAG
+    from airflow.providers.common.compat.sdk import DAG, Context
 
-__all__ = ["AllPartitions", "SlotPartitionMapper", "asked_role", "configured_layout", "layout_of_run", "spelled_layout"]
+__all__ = [
+    "AllPartitions",
+    "SlotPartitionMapper",
+    "asked_role",
+    "by_default",
+    "configured_layout",
+    "layout_of_run",
+    "spelled_layout",
+]
 
 SECTION = "neli"
 
@@ -56,7 +64,7 @@ class SlotPartitionMapper(PartitionMapper):
     """Maps each key to the run of its partition: "EURUSD" to the run "3", and perhaps "GBPUSD" to the same run.
 
     `layout` is the group's; by default, that of the `[neli]` section. The `partition_key` of a run is then the number
-    of a partition, and also the role of the run's tasks.
+    of a partition, and by default also the role of the run's tasks.
 
         PartitionedAssetTimetable(assets=prices, default_partition_mapper=SlotPartitionMapper(Layout(partitions=8)))
 
@@ -102,28 +110,45 @@ class AllPartitions(Window):
         return cls(_layout(data))
 
 
-def asked_role(role: object, key: object, *, partition_key: str | None = None) -> tuple[int | str | None, str | None]:
-    """The role that a task means, or otherwise its key; by default, the run's `partition_key` as a role.
+def asked_role(
+    role: object = None, key: object = None, partition: object = None, *, context: "Context | None" = None
+) -> int | str:
+    """The key or the partition that a task means. By default, that is what `by_default` says of the run in `context`.
 
-    A template may have produced any value. Raises BadKey for a value that cannot be a role or a key.
+    A template may have produced any value. Raises BadKey unless exactly one is given that makes sense.
     """
-    if role is not None and key is not None:
-        raise BadKey("a role or a key was wanted", "both were given", "leave one of them out")
-    name, given = ("role", partition_key if role is None else role) if key is None else ("key", key)
-    if given is None:
+    given = {name: it for name, it in (("role", role), ("key", key), ("partition", partition)) if it is not None}
+    if not given and context is not None and context.get("partition_key") is not None:
+        given = {by_default(context.get("dag")): context.get("partition_key")}
+    if len(given) != 1:
         raise BadKey(
-            "a role or a key was wanted",
-            "neither was given, and this run has no partition_key",
-            "give the task one, or start the run for a partition",
+            "one of role, key and partition was wanted",
+            f"{' and '.join(given)} were given" if given else "none was given, and this run has no partition_key",
+            "give the task exactly one, or start the run for a partition",
         )
-    if name == "role" and isinstance(given, int) and not isinstance(given, bool):
-        return given, None
+    ((name, value),) = given.items()
     remedy = "see what its template was rendered to in Airflow's page"
-    if not isinstance(given, str):
-        raise BadKey(f"a {name} was wanted", f"a template or a program gave a {type(given).__name__}", remedy)
-    if not given.strip() or given == "None":
+    if name != "key" and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        raise BadKey(f"a {name} was wanted", f"a template or a program gave a {type(value).__name__}", remedy)
+    text = value.strip()
+    if not text or value == "None":
         raise BadKey(f"a {name} was wanted", "a template gave an empty text, or None", remedy)
-    return (role_of(given), None) if name == "role" else (None, given)
+    if name == "partition":
+        return numbered(text)
+    if name == "role" and text.lstrip("+-").isdecimal():
+        raise BadKey(
+            "a role was wanted: a name, or the number of a partition",
+            "this is a number as text, which may mean a key or a partition",
+            "say which: key=... or partition=...",
+        )
+    return value
+
+
+def by_default(dag: "DAG | None") -> str:
+    """What the `partition_key` of a run of `dag` is: the number of a partition if our mapper made it, or a key."""
+    return "key" if layout_of_run(dag) is None else "partition"
 
 
 def layout_of_run(dag: "DAG | None") -> Layout | None:

@@ -32,8 +32,9 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import ThreadSensitiveContext
 
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
+from airflow_provider.partitions import by_default
 from airflow_provider.subscription import Subscription
-from airflow_provider.triggers.neli import partition_wanted
+from airflow_provider.triggers.neli import role_wanted
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError, NeliError, NoOwner
 
@@ -62,7 +63,7 @@ def owned_partitions(neli_conn_id: str = CONNECTION_ID) -> list[int]:
         def mine():
             return owned_partitions()
 
-        @task.leader(role="{{ task.op_kwargs['partition'] }}")
+        @task.leader(partition="{{ task.op_kwargs['partition'] }}")
         def work(partition, lease): ...
 
         work.expand(partition=mine())
@@ -76,7 +77,7 @@ def owned_partitions(neli_conn_id: str = CONNECTION_ID) -> list[int]:
 def queue_of_owner(
     *,
     key_from: str | None = None,
-    role_from: str | None = None,
+    partition_from: str | None = None,
     queue: str | Callable[[str], str] = "{member}",
     neli_conn_id: str = CONNECTION_ID,
 ) -> "Callable[[TaskInstance, DagRun | None], None]":
@@ -88,23 +89,22 @@ def queue_of_owner(
             if task_instance.dag_id == "prices_of_each_symbol":
                 by_symbol(task_instance, dag_run)
 
-    `key_from` names the argument that the task is mapped over and whose value is the key; `role_from` names the
-    argument whose value is the role. With neither, the run's `partition_key` is the role. `queue` is a pattern, or a
-    function of the member's name. Raises ConfigError for invalid arguments. The function that it returns never waits
-    and never raises.
+    `key_from` names the argument that the task is mapped over and whose value is the key; `partition_from` names the
+    argument whose value is a partition. With neither, the run's `partition_key` counts: as a partition if our mapper
+    made the run, and otherwise as a key. `queue` is a pattern, or a function of the member's name. Raises ConfigError
+    for invalid arguments. The function that it returns never waits and never raises.
 
     The values must be written in the Dag: the scheduler does not know values that another task returns.
     """
     name_of = queue if callable(queue) else _pattern(queue)
-    if key_from is not None and role_from is not None:
-        raise ConfigError(["key_from or role_from was wanted, but both were given: leave one of them out"])
+    if key_from is not None and partition_from is not None:
+        raise ConfigError(["key_from or partition_from was wanted, but both were given: leave one of them out"])
 
     def route(task_instance: "TaskInstance", dag_run: "DagRun | None") -> None:
         try:
-            role, key = _asked(task_instance, dag_run, key_from, role_from)
-            if role is key is None:
+            if (role := _asked(task_instance, dag_run, key_from, partition_from)) is None:
                 return
-            chosen = name_of(_following(neli_conn_id).owner(role, key))
+            chosen = name_of(_following(neli_conn_id).owner(role))
             if len(chosen) > QUEUE_MAX:
                 raise _unknown(f"the queue's name would have {len(chosen)} characters", "make it shorter")
             task_instance.queue = chosen
@@ -120,19 +120,23 @@ def queue_of_owner(
 
 
 def _asked(
-    task_instance: "TaskInstance", dag_run: "DagRun | None", key_from: str | None, role_from: str | None
-) -> tuple[object, object]:
-    """The role or the key of a task instance. Neither if it has none yet: Airflow asks again when it has."""
-    name = key_from or role_from
+    task_instance: "TaskInstance", dag_run: "DagRun | None", key_from: str | None, partition_from: str | None
+) -> int | str | None:
+    """The key or partition of a task instance. None if it has none yet: Airflow asks again when it has."""
+    name = key_from or partition_from
+    task: Any = getattr(task_instance, "task", None)  # None if it was read from the database.
     if name is None:
         # Airflow also calls the hook for an instance that has no run yet.
-        return (None, None) if dag_run is None else (_given(dag_run.partition_key), None)
-    task: Any = getattr(task_instance, "task", None)  # None if it was read from the database.
+        if dag_run is None or (dag := getattr(task, "dag", None)) is None:
+            return None
+        return role_wanted(**{by_default(dag): _given(dag_run.partition_key)})
     if task is None or task_instance.map_index < 0:
-        return None, None
+        return None
     value = _given(_mapped_value(_expansion(task), name, task_instance.map_index))
+    if key_from is None:
+        return role_wanted(partition=value)
     # A task's template turns a number into text, and the task takes the lease of that key.
-    return (None, str(value) if type(value) is int else value) if key_from else (value, None)
+    return role_wanted(key=str(value) if type(value) is int else value)
 
 
 def _given(value: Any) -> Any:
@@ -200,13 +204,13 @@ class _Owners:
     def await_first(self) -> None:
         self._heard.wait(START_MAX)
 
-    def owner(self, role: object, key: object) -> str:
+    def owner(self, role: int | str) -> str:
         """The member that owns the partition. Raises NoOwner, BadKey."""
         picture = self._picture
         if isinstance(picture, NoOwner):
             raise NoOwner(picture.wanted, picture.found, picture.remedy)
         layout, owners = picture
-        if (name := owners.get(partition_wanted(layout, role, key))) is None:
+        if (name := owners.get(layout.partition_of_role(role))) is None:
             raise _unknown("its partition has no owner now", "a takeover takes a moment")
         return name
 

@@ -73,7 +73,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from airflow_provider.hooks.neli import NeliHook
-from neli_router.core.keyspace import role_of
+from airflow_provider.partitions import asked_role
 from neli_router.errors import NeliError
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class Switch:
             try:
                 async with NeliHook(self._conn_id) as hook:
                     await asyncio.to_thread(_connected, hook)
-                    async with hook.aleading(role_of(role.name)) as lease:
+                    async with hook.aleading(role_of_tag(role.name)) as lease:
                         pause, told = RETRY_MIN, ""
                         await self._hold(role, lease)
             except (NeliError, AirflowException) as error:
@@ -289,6 +289,12 @@ class Switch:
             async with NeliHook(self._conn_id) as hook:
                 _connected(hook)
                 await hook.amember()
+
+
+def role_of_tag(name: str) -> int | str:
+    """`neli:orders` is a key, and `neli:partition=7` a partition. Raises BadKey for digits alone."""
+    number = name.removeprefix("partition=")
+    return asked_role(name) if number == name else asked_role(partition=number)
 
 
 class _Role:

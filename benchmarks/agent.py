@@ -315,7 +315,11 @@ class _Asker(asyncio.Protocol):
 
 async def _wait(path: str, number: int) -> asyncio.StreamWriter:
     """One client that waits for a partition led elsewhere, or for a change of its leader."""
-    kinds = (b"/v1/leadership?timeout=3600&role=%d", b"/v1/leadership/events?role=%d", b"/v1/watch?role=%d")
+    kinds = (
+        b"/v1/leadership?timeout=3600&partition=%d",
+        b"/v1/leadership/events?partition=%d",
+        b"/v1/watch?partition=%d",
+    )
     role = WAITED_FOR[number % len(WAITED_FOR)]
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write(REQUEST % (kinds[number % 3] % role))
@@ -360,7 +364,11 @@ def _until_led(other: Member, partitions: set[int]) -> None:
 async def _change(path: str, other: Member, runtime: Stamping) -> tuple[float, float, float]:
     """One change of leader: seconds until a watcher, a stream of leadership and a long poll knew of it."""
     clients = []
-    for kind in (b"/v1/watch?role=%d", b"/v1/leadership/events?role=%d", b"/v1/leadership?timeout=60&role=%d"):
+    for kind in (
+        b"/v1/watch?partition=%d",
+        b"/v1/leadership/events?partition=%d",
+        b"/v1/leadership?timeout=60&partition=%d",
+    ):
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(REQUEST % (kind % ROLE))
         clients.append((reader, writer))

@@ -49,8 +49,8 @@ REST_MAX = 15.0
 
 PATHS = (
     b"/v1/owner?key=%d",
-    b"/v1/owner?role=%d",
-    b"/v1/lease?role=%d",
+    b"/v1/owner?partition=%d",
+    b"/v1/lease?partition=%d",
     b"/v1/status?",
     b"/v1/table?",
     b"/v1/members?",
@@ -61,11 +61,11 @@ PATHS = (
     b"/nowhere/%d",
 )
 STREAMS = (
-    b"/v1/watch?role=%d",
+    b"/v1/watch?partition=%d",
     b"/v1/watch",
     b"/v1/events",
-    b"/v1/leadership/events?role=%d",
-    b"/v1/leadership?timeout=9&role=%d",
+    b"/v1/leadership/events?partition=%d",
+    b"/v1/leadership?timeout=9&partition=%d",
 )
 
 

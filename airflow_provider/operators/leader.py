@@ -12,9 +12,9 @@ trigger the name of its own member. The role may be lost between the trigger's e
 Airflow may choose a worker on another host. So the task always asks again itself. If it does not lead then, it comes
 back after `poke_interval`, and waits again. `timeout` counts from the first time that the task waited.
 
-**Which role.** `role` is a number or a name; `key` is any text, and stands for the partition that it belongs to. With
-neither, the role is the run's `partition_key`. A text of digits is a number, just like on the command line: a templated
-field is always text.
+**Which role.** `key` is any text, also "42". `partition` is a number; a template gives it as text. `role` is a name,
+which is a key, or the number of a partition; as a text of digits it might be either, and is refused. With none of them,
+it is the run's `partition_key`: a partition if our mapper made the run, and otherwise a key.
 
 **The agent is away.** Then it is unknown who leads. A task that would wait for the role waits for the agent, too. Other
 tasks fail, with the reason: if a task were skipped just because no agent answered, perhaps no host would do its work.
@@ -38,6 +38,7 @@ from airflow_provider.partitions import asked_role, layout_of_run
 from airflow_provider.triggers.neli import LeaderTrigger, WhenAway
 from neli_router.core.keyspace import Role
 from neli_router.errors import NeliError, NoAgent
+from neli_router.protocols.protocol import NAME_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,8 +59,9 @@ WhenNotLeading = Literal["skip", "fail", "wait", "reschedule"]
 class LeaderOperator(BaseOperator):
     """Runs the operator that it is combined with under the lease of a role.
 
-    :param role: the role, a number or a name; the run's `partition_key` unless a role or a key is given (templated)
-    :param key: a key, in place of a role: its partition's owner runs the task (templated)
+    :param role: a name, or the number of a partition; by default the run's `partition_key` (templated)
+    :param key: any text, in place of a role: the owner of this key runs the task (templated)
+    :param partition: the number of a partition, in place of a role (templated)
     :param neli_conn_id: the connection to this host's agent (templated)
     :param when_not_leading: `skip`, `fail`, `wait` (deferred, without a worker) or `reschedule`
     :param when_away: `fail` or `wait` if the agent cannot be asked; by default like when another host leads
@@ -70,7 +72,7 @@ class LeaderOperator(BaseOperator):
     :param end_within: seconds from the lease's end until the process of a task that goes on is ended; None means never
     """
 
-    template_fields: "Sequence[str]" = ("role", "key", "neli_conn_id")
+    template_fields: "Sequence[str]" = ("role", "key", "partition", "neli_conn_id")
     operator_extra_links = (NeliLink(),)
 
     def __init__(
@@ -78,6 +80,7 @@ class LeaderOperator(BaseOperator):
         *,
         role: int | str | None = None,
         key: str | None = None,
+        partition: int | str | None = None,
         neli_conn_id: str = CONNECTION_ID,
         when_not_leading: WhenNotLeading = "skip",
         when_away: WhenAway | None = None,
@@ -90,6 +93,7 @@ class LeaderOperator(BaseOperator):
         super().__init__(**kwargs)
         self.role = role
         self.key = key
+        self.partition = partition
         self.neli_conn_id = neli_conn_id
         self.when_not_leading = when_not_leading
         self.when_away = when_away
@@ -104,7 +108,7 @@ class LeaderOperator(BaseOperator):
 
     def holding(self, hook: NeliHook, context: "Context") -> "HeldBlock[Any]":
         """The block that the operator's `execute` runs in."""
-        return holding(hook, role_here(hook, self.role, self.key, context), end_within=self.end_within)
+        return holding(hook, role_here(hook, self, context), end_within=self.end_within)
 
     def execute(self, context: "Context") -> Any:
         self._check_choices()
@@ -160,10 +164,9 @@ class LeaderOperator(BaseOperator):
             self._give_up_at = now + self.timeout
         if self._give_up_at is not None and now >= self._give_up_at:
             raise self._in_vain(error.found) from error
-        role, key = asked_role(self.role, self.key, partition_key=context.get("partition_key"))
-        trigger = LeaderTrigger(
-            role=role, key=key, expect=here, neli_conn_id=self.neli_conn_id, when_away=self._when_away()
-        )
+        asked = asked_role(self.role, self.key, self.partition, context=context)
+        place: dict[str, Any] = {"key" if isinstance(asked, str) else "partition": asked}
+        trigger = LeaderTrigger(**place, expect=here, neli_conn_id=self.neli_conn_id, when_away=self._when_away())
         limit = None if self._give_up_at is None else timedelta(seconds=self._give_up_at - now)
         self.defer(trigger=trigger, method_name="resume", kwargs={"give_up_at": self._give_up_at}, timeout=limit)
 
@@ -195,12 +198,11 @@ class LeaderOperator(BaseOperator):
                 )
 
 
-def role_here(hook: NeliHook, role: int | str | None, key: str | None, context: "Context") -> Role:
+def role_here(hook: NeliHook, task: Any, context: "Context") -> Role:
     """The role of a task, as leases take it. Raises GroupMismatch if its run was made with another layout."""
     if (layout := layout_of_run(context.get("dag"))) is not None:
         hook.layout(wanted=layout)  # Another layout would give this run's partition to the wrong host.
-    asked, key = asked_role(role, key, partition_key=context.get("partition_key"))
-    if asked is not None:
-        return asked
-    assert key is not None, "asked_role gives one of the two"
-    return (layout or hook.layout()).partition(key)  # A number, because a key may look like the number of a role.
+    asked = asked_role(task.role, task.key, task.partition, context=context)
+    if isinstance(asked, str) and len(asked) > NAME_MAX:
+        return (layout or hook.layout()).partition(asked)  # It may not fit into an address.
+    return asked

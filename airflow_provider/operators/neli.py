@@ -22,7 +22,7 @@ from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
 from airflow_provider.links import NeliLink
 from airflow_provider.operators.leader import role_here
-from airflow_provider.sensors.neli import PARTITION_KEY, WaitingSensor
+from airflow_provider.sensors.neli import WaitingSensor
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -45,14 +45,15 @@ class LeaderGate(WaitingSensor):
     def __init__(
         self,
         *,
-        role: str | int = PARTITION_KEY,
+        role: str | int | None = None,
+        partition: str | int | None = None,
         when_not_leading: Literal["skip", "fail"] = "skip",
         timeout: timedelta | float = GATE_TIMEOUT,
         **kwargs: Any,
     ) -> None:
         super().__init__(**{"start_from_trigger": True, **kwargs}, timeout=timeout)
-        self.role, self.key, self.otherwise = role, None, when_not_leading
-        self._start_in_triggerer()
+        self.otherwise = when_not_leading
+        self._begin(role=role, partition=partition)
 
 
 class LeaderShortCircuitOperator(ShortCircuitOperator):
@@ -60,12 +61,13 @@ class LeaderShortCircuitOperator(ShortCircuitOperator):
 
     If the agent is away, the task fails, because it is unknown who leads; it is retried as configured.
 
-    :param role: the role, a number or a name; the run's `partition_key` unless a role or a key is given (templated)
-    :param key: a key, in place of a role: its partition's owner goes on (templated)
+    :param role: a name, or the number of a partition; by default the run's `partition_key` (templated)
+    :param key: any text, in place of a role: the owner of this key goes on (templated)
+    :param partition: the number of a partition, in place of a role (templated)
     :param neli_conn_id: the connection to this host's agent (templated)
     """
 
-    template_fields = ("role", "key", "neli_conn_id")
+    template_fields = ("role", "key", "partition", "neli_conn_id")
     operator_extra_links = (NeliLink(),)
 
     def __init__(
@@ -73,12 +75,14 @@ class LeaderShortCircuitOperator(ShortCircuitOperator):
         *,
         role: int | str | None = None,
         key: str | None = None,
+        partition: int | str | None = None,
         neli_conn_id: str = CONNECTION_ID,
         **kwargs: Any,
     ) -> None:
         super().__init__(python_callable=_leader, **kwargs)
         self.role = role
         self.key = key
+        self.partition = partition
         self.neli_conn_id = neli_conn_id
 
     def execute(self, context: "Context") -> Any:
@@ -89,5 +93,5 @@ class LeaderShortCircuitOperator(ShortCircuitOperator):
 def _leader(operator: LeaderShortCircuitOperator, context: "Context") -> dict[str, Any] | bool:
     """This host's lease, in a form for XCom; False if it has none."""
     with NeliHook(operator.neli_conn_id) as hook:
-        lease = hook.lease(role_here(hook, operator.role, operator.key, context))
+        lease = hook.lease(role_here(hook, operator, context))
     return lease is not None and {"member": lease.member, "partition": lease.partition, "term": lease.term}

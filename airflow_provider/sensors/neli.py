@@ -35,7 +35,7 @@ from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider.hooks.neli import CONNECTION_ID, Expected, NeliHook
 from airflow_provider.links import NeliLink
-from airflow_provider.partitions import layout_of_run, spelled_layout
+from airflow_provider.partitions import by_default, layout_of_run, spelled_layout
 from airflow_provider.triggers.neli import (
     LeaderTrigger,
     Otherwise,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["PARTITION_KEY", "LeaderSensor", "SlotOwnerSensor", "WaitingSensor", "leader_from"]
 
 PARTITION_KEY = "{{ dag_run.partition_key or '' }}"
-"""The default of `role` and `key`: the partition key of a partitioned run."""
+"""What a sensor waits for by default: the partition or the key of a partitioned run."""
 
 
 def leader_from(xcom: Any) -> dict[str, Any]:
@@ -65,14 +65,15 @@ def leader_from(xcom: Any) -> dict[str, Any]:
 
 
 class WaitingSensor(BaseSensorOperator):
-    """Everything that both sensors share. They set `role` or `key`; the other one is None."""
+    """Everything that both sensors share. One of `role`, `key` and `partition` is not None."""
 
-    template_fields: Sequence[str] = ("role", "key", "expect", "neli_conn_id")
+    template_fields: Sequence[str] = ("role", "key", "partition", "expect", "neli_conn_id")
     ui_color = "#dcecf5"
     operator_extra_links = (NeliLink(),)
 
     role: str | int | None
     key: str | None
+    partition: str | int | None
     otherwise: Otherwise = "wait"
     _here: str | None = None
     """The member of this host, once it was asked."""
@@ -119,7 +120,7 @@ class WaitingSensor(BaseSensorOperator):
     def poke(self, context: "Context") -> PokeReturnValue:
         """Whether the expected member leads now. Raises AirflowException for what waiting cannot fix."""
         try:
-            require_sense(self.role, self.key, self.expect, self.otherwise, self.when_away)
+            require_sense(self._place, self.expect, self.otherwise, self.when_away)
             with NeliHook(self.neli_conn_id) as hook:
                 return self._asked(hook)
         except (BadKey, ConfigError, GroupMismatch) as error:
@@ -149,7 +150,7 @@ class WaitingSensor(BaseSensorOperator):
 
     def _asked(self, hook: NeliHook) -> PokeReturnValue:
         # The Dag's mapper made a run by partition, and it must have the group's layout.
-        seen = hook.leader(role_wanted(self.role, self.key), wanted=layout_of_run(self.get_dag()))
+        seen = hook.leader(role_wanted(*self._place), wanted=layout_of_run(self.get_dag()))
         self._here = seen.member
         view, is_here = seen.owner, None if seen.member is None else seen.member == seen.owner.name
         if self.expect == "here" and is_here is None:
@@ -170,6 +171,7 @@ class WaitingSensor(BaseSensorOperator):
             "layout": None if layout is None else spelled_layout(layout),
             "role": self.role,
             "key": self.key,
+            "partition": self.partition,
             "expect": self.expect,
             "neli_conn_id": self.neli_conn_id,
             "otherwise": self.otherwise,
@@ -178,8 +180,17 @@ class WaitingSensor(BaseSensorOperator):
             "soft_fail": self.soft_fail or self.never_fail,
         }
 
-    def _start_in_triggerer(self) -> None:
-        """Once everything is assigned: set what Airflow needs to begin without a worker."""
+    @property
+    def _place(self) -> tuple[object, object, object]:
+        return self.role, self.key, self.partition
+
+    def _begin(
+        self, *, role: str | int | None = None, key: str | None = None, partition: str | int | None = None
+    ) -> None:
+        """The last step of a constructor: assign these, and what Airflow needs to begin without a worker."""
+        self.role, self.key, self.partition = role, key, partition
+        if role is key is partition:
+            setattr(self, by_default(self.get_dag()), PARTITION_KEY)
         arguments = self._arguments()
         # Only a worker knows the output of another task; the scheduler would fail on it.
         is_plain = all(isinstance(value, str | int | dict | None) for value in arguments.values())
@@ -196,18 +207,18 @@ class WaitingSensor(BaseSensorOperator):
 class LeaderSensor(WaitingSensor):
     """Waits until `role` has the expected leader, and returns that leader.
 
-    `role` is a number (also as text) or a name; by default the partition key of the run. `expect` is "here" (this host
-    leads it and may act), "anybody", or the name of a member. `when_away` says what to do while the agent cannot be
-    asked: "wait", at most until `timeout`, or "fail". With `start_from_trigger` no worker is needed at any time.
+    `role` is a name or the number of a partition, and `partition` the number of one, also as text; by default it is the
+    partition or the key of the run. `expect` is "here" (this host leads it and may act), "anybody", or the name of a
+    member. `when_away` says what to do while the agent cannot be asked: "wait", at most until `timeout`, or "fail".
+    With `start_from_trigger` no worker is needed at any time.
 
     The XCom holds role, partition, leader, address, term, and `here`, which is whether this host leads: see
     `leader_from`.
     """
 
-    def __init__(self, *, role: str | int = PARTITION_KEY, **kwargs: Any) -> None:
+    def __init__(self, *, role: str | int | None = None, partition: str | int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.role, self.key = role, None
-        self._start_in_triggerer()
+        self._begin(role=role, partition=partition)
 
 
 class SlotOwnerSensor(WaitingSensor):
@@ -219,5 +230,4 @@ class SlotOwnerSensor(WaitingSensor):
 
     def __init__(self, *, key: str = PARTITION_KEY, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.role, self.key = None, key
-        self._start_in_triggerer()
+        self._begin(key=key)

@@ -29,7 +29,7 @@ error.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
@@ -58,7 +58,6 @@ __all__ = [
     "OwnershipTrigger",
     "WhenAway",
     "leader_of",
-    "partition_wanted",
     "require_sense",
     "role_wanted",
 ]
@@ -87,27 +86,18 @@ class Conclusion(NamedTuple):
     leader: Mapping[str, Any] | None = None
 
 
-def partition_wanted(layout: Layout, role: object, key: object) -> int:
-    """The partition of a role or a key. Raises BadKey."""
-    return layout.partition_of_role(role_wanted(role, key))
-
-
-def role_wanted(role: object, key: object) -> int | str:
-    """A role or a key, as a role; a template may have produced any value. Raises BadKey."""
-    asked, text = asked_role(role, key)
-    found = text if asked is None else asked
-    assert found is not None, "asked_role gives one of the two"
+def role_wanted(role: object = None, key: object = None, partition: object = None) -> int | str:
+    """The key or partition that was asked for; a template may have produced any value. Raises BadKey."""
+    found = asked_role(role, key, partition)
     if isinstance(found, str) and len(found) > KEY_MAX:
-        name = "key" if asked is None else "role"
-        raise BadKey(
-            f"a {name} of at most {KEY_MAX} characters was wanted", f"it has {len(found)}", "take a shorter one"
-        )
-    return found  # The text of a key is never read as a number.
+        raise BadKey(f"a key of at most {KEY_MAX} characters was wanted", f"it has {len(found)}", "take a shorter one")
+    return found
 
 
-def require_sense(role: object, key: object, expect: object, otherwise: object, when_away: object) -> None:
-    """Raises BadKey for arguments that no leader can ever fulfil: the task would wait until its time is over."""
-    partition_wanted(Layout(), role, key)
+def require_sense(place: Sequence[object], expect: object, otherwise: object, when_away: object) -> None:
+    """Raises BadKey for arguments that no leader can ever fulfil: the task would wait until its time is over. `place`
+    has role, key and partition."""
+    role_wanted(*place)
     if not isinstance(expect, str) or not expect.strip() or expect == "None":
         raise BadKey(
             'the name of a member, "here" or "anybody" was wanted',
@@ -144,7 +134,7 @@ class _Follower(BaseEventTrigger):
 
 
 class LeaderTrigger(_Follower):
-    """Fires once the expected member leads `role`, or owns `key`.
+    """Fires once the expected member leads `role`, `key` or `partition`: one of the three.
 
     `expect` is "here" (the triggerer's host leads, and may act), "anybody", or the name of a member. `otherwise` says
     what to do when another member leads: "wait", "skip" or "fail". `when_away` says what to do when the agent or the
@@ -162,6 +152,7 @@ class LeaderTrigger(_Follower):
         *,
         role: str | int | None = None,
         key: str | None = None,
+        partition: str | int | None = None,
         expect: Expected = "here",
         neli_conn_id: str = CONNECTION_ID,
         otherwise: Otherwise = "wait",
@@ -171,13 +162,15 @@ class LeaderTrigger(_Follower):
         layout: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.role, self.key, self.expect, self.neli_conn_id = role, key, expect, neli_conn_id
+        self.role, self.key, self.partition = role, key, partition
+        self.expect, self.neli_conn_id = expect, neli_conn_id
         self.otherwise, self.when_away = otherwise, when_away
         self.ends_task, self.soft_fail, self.layout = ends_task, soft_fail, layout
         self._told_away = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("role", "key", "expect", "neli_conn_id", "otherwise", "when_away", "ends_task", "soft_fail", "layout")
+        places, ways = ("role", "key", "partition", "expect", "neli_conn_id"), ("otherwise", "when_away")
+        names = (*places, *ways, "ends_task", "soft_fail", "layout")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Moment]) -> AsyncIterator[TriggerEvent]:
@@ -191,7 +184,7 @@ class LeaderTrigger(_Follower):
 
     async def _wait(self, moments: AsyncIterator[Moment], present: Subscription | None) -> Conclusion:
         try:
-            require_sense(self.role, self.key, self.expect, self.otherwise, self.when_away)
+            require_sense((self.role, self.key, self.partition), self.expect, self.otherwise, self.when_away)
         except NeliError as error:
             return Conclusion("failed", str(error))
         try:
@@ -221,12 +214,13 @@ class LeaderTrigger(_Follower):
             return None
         try:
             checked(seen.layout, None if self.layout is None else Layout(**self.layout))
-        except GroupMismatch as error:
+            partition = seen.layout.partition_of_role(role_wanted(self.role, self.key, self.partition))
+        except (GroupMismatch, BadKey) as error:
             return Conclusion("failed", str(error))
         if self.expect == "here" and seen.member is None:
             problem = f"the connection {self.neli_conn_id!r} is to a ledger, which does not know this host"
             return Conclusion("failed", f"{self._wanted()} was wanted, but {problem}: name one to this host's agent")
-        view = seen.owners.get(partition_wanted(seen.layout, self.role, self.key))
+        view = seen.owners.get(partition)
         if view is None or view.name is None:
             return None
         is_here = None if seen.member is None else seen.member == view.name
@@ -242,7 +236,8 @@ class LeaderTrigger(_Follower):
         return Conclusion("skipped" if self.otherwise == "skip" else "failed", why)
 
     def _wanted(self) -> str:
-        what = f"role {self.role!r}" if self.role is not None else "the key"
+        what = "the key" if self.key is not None else f"role {self.role!r}"
+        what = what if self.partition is None else f"partition {self.partition}"
         return f"a leader of {what}" if self.expect == "anybody" else f"{what} led by {self.expect!r}"
 
     def _patience(self) -> float | None:
@@ -351,7 +346,7 @@ class OwnershipTrigger(_Follower):
 
     def _watched(self, layout: Layout) -> Collection[int]:
         if self.role is not None:
-            return (partition_wanted(layout, self.role, None),)
+            return (layout.partition_of_role(role_wanted(self.role)),)
         return range(layout.partitions) if self.partitions is None else self.partitions
 
     async def _remembered(self) -> "_Tenures":
@@ -374,7 +369,7 @@ class OwnershipTrigger(_Follower):
 
     def _require(self) -> None:
         if self.role is not None:
-            partition_wanted(Layout(), self.role, None)
+            role_wanted(self.role)
         wrong = [place for place in self.partitions or [] if type(place) is not int or place < 0]
         if wrong or self.partitions == [] or (self.role is not None and self.partitions is not None):
             raise BadKey(

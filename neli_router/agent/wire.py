@@ -1,14 +1,14 @@
 """The wire: the requests of an agent's clients and its answers, as JSON over HTTP.
 
-    GET  /v1/owner?key=K | key64=B | role=N      OwnerView      key64 is URL-safe base64, for keys that are not text
+    GET  /v1/owner?key=K | key64=B | partition=N OwnerView      key64 is URL-safe base64, for keys that are not text
     POST /v1/owners           OwnersAsked        OwnersView
-    GET  /v1/leader[?key=K | key64=B | role=N]   LeaderView     its owner, this member, if it may act, the layout
-    GET  /v1/lease?role=N                        LeaseView      whether this host leads it now
-    GET  /v1/leadership?role=N&timeout=S         LeaseView      waits until it does, at most S seconds
-    GET  /v1/leadership/events?role=N            stream (LeaseView): waiting, acquired, renewed, revoked, fenced, ended
+    GET  /v1/leader[?...]                        LeaderView     its owner, this member, if it may act, the layout
+    GET  /v1/lease?...                           LeaseView      whether this host leads it now
+    GET  /v1/leadership?...&timeout=S            LeaseView      waits until it does, at most S seconds
+    GET  /v1/leadership/events?...               stream (LeaseView): waiting, acquired, renewed, revoked, fenced, ended
     GET  /v1/share?partitions=0,8-15             ShareView      those of them that this host may act for now
-    GET  /v1/share/events?partitions=0,8-15      stream (ShareView): as for a role, plus `more`
-    GET  /v1/watch[?key=K | key64=B | role=N]    a stream: owner (OwnerView), for each change
+    GET  /v1/share/events?partitions=0,8-15      stream (ShareView): as for one, plus `more`
+    GET  /v1/watch[?...]                         a stream: owner (OwnerView), for each change
     GET  /v1/table                               TableView
     GET  /v1/members                             MembersView
     GET  /v1/peers                               PeersView      a group without a broker: who answers, who leads
@@ -24,7 +24,7 @@
     GET  /health  /ready  /metrics               for process monitoring
 
 A client that streams `leadership/events` *holds* the role from `acquired` on: the role is handed over only after the
-stream closes, or after `drain_timeout`. A role that is a number is written as one; anything else is a name.
+stream closes, or after `drain_timeout`. Text is a key, also one of digits.
 
 A *share* is all partitions that this host leads, or those of them that `partitions` names: one stream holds them
 together. `acquired` comes as soon as the host leads one, and lists every partition that it leads. `revoked` and
@@ -114,7 +114,7 @@ class OwnerView(_View, frozen=True):
     address: str = ""
     term: int = 0
     slot: int | None = None
-    """Where the key hashed to; None for a role."""
+    """Where the key hashed to; None for a partition."""
     at: int = 0
     """The offset up to which the agent has read."""
     age: float = 0.0

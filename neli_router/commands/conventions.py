@@ -8,7 +8,6 @@ An error that the library raises on purpose never shows a traceback: its message
 """
 
 import os
-import re
 import select
 import stat
 import sys
@@ -33,7 +32,7 @@ from neli_router.core.exit_codes import (
     EXIT_REFUSED,
     EXIT_USAGE,
 )
-from neli_router.core.keyspace import Key, Role, role_of
+from neli_router.core.keyspace import Key, Role
 from neli_router.core.private import Unreadable
 from neli_router.errors import (
     BadKey,
@@ -62,6 +61,7 @@ __all__ = [
     "not_empty",
     "options",
     "output_option",
+    "partition_option",
     "print_rows",
     "print_views",
     "role_given",
@@ -96,6 +96,12 @@ agent_options = options(
         help="A file with the agent's token, which only TCP needs.  [default: the variable NELI_TOKEN]",
     ),
 )
+
+
+def partition_option(**more: Any) -> Callable[[Command], Command]:
+    """The number of a partition, where the other way to say which one is a key."""
+    return click.option("--partition", type=click.IntRange(0), metavar="N", **more)
+
 
 output_option = click.option(
     "--output",
@@ -168,9 +174,6 @@ class Seconds(click.FloatRange):
         return number
 
 
-NEGATIVE = re.compile(r"-[0-9]+", re.ASCII)
-
-
 def not_empty(ctx: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
     """The callback of an argument or option that must not be empty."""
     if given == "":
@@ -178,14 +181,11 @@ def not_empty(ctx: click.Context, parameter: click.Parameter, given: str | None)
     return given
 
 
-def role_given(given: str) -> Role:
-    """A role from the command line: a number, or a name, which may be any bytes, like a key."""
-    if NEGATIVE.fullmatch(given):
-        # It would be a name, and a user who meant a number would wait for the leader of an arbitrary partition.
-        problem = f"roles count from 0, found {given:.40}: give a number from 0, or a name"
-        raise click.BadParameter(problem, param_hint="--role")
-    role = role_of(given)
-    return key_of(role) if isinstance(role, str) else role
+def role_given(key: str | None, partition: int | None) -> Role:
+    """The one of the two that was given. Ends the command unless exactly one was."""
+    if (key is None) == (partition is None):
+        raise failed("a key or a partition was wanted: --key takes any text, also 42; --partition takes a number")
+    return partition if key is None else key_of(key)  # type: ignore[return-value]
 
 
 def close_with_reader(close: Callable[[], None]) -> None:

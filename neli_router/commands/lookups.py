@@ -25,6 +25,7 @@ from neli_router.commands.conventions import (
     failed,
     key_of,
     output_option,
+    partition_option,
     print_rows,
     print_views,
     role_given,
@@ -79,7 +80,7 @@ REMEDIES = {
 
 
 class OwnerLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of `owner --output json`. Has `key`, or hexadecimal `key_hex` if the key is not text, or `role`."""
+    """A line of `owner --output json`. Has `key`, or hexadecimal `key_hex` if the key is not text, if one was given."""
 
     partition: int | None
     name: str | None
@@ -87,7 +88,6 @@ class OwnerLine(msgspec.Struct, frozen=True, omit_defaults=True):
     term: int
     key: str | None = None
     key_hex: str | None = None
-    role: int | str | None = None
     slot: int | None = None
     why: str = ""
     believed: bool = False
@@ -108,20 +108,23 @@ class PartitionLine(msgspec.Struct, frozen=True):
 
 @click.command("owner")
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
-@click.option(
-    "--role", "roles", multiple=True, metavar="R", help="A role instead: a number or a name. May be repeated."
-)
+@partition_option(multiple=True, help="A partition instead of a key. May be repeated.")
 @click.option("--null", "-0", is_flag=True, help="Keys on standard input end with a zero byte, not with a newline.")
 @agent_options
 @output_option
 def owner_command(
-    keys: tuple[str, ...], roles: tuple[str, ...], null: bool, agent: str | None, token_file: Path | None, output: str
+    keys: tuple[str, ...],
+    partition: tuple[int, ...],
+    null: bool,
+    agent: str | None,
+    token_file: Path | None,
+    output: str,
 ) -> None:
     """Print which member owns each KEY.
 
     Reads keys from standard input, one a line, if the only KEY is `-`, or if there is none and standard input is not a
     terminal. Prints one line for each key, in their order: the owner's name, its address, `partition` and its number,
-    `term` and its number, and after two blanks the key. A missing name or address is `-`.
+    `term` and its number, and after two blanks the key. A KEY is any text, also 42. A missing name or address is `-`.
 
     In a group without a broker and without a store of owners, `believed` follows the term if another member leads: the
     agent's member believes so, and another member may briefly believe otherwise. Route by it; only the owner's lease
@@ -140,16 +143,15 @@ def owner_command(
       2  not usable, such as no key       5  the agent refused, such as for a table too old
       3  one of them has no owner now
     """
-    for what, given in (("KEY", keys), ("role", roles)):
-        if "" in given:
-            raise failed(f"a {what} was wanted, but one is empty: is a variable of the shell not set?")
-    reads = keys == ("-",) or (not keys and not roles)
+    if "" in keys:
+        raise failed("a KEY was wanted, but one is empty: is a variable of the shell not set?")
+    reads = keys == ("-",) or (not keys and not partition)
     if reads and not keys and sys.stdin.isatty():
         raise failed("a KEY was wanted, but there is none: give some, or `-` and one a line")
     found: Iterable[Key] = _read_keys(b"\0" if null else b"\n") if reads else map(key_of, keys)
     with asking(agent, token_file) as client:
         missing = 0
-        for lines in _looked_up(client, found, roles):
+        for lines in _looked_up(client, found, partition):
             missing += sum(line.name is None for line in lines)
             if output == "json":
                 print_views(lines)
@@ -283,13 +285,13 @@ def peers_command(agent: str | None, token_file: Path | None, output: str) -> No
 
 @click.command("watch")
 @click.argument("key", required=False)
-@click.option("--role", metavar="R", help="A role instead of a key: a number or a name.")
+@partition_option(help="A partition instead of a key.")
 @hook_options
 @agent_options
 @output_option
 def watch_command(
     key: str | None,
-    role: str | None,
+    partition: int | None,
     hook: str | None,
     exec_timeout: float,
     agent: str | None,
@@ -310,7 +312,7 @@ def watch_command(
     Examples:
       neli watch customer-7
       neli watch --output json | jq 'select(.name == null)'
-      neli watch --role nightly --exec 'curl --silent --fail --json @- https://hooks.example/neli'
+      neli watch nightly --exec 'curl --silent --fail --json @- https://hooks.example/neli'
 
     \b
     Exit codes: 0 the agent ended it, 2 not usable, 4 no agent answered, 5 it refused, 130 interrupted.
@@ -319,7 +321,7 @@ def watch_command(
     with (
         ChangeHook(hook, exec_timeout) as told,
         asking(agent, token_file) as client,
-        client.watch(None if key is None else key_of(key), role=None if role is None else role_given(role)) as changes,
+        client.watch(None if key is None is partition else role_given(key, partition)) as changes,
     ):
         close_with_reader(changes.close)
         for view in changes:
@@ -343,22 +345,21 @@ def _note_age(age: float) -> None:
         click.echo(f"Note: this is {age:.0f} s old: the agent could read nothing newer", err=True)
 
 
-def _looked_up(client: "Client", keys: Iterable[Key], roles: tuple[str, ...]) -> Iterator[list[OwnerLine]]:
+def _looked_up(client: "Client", keys: Iterable[Key], partitions: tuple[int, ...]) -> Iterator[list[OwnerLine]]:
     rest = iter(keys)
     while batch := list(islice(rest, BATCH)):
         yield [_line(view, key=key) for key, view in zip(batch, client.owners(batch), strict=True)]
-    for role, text in zip(map(role_given, roles), roles, strict=True):
+    for partition in partitions:
         try:
-            yield [_line(client.owner_of_role(role), role=role if isinstance(role, int) else plain(text))]
+            yield [_line(client.owner_of_role(partition))]
         except NoOwner as error:
-            yield [OwnerLine(None, None, "", 0, role=role if isinstance(role, int) else plain(text), why=error.found)]
+            yield [OwnerLine(partition, None, "", 0, why=error.found)]
 
 
-def _line(view: "OwnerView", *, key: Key | None = None, role: int | str | None = None) -> OwnerLine:
+def _line(view: "OwnerView", *, key: Key | None = None) -> OwnerLine:
     asked = {
         "key": key if isinstance(key, str) else None,
         "key_hex": key.hex() if isinstance(key, bytes) else None,
-        "role": role,
     }
     # It leaves out what a line does not have.
     return msgspec.convert({**msgspec.structs.asdict(view), **asked}, OwnerLine)
@@ -366,13 +367,13 @@ def _line(view: "OwnerView", *, key: Key | None = None, role: int | str | None =
 
 def _spelled(line: OwnerLine) -> str:
     """The key comes last, because only the key may contain blanks."""
-    what = line.key if line.key is not None else line.key_hex if line.key_hex is not None else line.role
+    what = line.key if line.key is not None else line.key_hex
     place = "no partition" if line.partition is None else f"partition {line.partition}"
     mark = " believed" if line.believed else ""
     who = (
         f"{line.name} {line.address or '-'} {place} term {line.term}{mark}" if line.name else f"- - {place}: {line.why}"
     )
-    return plain(who) if what is None else f"{plain(who)}  {plain(str(what))}"
+    return plain(who) if what is None else f"{plain(who)}  {plain(what)}"
 
 
 def _at(names: list[str], place: int | None) -> str | None:

@@ -32,7 +32,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from neli_router.commands.conventions import Seconds, agent_options, asking, complain, not_empty, role_given
+from neli_router.commands.conventions import (
+    Seconds,
+    agent_options,
+    asking,
+    complain,
+    not_empty,
+    partition_option,
+    role_given,
+)
 from neli_router.core.clock import host_clock
 from neli_router.core.exit_codes import (
     EXIT_CANNOT_START,
@@ -76,7 +84,8 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 @click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
-@click.option("--role", required=True, metavar="R", callback=not_empty, help="The role to lead: a number or a name.")
+@click.option("--key", metavar="K", callback=not_empty, help="The role to lead: any text, also 42.")
+@partition_option(help="The role to lead, if it is the number of a partition.")
 @click.option(
     "--grace",
     type=Seconds(min=0),
@@ -105,7 +114,8 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 @agent_options
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARGUMENT]...")
 def run_command(
-    role: str,
+    key: str | None,
+    partition: int | None,
     grace: float | None,
     keep: bool,
     patience: float | None,
@@ -116,13 +126,13 @@ def run_command(
     token_file: Path | None,
     command: tuple[str, ...],
 ) -> None:
-    """Run COMMAND while this host leads role R, and nowhere else meanwhile.
+    """Run COMMAND while this host leads a role, which is a key or a partition, and nowhere else meanwhile.
 
-    Waits until the agent's member leads R, then starts COMMAND in a session of its own, with these variables:
+    Waits until the agent's member leads it, then starts COMMAND in a session of its own, with these variables:
 
     \b
-      NELI_ROLE       R                  NELI_TERM       the fencing token: pass it on with each write
-      NELI_PARTITION  where R is         NELI_MEMBER     the agent's name in the group
+      NELI_ROLE       K or N             NELI_TERM       the fencing token: pass it on with each write
+      NELI_PARTITION  its partition      NELI_MEMBER     the agent's name in the group
 
     COMMAND gets NELI_TOKEN only with --pass-token. It inherits the other variables of `neli run`.
 
@@ -144,8 +154,8 @@ def run_command(
 
     \b
     Examples:
-      neli run --role nightly --no-wait -- ./nightly.sh --full
-      neli run --role 0 --keep --grace 5 -- python -m consumer
+      neli run --key nightly --no-wait -- ./nightly.sh --full
+      neli run --partition 0 --keep --grace 5 -- python -m consumer
 
     \b
     Exit codes:
@@ -160,14 +170,14 @@ def run_command(
         raise click.UsageError("either --wait or --no-wait was wanted, but both were given")
     if no_wait:
         patience = 0.0
-    wanted = role_given(role)
+    wanted = role_given(key, partition)
     if code := _missing(command[0]):
         raise SystemExit(code)
     guard = guardian()  # Before anything here starts a thread.
     try:
         with asking(agent, token_file) as client:
             client.guarded_by(guard.number)
-            run = _Run(client, guard, wanted, role, command, grace, patience)
+            run = _Run(client, guard, wanted, key or str(partition), command, grace, patience)
             run.allow_new_privileges, run.pass_token = allow_new_privileges, pass_token
             code = run.run(keep=keep)
     finally:

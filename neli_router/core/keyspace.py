@@ -1,9 +1,10 @@
 """From a key to its partition: the same in every process, every language and every year.
 
     key --murmur3_x86_32, seed 0--> 32 bits --mod S--> slot --mod M--> partition
-    role j, a number ------------------------------------mod M-------> partition
-    role "nightly", a name: simply a key
-    role "7", a text of digits: role 7, wherever a role comes as text
+    a number, from 0 to M - 1 ---------------------------------------> the partition itself
+
+**Text is a key, also "42". A number is a partition.** This is the one rule for Python, the command line, HTTP and
+Airflow; a *role* is either. Text that stands for a number has a name of its own there: `partition`.
 
 Members that disagreed here would each act correctly for a different partition, so nothing in this chain may depend on
 the process. The hash is fixed and unseeded (Python's own `hash` of a text differs between interpreters), text counts as
@@ -24,7 +25,7 @@ import msgspec
 
 from neli_router.errors import BadKey, ConfigError
 
-__all__ = ["PARTITIONS", "SLOTS", "SLOTS_MAX", "Key", "Layout", "Role", "hasher", "role_of", "spelled", "utf8"]
+__all__ = ["PARTITIONS", "SLOTS", "SLOTS_MAX", "Key", "Layout", "Role", "hasher", "numbered", "spelled", "utf8"]
 
 SLOTS = 16384
 """Redis Cluster's number: small enough for a flat table, large enough for 4096 partitions of four slots each."""
@@ -35,8 +36,8 @@ PARTITIONS = 256
 SLOTS_MAX = 2**32
 """The hash has 32 bits, so a slot above that would always stay empty."""
 
-ROLE_DIGITS_MAX = 18
-"""No program counts roles higher than this, and Python is slow to parse very long numbers."""
+DIGITS_MAX = 18
+"""Python is slow to parse very long numbers."""
 
 SPELLED_MAX = 12
 """The maximum number of runs of partitions in a line. A line with a thousand numbers is unreadable."""
@@ -89,16 +90,22 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.slot(key) % self.partitions
 
     def partition_of_role(self, role: Role) -> int:
-        """The partition of `role`: a number j maps to partition j mod M; a name is treated as a key."""
+        """The partition of `role`: a key, or the number of a partition. Raises BadKey."""
         if isinstance(role, str | bytes):
             return self.partition(role)
         if _is(bool, role) or not isinstance(role, int):
             raise BadKey(
-                "a role was wanted: a whole number, or a name as str or bytes",
+                "a role was wanted: a key as str or bytes, or the number of a partition",
                 f"found {_described(role)}",
-                "pass the number or the name itself",
+                "pass the key or the number itself",
             )
-        return role % self.partitions
+        if not 0 <= role < self.partitions:
+            raise BadKey(
+                f"a partition was wanted, from 0 to {self.partitions - 1}",
+                "this number is none of them",
+                f"pass a key as text, such as str(number), or give each number a partition: number % {self.partitions}",
+            )
+        return role
 
     def spelled(self) -> str:
         """The layout in words, for error messages."""
@@ -112,20 +119,10 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.spelled()} against {other.spelled()} (unequal: {', '.join(unequal)})"
 
 
-def role_of(text: str) -> int | str:
-    """The role that a text stands for: a number if the text is one, otherwise a name.
-
-    This is the single rule for all places where a role can only be text: the command line, an agent's addresses, an
-    Airflow template. Raises BadKey for a number with too many digits.
-    """
-    if not (text.isascii() and text.removeprefix("-").isdecimal()):
-        return text
-    if len(text) > ROLE_DIGITS_MAX:
-        raise BadKey(
-            f"a role was wanted: a number of at most {ROLE_DIGITS_MAX} digits, or a name",
-            f"this number has {len(text)} characters",
-            "count roles from 0, or give a name that is not a number",
-        )
+def numbered(text: str) -> int:
+    """The number of a partition, where it can only be written as text. Raises BadKey."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX):
+        raise BadKey("the number of a partition was wanted", "this text is none", "write digits only, or name a key")
     return int(text)
 
 

@@ -47,7 +47,7 @@ def get(agent: Running, path: str, view: type[View], **query: str) -> View:
         return msgspec.json.decode(client.get(f"/v1/{path}", params=query).content, type=view)
 
 
-def test_any_text_and_any_bytes_are_a_key_and_a_role_is_a_number_or_a_name(agent: Running) -> None:
+def test_any_text_and_any_bytes_are_a_key_and_a_number_is_a_partition(agent: Running) -> None:
     for key in KEYS:
         found = get(agent, "owner", OwnerView, key=key)
         assert ("a", LAYOUT.slot(key), LAYOUT.partition(key)) == (found.name, found.slot, found.partition)
@@ -57,16 +57,15 @@ def test_any_text_and_any_bytes_are_a_key_and_a_role_is_a_number_or_a_name(agent
         text = base64.urlsafe_b64encode(raw).decode()
         for spelled in (text, text.rstrip("=")):
             assert LAYOUT.slot(raw) == get(agent, "owner", OwnerView, key64=spelled).slot
-    for role, partition in (("3", 3), ("11", 3), ("-1", 7), ("nightly", LAYOUT.partition("nightly"))):
-        found = get(agent, "owner", OwnerView, role=role)
-        assert ("a", None, partition) == (found.name, found.slot, found.partition)
+    found = get(agent, "owner", OwnerView, partition="3")
+    assert ("a", None, 3) == (found.name, found.slot, found.partition)
 
 
 @pytest.mark.parametrize(
     ("query", "kind", "hint"),
     [
         ("owner?", "BadKey", ""),
-        ("owner?key=Mr.+Secret&role=1", "BadKey", ""),
+        ("owner?key=Mr.+Secret&partition=1", "BadKey", ""),
         ("owner?key=Mr.+Secret&key64=AAAA", "BadKey", ""),
         ("owner?key=%ff%feSecret", "BadKey", ""),
         ("owner?key64=Secret!", "BadKey", ""),
@@ -74,12 +73,12 @@ def test_any_text_and_any_bytes_are_a_key_and_a_role_is_a_number_or_a_name(agent
         ("owner?key64=%E2%82%AC", "BadKey", ""),
         (f"owner?key=Secret{'x' * KEY_MAX}", "BadKey", ""),
         (f"owner?key64={'A' * (2 * KEY_MAX)}", "BadKey", ""),
-        ("owner?role=1111111111111111111", "BadKey", ""),
-        (f"owner?role=Secret{'x' * KEY_MAX}", "BadKey", ""),
+        ("owner?partition=1111111111111111111", "BadKey", ""),
+        (f"owner?partition=Secret{'x' * KEY_MAX}", "BadKey", ""),
         ("owner?ky=Secret", "BadRequest", "did you mean key?"),
         ("owner?key=Secret&key=Secret", "BadRequest", "POST /v1/owners"),
         ("owner?Secret", "BadRequest", "encode each value"),
-        ("owner?key64%3DMrSecret%26limit=1", "BadRequest", "There is key, key64, role"),
+        ("owner?key64%3DMrSecret%26limit=1", "BadRequest", "There is key, key64, partition"),
         ("owner?" + "&".join(f"key{i}=1" for i in range(20)), "BadRequest", "encode each value"),
         ("share?partitions=MrSecret", "BadRequest", ""),
         ("moves?limit=MrSecret", "BadRequest", ""),
@@ -126,7 +125,7 @@ def test_a_body_that_is_not_what_was_asked_for_is_refused(agent: Running, body: 
 
 
 def test_one_question_says_who_leads_what_and_whether_this_member_may_act(agent: Running) -> None:
-    for asked in ({"role": "3"}, {"key": "nightly"}):
+    for asked in ({"partition": "3"}, {"key": "nightly"}):
         found, owner = get(agent, "leader", LeaderView, **asked), get(agent, "owner", OwnerView, **asked)
         assert ("a", True, LAYOUT, None) == (found.member, found.may_act, found.layout, found.refusal)
         assert (found.owner and (found.owner.partition, found.owner.term)) == (owner.partition, owner.term)
@@ -137,17 +136,17 @@ def test_one_question_says_who_leads_what_and_whether_this_member_may_act(agent:
 
 
 def test_a_lease_says_how_long_it_holds_and_is_not_waited_for_where_it_is_led(agent: Running) -> None:
-    found = get(agent, "lease", LeaseView, role="nightly")
+    found = get(agent, "lease", LeaseView, key="nightly")
     assert (True, "a", LAYOUT.partition("nightly")) == (found.leads, found.member, found.partition)
     assert 0 < found.remaining <= STEADY
     assert DRAIN == found.drain_timeout
-    assert get(agent, "leadership", LeaseView, role="3", timeout="0").leads
+    assert get(agent, "leadership", LeaseView, partition="3", timeout="0").leads
     # A lease belongs to one role, and a timeout is a number of seconds.
     with agent.client() as client:
-        for query in ("", "role=1&role=2", "key=1", "rol=1"):
+        for query in ("", "key=1&partition=2", "role=1"):
             assert refused(client.get(f"/v1/lease?{query}")).kind in {"BadKey", "BadRequest"}
         for timeout in ("-1", "nan", "inf", "1e9", "soon", "", "1" * 100):
-            refusal = refused(client.get("/v1/leadership", params={"role": "3", "timeout": timeout}))
+            refusal = refused(client.get("/v1/leadership", params={"partition": "3", "timeout": timeout}))
             assert ("BadRequest", "timeout was to be a number from 0 to 3600") == (refusal.kind, refusal.wanted)
 
 

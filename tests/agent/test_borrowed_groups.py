@@ -111,7 +111,7 @@ def test_a_killed_agent_vanishes_from_the_others_page_which_takes_over_under_hig
     # Its commands and its numbers.
     owners = [json.loads(line) for line in a.ask("table", "--output", "json").output.splitlines()]
     assert {"a": 2, "b": 2} == {name: [one["owner"] for one in owners].count(name) for name in "ab"}
-    lines = a.ask("owner", *(f"--role={i}" for i in range(4)), "--output=json").output.splitlines()
+    lines = a.ask("owner", *(f"--partition={i}" for i in range(4)), "--output=json").output.splitlines()
     told = [json.loads(line) for line in lines]
     assert [(one["name"], one["address"]) for one in told] == [(one["owner"], f"{one['owner']}:1") for one in owners]
     rows = sorted(row.split()[:5] for row in a.ask("members").output.splitlines()[1:])
@@ -123,7 +123,7 @@ def test_a_killed_agent_vanishes_from_the_others_page_which_takes_over_under_hig
 
     # A program on its host leads, for no longer than the member itself may.
     mine = next(one["partition"] for one in owners if one["owner"] == "a")
-    lease = a.get(f"/v1/lease?role={mine}").json()
+    lease = a.get(f"/v1/lease?partition={mine}").json()
     assert lease["leads"]
     assert 0 < lease["remaining"] <= LEASE
 
@@ -176,7 +176,7 @@ def test_an_agent_that_reaches_neither_broker_nor_store_says_so_and_refuses_wish
     with running(config, AgentOptions(socket=f"{tmp_path}/agent.sock")) as agent, agent.client() as client:
         until(lambda: "the broker is out of reach" in client.get("/ready").json().get("found", ""), "the reason")
         assert (200, "reading") == ((answer := client.get("/health")).status_code, answer.json()["member"])
-        owner = client.get("/v1/owner", params={"role": 0})
+        owner = client.get("/v1/owner", params={"partition": 0})
         assert (503, "StaleTable") == (owner.status_code, owner.json()["kind"])
         status = client.get("/v1/status").json()
         assert ([], 0, "redis://127.0.0.1:1/jobs") == (status["members"], status["table"]["slots"], status["store"])

@@ -35,15 +35,13 @@ def test_owners_come_in_the_order_of_their_keys_and_a_key_without_one_says_why_a
     assert "nobody-known" not in str(caught.value)
 
 
-def test_what_is_no_key_and_a_role_that_would_be_taken_for_another_are_refused_before_they_are_asked(
-    stand_in: StandIn, client: Client
-) -> None:
+def test_what_is_no_key_and_no_role_is_refused_before_it_is_asked(stand_in: StandIn, client: Client) -> None:
     for key in ("\ud800", 7, None):
         with pytest.raises(BadKey):
             client.owner(key)  # type: ignore[arg-type]
-    for role in ("7", " 7", "-1", True, "", b"\xff"):
+    for role in (True, 1.5, "\ud800"):
         with pytest.raises(BadKey):
-            client.lease(role)
+            client.lease(role)  # type: ignore[arg-type]
     assert [] == stand_in.requests
 
 
@@ -315,7 +313,7 @@ def test_a_real_agent_is_asked_over_both_doors(agent: Running) -> None:
         assert ("a", "a", "a") == (owner.name, long.name, client.owner_of_role("nightly").name)
         assert (PARTITIONS, ["a"]) == (len(client.table().partitions), [one.name for one in client.members().members])
         assert (Layout(partitions=PARTITIONS), "a") == (client.table().layout, client.status().agent)
-        with client.watch(role=1) as changes:
+        with client.watch(1) as changes:
             assert "a" == next(iter(changes)).name
         with Client(agent.address, token="another-token-of-ours", timeout=PATIENCE) as stranger:  # noqa: S106 - of a test.
             assert 1 == len(stranger.members().members)

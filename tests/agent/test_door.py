@@ -183,7 +183,7 @@ def test_a_client_of_the_own_socket_that_goes_in_mid_answer_leaves_nothing(unfen
     before = left()  # The door's connections that wait for another exchange.
     gc.disable()  # It would clean up, sooner or later.
     try:
-        come_and_go(unfenced, "unix", b"/v1/leadership/events?role=3")
+        come_and_go(unfenced, "unix", b"/v1/leadership/events?partition=3")
         until(lambda: left() <= before, "no more connections than before")
     finally:
         gc.enable()
@@ -223,7 +223,7 @@ def test_a_hold_over_the_port_ends_with_its_connection_and_an_answer_that_is_bro
     unfenced: Running,
 ) -> None:
     with unfenced.stranger(headers=BEARER) as one:
-        with one.stream("GET", "/v1/leadership/events?role=3") as stream:
+        with one.stream("GET", "/v1/leadership/events?partition=3") as stream:
             events = Events(stream)  # Kept, because its end would end the stream.
             events.next_called("acquired")
             assert 1 == unfenced.agent.traffic.streams
@@ -244,7 +244,7 @@ def test_clients_with_the_token_take_no_room_from_others_and_are_told_of_the_age
         agent.await_ready()
         was = door(agent)
         known = [stack.enter_context(agent.stranger(headers=BEARER)) for _ in range(2)]
-        streams = [Events(stack.enter_context(one.stream("GET", "/v1/leadership/events?role=3"))) for one in known]
+        streams = [Events(stack.enter_context(one.stream("GET", "/v1/leadership/events?partition=3"))) for one in known]
         for stream in streams:
             stream.next_called("acquired")
         with agent.stranger() as other:
@@ -279,7 +279,7 @@ def test_a_door_that_dies_is_started_again_and_the_lease_is_kept(
     agent: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     fenced = agent.agent.snapshot().fenced
-    with agent.stranger(headers=BEARER) as one, one.stream("GET", "/v1/leadership/events?role=3") as stream:
+    with agent.stranger(headers=BEARER) as one, one.stream("GET", "/v1/leadership/events?partition=3") as stream:
         events, was = Events(stream), door(agent)
         events.next_called("acquired")
         os.kill(was, signal.SIGKILL)

@@ -32,14 +32,14 @@ METHODS = st.sampled_from([b"GET", b"POST", b"HEAD", b"PUT", b"DELETE", b"OPTION
 
 ROUTES: dict[bytes, dict[bytes, tuple[bytes, ...]]] = {
     b"GET": {
-        b"/v1/owner": (b"key", b"key64", b"role"),
-        b"/v1/leader": (b"key", b"key64", b"role"),
-        b"/v1/lease": (b"role",),
-        b"/v1/leadership": (b"role", b"timeout"),
-        b"/v1/leadership/events": (b"role",),
+        b"/v1/owner": (b"key", b"key64", b"partition"),
+        b"/v1/leader": (b"key", b"key64", b"partition"),
+        b"/v1/lease": (b"partition",),
+        b"/v1/leadership": (b"partition", b"timeout"),
+        b"/v1/leadership/events": (b"partition",),
         b"/v1/share": (b"partitions",),
         b"/v1/share/events": (b"partitions",),
-        b"/v1/watch": (b"key", b"key64", b"role"),
+        b"/v1/watch": (b"key", b"key64", b"partition"),
         b"/v1/table": (),
         b"/v1/members": (),
         b"/v1/moves": (b"limit",),

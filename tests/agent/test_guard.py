@@ -14,9 +14,9 @@ ENDLESS = {"/v1/events"}
 GUARDED = [
     ("GET", "/v1/owner?key=Secret"),
     ("POST", "/v1/owners"),
-    ("GET", "/v1/lease?role=1"),
-    ("GET", "/v1/leadership?role=1"),
-    ("GET", "/v1/leadership/events?role=1"),
+    ("GET", "/v1/lease?partition=1"),
+    ("GET", "/v1/leadership?partition=1"),
+    ("GET", "/v1/leadership/events?partition=1"),
     ("GET", "/v1/watch"),
     ("POST", "/v1/drain"),
     ("POST", "/v1/status"),

@@ -14,7 +14,7 @@ from tests.support.agents.stand_in import whenever
 from tests.support.waiting import PATIENCE, until
 
 ROLE = "3"
-LEADING = b"/v1/leadership/events?role=3"
+LEADING = b"/v1/leadership/events?partition=3"
 
 
 def ask(client: socket.socket, path: bytes) -> None:
@@ -31,14 +31,14 @@ def await_event(client: socket.socket, name: bytes) -> None:
 
 def test_a_long_poll_ends_when_its_client_goes_or_the_role_is_led_here(follower: Running, other: Member) -> None:
     with follower.connected() as client:
-        ask(client, b"/v1/leadership?role=3&timeout=3600")
+        ask(client, b"/v1/leadership?partition=3&timeout=3600")
         until(lambda: follower.agent.traffic.waiting == 1)
     until(lambda: follower.agent.traffic.waiting == 0)
     with (
         follower.client() as asker,
         whenever(lambda: follower.agent.traffic.waiting == 1, lambda: other.operator.pin(3, "a")),
     ):
-        answer = asker.get("/v1/leadership", params={"role": ROLE, "timeout": PATIENCE})
+        answer = asker.get("/v1/leadership", params={"partition": ROLE, "timeout": PATIENCE})
     assert (200, True, "a") == (answer.status_code, answer.json()["leads"], answer.json()["member"])
 
 
@@ -47,16 +47,16 @@ def test_every_long_poll_ends_when_its_time_is_over_and_says_who_leads_instead(f
     with ExitStack() as stack:
         clients = [stack.enter_context(follower.connected()) for _ in range(100)]
         for number, client in enumerate(clients):
-            ask(client, b"/v1/leadership?role=3&timeout=0.0%02d" % number)
+            ask(client, b"/v1/leadership?partition=3&timeout=0.0%02d" % number)
         assert {b"HTTP/1.1 409"} == {client.recv(12) for client in clients}
     with follower.client() as asker:
-        answer = asker.get("/v1/leadership", params={"role": ROLE, "timeout": "0.05"})
+        answer = asker.get("/v1/leadership", params={"partition": ROLE, "timeout": "0.05"})
     assert (409, "NotLeading") == (answer.status_code, answer.json()["kind"])
     assert answer.json()["found"].startswith("b owns it under term ")
 
 
 def test_a_stream_of_leadership_tells_its_whole_life(follower: Running, other: Member) -> None:
-    with follower.events("/v1/leadership/events", role=ROLE) as events:
+    with follower.events("/v1/leadership/events", partition=ROLE) as events:
         name, waiting = events.next()
         assert ("waiting", False) == (name, waiting["leads"])
         assert waiting["why"].startswith("b owns it under term ")
@@ -97,7 +97,7 @@ def test_all_that_wait_are_told_of_one_takeover_and_streams_that_break_give_the_
 def test_streams_are_told_another_reason_to_wait_and_the_agents_end(tmp_path: Path) -> None:
     with (
         paired(tmp_path, lease=LEASE) as (agent, other),
-        agent.events("/v1/leadership/events", role=ROLE) as waiting,
+        agent.events("/v1/leadership/events", partition=ROLE) as waiting,
         agent.events("/v1/watch") as watching,
     ):
         assert "waiting" == waiting.next()[0]
@@ -127,12 +127,12 @@ def test_a_watch_begins_with_what_is_and_goes_on_with_what_changes(follower: Run
         other.operator.pin(3, "a")
         moved = events.next_called("owner")
         assert ("a", 3, None) == (moved["name"], moved["partition"], moved["slot"])
-        assert "a" == client.get("/v1/owner", params={"role": "3"}).json()["name"]
+        assert "a" == client.get("/v1/owner", params={"partition": "3"}).json()["name"]
         partition = Layout(partitions=PARTITIONS).partition("k")
         other.operator.pin(partition, "a")
         moved = one.next_called("owner")
         assert ("a", partition) == (moved["name"], moved["partition"])
-        for query in ("key=a&role=1", "nothing=1"):
+        for query in ("key=a&partition=1", "nothing=1"):
             assert 400 == client.get(f"/v1/watch?{query}").status_code
 
 
@@ -164,7 +164,7 @@ def test_a_stream_that_is_silent_gets_a_comment_and_more_streams_than_there_may_
     follower: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "COMMENT_EVERY", 1)
-    with follower.client() as client, client.stream("GET", "/v1/watch", params={"role": ROLE}) as answer:
+    with follower.client() as client, client.stream("GET", "/v1/watch", params={"partition": ROLE}) as answer:
         assert "text/event-stream; charset=utf-8" == answer.headers["content-type"]
         lines = answer.iter_lines()
         while ":" != next(lines):
@@ -174,7 +174,7 @@ def test_a_stream_that_is_silent_gets_a_comment_and_more_streams_than_there_may_
     with follower.events("/v1/watch") as events:
         events.next()
         with follower.client() as client:
-            for path in ("/v1/watch", "/v1/events", "/v1/leadership/events?role=1", "/v1/leadership?role=1"):
+            for path in ("/v1/watch", "/v1/events", "/v1/leadership/events?partition=1", "/v1/leadership?partition=1"):
                 answer = client.get(path)
                 assert (503, "Crowded") == (answer.status_code, answer.json()["kind"])
             assert 200 == client.get("/v1/owner?key=a").status_code
@@ -190,7 +190,7 @@ def test_a_watcher_that_does_not_read_is_cut_off_and_the_others_hear_it_all(
     monkeypatch.setattr(connections, "QUEUE_MAX", 100_000 if limit == "queue" else 2**30)
     monkeypatch.setattr(connections, "STALL_MAX", 3600.0 if limit == "queue" else 0.0)
     before = follower.agent.traffic.slow
-    with socket.socket(socket.AF_UNIX) as sleeper, follower.events("/v1/watch", role=ROLE) as events:
+    with socket.socket(socket.AF_UNIX) as sleeper, follower.events("/v1/watch", partition=ROLE) as events:
         sleeper.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sleeper.connect(follower.options.socket or "")
         ask(sleeper, b"/v1/watch")
@@ -209,7 +209,7 @@ def test_a_watcher_that_does_not_read_is_cut_off_and_the_others_hear_it_all(
 
 
 def test_clients_that_come_and_go_leave_nothing_behind(follower: Running) -> None:
-    paths = ("/v1/watch", "/v1/watch?role=1", "/v1/events", "/v1/leadership/events?role=1")
+    paths = ("/v1/watch", "/v1/watch?partition=1", "/v1/events", "/v1/leadership/events?partition=1")
     for path in paths * 5:
         with follower.events(path) as events:
             assert events.next()[0]

@@ -147,18 +147,18 @@ def test_agents_among_peers_answer_for_what_they_lead_and_for_what_they_believe_
     led = group.agents[0].agent.member.led
     mine, other = next(iter(led)), next(i for i in range(PARTITIONS) if i not in led)
     assert 200 == group.get("/ready").status_code
-    owner = group.ask(f"/v1/owner?role={mine}")
+    owner = group.ask(f"/v1/owner?partition={mine}")
     assert ("m0", led[mine], False) == (owner["name"], owner["term"], owner["believed"])
     place = other % 3
-    until(lambda: f"m{place}" == group.ask(f"/v1/owner?role={other}")["name"], "its name")
-    owner = group.ask(f"/v1/owner?role={other}")
+    until(lambda: f"m{place}" == group.ask(f"/v1/owner?partition={other}")["name"], "its name")
+    owner = group.ask(f"/v1/owner?partition={other}")
     expected = (True, group.places[place], f"10.0.0.{place}:9")
     assert expected == (owner["believed"], owner["peer"], owner["address"])
     assert group.agents[place].agent.member.led[other] == owner["term"]
     keys = [f"customer-{i}" for i in range(20)]
     with over_unix(group.socket(0)) as client:
         found = client.post("/v1/owners", json={"keys": keys}).json()["owners"]
-        with client.stream("GET", f"/v1/watch?role={other}") as stream:
+        with client.stream("GET", f"/v1/watch?partition={other}") as stream:
             first = next(line for line in stream.iter_lines() if line.startswith("data:"))
     assert {"m0": False, "m1": True, "m2": True} == {one["name"]: one["believed"] for one in found}
     assert owner["name"] == json.loads(first.removeprefix("data:"))["name"]
@@ -167,7 +167,7 @@ def test_agents_among_peers_answer_for_what_they_lead_and_for_what_they_believe_
     assert "neli_partitions_led 2.0" in group.get("/metrics").text
 
     code = "import os; print(os.environ['NELI_ROLE'], os.environ['NELI_TERM'])"
-    run = neli("run", "--agent", group.socket(0), "--role", str(mine), "--", sys.executable, "-c", code)
+    run = neli("run", "--agent", group.socket(0), "--partition", str(mine), "--", sys.executable, "-c", code)
     assert 0 == run[0], run
     refused, said = group.say("pin", "1", "m0", "--yes")
     assert (5, True) == (refused, "such wishes are not recorded" in said)

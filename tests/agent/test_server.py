@@ -179,7 +179,7 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
         broken = stack.enter_context(socket.socket(socket.AF_UNIX))
         broken.connect(f"{tmp_path}/agent.sock")
         broken.sendall(b"POST /v1/owners HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{")
-        with client(tmp_path) as asker, asker.stream("GET", "/v1/leadership/events?role=3") as answer:
+        with client(tmp_path) as asker, asker.stream("GET", "/v1/leadership/events?partition=3") as answer:
             events = Events(answer)
             events.next_called("acquired")
             other.operator.drain("b", undo=True)
@@ -191,7 +191,7 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
                 until(lambda: "this agent is being stopped" == second.get("/ready").json().get("found"))
                 assert 503 == second.get("/ready").status_code
                 assert 200 == second.get("/health").status_code
-                assert 503 == second.get("/v1/leadership?role=3").status_code
+                assert 503 == second.get("/v1/leadership?partition=3").status_code
             assert 3 not in other.led
         assert EXIT_DONE == agent.wait(PATIENCE)
         assert "" == (agent.stderr.read() if agent.stderr else None)
@@ -206,7 +206,7 @@ def test_a_member_that_is_replaced_tells_clients_and_ends_its_agent_with_that_er
 
     def replace() -> None:
         until(lambda: is_ready(tmp_path))
-        with client(tmp_path) as asker, asker.stream("GET", "/v1/leadership/events?role=3") as answer:
+        with client(tmp_path) as asker, asker.stream("GET", "/v1/leadership/events?partition=3") as answer:
             events = Events(answer)
             events.next_called("acquired")
             with Member(configured(tmp_path, replace=True)):
@@ -229,7 +229,7 @@ def test_an_agent_makes_its_socket_again_and_ends_loudly_once_it_is_anothers(
     caplog.set_level(logging.ERROR, "neli_router")
     with running(configured(tmp_path), options) as one:
         one.await_ready()
-        with one.events("/v1/leadership/events", role=3) as events:
+        with one.events("/v1/leadership/events", partition=3) as events:
             events.next_called("acquired")
             path.unlink()
             until(lambda: is_ready(tmp_path), "another socket that answers")
@@ -369,7 +369,7 @@ def test_no_key_is_in_the_log(tmp_path: Path, options: AgentOptions, caplog: pyt
     caplog.set_level(logging.DEBUG)
     with running(configured(tmp_path), options) as agent, agent.client() as asker:
         agent.await_ready()
-        for path in ("owner?key=MrSecret", "owner?key=MrSecret&role=1", "MrSecret"):
+        for path in ("owner?key=MrSecret", "owner?key=MrSecret&partition=1", "MrSecret"):
             asker.get(f"/v1/{path}")
         asker.post("/v1/owners", json={"keys": ["MrSecret"]})
     ours = [record.getMessage() for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]

@@ -227,7 +227,7 @@ def test_a_client_that_does_not_finish_in_time_is_fenced_for_that_partition_alon
         give(agent, other)
         with (
             Client(agent.options.socket or "", timeout=PATIENCE) as client,
-            agent.events("/v1/leadership/events", role=5) as events,
+            agent.events("/v1/leadership/events", partition=5) as events,
         ):
             term = events.next_called("acquired")["term"]
             with pytest.raises(LeaseLost), client.share() as share:  # noqa: PT012 - its end raises.

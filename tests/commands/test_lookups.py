@@ -31,7 +31,7 @@ def after_the_time(printed: str) -> list[str]:
 def test_an_owner_is_printed_with_its_address_partition_and_term(place: StandIn) -> None:
     result = neli("owner", "customer-7")
     assert (0, f"{ALPHA}  customer-7\n") == (result.exit_code, result.output)
-    assert [3, "nightly"] == [line["role"] for line in printed("owner", "--role", "3", "--role", "nightly")]
+    assert 2 == len(printed("owner", "--partition", "3", "--partition", "5"))
 
 
 def test_a_key_without_an_owner_ends_with_3_after_all_were_printed(place: StandIn) -> None:
@@ -51,11 +51,8 @@ def test_keys_come_from_standard_input_in_their_order(place: StandIn) -> None:
     assert keys == [line["key"] for line in printed("owner", given="\n".join(keys))]
 
 
-def test_an_endless_key_and_a_role_of_too_many_digits_are_refused(place: StandIn) -> None:
-    for result, said in (
-        (neli("owner", given=b"x" * (1 << 20)), "are they separated?"),
-        (neli("owner", "--role", "9" * 5000), "this number has 5000 characters"),
-    ):
+def test_an_endless_key_is_refused(place: StandIn) -> None:
+    for result, said in ((neli("owner", given=b"x" * (1 << 20)), "are they separated?"),):
         assert (2, "", True) == (result.exit_code, result.stdout, said in result.stderr)
 
 
@@ -99,7 +96,7 @@ def test_a_watch_ends_when_its_reader_is_gone(place: StandIn, tmp_path: Path) ->
         assert 0 == process.wait(60)
 
 
-@pytest.mark.parametrize("command", ["members", "table", "watch", "owner a", "run --role r -- true"])
+@pytest.mark.parametrize("command", ["members", "table", "watch", "owner a", "run --key r -- true"])
 def test_without_an_agent_they_end_with_4_and_one_sentence(command: str, tmp_path: Path) -> None:
     result = neli(*command.split(), NELI_AGENT=f"unix:{tmp_path}/none.sock")
     assert (4, "") == (result.exit_code, result.stdout)

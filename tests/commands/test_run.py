@@ -62,7 +62,7 @@ class Run(Program):
         self, address: str, folder: Path, *command: str, options: Sequence[str] = (), user: int = 0, nohup: bool = False
     ) -> None:
         self.folder = folder
-        arguments = ("--role", "nightly", "--agent", address, *options, "--", *command)
+        arguments = ("--key", "nightly", "--agent", address, *options, "--", *command)
         super().__init__(RUN, str(user), "ignore" if nohup else "heed", *arguments, folder=folder)
 
     def end(self, *, said: str = "") -> tuple[int, str, str]:
@@ -402,7 +402,7 @@ class Host:
         if self._run is not None:
             self._run.close()
         command = (sys.executable, "-c", EXCLUSIVE, str(self.folder), self.name)
-        self._run = self._neli("run", "--role", "nightly", "--agent", self.socket, "--", *command)
+        self._run = self._neli("run", "--key", "nightly", "--agent", self.socket, "--", *command)
 
     def is_settled(self) -> bool:
         """Whether its agent answers, and sees two members that own everything for good."""

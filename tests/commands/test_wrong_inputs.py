@@ -22,10 +22,10 @@ COMMANDS = [
     ("frobnicate", 2, "No such command 'frobnicate'"),
     # Look-ups
     ("owner ''", 2, "a KEY was wanted, but one is empty"),
-    ("owner --role ''", 2, "a role was wanted, but one is empty"),
+    ("owner --partition ''", 2, "'' is not a valid integer range"),
     ("owner --agent nonsense a", 2, "an agent's address is unix:/path/agent.sock"),
     ("table --output yaml", 2, "'yaml' is not one of 'text', 'json'"),
-    ("watch a --role b", 2, "either a key or a role was wanted, but both were given: watch them one by one"),
+    ("watch a --partition 1", 2, "a key or a partition was wanted: --key takes any text, also 42"),
     # Wishes
     ("drain ''", 2, "'NAME': it is empty: is a variable of the shell not set?"),
     ("weigh w -3", 2, "-3 is not in the range x>=0"),
@@ -34,19 +34,21 @@ COMMANDS = [
     ("load none.json", 2, "the load profile none.json cannot be read: No such file or directory"),
     ("load profile.json", 2, "profile.json is not a usable load profile"),
     # Running
-    ("run --role '' -- true", 2, "'--role': it is empty: is a variable of the shell not set?"),
-    ("run --role -1 -- true", 2, "roles count from 0, found -1: give a number from 0"),
-    ("run --role r -- ''", 2, "a command was wanted behind `--`, and this is empty"),
-    ("run --role r --wait 5 --no-wait -- true", 2, "either --wait or --no-wait was wanted, but both were given"),
-    ("run --role r -- no-such-command", 127, "no-such-command was not found"),
-    ("run --role r -- ./profile.json", 126, "is not an executable file: check its path and its mode"),
+    ("run --key '' -- true", 2, "'--key': it is empty: is a variable of the shell not set?"),
+    ("run --partition -1 -- true", 2, "-1 is not in the range x>=0"),
+    ("run --role r -- true", 2, "No such option"),
+    ("run -- true", 2, "--key takes any text, also 42; --partition takes a number"),
+    ("run --key r -- ''", 2, "a command was wanted behind `--`, and this is empty"),
+    ("run --key r --wait 5 --no-wait -- true", 2, "either --wait or --no-wait was wanted, but both were given"),
+    ("run --key r -- no-such-command", 127, "no-such-command was not found"),
+    ("run --key r -- ./profile.json", 126, "is not an executable file: check its path and its mode"),
     (
-        "run --role r -- 'sleep 1; date'",
+        "run --key r -- 'sleep 1; date'",
         127,
         "was not found: if it is a line for the shell, write sh -c 'sleep 1; date'",
     ),
-    ("run --role r -- 'no\nsuch\x1b[31m'", 127, "but no\\nsuch\\x1b[31m was not found"),
-    ("run --role r --grace nan -- true", 2, "'nan' is not a number of seconds"),
+    ("run --key r -- 'no\nsuch\x1b[31m'", 127, "but no\\nsuch\\x1b[31m was not found"),
+    ("run --key r --grace nan -- true", 2, "'nan' is not a number of seconds"),
     # The agent
     ("agent --ledger nonsense", 2, "does not say what kind of ledger it is: write sqlite:///var/lib/jobs/ledger.db"),
     ("agent --ledger sqlite:///jobs.db", 2, "would be the file /jobs.db, in the root folder: write sqlite:jobs.db for"),
@@ -99,6 +101,7 @@ def test_a_wrong_command_says_what_was_wanted_and_ends_with_its_code(
 
 
 A_NUMBER: Any = 3
+A_FRACTION: Any = 1.5
 A_TEXT: Any = "1"
 
 
@@ -120,7 +123,7 @@ CALLS: dict[str, tuple[Callable[[Member], Any], type[Exception], str]] = {
         "pass `lease.term` unchanged",
     ),
     "a key that is a number": (lambda it: it.router.owner(A_NUMBER), BadKey, "such as str(number)"),
-    "a role that is not a whole number": (lambda it: it.lease(1.5), BadKey, "a role was wanted: a whole number, or a"),  # type: ignore[arg-type]
+    "a role that is no whole number": (lambda it: it.lease(A_FRACTION), BadKey, "a role was wanted: a key as str or"),
     "a task that cannot be called": (lambda it: it.background(A_NUMBER), ConfigError, "a task must be a function of"),
     "a negative interval": (lambda it: it.background(print, interval=-1), ConfigError, "interval=-1 must be a number"),
     "another handler": (lambda it: AsyncMember(it, on_event=print), ConfigError, "has its own handler of events"),

@@ -5,14 +5,19 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, cast
 
+import click
 import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from neli_router.core.keyspace import PARTITIONS, SLOTS, SLOTS_MAX, Key, Layout, hasher, role_of
+from neli_router.agent.server.requests import place
+from neli_router.commands.conventions import role_given
+from neli_router.commands.run import run_command
+from neli_router.core.keyspace import PARTITIONS, SLOTS, SLOTS_MAX, Key, Layout, hasher
 from neli_router.errors import BadKey, ConfigError
 from tests.support.records import LAYOUTS
+from tests.support.spellings import SPELLINGS, require_same
 
 LAW = settings(deadline=None)  # A law holds no matter how slow this machine is.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.text("{}ab")
@@ -61,13 +66,17 @@ def test_a_key_keeps_its_partition_for_ever() -> None:
 @LAW
 @given(LAYOUTS, KEYS, st.integers())
 def test_slots_and_partitions_stay_in_range_and_follow_the_chain(layout: Layout, key: Key, role: int) -> None:
-    """NELI, section on roles: any number of roles, at any time; ours may also be negative or named."""
+    """NELI, section on roles: role j is filled by partition j mod M."""
     slot = layout.slot(key)
     assert 0 <= slot < layout.slots
     assert slot == hasher(layout)(key)
     assert layout.partition(key) == layout.partition_of_slot(slot) == slot % layout.partitions
     assert layout.partition(key) == layout.partition_of_role(key)
-    assert role % layout.partitions == layout.partition_of_role(role)
+    partition = role % layout.partitions
+    assert partition == layout.partition_of_role(partition)
+    if partition != role:
+        with pytest.raises(BadKey, match=rf"from 0 to {layout.partitions - 1}, but this number is none of them"):
+            layout.partition_of_role(role)
 
 
 @LAW
@@ -108,13 +117,30 @@ def test_what_is_no_role_is_refused() -> None:
             Layout().partition_of_role(cast("Any", role))
 
 
-@pytest.mark.parametrize(
-    ("text", "role"), [("7", 7), ("-1", -1), ("007", 7), ("nightly", "nightly"), ("7a", "7a"), ("٣", "٣"), ("-", "-")]
-)
-def test_a_text_of_digits_is_a_number_if_it_is_not_too_long(text: str, role: int | str) -> None:
-    assert role == role_of(text)
-    with pytest.raises(BadKey, match="this number has 5000 characters"):
-        role_of("9" * 5000)
+def python(word: str, text: str) -> int:
+    is_number = word == "partition" and text.removeprefix("-").isdecimal()
+    return Layout().partition_of_role(int(text) if is_number else text if word == "key" else cast("Any", None))
+
+
+def shell(word: str, text: str) -> int:
+    try:
+        given = run_command.make_context("run", [f"--{word}={text}", "--", "true"]).params
+    except click.UsageError:
+        raise SystemExit(2) from None
+    return Layout().partition_of_role(role_given(given["key"], given["partition"]))
+
+
+def http(word: str, text: str) -> int:
+    return place({word: text}, Layout()).partition
+
+
+@pytest.mark.parametrize("front", [python, shell, http])
+@pytest.mark.parametrize(("word", "text", "expected"), SPELLINGS)
+def test_each_spelling_means_the_same_partition_or_is_rejected(
+    front: Callable[[str, str], int], word: str, text: str, expected: int | None
+) -> None:
+    """For Airflow: tests/provider/test_partitions.py."""
+    require_same(front, word, text, expected)
 
 
 # Tags.
@@ -147,11 +173,11 @@ def test_tags_follow_the_rule_of_redis_cluster(key: str, hashed: str) -> None:
 def hashed_by_redis(key: bytes) -> bytes:
     """The part of `key` that Redis Cluster hashes, following its specification word for word, byte by byte."""
     opened = closed = None
-    for place, character in enumerate(key):
+    for at, character in enumerate(key):
         if opened is None and character == ord("{"):
-            opened = place
+            opened = at
         elif opened is not None and closed is None and character == ord("}"):
-            closed = place
+            closed = at
     if opened is None or closed is None or closed == opened + 1:
         return key
     return key[opened + 1 : closed]

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from neli_router import testing
 from neli_router.config.config import Config
 from neli_router.errors import (
+    BadKey,
     Closed,
     ConfigError,
     GroupMismatch,
@@ -47,11 +48,13 @@ def test_a_lease_says_what_it_is_for_and_no_two_members_have_one_for_the_same(gr
         assert (True, False) == (lease.holds(), bool(lease.revoked))
 
 
-def test_roles_are_numbers_that_wrap_around_the_partitions_or_names_that_are_keys(group: Group) -> None:
+def test_roles_are_numbers_of_partitions_or_texts_that_are_keys(group: Group) -> None:
     role = one_of(group["a"])
-    lease = group["a"].lease(role + 8 * 1000)
+    lease = group["a"].lease(role)
     assert lease is not None
     assert role == lease.partition
+    with pytest.raises(BadKey, match="from 0 to 7, but this number is none of them"):
+        group["a"].lease(role + 8)
     owner = group.owner("nightly")
     assert owner is not None
     named = group[owner].lease("nightly")

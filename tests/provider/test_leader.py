@@ -12,19 +12,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import DAG, Context, TaskDeferred, get_current_context
+from airflow.providers.common.compat.sdk import DAG, Asset, Context, TaskDeferred, get_current_context
 from airflow.providers.standard.operators.python import PythonOperator
-from airflow.sdk import task
+from airflow.sdk import PartitionedAssetTimetable, task
 from airflow.sdk.exceptions import AirflowRescheduleException
 
 from airflow_provider.exceptions import LeadershipLost
 from airflow_provider.operators.leader import LeaderOperator
 from airflow_provider.operators.neli import LeaderShortCircuitOperator
-from airflow_provider.partitions import asked_role
+from airflow_provider.partitions import SlotPartitionMapper, asked_role
 from airflow_provider.retries import LeadershipRetryPolicy
 from airflow_provider.sensors.neli import LeaderSensor
 from airflow_provider.subscription import current
 from airflow_provider.triggers.neli import LeaderTrigger
+from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey
 from neli_router.fence import Refused
 from tests.provider.conftest import states
@@ -42,6 +43,10 @@ LONG = 10 * PATIENCE
 class WaitingTask(LeaderOperator, PythonOperator): ...
 
 
+BY_PARTITION = DAG(
+    "by_partition",
+    schedule=PartitionedAssetTimetable(assets=Asset("prices"), default_partition_mapper=SlotPartitionMapper(Layout())),
+)
 SYMBOLS = ["EURUSD", "7", "USDJPY", "none"]
 
 
@@ -125,7 +130,7 @@ def test_a_function_runs_under_the_lease_of_its_role(dag: DAG, dag_test: DagTest
             told.update(holds=lease.holds(), same=get_current_context().get("lease") is lease)
             return f"term {lease.term}"
 
-        @task.leader(role="{{ 5 - 5 }}", when_not_leading="fail")
+        @task.leader(partition="{{ 5 - 5 }}", when_not_leading="fail")
         def after(text: Any, ti: Any = None) -> None:
             told.update(text=text == f"term {ti.xcom_pull(task_ids='work', key='neli_term')}")
             told.update(taken=get_current_context()["lease"].holds())  # type: ignore[typeddict-item]
@@ -146,7 +151,7 @@ def test_a_function_runs_under_the_lease_of_its_role(dag: DAG, dag_test: DagTest
         after(work(number=7))
         coroutine()
         mapped.expand(symbol=SYMBOLS)
-        for name, role in (("here", "{{ 0 }}"), ("there", elsewhere(here))):
+        for name, role in (("here", 0), ("there", elsewhere(here))):
             gate = LeaderShortCircuitOperator(task_id=name, role=role)
             gate >> below.override(task_id=f"below_{name}")(gate.output)
 
@@ -290,39 +295,40 @@ def test_a_coroutine_that_loses_its_role_is_cancelled(
 
 
 @pytest.mark.parametrize(
-    ("role", "key", "partition_key", "expected"),
+    ("given", "context", "expected"),
     [
-        (7, None, None, (7, None)),
-        (-1, None, None, (-1, None)),
-        ("7", None, None, (7, None)),
-        ("nightly", None, None, ("nightly", None)),
-        (None, "7", None, (None, "7")),
-        (None, None, "EURUSD", ("EURUSD", None)),
-        (None, None, "12", (12, None)),
+        ({"role": 7}, {}, 7),
+        ({"role": "nightly"}, {}, "nightly"),
+        ({"key": "7"}, {}, "7"),
+        ({"partition": "7"}, {}, 7),
+        ({}, {"partition_key": "EURUSD"}, "EURUSD"),
+        ({}, {"partition_key": "12"}, "12"),
+        ({}, {"partition_key": "12", "dag": BY_PARTITION}, 12),
     ],
 )
-def test_a_role_is_a_number_or_a_name_and_by_default_the_partition(
-    role: Any, key: Any, partition_key: str | None, expected: tuple[object, object]
+def test_a_role_is_a_name_or_a_number_and_by_default_the_run_s_key_or_partition(
+    given: Any, context: Any, expected: int | str
 ) -> None:
-    assert expected == asked_role(role, key, partition_key=partition_key)
+    assert expected == asked_role(**given, context=context)
 
 
 @pytest.mark.parametrize(
-    ("role", "key", "found"),
+    ("given", "found"),
     [
-        (None, None, "neither was given, and this run has no partition_key"),
-        (7, "EURUSD", "both were given"),
-        ("", None, "gave an empty text"),
-        ("None", None, "gave an empty text, or None"),
-        (None, "  ", "gave an empty text"),
-        (True, None, "gave a bool"),
-        (7.0, None, "gave a float"),
-        (None, ["EURUSD"], "gave a list"),
+        ({}, "none was given, and this run has no partition_key"),
+        ({"role": 7, "key": "EURUSD"}, "role and key were given"),
+        ({"role": ""}, "gave an empty text"),
+        ({"role": "None"}, "gave an empty text, or None"),
+        ({"role": "7"}, "may mean a key or a partition: say which: key="),
+        ({"key": "  "}, "gave an empty text"),
+        ({"role": True}, "gave a bool"),
+        ({"role": 7.0}, "gave a float"),
+        ({"key": ["EURUSD"]}, "gave a list"),
     ],
 )
-def test_what_is_no_role_is_refused(role: Any, key: Any, found: str) -> None:
+def test_what_is_no_role_is_refused(given: Any, found: str) -> None:
     with pytest.raises(BadKey, match=found):
-        asked_role(role, key)
+        asked_role(**given)
 
 
 def test_a_lease_that_a_dag_gives_itself_is_refused_at_its_parse(dag: DAG) -> None:

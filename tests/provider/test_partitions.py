@@ -10,9 +10,10 @@ from airflow.serialization.encoders import encode_partition_mapper, encode_windo
 from hypothesis import given
 from hypothesis import strategies as some
 
-from airflow_provider.partitions import AllPartitions, SlotPartitionMapper, configured_layout, layout_of_run
-from neli_router.core.keyspace import Layout, role_of
+from airflow_provider.partitions import AllPartitions, SlotPartitionMapper, asked_role, configured_layout, layout_of_run
+from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey, ConfigError
+from tests.support.spellings import SPELLINGS, require_same
 
 pytestmark = pytest.mark.airflow
 
@@ -26,9 +27,8 @@ def test_a_key_gets_the_partition_that_members_give_it(layout: Layout, key: str)
     assert str(layout.partition(key)) == SlotPartitionMapper(layout).to_downstream(key)
 
 
-def test_the_key_of_a_run_is_the_role_of_its_partition_and_one_without_a_form_in_utf_8_is_refused() -> None:
+def test_a_key_without_a_form_in_utf_8_is_refused() -> None:
     mapper = SlotPartitionMapper(EIGHT)
-    assert EIGHT.partition("EURUSD") == EIGHT.partition_of_role(role_of(mapper.to_downstream("EURUSD")))
     with pytest.raises(BadKey, match="a str of length 5 with a lone surrogate"):
         mapper.to_downstream("Anna\ud800")
 
@@ -43,6 +43,11 @@ def test_a_mapper_and_a_window_travel_with_their_dag_and_a_roll_up_wants_each_pa
     roll_up = RollupMapper(upstream_mapper=FixedKeyMapper("all"), window=window)
     rolled: Any = decode_partition_mapper(encode_partition_mapper(roll_up))
     assert {str(partition) for partition in range(8)} == rolled.to_upstream("all")
+
+
+@pytest.mark.parametrize(("word", "text", "expected"), SPELLINGS)
+def test_each_spelling_means_what_it_does_elsewhere_or_is_rejected(word: str, text: str, expected: int | None) -> None:
+    require_same(lambda word, text: Layout().partition_of_role(asked_role(**{word: text})), word, text, expected)
 
 
 def test_the_layout_is_by_default_that_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:

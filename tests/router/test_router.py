@@ -90,7 +90,7 @@ def test_what_is_neither_text_nor_bytes_is_refused_whatever_else_is_wrong(router
 def test_a_role_is_looked_up_by_number_and_by_name_and_mine_are_the_keys_of_the_named_member(
     log: MemoryLog, router: Router
 ) -> None:
-    assert 3 == router.owner_of_role(7).partition
+    assert 3 == router.owner_of_role(3).partition
     assert router.owner("nightly") == router.owner_of_role("nightly")
     with pytest.raises(BadKey):
         router.owner_of_role(cast("Any", None))

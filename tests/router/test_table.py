@@ -111,9 +111,9 @@ def test_a_look_up_without_an_owner_says_why(records: Sequence[Record], found: s
 
 def test_a_role_is_a_number_or_a_name() -> None:
     table = Table.static([Owner("a", "", 0, 1), None], Layout(slots=64, partitions=2))
-    assert "a" == table.owner_of_role(1_000_000).name
+    assert "a" == table.owner_of_role(0).name
     with pytest.raises(NoOwner, match="the owner of a role \\(partition 1 of a static table\\) was wanted"):
-        table.owner_of_role(7)
+        table.owner_of_role(1)
     name = next(name for name in ("nightly", "hourly", "daily") if table.layout.partition(name) == 0)
     assert table.owner(name) == table.owner_of_role(name)
     with pytest.raises(BadKey):

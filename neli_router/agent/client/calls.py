@@ -22,7 +22,7 @@ import msgspec
 
 from neli_router.agent import wire
 from neli_router.config.agent_address import Address
-from neli_router.core.keyspace import Key, Role, role_of, utf8
+from neli_router.core.keyspace import Key, Role, utf8
 from neli_router.errors import BadKey, ConfigError, NeliError, NoAgent, NoOwner
 
 __all__ = [
@@ -104,14 +104,12 @@ def owner(key: Key) -> Call[Any]:
 
 
 def owner_of_role(role: Role) -> Call[Any]:
-    # A name is a key, and a key may look like a number.
     return owner(role) if isinstance(role, str | bytes) else Call("GET", f"/v1/owner?{_role(role)}", wire.OwnerView)
 
 
 def leader(role: Role) -> Call[wire.LeaderView]:
-    """The leader of `role`, and what this host has to do with it. A name must fit into an address: see `KEY_MAX`."""
-    asked = _key(role) if isinstance(role, str | bytes) else _role(role)
-    return Call("GET", f"/v1/leader?{asked}", wire.LeaderView)
+    """The leader of `role`, and what this host has to do with it. A key must fit into an address: see `KEY_MAX`."""
+    return Call("GET", f"/v1/leader?{_role(role)}", wire.LeaderView)
 
 
 def owners(keys: Iterable[Key]) -> Call[wire.OwnersView]:
@@ -161,13 +159,9 @@ def share_events(partitions: Iterable[int] | None) -> Call[wire.ShareView]:
     return Call("GET", f"/v1/share/events{query}", wire.ShareView)
 
 
-def watch(key: Key | None, role: Role | None) -> Call[wire.OwnerView]:
+def watch(role: Role | None) -> Call[wire.OwnerView]:
     """A stream; each of its events is an OwnerView."""
-    if key is not None and role is not None:
-        raise BadKey("either a key or a role was wanted", "both were given", "watch them one by one")
-    if isinstance(role, str | bytes):
-        key = role
-    query = _key(key) if key is not None else _role(role) if role is not None else ""
+    query = "" if role is None else _role(role)
     if len(query) > wire.KEY_MAX:
         raise BadKey(
             f"a key that fits into {wire.KEY_MAX} characters was wanted", f"it needs {len(query)}", "watch them all"
@@ -296,19 +290,7 @@ def _key(key: Key) -> str:
 
 
 def _role(role: Role) -> str:
-    if isinstance(role, int) and not isinstance(role, bool):
-        return f"role={role}"
-    try:
-        name = utf8(role).decode()
-    except UnicodeDecodeError:
-        name = ""
-    if not name or isinstance(role_of(name.strip()), int):
-        raise BadKey(
-            "a role was wanted: a whole number, or a name that is not one",
-            f"this is {'a number written as text' if name else 'no text'}",
-            "pass the number itself, or choose another name",
-        )
-    return f"role={quote(name, safe='')}"
+    return f"partition={role}" if type(role) is int else _key(role)  # type: ignore[arg-type]
 
 
 def _ranges(partitions: Iterable[int]) -> str:

@@ -56,7 +56,7 @@ class Client(Transport):
         return named(self.call(calls.owner(key)))
 
     def owner_of_role(self, role: Role) -> wire.OwnerView:
-        """The member that leads `role`. A role is a number or a name; a name is a key."""
+        """The member that leads `role`: a key, or the number of a partition."""
         return named(self.call(calls.owner_of_role(role)))
 
     def owners(self, keys: Iterable[Key]) -> list[wire.OwnerView]:
@@ -91,9 +91,9 @@ class Client(Transport):
         """All of it at one moment: table, members, history."""
         return self.call(calls.STATUS)
 
-    def watch(self, key: Key | None = None, *, role: Role | None = None) -> Stream[wire.OwnerView]:
-        """The owner of `key` or `role`, or of every partition, now and after each change. Iterate and close it."""
-        return self.stream(calls.watch(key, role))
+    def watch(self, role: Role | None = None) -> Stream[wire.OwnerView]:
+        """The owner of `role`, or of every partition, now and after each change. Iterate and close it."""
+        return self.stream(calls.watch(role))
 
     # Leading
 
@@ -199,8 +199,8 @@ class AsyncClient(AsyncTransport):
     async def status(self) -> wire.StatusView:
         return await self.call(calls.STATUS)
 
-    def watch(self, key: Key | None = None, *, role: Role | None = None) -> AsyncStream[wire.OwnerView]:
-        return self.stream(calls.watch(key, role))
+    def watch(self, role: Role | None = None) -> AsyncStream[wire.OwnerView]:
+        return self.stream(calls.watch(role))
 
     # Leading
 

@@ -66,7 +66,7 @@ KEYS_MAX = 70_000
 RUN = 500
 """Keys that are looked up before another request gets its turn: half a millisecond."""
 
-PLACE = ("key", "key64", "role")
+PLACE = ("key", "key64", "partition")
 
 TEXT = CONTENT_TYPE.encode()
 
@@ -85,9 +85,9 @@ class App:
             ("GET", "/v1/owner"): Route(self._owner, PLACE),
             ("POST", "/v1/owners"): Route(self._owners, None),
             ("GET", "/v1/leader"): Route(self._leader, PLACE),
-            ("GET", "/v1/lease"): Route(lender.lease, ("role",)),
-            ("GET", "/v1/leadership"): Route(lender.leadership, ("role", "timeout")),
-            ("GET", "/v1/leadership/events"): Route(lender.leadership_events, ("role",)),
+            ("GET", "/v1/lease"): Route(lender.lease, PLACE),
+            ("GET", "/v1/leadership"): Route(lender.leadership, (*PLACE, "timeout")),
+            ("GET", "/v1/leadership/events"): Route(lender.leadership_events, PLACE),
             ("GET", "/v1/share"): Route(lender.share, ("partitions",)),
             ("GET", "/v1/share/events"): Route(lender.share_events, ("partitions",)),
             ("GET", "/v1/watch"): Route(self._watch, PLACE),

@@ -1,6 +1,6 @@
 """Requests and answers: a request is bounded and decoded, and each error becomes an answer.
 
-    key=K | key64=B | role=N --> a key or a role     exactly one, and at most KEY_MAX characters of it
+    key=K | key64=B | partition=N --> its partition  exactly one, and at most KEY_MAX characters of it
     partitions=0,8-15        --> partitions          that exist; all, if none are given
     timeout=S  limit=N       --> a number            within its bounds
     {"keys": ...}            --> OwnersAsked         no unknown field
@@ -35,7 +35,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from neli_router.agent.server.connections import AgentTraffic, Connection, connection_of
 from neli_router.agent.wire import BODY_MAX, KEY_MAX, STATUS_OF, OwnersAsked, Refusal, refusal
 from neli_router.core import logs
-from neli_router.core.keyspace import Key, Layout, Role, role_of
+from neli_router.core.keyspace import Key, Layout, Role, numbered
 from neli_router.errors import BadKey, ConfigError, NeliError
 
 __all__ = [
@@ -84,7 +84,7 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a key or a role belongs. A role has no slot."""
+    """Where a key belongs, or a partition itself, which has no slot."""
 
     partition: int
     slot: int | None
@@ -166,20 +166,20 @@ def queried(query: bytes, known: Collection[str]) -> dict[str, str]:
 
 
 def place(found: dict[str, str], layout: Layout) -> Place:
-    """The place of the key, key64 or role. Raises BadKey unless exactly one is given."""
-    given = [name for name in ("key", "key64", "role") if name in found]
+    """The place of the key, key64 or partition. Raises BadKey unless exactly one is given."""
+    given = [name for name in ("key", "key64", "partition") if name in found]
     if len(given) != 1:
         there = " and ".join(given) or "none"
-        raise BadKey("one of key, key64 and role was wanted", f"found {there}", "give exactly one of them")
+        raise BadKey("one of key, key64 and partition was wanted", f"found {there}", "give exactly one of them")
     (name,) = given
     text = found[name]
     key = _bytes_of(text) if name == "key64" else text
     if len(key) > KEY_MAX:
         wanted = f"a key of at most {KEY_MAX} characters was wanted"
         raise BadKey(wanted, f"found one of {len(key)}", "use a shorter key")
-    if name == "role":
-        role = role_of(text)
-        return Place(layout.partition_of_role(role), None, role)
+    if name == "partition":
+        partition = layout.partition_of_role(numbered(text))
+        return Place(partition, None, partition)
     slot = layout.slot(key)
     return Place(layout.partition_of_slot(slot), slot, key)
 

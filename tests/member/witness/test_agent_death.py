@@ -96,7 +96,7 @@ def command_under_a_lease(running: RunningAgent, role: int) -> Iterator[tuple[Pr
     """A `neli run` at this agent, killed at the end, and the number of its command."""
     said = running.folder / f"said.{role}"
     command = ("sh", "-c", 'echo $$ > "$0.part" && mv "$0.part" "$0" && exec sleep 1000', str(said))
-    options = ("--role", f"{role}", "--agent", running.socket)
+    options = ("--partition", f"{role}", "--agent", running.socket)
     with Program(NELI, "run", *options, "--", *command, folder=running.folder) as run:
         until(said.exists)
         yield run, int(said.read_text())

@@ -92,12 +92,6 @@ def test_leader_again_when_messages_come_again_under_a_new_term() -> None:
     assert {1: 11} == scene.machine.leading
 
 
-def test_roles_fall_to_partitions_by_their_number_modulo_m_however_many_there_are() -> None:
-    """No member knows how many roles there are: they come and go, and role 10 ** 9 always had a leader."""
-    assert [j % 4 for j in range(1000)] == [LAYOUT.partition_of_role(j) for j in range(1000)]
-    assert LAYOUT.partition_of_role(10**9) in available_leader(0).leads(1.0)
-
-
 @pytest.mark.parametrize(
     ("told", "problem"),
     [
