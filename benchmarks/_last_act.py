@@ -123,7 +123,7 @@ class _Group:
         self._trials += 1
         page = _Page(self._folder / f"page.{self._trials}")
         command = (sys.executable, "-S", "-E", "-c", COMMAND, str(page.path), str(nesting))
-        options = ("--role", f"{ROLE}", "--grace", f"{GRACE}", "--agent", self.socket, "--wait", f"{PATIENCE}")
+        options = ("--partition", f"{ROLE}", "--grace", f"{GRACE}", "--agent", self.socket, "--wait", f"{PATIENCE}")
         run = self._neli("run", *options, "--", *command)
         try:
             if not _until(lambda: page.has_begun() or run.poll() is not None) or run.poll() is not None:

@@ -124,7 +124,7 @@ class AttackedHost:
             begun = self._folder / "begun"
             begun.unlink(missing_ok=True)
             command = ("sh", "-c", f"echo > {begun}; exec sleep 100000")
-            self._run = _neli("run", "--role", "1", "--agent", self._socket, "--", *command)
+            self._run = _neli("run", "--partition", "1", "--agent", self._socket, "--", *command)
             until(begun.exists, "the command of neli run")
 
     def _look_at_run(self) -> None:

@@ -1,6 +1,6 @@
 """How soon `neli run` kills its command once the role is lost, and how soon the command runs elsewhere after a kill.
 
-    two hosts: each an agent and `neli run --role nightly --keep -- COMMAND`, in real processes on one SQLite ledger
+    two hosts: each an agent and `neli run --key nightly --keep -- COMMAND`, in real processes on one SQLite ledger
     COMMAND: a dozen processes, two of which leave its group; all ignore SIGTERM, and all hold one lock of the kernel
 
 A process that gets the lock knows that all of them are gone, however deeply they hid. The agent's own log shows, on the
@@ -79,7 +79,7 @@ class Host:
 
     def start_run(self) -> None:
         until(self._answers, f"an answer of {self.name}")  # `neli run` treats an agent that never answered as absent.
-        options = ("--role", f"{ROLE}", "--keep", "--grace", f"{PATIENCE}", "--agent", self.socket)
+        options = ("--partition", f"{ROLE}", "--keep", "--grace", f"{PATIENCE}", "--agent", self.socket)
         self._run = self._neli("run", *options, "--", "bash", "-c", COMMAND)
 
     def _answers(self) -> bool:

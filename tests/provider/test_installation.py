@@ -291,7 +291,7 @@ def test_the_page_is_for_those_who_are_logged_in_and_changes_nothing(place: Plac
         assert "frame-ancestors 'self'" in shown.headers["content-security-policy"]
         assert "text/javascript" in viewer.get("/neli/assets/main.js").headers["content-type"]
         assert 304 == viewer.get("/neli/", headers={"If-None-Match": shown.headers["etag"]}).status_code
-        for path in ("/neli/v1/owner?key=EURUSD", "/neli/v1/lease?role=0", "/neli/nothing", "/neli//"):
+        for path in ("/neli/v1/owner?key=EURUSD", "/neli/v1/lease?partition=0", "/neli/nothing", "/neli//"):
             assert 404 == viewer.get(path).status_code, path
         for path in ("/neli/v1/drain", "/neli/v1/events", "/neli/"):
             assert 405 == viewer.post(path, json={"name": "a"}).status_code, path

@@ -43,9 +43,9 @@ LONG = 10 * PATIENCE
 class WaitingTask(LeaderOperator, PythonOperator): ...
 
 
+MAPPER: Any = SlotPartitionMapper(Layout())
 BY_PARTITION = DAG(
-    "by_partition",
-    schedule=PartitionedAssetTimetable(assets=Asset("prices"), default_partition_mapper=SlotPartitionMapper(Layout())),
+    "by_partition", schedule=PartitionedAssetTimetable(assets=Asset("prices"), default_partition_mapper=MAPPER)
 )
 SYMBOLS = ["EURUSD", "7", "USDJPY", "none"]
 

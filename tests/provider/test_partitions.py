@@ -47,7 +47,11 @@ def test_a_mapper_and_a_window_travel_with_their_dag_and_a_roll_up_wants_each_pa
 
 @pytest.mark.parametrize(("word", "text", "expected"), SPELLINGS)
 def test_each_spelling_means_what_it_does_elsewhere_or_is_rejected(word: str, text: str, expected: int | None) -> None:
-    require_same(lambda word, text: Layout().partition_of_role(asked_role(**{word: text})), word, text, expected)
+    def airflow(word: str, text: str) -> int:
+        given: Any = {word: text}
+        return Layout().partition_of_role(asked_role(**given))
+
+    require_same(airflow, word, text, expected)
 
 
 def test_the_layout_is_by_default_that_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,13 @@ from airflow import settings
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.policies import hookimpl
-from airflow.providers.common.compat.sdk import DAG, task
-from airflow.sdk import task_group
+from airflow.providers.common.compat.sdk import DAG, Asset, task
+from airflow.sdk import PartitionedAssetTimetable, task_group
 
 from airflow_provider.hooks.neli import NeliHook
+from airflow_provider.partitions import SlotPartitionMapper
 from airflow_provider.routing import owned_partitions, queue_of_owner
+from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
 from tests.provider.conftest import LEASE
 from tests.support.agents.processes import PARTITIONS, AgentProcess, agents
@@ -92,7 +94,9 @@ def _put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Route], None]]:
 
 def instance(role: str | None = None) -> tuple[TaskInstance, DagRun]:
     """A task instance that is not mapped, of a run for the partition `role`."""
-    with DAG("by_partition", start_date=START) as dag:
+    mapper: Any = SlotPartitionMapper(Layout(partitions=PARTITIONS))
+    schedule = PartitionedAssetTimetable(assets=Asset("prices"), default_partition_mapper=mapper)
+    with DAG("by_partition", start_date=START, schedule=schedule) as dag:
 
         @task
         def work() -> None: ...
@@ -198,7 +202,7 @@ def test_a_fork_follows_by_itself() -> None:
     [
         ("nowhere", "0", "{member}", "the owners cannot be asked: the connection 'nowhere' was wanted"),
         ("routed", None, "{member}", "the run has no partition_key"),
-        ("routed", "9" * 19, "{member}", "this number has 19 characters"),
+        ("routed", "9" * 19, "{member}", "this text is none"),
         ("routed", "0", "q" * 300 + "{member}", "the queue's name would have 301 characters"),
         ("routed", "0", lambda member: member[99], "string index out of range"),
     ],
@@ -234,7 +238,7 @@ def test_a_process_ends_without_a_word_from_its_thread() -> None:
     [
         ({"queue": "prices-{host}"}, "must be a pattern such as 'prices-{member}', or a function"),
         ({"queue": "prices-{"}, "must be a pattern"),
-        ({"key_from": "symbol", "role_from": "partition"}, "both were given"),
+        ({"key_from": "symbol", "partition_from": "partition"}, "both were given"),
     ],
 )
 def test_what_cannot_be_used_is_refused_when_the_configuration_is_read(arguments: dict[str, Any], why: str) -> None:

@@ -41,7 +41,7 @@ def test_sensors_of_each_kind_return_the_leader_or_end(dag_test: DagTest) -> Non
     with DAG("sensors", start_date=START, params={"role": "nightly"}) as dag:
         LeaderSensor(task_id="here", role="{{ params.role }}")
         LeaderSensor(task_id="poked", role="nightly", expect="a", deferrable=False, poke_interval=0.1)
-        LeaderSensor(task_id="number", role="3")
+        LeaderSensor(task_id="number", partition="3")
         LeaderSensor(task_id="triggered", role=3, expect="anybody", start_from_trigger=True)
         LeaderSensor.partial(task_id="mapped", start_from_trigger=True).expand(role=["nightly", 3])
         SlotOwnerSensor(task_id="owner", key="EURUSD")
@@ -139,8 +139,8 @@ def test_a_run_that_another_layout_made_is_refused(neli_default: str) -> None:
     mapper: Any = SlotPartitionMapper(Layout(partitions=9))
     schedule = PartitionedAssetTimetable(assets=Asset("prices"), default_partition_mapper=mapper)
     with DAG("by_partition", schedule=schedule) as dag:
-        sensor = LeaderSensor(task_id="sensor", role="3")
-        gate: Any = LeaderGate(task_id="gate", role="3")
+        sensor = LeaderSensor(task_id="sensor", partition="3")
+        gate: Any = LeaderGate(task_id="gate", partition="3")
     with pytest.raises(AirflowException, match="partitions=9"):
         sensor.poke(Context())
     layout = gate.start_trigger_args.trigger_kwargs["layout"]

@@ -124,8 +124,9 @@ def led_by(hook: NeliHook, name: str) -> list[int]:
         ({"otherwise": "sleep"}, TaskFailedEvent, "`otherwise` was wanted to be one of wait, skip, fail"),
         ({"when_away": None}, TaskFailedEvent, "`when_away` was wanted to be one of wait, fail"),
         ({"expect": "None"}, TaskFailedEvent, "`expect` is empty, or None"),
-        ({"role": "7"}, TaskSuccessEvent, ""),
-        ({"role": "7" * 19}, TaskFailedEvent, "this number has 19 characters"),
+        ({"role": None, "partition": "7"}, TaskSuccessEvent, ""),
+        ({"role": None, "partition": "8"}, TaskFailedEvent, "from 0 to 7, but this number is none of them"),
+        ({"role": "7"}, TaskFailedEvent, "may mean a key or a partition"),
     ],
 )
 @pytest.mark.usefixtures("neli_default", "ledger")
@@ -230,7 +231,7 @@ def test_a_watcher_tells_each_new_owner_once(tmp_path: Path, second: str, monkey
 @pytest.mark.parametrize(
     "arguments",
     [
-        *({"role": ""}, {"role": "7" * 19}, {"role": "nightly", "partitions": [1]}, {"partitions": []}),
+        *({"role": ""}, {"role": "7"}, {"role": "nightly", "partitions": [1]}, {"partitions": []}),
         *({"partitions": [-1]}, {"partitions": ["x"]}, {"on": []}, {"on": ["won"]}),
     ],
 )

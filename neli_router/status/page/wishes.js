@@ -73,7 +73,7 @@ export class Wishes {
 
   /* Accepts `token` if the agent does. It asks for a lease, because that needs a token and changes nothing. */
   async try(token) {
-    const answer = await this.send("v1/lease?role=0", token);
+    const answer = await this.send("v1/lease?partition=0", token);
     if (answer.status === 401 || answer.status === 0) {
       refuse(this.tokenError, answer.said);
       this.field.select();
