@@ -35,6 +35,9 @@ SHORT_SESSION = 1.0
 """With a shorter session, members with librdkafka were seen to expel each other: librdkafka stays silent for about this
 long before it joins again."""
 
+PATIENCE_MAX = 86_400.0
+"""A day, the longest `max.poll.interval.ms` of librdkafka: how long a broker waits for what it asked back."""
+
 TERM_MAX = 2**53
 """A term must stay a whole number in every language and table."""
 
@@ -50,7 +53,7 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     """The topic must have M = `layout.partitions` partitions. Role j is filled by partition j mod M."""
     drain_timeout: float = 30.0
     """How long the broker is kept waiting while the program finishes work on partitions that were asked back. The
-    broker must be at least as patient: `max.poll.interval.ms` in Kafka."""
+    broker must be more patient by a session: `max.poll.interval.ms` in Kafka."""
     term_base: int = 0
     """Terms are above this. When a group moves from another ledger, or to a recreated topic, set this to the highest
     term that it ever had, so that fences accept the new terms and refuse the old ones."""
@@ -107,6 +110,12 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
         for field in unfit:
             yield f"{field}={getattr(self, field)!r} must be a number of seconds: correct it"
         if not unfit:  # The inequalities compare these times.
+            if self.drain_timeout + self.session_timeout > PATIENCE_MAX:
+                most = max(0.0, PATIENCE_MAX - self.session_timeout)
+                yield (
+                    f"drain_timeout={self.drain_timeout:g} plus session={self.session_timeout:g} must be at most a day "
+                    f"({PATIENCE_MAX:g}), the longest that a broker waits: lower drain_timeout to {most:g}"
+                )
             yield from self._inequalities()
 
 
