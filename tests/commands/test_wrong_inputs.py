@@ -117,7 +117,7 @@ CALLS: dict[str, tuple[Callable[[Member], Any], type[Exception], str]] = {
     "a term of text": (
         lambda _: admit(A_TEXT),
         fence.FenceMisused,
-        "pass `lease.term` unchanged",
+        "pass `lease.term` unchanged, or to number",
     ),
     "a key that is a number": (lambda it: it.router.owner(A_NUMBER), BadKey, "such as str(number)"),
     "a role that is not a whole number": (lambda it: it.lease(1.5), BadKey, "a role was wanted: a whole number, or a"),  # type: ignore[arg-type]
