@@ -9,6 +9,7 @@ machines may rely on everything that these tests require of the simulated coordi
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from typing import Literal
@@ -19,6 +20,7 @@ from _pytest.mark import ParameterSet
 
 from neli_router.drivers.consumer_groups.address import parse
 from neli_router.drivers.consumer_groups.base import GroupSubscription
+from neli_router.drivers.consumer_groups.memory import MemoryBroker, MemorySubscription
 from neli_router.errors import Closed
 from neli_router.protocols.consumer_group.events import AskedBack, Confirmed, Given, Lost
 from tests.drivers.consumer_groups.simulated import SimulatedGroup
@@ -59,10 +61,16 @@ def simulated(
     return make
 
 
+def in_memory(_: Server, patience: float) -> Join:
+    broker = MemoryBroker(PARTITIONS, clock=time.monotonic, wall=time.time)
+    return lambda: MemorySubscription(broker, session=SESSION, patience=patience)
+
+
 WAYS: dict[str, Callable[[Server, float], Join]] = {
     "range": in_kafka("partition.assignment.strategy=range"),
     "cooperative-sticky": in_kafka("partition.assignment.strategy=cooperative-sticky"),
     "consumer": in_kafka("group.protocol=consumer"),
+    "memory": in_memory,
     "simulated eager": simulated("eager", deaf=True, sparse=False),
     "simulated cooperative": simulated("cooperative", deaf=True, sparse=True),
     "simulated eager, which listens": simulated("eager", deaf=False, sparse=True),
@@ -71,7 +79,9 @@ WAYS: dict[str, Callable[[Server, float], Join]] = {
 
 
 def marked(ways: Iterable[str]) -> list[ParameterSet]:
-    return [pytest.param(way, marks=() if way.startswith("simulated") else pytest.mark.kafka) for way in ways]
+    return [
+        pytest.param(way, marks=() if way.startswith(("memory", "simulated")) else pytest.mark.kafka) for way in ways
+    ]
 
 
 BRIEF = [way for way in WAYS if way != "range"]
