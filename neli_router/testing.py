@@ -18,8 +18,8 @@
     before: a True
     after: b False
 
-With `protocol="neli"` or `"fast-neli"`, a broker in memory shares the partitions out. It gives those of a member that is
-killed, paused or cut off to others after a session. With `protocol="term"` or `"gossip"`, the members named in `group`
+With `protocol="neli"` or `"fast-neli"`, a broker in memory shares the partitions out. If a member is killed, paused or
+cut off, others get its partitions after a session. With `protocol="term"` or `"gossip"`, the members named in `group`
 are the peers, and elect leaders among themselves over a lossless network in memory. Each has a disk that survives a
 kill. `cut` separates one from all others. In all four, the group's router shows what its members lead, like a router
 backed by an owner store. The rest is the same:
@@ -110,7 +110,7 @@ class Group:
         self._places = {name: f"127.0.0.1:{FIRST_PORT + i}" for i, name in enumerate(names)} if elects else {}
         ledger = "kafka://memory/test" if name_of in BORROWED else "memory://test"
         ledger = f"peers://{','.join(self._places.values())}/test" if elects else ledger
-        self.config = Config.of({"ledger": ledger, **({"layout": Layout(**sizes)} if sizes else {}), **rest})
+        self.config = Config.of({"ledger": ledger, "layout": sizes, **rest})
         self.network = MemoryNetwork(len(self._places))
         """Connects the peers of `term` and `gossip`."""
         self.broker = MemoryBroker(

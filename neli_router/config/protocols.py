@@ -11,6 +11,7 @@ from dataclasses import Field, dataclass, field, fields
 from textwrap import fill, indent
 from typing import Any, ClassVar, TypeVar
 
+from neli_router.core.keyspace import PARTITIONS
 from neli_router.drivers.addresses import problems_of, public_address
 from neli_router.drivers.consumer_groups import address as group_address
 from neli_router.drivers.peers import address as peers_address
@@ -117,6 +118,8 @@ class ProtocolOptions:
     """By the names of DESIGN and the papers."""
     usual_lease: ClassVar[float] = 1.0
     """The lease where none is chosen."""
+    usual_partitions: ClassVar[int] = PARTITIONS
+    """The layout's partitions where none are chosen."""
     sharer: ClassVar[str] = ""
     """The replacement for a ledger's table, as a clause."""
 
@@ -141,6 +144,8 @@ class ProtocolOptions:
 class GroupOptions(ProtocolOptions):
     """The common part of the protocols that borrow a consumer group."""
 
+    usual_partitions: ClassVar[int] = 16
+    """Each costs messages at every beat, and the paper advises as many as members. Fewer leave members idle sooner."""
     sharer: ClassVar[str] = "its broker shares the partitions out"
 
     def settings(self, shared: Shared, *, name: str) -> NeliSettings | FastNeliSettings:
@@ -259,7 +264,11 @@ class Neli(GroupOptions):
     name: ClassVar[str] = "neli"
     usual_lease: ClassVar[float] = 3.0
 
-    groups: int = option(1, "How many groups share the topic. Each broadcasts n times less often.")
+    groups: int = option(
+        1,
+        "How many groups share the topic. Each broadcasts n times less often, but at least three times in T: at the "
+        "usual beat, 2 halves the messages of each, and more change nothing.",
+    )
     clock_error: float = option(
         0.5, "The most that this host's wall clock and any broker's differ, in seconds. Used only under exclusive."
     )

@@ -103,15 +103,22 @@ def test_what_shows_a_whole_group_refuses_a_protocol_that_does_not_know_it() -> 
 
 
 @pytest.mark.parametrize(
-    ("protocol", "options", "lease"),
+    ("protocol", "options", "lease", "rate"),
     [
-        ("neli", {}, 3.0),
-        ("neli", {"guarantee": "available"}, 12.0),
-        ("fast-neli", {}, 5.0),
+        ("neli", {}, 3.0, 38),
+        ("neli", {"guarantee": "available"}, 12.0, 8),
+        ("fast-neli", {}, 5.0, 160),
+        ("neli", {"layout": {"partitions": 256}}, 3.0, 614),
     ],
 )
-def test_a_lease_that_is_not_chosen_suits_the_protocol(protocol: str, options: dict[str, Any], lease: float) -> None:
-    assert lease == Config.of({"ledger": "kafka://127.0.0.1:1/jobs", "protocol": protocol, **options}).lease
+def test_a_lease_and_partitions_that_are_not_chosen_suit_the_protocol(
+    protocol: str, options: dict[str, Any], lease: float, rate: int
+) -> None:
+    config = Config.of({"ledger": "kafka://127.0.0.1:1/jobs", "protocol": protocol, **options})
+    assert (lease, rate) == (config.lease, round(config.group_settings().messages_per_second))
+    chosen = Config("kafka://127.0.0.1:1/jobs", protocol=protocol), Config("memory://x"), Config("sqlite:x")
+    assert [16, 256, 256] == [each.layout.partitions for each in chosen]
+    assert 256 == Config("kafka://127.0.0.1:1/jobs", protocol=protocol, layout=Layout()).layout.partitions
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,9 @@ long before it joins again."""
 PATIENCE_MAX = 86_400.0
 """A day, the longest `max.poll.interval.ms` of librdkafka: how long a broker waits for what it asked back."""
 
+EACH_MAX = 8
+"""How many partitions each member may have, on average, before the paper's advice counts as not followed."""
+
 TERM_MAX = 2**53
 """A term must stay a whole number in every language and table."""
 
@@ -93,13 +96,25 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     # Derived from the settings
 
     def advice(self) -> Iterator[Notice]:
-        """Where the times do not follow the paper's advice (the guidelines at the end of "Protocol definition").
-
-        docs/protocols.md has its advice on the numbers of roles and members, which the settings do not know.
-        """
+        """Where the times do not follow the paper's advice (the guidelines at the end of "Protocol definition")."""
         if self.session_timeout < SHORT_SESSION:
             remedy = "have 1.5 s or more, or Kafka's newer protocol, and measure that the group settles"
             yield _advice("sessions this short were seen to flap", remedy, session=self.session_timeout)
+
+    def sizing(self, each: float) -> Iterator[Notice]:
+        """The same for the number of partitions, if members have `each` partitions. One partition is meant to have one
+        leader, and members that stand by."""
+        m, rate = self.layout.partitions, round(self.messages_per_second, 1)
+        if each < 1 and m > 1:
+            yield _advice("members stay idle", "have as many partitions as members", partitions=m)
+        if each > EACH_MAX:
+            remedy = "have about as many partitions as members; each costs messages at every beat"
+            yield _advice("far more partitions than members", remedy, partitions=m, messages_per_second=rate)
+
+    @property
+    def messages_per_second(self) -> float:
+        """How many messages this member publishes if it leads everything: one a partition, each beat."""
+        return self.layout.partitions / self.beat_every
 
     def _problems(self) -> Iterator[str]:
         if not (self.name.isprintable() and 1 <= len(self.name) <= NAME_MAX):
