@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from neli_router import testing
+from neli_router.config.config import Config
+from neli_router.drivers.peers.memory import MemoryLink
 from neli_router.errors import Closed, ConfigError, HandlerFailed, LeaseLost, NotLeading
+from neli_router.protocols.electors.settings import GossipSettings
 from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked
 from neli_router.testing import Group
 
@@ -254,6 +257,51 @@ def test_a_member_that_closes_gives_everything_to_the_others_without_a_fence(pro
 def test_who_is_none_of_the_peers_is_refused() -> None:
     with testing.group(*NAMES, protocol="term") as group, pytest.raises(ValueError, match="not one of the peers"):
         group.join("d")
+
+
+def test_a_ring_of_gossip_leads_without_gaps_with_the_lease_that_its_links_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size, send = 7, MemoryLink.send
+
+    def send_along(link: MemoryLink, to: int, body: bytes) -> None:
+        if (to - link.place) % size in (1, size - 1):
+            send(link, to, body)
+
+    monkeypatch.setattr(MemoryLink, "send", send_along)
+    names = [f"m{i}" for i in range(size)]
+    leases = 3.0, config_of(size).lease_over(2)
+    assert (8.1, 0.9) == (round(leases[1], 9), round(config_of(size).lease_over(6), 9))
+    gaps = []
+    for lease in leases:
+        with testing.group(*names, protocol="gossip", partitions=1, lease=lease, beat=0.3) as group:
+            group.advance(10 * lease)
+            led = []
+            for _ in range(100):
+                group.advance(0.6)
+                led.append(any(group[name].led for name in names))
+        gaps.append(led.count(False))
+    assert gaps[0] > gaps[1] == 0
+
+
+def config_of(size: int) -> GossipSettings:
+    peers = ",".join(f"127.0.0.1:{7801 + i}" for i in range(size))
+    settings = Config(f"peers://{peers}/jobs", protocol="gossip").peer_settings(0)
+    assert isinstance(settings, GossipSettings)
+    return settings
+
+
+@pytest.mark.parametrize(("partitions", "advised"), [(2, {"members stay idle"}), (4, set()), (64, {"far more"})])
+def test_members_of_a_borrowed_group_are_advised_about_its_size_once_it_has_settled(
+    caplog: pytest.LogCaptureFixture, partitions: int, advised: set[str]
+) -> None:
+    with caplog.at_level(logging.WARNING), testing.group(*NAMES, protocol="neli", partitions=partitions) as group:
+        group.advance(59.0)
+        assert [] == [text for text in caplog.messages if "group.advice" in text]
+        group.advance(60.0)
+        told = [text for text in caplog.messages if "group.advice" in text]
+    assert advised == {words for words in ("members stay idle", "far more") for text in told if words in text}
+    assert len(told) == {2: 1, 4: 0, 64: 3}[partitions]
 
 
 @elected

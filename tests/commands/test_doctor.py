@@ -364,6 +364,7 @@ def test_a_consumer_group_is_looked_at_with_its_store_of_owners_and_not_joined(k
         code, found = findings(*told, ledger=group)
         assert (0, "warning", "warning") == (code, found["group"]["verdict"], found["name"]["verdict"])
         assert "has 1 replica" in found["group"]["found"]
+        assert "all members together send 20 a second, for 2 partitions" == found["messages"]["found"]
         assert "no agent that answers here is it" in found["name"]["found"]
         assert len(member.led) == 2
         code, found = findings(*told, "--layout-partitions", "4", ledger=group)
