@@ -61,8 +61,6 @@ from neli_router.drivers.peers.outlook import WHY, answering, too_few
 from neli_router.errors import BeyondProtocol, ConfigError, LedgerError, LedgerMissing, NeliError, PeersUnusable
 from neli_router.member.witness.base import OwnLife
 from neli_router.member.witness.registration import Registration
-from neli_router.protocols.consumer_group.settings import NeliSettings
-from neli_router.protocols.electors.settings import GossipSettings
 from neli_router.protocols.protocol import BEATS_PER_LEASE, Notice
 from neli_router.status.inspection import Inspection
 
@@ -234,13 +232,13 @@ def _consumer_group(config: Config) -> Diagnosis:
 def _messages(config: Config) -> list[Diagnosis]:
     """How much a borrowed group sends to its topic, and what is unwise about its times."""
     settings = config.group_settings()
-    whose = "each member sends" if isinstance(settings, NeliSettings) else "all members together send"
+    whose = "each member sends" if config.protocol_name == "neli" else "all members together send"
     found = f"{whose} {settings.messages_per_second:.0f} a second, for {settings.layout.partitions} partitions"
     return [Diagnosis("messages", "fine", found), *_advice(settings.advice())]
 
 
 def _advice(notices: Iterable[Notice]) -> list[Diagnosis]:
-    """What a member of a borrowed group logs about its settings."""
+    """The advice that a member of a borrowed group logs about its settings."""
     told = [notice.fields for notice in notices]
     return [Diagnosis("advice", "warning", str(each["found"]), str(each["remedy"])) for each in told]
 
@@ -462,10 +460,9 @@ def _voters(config: Config, path: str) -> list[Diagnosis]:
 
 
 def _links(config: Config, view: PeersView) -> str:
-    """What it takes to lead without gaps, for a member of `gossip` that hears only some of its peers itself."""
-    settings = config.peer_settings(0)
-    links = sum(one.state == "alive" for one in view.peers)
-    if not isinstance(settings, GossipSettings) or not 0 < links < settings.size - 1:
+    """The lease with which `gossip` leads without gaps, if the member hears only some of its peers itself."""
+    settings, links = config.peer_settings(0), sum(one.state == "alive" for one in view.peers)
+    if config.protocol_name != "gossip" or not 0 < links < settings.size - 1:
         return ""
     heard = f"{links} of {settings.size - 1} peers are heard; if the others live and their news comes through these"
     least = settings.lease_over(links)

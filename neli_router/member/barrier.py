@@ -38,7 +38,7 @@ class Period:
     def __init__(self, partition: int, term: int, former: "Period | None" = None) -> None:
         self.partition, self.term = partition, term
         self.numbers: count[int] = former.numbers if former is not None and former.term == term else count(1)
-        """What the leases of the partition count from, together. Periods of one term share it: no number may repeat."""
+        """All leases of the partition count by it. Periods of one term share it, so that no number repeats."""
         self.state = PeriodState.QUEUED
         self.working = 0
         """The number of blocks in progress."""

@@ -95,7 +95,7 @@ def test_a_batch_is_new_once_and_a_later_one_ends_all_before_it(connection: sqli
 
 
 PAIRS = (((7, 2), True), ((7, 2), False), ((7, 10), True), ((7, 3), False), (7, True), ((9, 1), True), ((9, 0), False))
-"""What is asked one after another, and whether it is admitted. A plain term counts nothing."""
+"""Terms and pairs, asked one after another, and whether each is admitted. A plain term counts nothing."""
 
 
 def test_a_pair_is_admitted_if_it_is_greater_than_all_before_it_and_is_counted_once(

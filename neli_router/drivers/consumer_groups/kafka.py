@@ -155,9 +155,9 @@ class KafkaSubscription:
         """When the oldest waiting event arrived, if any event waits."""
         self._asked_back: set[int] = set()
         self._revoking: list[TopicPartition] = []
-        """What librdkafka waits for, until the program has given back all that was asked back."""
+        """The partitions that librdkafka waits for, until the program has given back all that was asked back."""
         self._give_up_at = self._ask_at = self._counted_at = 0.0
-        """Of that wait: its end, when to ask the group next, and when the group last counted this consumer."""
+        """The end of that wait, when to ask the group next, and when the group last counted this consumer."""
         self._to_confirm: dict[int, int] = {}
         self._woken = self._leaving = self._closed = self._broken = False
         self._consumer_is_dead = False

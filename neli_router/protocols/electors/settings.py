@@ -75,6 +75,10 @@ class PeerSettings(Struct, frozen=True, kw_only=True):
         """How long a supporter keeps its promise, on its own clock."""
         return wait_for(self.lease, self.drift)
 
+    def lease_over(self, links: int) -> float:
+        """The shortest lease with which a leader leads without gaps, if each member reaches only `links` others."""
+        return self.lease
+
     @property
     def doubts(self) -> list[str]:
         """Sentences about settings that cost more than they need to."""
@@ -168,11 +172,9 @@ class GossipSettings(PeerSettings, frozen=True, kw_only=True):
     beats_min: ClassVar[float] = INTERVALS_MIN
 
     def lease_over(self, links: int) -> float:
-        """The shortest P with which a leader leads without gaps, if each member reaches only `links` others.
-
-        A member asks any of the others at each interval, and reaches one of its few in one of `others / links`. So that
-        many intervals pass for each hop, and about as many hops lead across the graph. P should be three times as long:
-        a ring of 7 led 0.57 to 0.69 of the time with 10 intervals in P, 0.91 to 0.98 with 15, and all of it with 27."""
+        # A member asks any of the others at each interval, and reaches one of its few in one of `others / links`. So
+        # many intervals pass for each hop, and about as many hops lead across the graph. P should be three times as
+        # long: a ring of 7 led 0.57 to 0.69 of the time with 10 intervals in P, and 0.91 to 0.98 with 15.
         others = self.size - 1
         return 3 * ceil(others / links) * others / links * self.beat
 
