@@ -312,7 +312,8 @@ class KafkaSubscription:
         with self._changed:
             self._asked_back = {it.partition for it in partitions}
             self._put(AskedBack(sorted(self._asked_back)))
-        # The client unassigns for a callback that has made no such call. This call fails, and so unassigns nothing.
+        # The client unassigns for a callback that has made no such call. This call fails, and so unassigns nothing. If a
+        # later client unassigned all the same, tests/drivers/consumer_groups/test_contract.py would fail.
         with suppress(KafkaException):
             consumer.incremental_unassign([TopicPartition(self._at.topic, self.partitions)])
 
@@ -533,8 +534,9 @@ def _examined(
     doubts += _require_session(admin, address, session)
     if address.eager:
         doubts.append(
-            f"{address.way} takes all partitions from all members at every change of the group: say ?partition."
-            "assignment.strategy=cooperative-sticky, or group.protocol=consumer, unless goNELI is in the group"
+            f"{address.way} takes all partitions from all members at every change of the group, and range gives few "
+            "members the low ones, which have the roles: say ?partition.assignment.strategy=cooperative-sticky, or "
+            "group.protocol=consumer, unless goNELI is in the group"
         )
     return seen, GroupLook(at.public, seen.partitions, broker_times, tuple(doubts))
 
