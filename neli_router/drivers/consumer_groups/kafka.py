@@ -312,7 +312,7 @@ class KafkaSubscription:
         with self._changed:
             self._asked_back = {it.partition for it in partitions}
             self._put(AskedBack(sorted(self._asked_back)))
-        # The client unassigns for a callback that has made no such call. This call fails, and so unassigns nothing. If a
+        # The client unassigns for a callback that made no such call. This call fails, and so unassigns nothing. If a
         # later client unassigned all the same, tests/drivers/consumer_groups/test_contract.py would fail.
         with suppress(KafkaException):
             consumer.incremental_unassign([TopicPartition(self._at.topic, self.partitions)])
