@@ -18,9 +18,11 @@
     before: a True
     after: b False
 
-With `protocol="term"` or `"gossip"`, the members named in `group` are the peers, and elect leaders among themselves
-over a lossless network in memory. Each has a disk that survives a kill. `cut` separates one from all others. The
-group's router shows what its members lead, like a router backed by an owner store. The rest is the same:
+With `protocol="neli"` or `"fast-neli"`, a broker in memory shares the partitions out. If a member is killed, paused or
+cut off, others get its partitions after a session. With `protocol="term"` or `"gossip"`, the members named in `group`
+are the peers, and elect leaders among themselves over a lossless network in memory. Each has a disk that survives a
+kill. `cut` separates one from all others. In all four, the group's router shows what its members lead, like a router
+backed by an owner store. The rest is the same:
 
     >>> with testing.group("a", "b", "c", protocol="term", partitions=6) as group:
     ...     group.settle()
@@ -47,16 +49,17 @@ from threading import Condition
 from typing import Any
 
 from neli_router.config.config import Config
-from neli_router.config.protocols import BORROWED, ELECTED
+from neli_router.config.protocols import BORROWED, ELECTED, ProtocolOptions
 from neli_router.core.keyspace import Layout, Role
 from neli_router.drivers.consumer_groups.base import GroupSubscription
+from neli_router.drivers.consumer_groups.memory import MemoryBroker, MemorySubscription
 from neli_router.drivers.ledgers.base import Entry, Ledger
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.drivers.ledgers.pump import Pump
 from neli_router.drivers.owners.base import Card, Holding
 from neli_router.drivers.peers.base import PeerLink
 from neli_router.drivers.peers.memory import MemoryLink, MemoryNetwork
-from neli_router.errors import BeyondProtocol, Closed, LedgerUnavailable, NoOwner
+from neli_router.errors import Closed, LedgerUnavailable, NoOwner
 from neli_router.member.engine import Engine
 from neli_router.member.member import Member
 from neli_router.member.runtime import Loop, Runtime
@@ -102,19 +105,18 @@ class Group:
         sizes = {name: options[name] for name in Layout.__struct_fields__ if name in options}
         rest = {name: value for name, value in options.items() if name not in sizes}
         protocol = rest.get("protocol")
-        if protocol in BORROWED:
-            # Checked before Config asks for a Kafka address, which would not help here.
-            raise BeyondProtocol(
-                "a group in memory was wanted",
-                f"the protocol {protocol!r} needs a broker that shares partitions out",
-                "test with protocol='induction', which is the same to a program, or against a real Kafka",
-            )
-        elects = protocol in ELECTED
+        name_of = protocol.name if isinstance(protocol, ProtocolOptions) else protocol
+        elects = name_of in ELECTED
         self._places = {name: f"127.0.0.1:{FIRST_PORT + i}" for i, name in enumerate(names)} if elects else {}
-        ledger = f"peers://{','.join(self._places.values())}/test" if elects else "memory://test"
-        self.config = Config.of({"ledger": ledger, **({"layout": Layout(**sizes)} if sizes else {}), **rest})
+        ledger = "kafka://memory/test" if name_of in BORROWED else "memory://test"
+        ledger = f"peers://{','.join(self._places.values())}/test" if elects else ledger
+        self.config = Config.of({"ledger": ledger, "layout": sizes, **rest})
         self.network = MemoryNetwork(len(self._places))
         """Connects the peers of `term` and `gossip`."""
+        self.broker = MemoryBroker(
+            self.config.layout.partitions, clock=lambda: self.now, wall=lambda: BASE / 1e6 + self.now
+        )
+        """Shares the partitions of `neli` and `fast-neli` out."""
         self.now = 0.0
         """Seconds since the group was made."""
         self.log = MemoryLog()
@@ -278,7 +280,7 @@ class Group:
                 # In the meantime a handler may have turned the clock, and killed or paused the next host.
                 if loop in host.loops and not host.paused:
                     busy |= self._turn(loop)
-        if self._places:
+        if not self.config.has_ledger:
             self._show_owners()
             return busy or any(host.has_mail for host in self._hosts.values())
         self._reader.turn()
@@ -303,15 +305,15 @@ class Group:
             self._table = table_of_owners(address, self.config.layout, self._shown_at, holders, holdings)
         self._feed.publish(Reading(self._table, self._shown_at, self.now))
 
-    def _is_elected(self) -> bool:
+    def _is_calm(self) -> bool:
         """Whether members that are up lead everything, and no leader has changed for long enough that none will."""
         led = sum(len(host.member.led) for host in self._hosts.values() if host.is_up)
         is_calm = self.now >= self._changed_at + CALM_LEASES * self.config.lease
         return is_calm and led == self.config.layout.partitions
 
     def _is_settled(self) -> bool:
-        if self._places:
-            return self._is_elected() or not any(host.is_up for host in self._hosts.values())
+        if not self.config.has_ledger:
+            return self._is_calm() or not any(host.is_up for host in self._hosts.values())
         up = {host.member.incarnation: host.member for host in self._hosts.values() if host.is_up}
         state = self._reader.machine.state
         owned: dict[str | None, set[int]] = {}
@@ -378,6 +380,7 @@ class _Host(Runtime):
     ) -> None:
         self._group, self._config, self._on_event, self._told, self._place = group, config, on_event, told, place
         self._link: MemoryLink | None = None
+        self._subscription: MemorySubscription | None = None
         self.loops: list[Loop] = []
         self.paused = self.is_cut = False
         self.boot()
@@ -405,7 +408,8 @@ class _Host(Runtime):
     @property
     def has_mail(self) -> bool:
         """Whether there is mail waiting and a running member to take it."""
-        return bool(self.loops) and not self.paused and self._link is not None and self._link.has_mail
+        ends = self._link, self._subscription
+        return bool(self.loops) and not self.paused and any(end is not None and end.has_mail for end in ends)
 
     def spelled(self) -> str:
         plight = "paused" if self.paused else "cut off" if self.is_cut else "up" if self.loops else "killed"
@@ -437,7 +441,14 @@ class _Host(Runtime):
         return NO_WITNESS  # All members are in one process, and `kill` only stops turning them.
 
     def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
-        raise AssertionError("a group in memory refuses such a protocol")
+        session = settings.session_timeout
+        self._subscription = MemorySubscription(
+            self._group.broker,
+            session=session,
+            patience=session + config.drain_timeout,
+            is_cut=lambda: self.is_cut or self._group.outage,
+        )
+        return self._subscription
 
     def link(self, config: Config) -> PeerLink:
         assert self._place is not None, "the group knows its peers"

@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 
 from neli_router import testing
-from neli_router.errors import BeyondProtocol, Closed, ConfigError, HandlerFailed, LeaseLost, NotLeading
+from neli_router.core.keyspace import Layout
+from neli_router.drivers.peers.memory import MemoryLink
+from neli_router.errors import Closed, ConfigError, HandlerFailed, LeaseLost, NotLeading
+from neli_router.protocols.electors.settings import GossipSettings
 from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked
 from neli_router.testing import Group
 
 NAMES = ("a", "b", "c")
 PARTITIONS = 6
 elected = pytest.mark.parametrize("protocol", ["term", "gossip"])
-all_protocols = pytest.mark.parametrize("protocol", ["induction", "term", "gossip"])
+all_protocols = pytest.mark.parametrize("protocol", ["induction", "neli", "fast-neli", "term", "gossip"])
 
 
 @contextmanager
@@ -161,7 +164,7 @@ def test_a_group_settles_and_all_its_routers_show_what_members_lead(protocol: st
         assert leader not in {owner.name for owner in map(group[other].router.owner_of_role, range(PARTITIONS))}
 
 
-@all_protocols
+@pytest.mark.parametrize("protocol", ["induction", "term", "gossip"])
 def test_whoever_may_act_for_a_key_finds_itself_by_a_look_up_at_once(protocol: str) -> None:
     with testing.group(*NAMES, protocol=protocol, partitions=PARTITIONS) as group:
         looked_up = 0
@@ -231,7 +234,7 @@ def test_a_paused_member_finds_its_lease_over_when_it_goes_on(protocol: str) -> 
         assert Fenced not in kinds(group, leader)  # It has not read anything yet.
         group.resume(leader)
         group.advance(0.0)
-        assert Fenced is kinds(group, leader)[-1]
+        assert Fenced in kinds(group, leader)
 
 
 @elected
@@ -251,11 +254,47 @@ def test_a_member_that_closes_gives_everything_to_the_others_without_a_fence(pro
         assert [Acquired, Revoked] == list(dict.fromkeys(kinds(group, leader)))
 
 
-def test_who_is_none_of_the_peers_and_what_needs_a_broker_is_refused() -> None:
+def test_who_is_none_of_the_peers_is_refused() -> None:
     with testing.group(*NAMES, protocol="term") as group, pytest.raises(ValueError, match="not one of the peers"):
         group.join("d")
-    with pytest.raises(BeyondProtocol, match="needs a broker"), testing.group("a", protocol="neli"):
-        pass
+
+
+def test_a_ring_of_gossip_leads_without_gaps_with_the_lease_that_its_links_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size, send = 7, MemoryLink.send
+
+    def send_along(link: MemoryLink, to: int, body: bytes) -> None:
+        if (to - link.place) % size in (1, size - 1):
+            send(link, to, body)
+
+    monkeypatch.setattr(MemoryLink, "send", send_along)
+    names = [f"m{i}" for i in range(size)]
+    peers = tuple(f"{name}:1" for name in names)
+    settings = GossipSettings(name="a", layout=Layout(), peers=peers, me=0, lease=3.0, beat=0.3)
+    assert (8.1, 0.9) == (round(settings.lease_over(2), 9), round(settings.lease_over(6), 9))
+    gaps = []
+    for lease in (3.0, settings.lease_over(2)):
+        with testing.group(*names, protocol="gossip", partitions=1, lease=lease, beat=0.3) as group:
+            group.advance(10 * lease)
+            gaps.append(0)
+            for _ in range(100):
+                group.advance(0.6)
+                gaps[-1] += not any(group[name].led for name in names)
+    assert gaps[0] > gaps[1] == 0
+
+
+@pytest.mark.parametrize(("partitions", "advised"), [(2, {"members stay idle"}), (4, set()), (64, {"far more"})])
+def test_members_of_a_borrowed_group_are_advised_about_its_size_once_it_has_settled(
+    caplog: pytest.LogCaptureFixture, partitions: int, advised: set[str]
+) -> None:
+    with caplog.at_level(logging.WARNING), testing.group(*NAMES, protocol="neli", partitions=partitions) as group:
+        group.advance(59.0)
+        assert [] == [text for text in caplog.messages if "group.advice" in text]
+        group.advance(60.0)
+        told = [text for text in caplog.messages if "group.advice" in text]
+    assert advised == {words for words in ("members stay idle", "far more") for text in told if words in text}
+    assert len(told) == {2: 1, 4: 0, 64: 3}[partitions]
 
 
 @elected

@@ -20,6 +20,7 @@ import json
 import os
 import socket
 import stat
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -50,7 +51,7 @@ from neli_router.commands.measurements import (
 from neli_router.config.agent_address import Address, distrust, parse_place
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
-from neli_router.config.protocols import ELECTED
+from neli_router.config.protocols import BORROWED, ELECTED
 from neli_router.config.resolve import DEFAULT, Resolved
 from neli_router.core.exit_codes import EXIT_BROKEN
 from neli_router.drivers.ledgers.base import Ledger
@@ -121,7 +122,7 @@ def examine(resolved: Resolved) -> list[Diagnosis]:
     if config.protocol_name in ELECTED:
         findings += [*_peers(config), *_owners(resolved)]
     elif not config.has_ledger:
-        findings += [_consumer_group(config), *_owners(resolved)]
+        findings += [_consumer_group(config), *_messages(config), *_owners(resolved)]
     elif kind == "sqlite":
         path = Path(rest.removeprefix("//")).absolute()
         place = _place(path)
@@ -229,6 +230,20 @@ def _consumer_group(config: Config) -> Diagnosis:
     return Diagnosis("group", "fine", f"the topic of {look.address} has the layout's {look.partitions} partitions")
 
 
+def _messages(config: Config) -> list[Diagnosis]:
+    """How much a borrowed group sends to its topic, and what is unwise about its times."""
+    settings = config.group_settings()
+    whose = "each member sends" if config.protocol_name == "neli" else "all members together send"
+    found = f"{whose} {settings.messages_per_second:.0f} a second, for {settings.layout.partitions} partitions"
+    return [Diagnosis("messages", "fine", found), *_advice(settings.advice())]
+
+
+def _advice(notices: Iterable[Notice]) -> list[Diagnosis]:
+    """The advice that a member of a borrowed group logs about its settings."""
+    told = [notice.fields for notice in notices]
+    return [Diagnosis("advice", "warning", str(each["found"]), str(each["remedy"])) for each in told]
+
+
 def _owners(resolved: Resolved) -> list[Diagnosis]:
     """The checks of the store in which the members of a borrowed group record what they lead."""
     config = resolved.config
@@ -254,6 +269,8 @@ def _owners(resolved: Resolved) -> list[Diagnosis]:
         f"{said.layout.partitions - held} of them unowned"
     )
     findings = [Diagnosis("owners", "fine", found)]
+    if alive and config.protocol_name in BORROWED:
+        findings += _advice(config.group_settings().sizing(said.layout.partitions / len(alive)))
     if config.name not in alive.values():
         return [*findings, Diagnosis("name", "fine", f"no member is called {config.name!r}")]
     # Not a failure: a killed member stays alive there for a lease.
@@ -269,7 +286,7 @@ def _agent(config: Config, agent: AgentOptions) -> list[Diagnosis]:
         if is_there and (other := _another(config, agent.socket)) is not None:
             found += [other, _ear(config)]
         else:
-            found += [*_voters(agent.socket), *_drain(agent.socket)] if is_there else [_ear(config)]
+            found += [*_voters(config, agent.socket), *_drain(agent.socket)] if is_there else [_ear(config)]
     if found and config.has_ledger:
         found.append(_witness(config, agent.socket, found[0]))
     return found if agent.listen is None else [*found, _port(agent.listen)]
@@ -417,7 +434,7 @@ def _another(config: Config, path: str) -> Diagnosis | None:
     return Diagnosis("agent", "failed", f"the agent at {path} {found}", remedy)
 
 
-def _voters(path: str) -> list[Diagnosis]:
+def _voters(config: Config, path: str) -> list[Diagnosis]:
     """The peers that the member of the agent at `path` hears, if it elects leaders among peers."""
     code, said = _asked(path, "/v1/peers")
     if code != http.HTTPStatus.OK:
@@ -426,7 +443,10 @@ def _voters(path: str) -> list[Diagnosis]:
     bad = [f"{one.peer} is {one.state}: {why_of(one)}" for one in view.peers if one.state in WHY]
     count = len(view.peers)
     voters = view.voters or count
-    if view.alive < view.majority:
+    if links := _links(config, view):
+        bad = [*bad, links]
+    # News of the others may come through those that are heard.
+    if view.alive < view.majority and (view.unled or not links):
         few = too_few(view.alive, view.majority, voters, count)
         return [Diagnosis("voters", "failed", "\n".join([few, *bad]), "mend what each says")]
     if bad:
@@ -439,6 +459,20 @@ def _voters(path: str) -> list[Diagnosis]:
         found = f"{unled(view)} no leader that the agent's member knows of"
         return [Diagnosis("voters", "warning", found, "wait two leases; then the log says why no peer is elected")]
     return [Diagnosis("voters", "fine", f"all {len(view.peers)} peers answer, and there is a leader; term {view.term}")]
+
+
+def _links(config: Config, view: PeersView) -> str:
+    """The lease with which `gossip` leads without gaps, if the member hears only some of its peers itself."""
+    settings, links = config.peer_settings(0), sum(one.state == "alive" for one in view.peers)
+    if config.protocol_name != "gossip" or not 0 < links < settings.size - 1:
+        return ""
+    heard = f"{links} of {settings.size - 1} peers are heard; if the others live and their news comes through these"
+    least = settings.lease_over(links)
+    if settings.lease >= least:
+        return f"{heard}, a lease of {settings.lease:g} s is long enough"
+    return (
+        f"{heard}, a leader leads without gaps only with a lease of {least:.3g} s or more, and it is {settings.lease:g}"
+    )
 
 
 def _drain(path: str) -> list[Diagnosis]:

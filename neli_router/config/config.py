@@ -46,6 +46,9 @@ __all__ = ["LONE_PEER", "PROTOCOLS_OWN", "SOME_LEDGER", "Config", "host_name"]
 PROTOCOLS_OWN = float("nan")
 """The protocol's own lease. It stands for no number: it is looked for as an object."""
 
+USUAL_LAYOUT = Layout()
+"""The layout where none is chosen, with the protocol's own number of partitions. It is looked for as an object, too."""
+
 HOST_MAX = 64
 """How many characters of the host's name go into a member's name: the most that Linux allows."""
 
@@ -79,7 +82,7 @@ class Config:
     address: str = option("", "Where clients reach this member; returned with every look-up, never used by us.")
     weight: int = option(1, "The share of partitions, relative to the others' weights; 0 asks for none.")
     zone: str = option("", "Where it runs: a rack, a data centre.")
-    layout: Layout = Layout()  # noqa: RUF009 - an immutable value, like a number.
+    layout: Layout = USUAL_LAYOUT
     lease: float = option(
         PROTOCOLS_OWN,
         "How long a heartbeat proves anything, in seconds. The group's. A shorter lease takes over sooner; a longer "
@@ -124,6 +127,8 @@ class Config:
             object.__setattr__(self, "protocol", _named(self.protocol, found))
         if self.lease is PROTOCOLS_OWN:
             object.__setattr__(self, "lease", self.options.lease_for(self.guarantee))
+        if self.layout is USUAL_LAYOUT and self.options.usual_partitions != self.layout.partitions:
+            object.__setattr__(self, "layout", Layout(partitions=self.options.usual_partitions))
         if problems := [*found, *self._problems()]:
             raise ConfigError(problems)
 
@@ -178,7 +183,8 @@ class Config:
             layout, sizes = chosen.pop("layout"), Layout.__struct_fields__
             problems += [unknown("option", name, sizes, "layout.") for name in layout if name not in sizes]
             try:
-                chosen["layout"] = Layout(**{name: value for name, value in layout.items() if name in sizes})
+                given_sizes = {name: value for name, value in layout.items() if name in sizes}
+                chosen["layout"] = Layout(**{"partitions": protocol.usual_partitions, **given_sizes})
             except ConfigError as error:
                 problems += error.problems
         try:

@@ -11,13 +11,14 @@ from dataclasses import Field, dataclass, field, fields
 from textwrap import fill, indent
 from typing import Any, ClassVar, TypeVar
 
+from neli_router.core.keyspace import PARTITIONS
 from neli_router.drivers.addresses import problems_of, public_address
 from neli_router.drivers.consumer_groups import address as group_address
 from neli_router.drivers.peers import address as peers_address
 from neli_router.drivers.peers.address import PeersAddress
 from neli_router.errors import ConfigError
 from neli_router.protocols.consumer_group.settings import FastNeliSettings, NeliSettings
-from neli_router.protocols.electors.settings import GossipSettings, TermSettings
+from neli_router.protocols.electors.settings import MISSES, PHI_MAX, WINDOW, GossipSettings, TermSettings
 from neli_router.protocols.protocol import Guarantee, Settings
 
 __all__ = [
@@ -117,6 +118,8 @@ class ProtocolOptions:
     """By the names of DESIGN and the papers."""
     usual_lease: ClassVar[float] = 1.0
     """The lease where none is chosen."""
+    usual_partitions: ClassVar[int] = PARTITIONS
+    """The layout's partitions where none are chosen."""
     sharer: ClassVar[str] = ""
     """The replacement for a ledger's table, as a clause."""
 
@@ -141,6 +144,8 @@ class ProtocolOptions:
 class GroupOptions(ProtocolOptions):
     """The common part of the protocols that borrow a consumer group."""
 
+    usual_partitions: ClassVar[int] = 16
+    """Each costs messages at every beat, and the paper advises as many as members. Fewer leave members idle sooner."""
     sharer: ClassVar[str] = "its broker shares the partitions out"
 
     def settings(self, shared: Shared, *, name: str) -> NeliSettings | FastNeliSettings:
@@ -259,7 +264,11 @@ class Neli(GroupOptions):
     name: ClassVar[str] = "neli"
     usual_lease: ClassVar[float] = 3.0
 
-    groups: int = option(1, "How many groups share the topic. Each broadcasts n times less often.")
+    groups: int = option(
+        1,
+        "How many groups share the topic. Each broadcasts n times less often, but at least three times in T: at the "
+        "usual beat, 2 halves the messages of each, and more change nothing.",
+    )
     clock_error: float = option(
         0.5, "The most that this host's wall clock and any broker's differ, in seconds. Used only under exclusive."
     )
@@ -324,18 +333,30 @@ class Term(PeerOptions):
         "How many peers elect each partition's leader; None for all. Only with priority. Fewer cost fewer datagrams, "
         "but a partition has no leader when a majority of its few peers is away.",
     )
+    misses: int = option(
+        MISSES,
+        "How many heartbeats a leader must miss in a row until its peers elect another. More take over later; fewer "
+        "replace a living leader that is late. Members may differ in this.",
+    )
+    wait_max: float | None = option(
+        None,
+        "The longest random wait before a peer stands, in seconds; None for as long as `misses` heartbeats take. Only "
+        "with random. A shorter wait takes over sooner, and lets more peers stand at the same time.",
+    )
 
     @property
     def voters(self) -> int | None:
         return self.replicas
 
     def settings(self, shared: Shared, *, name: str, peers: tuple[str, ...], me: int) -> TermSettings:
-        given: dict[str, Any] = {"policy": self.policy, "replicas": self.replicas, **self._timed(shared)}
-        return TermSettings(name=name, peers=peers, me=me, **given)
+        own: dict[str, Any] = {one: getattr(self, one) for one in ("policy", "replicas", "misses", "wait_max")}
+        return TermSettings(name=name, peers=peers, me=me, **own, **self._timed(shared))
 
     def _problems(self) -> Iterator[str]:
         if self.policy not in ("random", "priority"):
             yield f"policy={self.policy!r} is unknown: choose 'random' or 'priority'"
+        elif self.policy == "priority" and self.wait_max is not None:
+            yield "wait_max requires policy='random', which draws waits: leave it out"
 
 
 @documented
@@ -357,13 +378,23 @@ class Gossip(PeerOptions):
         "Report the latest that is known of a peer's clock, instead of what the peer last said itself. Leads last a "
         "little longer where news goes through others, at the cost of a little more work. Members may differ in this.",
     )
+    phi_max: int = option(
+        PHI_MAX,
+        "The suspicion from which a silent peer counts as dead: 8 is wrong once in a hundred million intervals. A "
+        "lower one looks for another leader sooner, and more often without need. Members may differ in this.",
+    )
+    window: int = option(
+        WINDOW,
+        "How many of a peer's last intervals suspicion is computed from. More forget a slow network later. Members may "
+        "differ in this.",
+    )
 
     @property
     def voters(self) -> int | None:
         return self.first_class
 
     def settings(self, shared: Shared, *, name: str, peers: tuple[str, ...], me: int) -> GossipSettings:
-        own: dict[str, Any] = {"first_class": self.first_class, "relay": self.relay}
+        own: dict[str, Any] = {one: getattr(self, one) for one in ("first_class", "relay", "phi_max", "window")}
         return GossipSettings(name=name, peers=peers, me=me, **own, **self._timed(shared))
 
 

@@ -14,6 +14,9 @@ receiver of the write decides: it remembers the highest term seen for each *reso
 **Raise it before you read.** A new owner admits its term, commits, and only then reads what the fence protects. If it
 read first, the older owner could still write after that, and the new owner would go on with outdated values.
 
+**A pair lands once, and in its order.** `admit` also takes a pair `(term, counter)`, such as `lease.next()` gives, in
+place of a term. It refuses a pair that is not greater than the last pair of the resource.
+
 **A batch lands once.** A program that may run again with the same input numbers its batches, and writes only if
 `admit_batch` says that this batch is new. The number is stored in the same transaction: it stands if the write does.
 
@@ -42,6 +45,7 @@ from neli_router.fence.statements import (
     RESOURCE_MAX,
     TERM_MAX,
     Admission,
+    Term,
     batches_of,
     checked,
     checked_batch,
@@ -79,8 +83,9 @@ def install(connection: Any, *, paramstyle: str | None = None) -> None:
         cursor.execute(driver.create())
 
 
-def admit(connection: Any, resource: str, term: int, *, paramstyle: str | None = None) -> None:
-    """Let `term` write to `resource` until this transaction ends, or raise Refused if a higher one was admitted.
+def admit(connection: Any, resource: str, term: Term, *, paramstyle: str | None = None) -> None:
+    """Let `term` write to `resource` until this transaction ends, or raise Refused if a higher one was admitted. For a
+    pair of a term and a counter, also raise Refused unless it is greater than every pair that was admitted.
 
     `resource` is a name of your choice, of at most RESOURCE_MAX characters; errors show it, so do not use personal
     data. Waits while another transaction has admitted a term to it and is still open. Raises FenceMisused for an
@@ -94,6 +99,8 @@ def admit(connection: Any, resource: str, term: int, *, paramstyle: str | None =
         if not admission.succeeded(cursor.rowcount):
             cursor.execute(*admission.question)
             raise admission.refused(cursor.fetchone())
+        for statement in admission.counting(cursor):
+            cursor.execute(*statement)
 
 
 def admit_batch(connection: Any, resource: str, term: int, batch: int, *, paramstyle: str | None = None) -> bool:

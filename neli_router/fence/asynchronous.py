@@ -14,6 +14,7 @@ from typing import Any
 from neli_router.fence.statements import (
     Admission,
     Driver,
+    Term,
     batches_of,
     checked,
     checked_batch,
@@ -32,7 +33,7 @@ async def install(connection: Any, *, paramstyle: str | None = None) -> None:
         await cursor.execute(driver.create())
 
 
-async def admit(connection: Any, resource: str, term: int, *, paramstyle: str | None = None) -> None:
+async def admit(connection: Any, resource: str, term: Term, *, paramstyle: str | None = None) -> None:
     """See `neli_router.fence.admit`."""
     admission = Admission(connection, resource, term, paramstyle)
     async with _cursor(connection, admission.driver) as cursor:
@@ -41,6 +42,8 @@ async def admit(connection: Any, resource: str, term: int, *, paramstyle: str | 
         if not admission.succeeded(cursor.rowcount):
             await cursor.execute(*admission.question)
             raise admission.refused(await cursor.fetchone())
+        for statement in admission.counting(cursor):
+            await cursor.execute(*statement)
 
 
 async def admit_batch(connection: Any, resource: str, term: int, batch: int, *, paramstyle: str | None = None) -> bool:

@@ -6,6 +6,9 @@
     admit_batch(client, "invoices", 9, 1041, ("INCR", "paid"))
       the same, and field invoices/batch:  1040 --< 1041--> INCR, 1041   True
                                            1041 --not less--> nothing    False: it was written before
+    admit(client, "invoices", (9, 3), ("INCR", "sent"))
+      the same, and field invoices/pair:   9:2  --< 9:3--> INCR, 9:3     the answers of the commands
+                                           9:3  --not less--> Refused    and nothing was written
 
 Redis has no transaction that waits for its client, unlike SQL: between an `admit` and a later SET, a process may be
 paused, and wake up as a zombie. So the writes to be fenced go *into* `admit`, as commands. Without commands, it only
@@ -33,7 +36,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from neli_router.fence.refusals import FenceMisused, Refused, tally
-from neli_router.fence.statements import batches_of, checked, checked_batch
+from neli_router.fence.statements import Term, batches_of, checked, checked_batch, checked_pair
 
 __all__ = [
     "KEY",
@@ -72,6 +75,7 @@ _NUMBERS = frozenset({int, float})
 _ADMIT = """
 local function less(one, other) return #one < #other or (#one == #other and one < other) end
 local resource, term, batches, batch = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local of, counter = string.match(batch, '^(%d+):(%d+)$')
 local held = redis.call('HGET', KEYS[1], resource)
 if held and less(term, held) then return {0, held} end
 if not held then
@@ -84,7 +88,10 @@ end
 if held ~= term then redis.call('HSET', KEYS[1], resource, term) end
 if batch ~= '' then
   local written = redis.call('HGET', KEYS[1], batches)
-  if written and not less(written, batch) then return {2, written} end
+  if of then
+    local last, before = string.match(written or '', '^(%d+):(%d+)$')
+    if last == of and not less(before, counter) then return {4, written} end
+  elseif written and not less(written, batch) then return {2, written} end
 end
 local answers, i = {}, 5
 while i <= #ARGV do
@@ -92,23 +99,24 @@ while i <= #ARGV do
   answers[#answers + 1] = redis.call(unpack(ARGV, i + 1, i + size))
   i = i + size + 1
 end
-if batch == '' then return {1, term, answers} end
-redis.call('HSET', KEYS[1], batches, batch)
+if batch ~= '' then redis.call('HSET', KEYS[1], batches, batch) end
+if batch == '' or of then return {1, term, answers} end
 return {1, term}
 """
-REFUSED, WRITTEN, FORGETFUL = 0, 1, 3
+REFUSED, WRITTEN, FORGETFUL, REPEATED = 0, 1, 3, 4
 
 FORBIDDEN = frozenset({"FLUSHALL", "FLUSHDB", "SELECT", "SWAPDB"})
 """Commands that would remove the fence from under the script, or lead the script to another database."""
 
 
-def admit(client: Any, resource: str, term: int, *commands: Command) -> list[Any]:
+def admit(client: Any, resource: str, term: Term, *commands: Command) -> list[Any]:
     """Carry out `commands` if no term higher than `term` was admitted to `resource`; return their answers, as Redis
-    gives them. Raises Refused, and then nothing was carried out; FenceMisused; and the client's errors."""
+    gives them. A pair of a term and a counter must also be greater than every pair that was admitted. Raises Refused,
+    and then nothing was carried out; FenceMisused; and the client's errors."""
     return list(_judged(_sent(client, resource, term, commands), resource, term)[2])
 
 
-async def admit_async(client: Any, resource: str, term: int, *commands: Command) -> list[Any]:
+async def admit_async(client: Any, resource: str, term: Term, *commands: Command) -> list[Any]:
     """Like `admit`, for a client whose methods are awaited."""
     return list(_judged(await _awaited(_sent(client, resource, term, commands)), resource, term)[2])
 
@@ -150,10 +158,16 @@ async def admitted_batch_async(client: Any, resource: str) -> int | None:
     return _number(await _awaited(client.hget(KEY, batches_of(resource).encode())))
 
 
-def _sent(client: Any, resource: str, term: int, commands: Sequence[Command], *batch: int) -> Any:
+def _sent(client: Any, resource: str, term: Term, commands: Sequence[Command], *batch: int) -> Any:
     """The script's answer, or what is awaited for it. `batch` may be left out; it must not be None."""
-    resource, term = checked(resource, term)
-    numbered = (batches_of(resource).encode(), checked_batch(resource, *batch)) if batch else ("", "")
+    numbered: tuple[bytes | str, int | str] = "", ""
+    if batch:
+        resource, term = checked(resource, term)
+        numbered = batches_of(resource).encode(), checked_batch(resource, *batch)
+    else:
+        resource, term, counter = checked_pair(resource, term)
+        if counter is not None:
+            numbered = f"{resource}/pair".encode(), f"{term}:{counter}"
     words = _flat(commands, BATCH_MAX if batch else COMMANDS_MAX)
     return client.eval(_ADMIT, 1, KEY, resource.encode(), term, *numbered, *words)
 
@@ -191,7 +205,7 @@ def _flat(commands: Sequence[Command], most: int) -> list[Any]:
     return words
 
 
-def _judged(answer: Any, resource: str, term: int) -> Sequence[Any]:
+def _judged(answer: Any, resource: str, term: Term) -> Sequence[Any]:
     """The script's answer, unless it is a refusal."""
     answer = _answer(answer, list | tuple)
     if answer[0] == FORGETFUL:
@@ -201,9 +215,12 @@ def _judged(answer: Any, resource: str, term: int) -> Sequence[Any]:
             f"its maxmemory-policy is {policy}, so a full memory may cost it the fence",
             "set maxmemory-policy to noeviction, or to one that begins with volatile",
         )
-    tally.count(refused=answer[0] == REFUSED)
+    tally.count(refused=answer[0] in {REFUSED, REPEATED})
+    _, term, counter = checked_pair(resource, term)
     if answer[0] == REFUSED:
         raise Refused.of(resource, term, _number(answer[1]))
+    if answer[0] == REPEATED and counter is not None:
+        raise Refused.of_pair(resource, term, counter)
     return answer  # type: ignore[no-any-return]
 
 

@@ -41,6 +41,16 @@ class Refused(NeliError):
         refused.resource, refused.term, refused.admitted = resource, term, admitted
         return refused
 
+    @classmethod
+    def of_pair(cls, resource: str, term: int, counter: int) -> "Refused":
+        refused = cls(
+            f"the pair ({term}, {counter}) was to be admitted to {resource!r}",
+            "it, or a greater one, was already",
+            "roll this transaction back: what has this number was written before, or a later one overtook it",
+        )
+        refused.resource, refused.term, refused.admitted = resource, term, term
+        return refused
+
     def __reduce__(self) -> tuple[type["Refused"], tuple[str, str, str], dict[str, object]]:  # type: ignore[override]
         return type(self), (self.wanted, self.found, self.remedy), self.__dict__
 

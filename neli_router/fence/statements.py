@@ -12,7 +12,9 @@ rolls back, and then compares with what is there *then*. PostgreSQL locks the ro
 admitted term in a refusal is the term that refused.
 
 A batch is one more row, whose number may only grow: `held.term < excluded.term` changes it once for each batch. It is
-checked in the transaction of the write, after the term, so it stands exactly if the write does.
+checked in the transaction of the write, after the term, so it stands exactly if the write does. A pair (term, counter)
+has two more rows, the last pair. If its term is new, any counter is; otherwise, the counter must grow. The row of the
+term is locked by then, so no other transaction can come between the two.
 
 The row stays locked until the caller's transaction ends. That joins the fence and the write: a newer owner is not
 admitted until the older owner's transaction has ended, and an owner that comes after the newer one is refused. A
@@ -34,9 +36,11 @@ __all__ = [
     "TERM_MAX",
     "Admission",
     "Driver",
+    "Term",
     "batches_of",
     "checked",
     "checked_batch",
+    "checked_pair",
     "driver_of",
     "explained",
     "number",
@@ -70,9 +74,10 @@ _ADMIT = (
     "ON CONFLICT (resource) DO UPDATE SET term = excluded.term WHERE held.term <= excluded.term"
 )
 _BEGIN_BATCH = _ADMIT.replace("<=", "<")
+_REPLACE = _ADMIT.partition(" WHERE ")[0]
 _ADMITTED = "SELECT term FROM {table} WHERE resource = {resource}"
 
-_BATCHES = "/batch"
+_BATCHES, _PAIR_TERM, _PAIR_COUNTER = "/batch", "/paired", "/pair"
 
 _POSTGRESQL = ("psycopg", "psycopg2", "pg8000")
 _SQLITE = ("sqlite3", "aiosqlite")
@@ -90,6 +95,9 @@ _MARKS: Mapping[str, Callable[[str, int], str]] = {
     "pyformat": lambda name, place: f"%({name})s",
 }
 _BY_NAME = ("named", "pyformat")
+
+Term = int | tuple[int, int]
+"""A term, or a pair of a term and a counter that starts again under each term: see `lease.next()`."""
 
 Statement = tuple[str, Any]
 """SQL text and its parameters, in one driver's form."""
@@ -113,6 +121,13 @@ class Driver(NamedTuple):
 
     def begin_batch(self, resource: str, batch: int) -> Statement:
         return self._statement(_BEGIN_BATCH, {"resource": batches_of(resource), "term": batch})
+
+    def begin_term(self, resource: str, term: int) -> Statement:
+        return self._statement(_BEGIN_BATCH, {"resource": f"{resource}{_PAIR_TERM}", "term": term})
+
+    def begin_counter(self, resource: str, counter: int, *, is_first: bool) -> Statement:
+        template = _REPLACE if is_first else _BEGIN_BATCH
+        return self._statement(template, {"resource": f"{resource}{_PAIR_COUNTER}", "term": counter})
 
     def admitted(self, resource: str) -> Statement:
         return self._statement(_ADMITTED, {"resource": resource})
@@ -148,10 +163,10 @@ class Driver(NamedTuple):
 
 
 class Admission:
-    """The admission of one term by one connection. Raises FenceMisused for invalid arguments."""
+    """The admission of one term or pair by one connection. Raises FenceMisused for invalid arguments."""
 
-    def __init__(self, connection: Any, resource: str, term: int, paramstyle: str | None) -> None:
-        self._resource, self._term = checked(resource, term)
+    def __init__(self, connection: Any, resource: str, term: Term, paramstyle: str | None) -> None:
+        self._resource, self._term, self._counter = checked_pair(resource, term)
         self.driver = driver_of(connection, paramstyle)
         self.driver.require_transaction(connection)
         self.statement = self.driver.admit(self._resource, self._term)
@@ -160,9 +175,19 @@ class Admission:
 
     def succeeded(self, rows: int) -> bool:
         """Whether a statement that changed `rows` rows admitted the term."""
-        if rows == 1:
+        if rows == 1 and self._counter is None:
             tally.count(refused=False)
         return rows == 1
+
+    def counting(self, cursor: Any) -> Iterator[Statement]:
+        """The statements for `cursor` to execute once the term is admitted, if it came with a counter. Raises Refused
+        after the last one if the pair is not greater than the last pair."""
+        if self._counter is not None:
+            yield self.driver.begin_term(self._resource, self._term)
+            yield self.driver.begin_counter(self._resource, self._counter, is_first=cursor.rowcount == 1)
+            tally.count(refused=cursor.rowcount != 1)
+            if cursor.rowcount != 1:
+                raise Refused.of_pair(self._resource, self._term, self._counter)
 
     def refused(self, row: Any) -> Refused:
         """The error for a term that was not admitted; `row` is the answer to the question."""
@@ -211,9 +236,18 @@ def checked(resource: object, term: object) -> tuple[str, int]:
         raise FenceMisused(
             "a term was wanted: a whole number of 0 to 2**63 - 1",
             f"found {shown} ({type(term).__name__})",
-            "pass `lease.term` unchanged",
+            "pass `lease.term` unchanged, or to number what is written, `lease.next()`",
         )
     return resource, term
+
+
+def checked_pair(resource: object, term: object) -> tuple[str, int, int | None]:
+    """The resource, the term, and the counter that came with it, if they are valid."""
+    counter = None
+    if type(term) is tuple and len(term) == 2:
+        term, counter = term
+        checked(resource, counter)
+    return (*checked(resource, term), counter)
 
 
 def batches_of(resource: str) -> str:

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
+from itertools import count
 from operator import call
 
 from neli_router.member.runtime import Lane
@@ -32,10 +33,12 @@ PeriodState = Enum("PeriodState", "QUEUED PREPARING LED FINISHING LOST")
 class Period:
     """A time in which a partition belongs to this member. Only its barrier changes it; any thread may read it."""
 
-    __slots__ = ("lost_at", "partition", "reason", "state", "term", "was_told", "working")
+    __slots__ = ("lost_at", "numbers", "partition", "reason", "state", "term", "was_told", "working")
 
-    def __init__(self, partition: int, term: int) -> None:
+    def __init__(self, partition: int, term: int, former: "Period | None" = None) -> None:
         self.partition, self.term = partition, term
+        self.numbers: count[int] = former.numbers if former is not None and former.term == term else count(1)
+        """All leases of the partition count by it. Periods of one term share it, so that no number repeats."""
         self.state = PeriodState.QUEUED
         self.working = 0
         """The number of blocks in progress."""
@@ -65,6 +68,8 @@ class Barrier:
         self._on_event, self._changed, self._clock = on_event, changed, clock
         self._release, self._failed = release, failed
         self._periods: dict[int, Period] = {}
+        self._latest: dict[int, Period] = {}
+        """The same, but also of partitions that are lost."""
         self._failing = False
         self.orderly: Lane[Callable[[], object]] = Lane(f"{lane_name}-events", call)
         self.urgent: Lane[Callable[[], object]] = Lane(f"{lane_name}-fenced", call)
@@ -134,7 +139,8 @@ class Barrier:
             self._changed.notify_all()
 
     def _acquire(self, terms: Mapping[int, int]) -> None:
-        fresh = [Period(partition, term) for partition, term in terms.items()]
+        fresh = [Period(partition, term, self._latest.get(partition)) for partition, term in terms.items()]
+        self._latest.update((period.partition, period) for period in fresh)
         for period in fresh:
             if former := self._periods.pop(period.partition, None):
                 self._lose(former, f"it was acquired again under term {period.term}")

@@ -79,6 +79,10 @@ LOOK_SOON = 0.02
 """The same after another member has become leader: look-ups use the outlook, and a handover takes only a few of these.
 When this member itself becomes leader, the outlook is taken before the member learns of it."""
 
+SETTLED_SESSIONS = 10
+"""For how many sessions a member of a borrowed group leads as many partitions until the group counts as settled. If it
+were fewer, members that start one after another would be advised about sizes that they do not have."""
+
 LATE_MAX = 1.0
 """Seconds, in addition to a lease, by which a step may be late: a turn waits half as long for its peers."""
 
@@ -219,6 +223,7 @@ class GroupFooting(Footing):
     def __init__(self, config: Config, membership: Membership, stepped: Stepped, tell: Tell) -> None:
         super().__init__(membership, stepped, tell)
         runtime, settings = membership.runtime, config.group_settings()
+        self._settings, self._leads, self._advise_at = settings, -1, -inf
         self._line = subscription = runtime.subscription(config, settings)
         with self._opening():
             self._doubt(subscription.doubts)
@@ -237,6 +242,16 @@ class GroupFooting(Footing):
     def _publish(self, machine: GroupMachine, now: float) -> None:
         self._membership.standing, self._membership.incarnation = machine.standing, machine.incarnation
         self._stepped(now)
+        self._advise(len(machine.leading), now)
+
+    def _advise(self, leads: int, now: float) -> None:
+        """Log the paper's advice on sizes, once: as soon as this member has led as many partitions for a while."""
+        if self._advise_at < inf and (leads != self._leads or self._membership.obstacle):
+            self._leads, self._advise_at = leads, now + SETTLED_SESSIONS * self._settings.session_timeout
+        elif now >= self._advise_at:
+            self._advise_at = inf
+            for notice in self._settings.sizing(leads):
+                self._tell(notice)
 
 
 def _machine(settings: NeliSettings | FastNeliSettings, partitions: int, runtime: Runtime) -> GroupMachine:

@@ -258,6 +258,14 @@ class MemberLease(BaseLease):
         super().__init__(role, period.partition, period.term, membership.member, membership.clock)
         self._membership, self._period = membership, period
 
+    def next(self) -> tuple[int, int]:
+        """The term, and a number that rises with each call, from 1: the pair is greater than all before it. Send it
+        along with what you write, and `fence.admit` lets each pair in once. All leases of this member for one partition
+        count together, on any thread. Raises LeaseLost."""
+        number = next(self._period.numbers)
+        self.check()
+        return self._term, number
+
     def _end(self) -> float:
         # Once lost, always lost: after an outage this member may hold the same term again, but in a new period.
         if self._period.state is PeriodState.LOST:

@@ -18,7 +18,8 @@ def test_each_option_is_shown_with_its_value_and_its_source(tmp_path: Path) -> N
     (tmp_path / "neli.toml").write_text('ledger = "memory://jobs"\nlease = 0.5\n', encoding="utf-8")
     result = run("--layout-partitions", "64", "--no-allow-remote", NELI_BEAT="none")
     rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in result.output.splitlines()}
-    others = {"clock_error", "first_class", "goneli", "groups", "policy", "relay", "replicas", "session"}
+    of_groups, of_peers = {"clock_error", "goneli", "groups", "session"}, {"misses", "policy", "replicas", "wait_max"}
+    others = of_groups | of_peers | {"first_class", "phi_max", "relay", "window"}
     assert (0, [*(key for key in OPTIONS if key not in others), "agent.token"]) == (result.exit_code, list(rows))
     assert ["memory://jobs", "neli.toml line 1"] == rows["ledger"]
     assert ["0.5", "neli.toml line 2"] == rows["lease"]

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,6 +14,8 @@ import pytest
 from click.testing import Result
 
 from neli_router import Config, Layout, Member
+from neli_router.agent.wire import PeersView, PeerView
+from neli_router.commands.doctor import _links
 from neli_router.commands.measurements import (
     HostTiming,
     Trips,
@@ -371,6 +374,14 @@ def test_a_percentile_is_one_of_the_values() -> None:
     assert (50.0, 99.0, 100.0, 1.0) == tuple(percentile(values, share) for share in (0.5, 0.99, 1.0, 0.0))
 
 
+@pytest.mark.parametrize(("lease", "said"), [(3.0, "only with a lease of 8.1 s or more"), (9.0, "is long enough")])
+def test_a_member_of_gossip_that_hears_few_of_its_peers_is_told_which_lease_it_needs(lease: float, said: str) -> None:
+    config = Config(f"peers://{','.join(f'127.0.0.1:{7801 + i}' for i in range(7))}/jobs", protocol="gossip", beat=0.3)
+    peers = [PeerView(str(i), ["here", "alive", "alive", *["silent"] * 4][i], None, 0) for i in range(7)]
+    assert said in _links(replace(config, lease=lease), PeersView(peers, 4, 3, 1, 0))
+    assert "" == _links(replace(config, protocol="term", beat=None), PeersView(peers, 4, 3, 1, 0))
+
+
 @pytest.mark.kafka
 def test_a_consumer_group_is_looked_at_with_its_store_of_owners_and_not_joined(kafka: str, redis: str) -> None:
     group, redis = f"kafka://{kafka}/doctor-{uuid4().hex}", f"{redis}/{uuid4().hex}"
@@ -391,6 +402,7 @@ def test_a_consumer_group_is_looked_at_with_its_store_of_owners_and_not_joined(k
         code, found = findings(*told, ledger=group)
         assert (0, "warning", "warning") == (code, found["group"]["verdict"], found["name"]["verdict"])
         assert "has 1 replica" in found["group"]["found"]
+        assert "all members together send 20 a second, for 2 partitions" == found["messages"]["found"]
         assert "no agent that answers here is it" in found["name"]["found"]
         assert len(member.led) == 2
         code, found = findings(*told, "--layout-partitions", "4", ledger=group)

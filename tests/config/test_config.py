@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from neli_router.config.config import Config
-from neli_router.config.protocols import Gossip, Induction
+from neli_router.config.protocols import Gossip, Induction, Term
 from neli_router.core.keyspace import Layout
 from neli_router.drivers import addresses
 from neli_router.drivers.addresses import public_address
@@ -194,6 +194,10 @@ PEERS = "peers://127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803/jobs"
         ({"replicas": 4}, "replicas=4 must be from 1 to the 3 peers, or None for all"),
         ({"replicas": "all"}, "replicas='all' must be a whole number, or None"),
         ({"replicas": 2, "policy": "random"}, "replicas requires policy='priority'"),
+        ({"misses": 1}, "misses=1 must be at least 2, or one late heartbeat would seem to end a leader"),
+        ({"wait_max": 1.0}, "wait_max requires policy='random', which draws waits: leave it out"),
+        ({"protocol": "gossip", "phi_max": 0}, "phi_max=0 must be from 1 to 100"),
+        ({"protocol": "gossip", "window": 1}, "window=1 must be from 2 to 10000"),
         (
             {"protocol": "gossip", "policy": "random"},
             "policy is an option of the protocol term, and gossip has",
@@ -232,12 +236,15 @@ def test_peers_have_defaults_that_leave_room_for_two_lost_heartbeats_and_classes
     term = Config(PEERS, protocol="term").peer_settings(1)
     assert isinstance(term, TermSettings)
     assert (1.5, 0.5, "priority", 1) == (term.lease, term.beat, term.policy, term.me)
-    classes: dict[str, Any] = {"first_class": 1, "relay": True}
-    for options, expected in (({}, (None, False, 3)), (classes, (1, True, 1))):
+    slow = Config(PEERS, protocol=Term(policy="random", misses=5, wait_max=4.0), beat=0.2).peer_settings(1)
+    assert isinstance(slow, TermSettings)
+    assert (1.5, 1.5, 1.0, 4.0) == (term.time_out, term.longest_wait, slow.time_out, slow.longest_wait)
+    classes: dict[str, Any] = {"first_class": 1, "relay": True, "phi_max": 5, "window": 30}
+    for options, expected in (({}, (None, False, 3, 8, 100)), (classes, (1, True, 1, 5, 30))):
         gossip = Config(PEERS, protocol=Gossip(**options), name="a").peer_settings(2)
         assert isinstance(gossip, GossipSettings)
         assert (3.0, 0.3, "a") == (gossip.lease, gossip.beat, gossip.name)
-        assert expected == (gossip.first_class, gossip.relay, gossip.voters)
+        assert expected == (gossip.first_class, gossip.relay, gossip.voters, gossip.phi_max, gossip.window)
 
 
 def test_an_even_number_of_voters_is_a_doubt_that_says_what_it_costs() -> None:

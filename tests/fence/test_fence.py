@@ -9,7 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from enum import IntEnum
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,6 +94,24 @@ def test_a_batch_is_new_once_and_a_later_one_ends_all_before_it(connection: sqli
     assert 1 == fence.admitted_batch(connection, "invoices")
 
 
+PAIRS = (((7, 2), True), ((7, 2), False), ((7, 10), True), ((7, 3), False), (7, True), ((9, 1), True), ((9, 0), False))
+"""Terms and pairs, asked one after another, and whether each is admitted. A plain term counts nothing."""
+
+
+def test_a_pair_is_admitted_if_it_is_greater_than_all_before_it_and_is_counted_once(
+    connection: sqlite3.Connection,
+) -> None:
+    before = fence.tally.admitted, fence.tally.refused
+    for term, is_new in PAIRS:
+        with nullcontext() if is_new else pytest.raises(Refused, match=r"the pair .* but it, or a greater one"):
+            fence.admit(connection, "invoices", term)
+    with pytest.raises(Refused, match="term 7 was to be"):
+        fence.admit(connection, "invoices", (7, 11))
+    assert (4, 4) == (fence.tally.admitted - before[0], fence.tally.refused - before[1])
+    connection.rollback()
+    fence.admit(connection, "invoices", (7, 1))
+
+
 def test_the_transaction_is_the_callers_also_after_a_refusal(connection: sqlite3.Connection, path: Path) -> None:
     with connection:
         fence.admit(connection, "invoices", 9)
@@ -168,7 +186,7 @@ def test_the_fence_is_in_the_file_that_was_opened(connection: sqlite3.Connection
 
 
 def test_what_is_no_term_or_no_name_is_refused_and_not_shown(connection: sqlite3.Connection) -> None:
-    for term in (True, False, Grade.HIGH, 7.0, -1, TERM_MAX + 1, "7", None, 10**1000):
+    for term in (True, False, Grade.HIGH, 7.0, -1, TERM_MAX + 1, "7", None, 10**1000, (7,), [7, 1]):
         with pytest.raises(FenceMisused, match="a term was wanted") as caught:
             fence.admit(connection, "invoices", term)  # type: ignore[arg-type]
         assert isinstance(caught.value, TypeError)

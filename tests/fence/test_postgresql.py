@@ -255,6 +255,13 @@ def test_the_awaited_form_admits_refuses_waits_and_explains_alike(address: str) 
                 await zombies[1]
             assert ("notes", 7, 9) == (caught.value.resource, caught.value.term, caught.value.admitted)
             await older.rollback()
+            await asynchronous.admit(newer, "notes", (9, 1))
+            again = asyncio.create_task(asynchronous.admit(older, "notes", (9, 1)))
+            await asyncio.to_thread(wait_until_blocked, address, older, newer)
+            await newer.commit()
+            with pytest.raises(Refused, match=r"the pair \(9, 1\)"):
+                await again
+            await older.rollback()
             assert 9 == await asynchronous.admitted(older, "notes")
             await asynchronous.install(older)
             await older.commit()

@@ -168,9 +168,12 @@ def test_the_awaited_form_gives_the_same_answers(path: Path) -> None:
             assert [True, False, True] == is_new
             assert 2 == await asynchronous.admitted_batch(connection, "notes", paramstyle="qmark")
             inner.rollback()
+            await asynchronous.admit(connection, "notes", (7, 1), paramstyle="qmark")
+            with pytest.raises(Refused, match=r"the pair \(7, 1\) was to be admitted"):
+                await asynchronous.admit(connection, "notes", (7, 1), paramstyle="qmark")
         return caught.value
 
     before = fence.tally.admitted, fence.tally.refused
     refused = asyncio.run(script())
     assert ("notes", 7, 9) == (refused.resource, refused.term, refused.admitted)
-    assert (4, 1) == (fence.tally.admitted - before[0], fence.tally.refused - before[1])
+    assert (5, 2) == (fence.tally.admitted - before[0], fence.tally.refused - before[1])

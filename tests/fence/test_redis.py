@@ -14,6 +14,7 @@ import pytest
 import neli_router.fence.redis as fence
 from neli_router.fence import TERM_MAX, FenceMisused, Refused, tally
 from tests.conftest import require
+from tests.fence.test_fence import PAIRS
 from tests.support.servers.redis import Redis, missing
 
 redis_py = pytest.importorskip("redis")
@@ -91,6 +92,18 @@ def test_a_batch_is_written_once_and_a_later_one_ends_all_before_it(client: Any,
     with pytest.raises(Refused):
         fence.admit_batch(client, resource, 8, TERM_MAX, ("RPUSH", key, "zombie"))
     assert 4 == client.llen(key)
+
+
+def test_a_pair_is_admitted_if_it_is_greater_than_all_before_it(client: Any, resource: str) -> None:
+    before = tally.admitted, tally.refused
+    for term, is_new in PAIRS:
+        with nullcontext() if is_new else pytest.raises(Refused, match=r"the pair .* but it, or a greater one"):
+            fence.admit(client, resource, term, ("RPUSH", f"{resource} sent", str(term)))
+    with pytest.raises(Refused, match="term 7 was to be"):
+        fence.admit(client, resource, (7, 11), ("RPUSH", f"{resource} sent", "late"))
+    expected = [str(term) for term, is_new in PAIRS if is_new]
+    assert expected == [text(sent) for sent in client.lrange(f"{resource} sent", 0, -1)]
+    assert (4, 4) == (tally.admitted - before[0], tally.refused - before[1])
 
 
 def test_a_batch_whose_command_failed_is_still_to_be_written_and_counts_nowhere(client: Any, resource: str) -> None:

@@ -220,6 +220,15 @@ led             -> 0@9
     assert (PeriodState.LOST, "it was acquired again under term 9") == (stand.entered[0].state, stand.entered[0].reason)
 
 
+def test_numbers_start_again_with_a_term_and_not_with_a_period() -> None:
+    stand, numbers = Stand(silent=True), []
+    for line in ("acquired 0@5", "fenced 0@5", "acquired 0@5", "acquired 0@9"):
+        stand.do(line)
+        if (period := stand.barrier.period(0)) is not None:
+            numbers += [next(period.numbers), next(period.numbers)]
+    assert [1, 2, 3, 4, 1, 2] == numbers
+
+
 def test_without_a_handler_there_is_nothing_to_wait_for_but_blocks() -> None:
     script = """
 acquired 0@5 1@5 -> .

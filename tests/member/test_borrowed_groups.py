@@ -1,5 +1,7 @@
 """Members whose protocol borrows a consumer group from a real Kafka, and what such a member can and cannot know."""
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -13,7 +15,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.drivers.open import open_ledger
 from neli_router.errors import BeyondProtocol, ConfigError
 from neli_router.member.member import Member
-from neli_router.protocols.protocol import Acquired, Event, Revoked
+from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked
 from neli_router.router.router import Router
 from tests.support.waiting import PATIENCE, until
 
@@ -40,15 +42,31 @@ def _opened() -> Iterator[Open]:
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("protocol", ["neli", "fast-neli"])
-def test_members_share_the_partitions_and_hand_them_over_under_higher_terms(
+def test_members_share_the_partitions_and_hand_them_over_under_higher_terms_when_a_slow_handler_has_returned(
     config: Callable[..., Config], opened: Open, protocol: str
 ) -> None:
     told: list[Event] = []
-    first = opened(config(protocol, name="first"), on_event=told.append)
+    revoked, done = threading.Event(), threading.Event()
+
+    def slow(event: Event) -> None:
+        told.append(event)
+        if isinstance(event, Revoked):
+            revoked.set()
+            assert done.wait(PATIENCE)
+
+    options = {"lease": 3.0, "drain_timeout": PATIENCE}
+    first = opened(config(protocol, name="first", **options), on_event=slow)
     until(lambda: len(first.led) == 4)
     before = dict(first.led)
-    second = opened(config(protocol, name="second"))
+    second = opened(config(protocol, name="second", **options))
+    assert revoked.wait(PATIENCE)
+    slow_until = time.monotonic() + 2 * first.engine.lease
+    kept = {i: term for i, term in before.items() if i not in told[-1].partitions}
+    until(lambda: time.monotonic() > slow_until)
+    assert (2, kept, {}) == (len(kept), first.led, second.led)
+    done.set()
     until(lambda: len(second.led) == 2)
+    assert [] == [event for event in told if isinstance(event, Fenced)]
     assert not first.led.keys() & second.led.keys()
     moved = dict(second.led)
     assert all(term > before[partition] for partition, term in moved.items())
@@ -85,15 +103,22 @@ def test_what_shows_a_whole_group_refuses_a_protocol_that_does_not_know_it() -> 
 
 
 @pytest.mark.parametrize(
-    ("protocol", "options", "lease"),
+    ("protocol", "options", "lease", "rate"),
     [
-        ("neli", {}, 3.0),
-        ("neli", {"guarantee": "available"}, 12.0),
-        ("fast-neli", {}, 5.0),
+        ("neli", {}, 3.0, 38),
+        ("neli", {"guarantee": "available"}, 12.0, 8),
+        ("fast-neli", {}, 5.0, 160),
+        ("neli", {"layout": {"partitions": 256}}, 3.0, 614),
     ],
 )
-def test_a_lease_that_is_not_chosen_suits_the_protocol(protocol: str, options: dict[str, Any], lease: float) -> None:
-    assert lease == Config.of({"ledger": "kafka://127.0.0.1:1/jobs", "protocol": protocol, **options}).lease
+def test_a_lease_and_partitions_that_are_not_chosen_suit_the_protocol(
+    protocol: str, options: dict[str, Any], lease: float, rate: int
+) -> None:
+    config = Config.of({"ledger": "kafka://127.0.0.1:1/jobs", "protocol": protocol, **options})
+    assert (lease, rate) == (config.lease, round(config.group_settings().messages_per_second))
+    chosen = Config("kafka://127.0.0.1:1/jobs", protocol=protocol), Config("memory://x"), Config("sqlite:x")
+    assert [16, 256, 256] == [each.layout.partitions for each in chosen]
+    assert 256 == Config("kafka://127.0.0.1:1/jobs", protocol=protocol, layout=Layout()).layout.partitions
 
 
 @pytest.mark.parametrize(
@@ -103,6 +128,7 @@ def test_a_lease_that_is_not_chosen_suits_the_protocol(protocol: str, options: d
         ({"protocol": "neli", "groups": 0}, "groups=0 must be a whole number of at least 1"),
         ({"protocol": "neli", "clock_error": "much"}, "clock_error='much' must be a number of seconds"),
         ({"protocol": "fast-neli", "guarantee": "available"}, "choose the protocol neli"),
+        ({"protocol": "fast-neli", "drain_timeout": 86_386.0}, "lower drain_timeout to 86385"),
     ],
 )
 def test_each_contradiction_is_spelled_out(options: dict[str, Any], words: str) -> None:

@@ -89,11 +89,16 @@ def test_a_stopped_process_finds_its_lease_over_at_the_first_question_and_comes_
 ) -> None:
     lease, before = group["a"].lease(one_of(group["a"])), group["a"].incarnation
     assert lease is not None
+    same = group["a"].lease(lease.partition)
+    assert same is not None
+    assert [(lease.term, 1), (lease.term, 2), (lease.term, 3)] == [lease.next(), same.next(), lease.next()]
     group.pause("a")
     group.advance(60.0)
     assert (False, 0.0) == (lease.holds(), lease.remaining())
     with pytest.raises(LeaseLost, match=r"it ended 59\.\d+ s ago, no heartbeat of a having come back in time"):
         lease.check()
+    with pytest.raises(LeaseLost):
+        lease.next()
     group.resume("a")
     group.settle()
     assert before != group["a"].incarnation

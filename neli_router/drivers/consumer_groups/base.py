@@ -13,7 +13,8 @@ Three things must hold, or a protocol built on this port is not safe:
   the current one, and the first offset received is higher than any that an earlier owner received before it gave the
   partition back.
 - *The broker waits.* After `AskedBack` it keeps the partitions for this consumer until `give_back`, unless it takes the
-  consumer for dead, or its patience ends. Then `Lost` follows.
+  consumer for dead, or its patience ends. Then `Lost` follows. Messages of all its partitions are received meanwhile:
+  otherwise a program that takes its time would lose even those that were not asked back.
 - *The group itself confirms.* Reading needs no membership; `confirm` does, and is answered in order with everything
   else: when `Confirmed` is taken, every `Given`, `AskedBack` and `Lost` that this consumer had heard of before it asked
   has been taken.

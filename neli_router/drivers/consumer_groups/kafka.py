@@ -1,19 +1,26 @@
-"""A subscription in Kafka: one consumer of a group, on a thread of its own, and a producer.
+"""A subscription in Kafka: one consumer that is in the group, one that reads, both on one thread, and a producer.
 
-    broker --rebalance callbacks, messages--> the polling thread --> [ events, bounded ] --wait, take--> the pump
-    broker <-------------------------- producer <-------- publish, give_back ----------------------------'
+    coordinator --rebalance callbacks--> member --assigns, unassigns--> reader
+                                          '---the polling thread---> [ events, bounded ] --wait, take--> the pump
+    broker --messages--> reader ------------------'                                                       |
+    broker <-------------------------- producer <-------- publish, give_back -----------------------------'
     broker <--which topic, how many partitions?-- the watching thread --BrokerAway, -Back, -Broken--> [ events ]
 
-The callback of a revocation runs inside a poll, and the partitions are given back when it returns. So the callback
-waits for `give_back`, on a thread of its own: meanwhile the program finishes its work, and the pump goes on.
+**Two consumers**, because librdkafka fetches nothing, of any partition, from the callback of a revocation until the
+partitions are unassigned. A protocol that leads by what it hears would lose everything to a program that takes longer
+than its proof lasts. So the member pauses what it is given, and never fetches. The reader is in no group, and reads
+what the member has.
 
-    AskedBack --give_back, all of them--> the callback returns, and others may have them
-        '-----patience--> the callback returns, Lost
+**Polling goes on** while the program finishes its work. The callback returns without unassigning, which the client
+leaves to the application, and the polling thread unassigns when the program is done. Until then, librdkafka reports
+nothing else about the group, not even that the group has forgotten this member. So the polling thread asks the group.
+
+    AskedBack --give_back, all of them--> unassigned, and others may have them
+        '-----patience, or the group refuses, or answers nothing for a session--> Lost, unassigned
 
     the pump hangs --events wait for a session, or TAKE_MAX--> polling stops --patience--> librdkafka leaves the group
 
-`patience` is `max.poll.interval.ms`: it is also how long the brokers wait for an answer. Nothing is received while the
-callback waits. So under a protocol that leads by what it hears, the program must finish within the time of that proof.
+`patience` is `max.poll.interval.ms`: it is also how long the brokers wait for an answer.
 
 **Reading** starts at the end of the log at each assignment, whatever was committed.
 
@@ -30,6 +37,7 @@ looks at it every second. If it has another number of partitions, the members st
 or was recreated, its offsets start over, and the terms with them.
 """
 
+import math
 import os
 import threading
 import time
@@ -83,7 +91,7 @@ from neli_router.protocols.consumer_group.events import (
 __all__ = ["KafkaSubscription", "look_at_group"]
 
 SLICE = 0.05
-"""Seconds of one poll. `close` may wait this long until the thread notices."""
+"""Seconds of one poll. `close`, and what the coordinator and the program say, may wait this long for the thread."""
 
 WAKES_PER_SESSION = 20
 HEARTBEATS_PER_SESSION = 10
@@ -96,6 +104,12 @@ GONE_LOOKS = 3
 
 BEYOND = 2**62
 """Above every offset of any log."""
+
+NO_QUESTION = -1
+"""In place of an offset: a question of this driver, not of the machine. It is committed below BEYOND."""
+
+FORGOTTEN = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION})
+"""How a coordinator refuses the commit of a consumer that is not in the group any more."""
 
 CLOSE_MAX = 3.0
 """Seconds that `close` waits for the consumer to leave its group, for which a broker must answer. If none does, the
@@ -140,6 +154,10 @@ class KafkaSubscription:
         self._waiting_since = time.monotonic()
         """When the oldest waiting event arrived, if any event waits."""
         self._asked_back: set[int] = set()
+        self._revoking: list[TopicPartition] = []
+        """The partitions that librdkafka waits for, until the program has given back all that was asked back."""
+        self._give_up_at = self._ask_at = self._counted_at = 0.0
+        """The end of that wait, when to ask the group next, and when the group last counted this consumer."""
         self._to_confirm: dict[int, int] = {}
         self._woken = self._leaving = self._closed = self._broken = False
         self._consumer_is_dead = False
@@ -152,6 +170,8 @@ class KafkaSubscription:
                 **self._at.client,
             }
         )
+        self._reads: set[int] = set()
+        self._reader = Consumer({**self._reader_settings(), "enable.auto.commit": False})
         self._consumer = Consumer(self._consumer_settings())
         self._consumer.subscribe([self._at.topic], on_assign=self._given, on_revoke=self._revoked, on_lost=self._lost)
         self._threads = [
@@ -236,14 +256,21 @@ class KafkaSubscription:
                     break
             try:
                 self._commit()
-                first = self._consumer.poll(SLICE)
+                self._revoke_when_done()
+                said = self._consumer.poll(0 if self._reads else SLICE)
+                if said is not None and (error := said.error()) is not None:
+                    self._complained(error)
+                first = self._reader.poll(SLICE) if self._reads else None
                 if first is not None:
-                    self._received([first, *self._consumer.consume(TAKE_MAX - 1, 0)])
-            except KafkaException as error:
-                self._complained(error.args[0])
+                    self._received([first, *self._reader.consume(TAKE_MAX - 1, 0)])
+            except KafkaException as failure:
+                self._complained(failure.args[0])
                 time.sleep(SLICE)
+        with suppress(KafkaException):
+            self._revoke_when_done()  # Without this, the consumer would never close.
         if not self._consumer_is_dead:
             self._consumer.close()
+        self._reader.close()
 
     def _commit(self) -> None:
         """Carry out `confirm`. This is done here because the client lets no other thread call it during a poll, and a
@@ -272,25 +299,63 @@ class KafkaSubscription:
             consumer.assign(at_the_end)
         else:
             consumer.incremental_assign(at_the_end)
+        if given:
+            consumer.pause(at_the_end)
+            self._reader.incremental_assign(at_the_end)
+            self._reads.update(given)
 
-    def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if not partitions or self._leaving:
             return
-        give_up_at = time.monotonic() + self._patience
+        self._revoking, self._ask_at, self._counted_at = partitions, 0.0, time.monotonic()
+        self._give_up_at = self._counted_at + self._patience
         with self._changed:
             self._asked_back = {it.partition for it in partitions}
             self._put(AskedBack(sorted(self._asked_back)))
-            self._changed.wait_for(
-                lambda: self._leaving or self._broken or not self._asked_back, give_up_at - time.monotonic()
-            )
+        # The client unassigns for a callback that made no such call. This call fails, and so unassigns nothing. If a
+        # later client unassigned all the same, tests/drivers/consumer_groups/test_contract.py would fail.
+        with suppress(KafkaException):
+            consumer.incremental_unassign([TopicPartition(self._at.topic, self.partitions)])
+
+    def _revoke_when_done(self) -> None:
+        """Unassign what the coordinator asked back, once the program has given all of it back or cannot be waited for.
+
+        librdkafka learns only after that if the group has forgotten this consumer, and then loses the rest, too."""
+        if not self._revoking:
+            return
+        now = time.monotonic()
+        with self._changed:
+            is_over = now >= min(self._give_up_at, self._counted_at + self.session) or self._leaving or self._broken
+            if self._asked_back and not is_over:
+                if now >= self._ask_at:
+                    self._ask_at = now + self.session / HEARTBEATS_PER_SESSION
+                    self._to_confirm.setdefault(self._revoking[0].partition, NO_QUESTION)
+                return
             late, self._asked_back = sorted(self._asked_back), set()
             if late and not self._leaving:
                 self._put(Lost(late))
+        revoked, self._revoking = self._revoking, []
+        self._stop_reading(revoked)
+        if self._address.eager:
+            self._consumer.unassign()
+        else:
+            self._consumer.incremental_unassign(revoked)
 
     def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._put(Lost(sorted(it.partition for it in partitions)))
+        self._stop_reading(partitions)
+
+    def _stop_reading(self, partitions: list[TopicPartition]) -> None:
+        if read := [TopicPartition(it.topic, it.partition) for it in partitions if it.partition in self._reads]:
+            self._reads.difference_update(it.partition for it in read)
+            self._reader.incremental_unassign(read)
 
     def _committed(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        errors = {it.code() for it in (error, *(it.error for it in partitions)) if it is not None}
+        if not errors:
+            self._counted_at = time.monotonic()
+        elif errors & FORGOTTEN:
+            self._counted_at = -math.inf
         offsets = {it.partition: it.offset - BEYOND for it in partitions if it.error is None and it.offset >= BEYOND}
         if error is None and offsets:
             self._put(Confirmed(offsets))
@@ -389,6 +454,16 @@ class KafkaSubscription:
         if error is not None and error.code() in DENIED:
             self._break(explain(error, self._at, "a write"))
 
+    def _reader_settings(self) -> dict[str, Any]:
+        return {
+            **COMMON,
+            **self._at.client,
+            "group.id": self._at.group,  # The client requires one, and uses it only to commit or to subscribe.
+            "auto.offset.reset": "latest",
+            "isolation.level": "read_uncommitted",
+            "fetch.error.backoff.ms": 20,
+        }
+
     def _consumer_settings(self) -> dict[str, Any]:
         milliseconds = self.session * 1000
         classic = {
@@ -396,19 +471,14 @@ class KafkaSubscription:
             "heartbeat.interval.ms": max(1, int(milliseconds / HEARTBEATS_PER_SESSION)),
         }
         return {
-            **COMMON,
-            **self._at.client,
+            **self._reader_settings(),
             **self._address.sharing,
             **(classic if self._address.classic else {}),
-            "group.id": self._at.group,
             "max.poll.interval.ms": int(self._patience * 1000),
-            "auto.offset.reset": "latest",
             "enable.auto.commit": True,
             "auto.commit.interval.ms": max(1, int(milliseconds / WAKES_PER_SESSION)),
             "enable.auto.offset.store": False,
             "on_commit": self._committed,
-            "isolation.level": "read_uncommitted",
-            "fetch.error.backoff.ms": 20,
         }
 
 
@@ -464,8 +534,9 @@ def _examined(
     doubts += _require_session(admin, address, session)
     if address.eager:
         doubts.append(
-            f"{address.way} takes all partitions from all members at every change of the group: say ?partition."
-            "assignment.strategy=cooperative-sticky, or group.protocol=consumer, unless goNELI is in the group"
+            f"{address.way} takes all partitions from all members at every change of the group, and range gives few "
+            "members the low ones, which have the roles: say ?partition.assignment.strategy=cooperative-sticky, or "
+            "group.protocol=consumer, unless goNELI is in the group"
         )
     return seen, GroupLook(at.public, seen.partitions, broker_times, tuple(doubts))
 

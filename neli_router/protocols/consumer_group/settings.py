@@ -35,6 +35,12 @@ SHORT_SESSION = 1.0
 """With a shorter session, members with librdkafka were seen to expel each other: librdkafka stays silent for about this
 long before it joins again."""
 
+PATIENCE_MAX = 86_400.0
+"""A day, the longest `max.poll.interval.ms` of librdkafka: how long a broker waits for what it asked back."""
+
+EACH_MAX = 8
+"""How many partitions each member may have, on average, before the paper's advice counts as not followed."""
+
 TERM_MAX = 2**53
 """A term must stay a whole number in every language and table."""
 
@@ -50,7 +56,7 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     """The topic must have M = `layout.partitions` partitions. Role j is filled by partition j mod M."""
     drain_timeout: float = 30.0
     """How long the broker is kept waiting while the program finishes work on partitions that were asked back. The
-    broker must be at least as patient: `max.poll.interval.ms` in Kafka."""
+    broker must be more patient by a session: `max.poll.interval.ms` in Kafka."""
     term_base: int = 0
     """Terms are above this. When a group moves from another ledger, or to a recreated topic, set this to the highest
     term that it ever had, so that fences accept the new terms and refuse the old ones."""
@@ -90,13 +96,25 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     # Derived from the settings
 
     def advice(self) -> Iterator[Notice]:
-        """Where the times do not follow the paper's advice (the guidelines at the end of "Protocol definition").
-
-        docs/protocols.md has its advice on the numbers of roles and members, which the settings do not know.
-        """
+        """Where the times do not follow the paper's advice (the guidelines at the end of "Protocol definition")."""
         if self.session_timeout < SHORT_SESSION:
             remedy = "have 1.5 s or more, or Kafka's newer protocol, and measure that the group settles"
             yield _advice("sessions this short were seen to flap", remedy, session=self.session_timeout)
+
+    def sizing(self, each: float) -> Iterator[Notice]:
+        """The same for the number of partitions, if members have `each` partitions. One partition is meant to have one
+        leader, and members that stand by."""
+        m, rate = self.layout.partitions, round(self.messages_per_second, 1)
+        if each < 1 and m > 1:
+            yield _advice("members stay idle", "have as many partitions as members", partitions=m)
+        if each > EACH_MAX:
+            remedy = "have about as many partitions as members; each costs messages at every beat"
+            yield _advice("far more partitions than members", remedy, partitions=m, messages_per_second=rate)
+
+    @property
+    def messages_per_second(self) -> float:
+        """How many messages this member publishes if it leads everything: one a partition, each beat."""
+        return self.layout.partitions / self.beat_every
 
     def _problems(self) -> Iterator[str]:
         if not (self.name.isprintable() and 1 <= len(self.name) <= NAME_MAX):
@@ -107,6 +125,12 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
         for field in unfit:
             yield f"{field}={getattr(self, field)!r} must be a number of seconds: correct it"
         if not unfit:  # The inequalities compare these times.
+            if self.drain_timeout + self.session_timeout > PATIENCE_MAX:
+                most = max(0.0, PATIENCE_MAX - self.session_timeout)
+                yield (
+                    f"drain_timeout={self.drain_timeout:g} plus session={self.session_timeout:g} must be at most a day "
+                    f"({PATIENCE_MAX:g}), the longest that a broker waits: lower drain_timeout to {most:g}"
+                )
             yield from self._inequalities()
 
 

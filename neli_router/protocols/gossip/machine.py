@@ -61,12 +61,6 @@ __all__ = ["CAUSES", "ELECTORATE", "FLOOR", "HEARTBEAT", "LAPSED", "LEADS", "REA
 URGENT_MAX = 5
 """Members that are contacted immediately when all of them wait for news. More is quicker, and a burst of datagrams."""
 
-PHI_MAX = 8.0
-"""The suspicion from which a peer counts as dead: 8 is one mistake in a hundred million intervals."""
-
-WINDOW = 100
-"""The number of intervals between signs of life from which suspicion is computed."""
-
 PAUSE_BEATS = 2
 """A beat that is late by this many intervals means that the member was paused."""
 
@@ -157,8 +151,8 @@ class GossipMachine(PeerMachine):
         beat = settings.beat
         self._signs = Signs(
             size,
-            phi_max=PHI_MAX,
-            window=WINDOW,
+            phi_max=settings.phi_max,
+            window=settings.window,
             mean_first=beat,
             deviation_min=beat / 2,
             limit_max=settings.lease,

@@ -62,7 +62,7 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta, Struct
 
 from neli_router.protocols.electors.priority import DECAY, Priorities, RandomWait
-from neli_router.protocols.electors.settings import MISSES, TermSettings
+from neli_router.protocols.electors.settings import TermSettings
 from neli_router.protocols.protocol import BASE_MAX, Tick
 
 __all__ = [
@@ -405,7 +405,7 @@ class TermElector:
                 self._follow(self.term, None, "majority_lost", f"it lost its majority: {few}", effects)
                 self._await(now)
         elif self.leader is not None and now >= self._due:
-            reason = f"{MISSES} heartbeats of peer {self.leader} were missed"
+            reason = f"{self._settings.misses} heartbeats of peer {self.leader} were missed"
             self._follow(self.term, None, "leader_missed", reason, effects)
             self._await(now)
 
@@ -481,7 +481,7 @@ class TermElector:
             self._passed = {peer: times for peer, times in self._passed.items() if peer != sender}
             self._starved = 0
         # By the slower of both beats: a node that counted by its own alone would miss a living leader again and again.
-        self._due = now + max(self._time_out, MISSES * beat)
+        self._due = now + max(self._time_out, self._settings.misses * beat)
         self._support(sender, counter, now, effects)
 
     def _hear_ceded(
@@ -557,7 +557,7 @@ class TermElector:
 
     @property
     def _time_out(self) -> float:
-        return MISSES * self._settings.beat
+        return self._settings.time_out
 
     def _await(self, at: float) -> None:
         """Without a leader, let the wait before this node stands begin at `at`."""

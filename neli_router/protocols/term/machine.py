@@ -43,7 +43,7 @@ from neli_router.errors import LedgerUnusable
 from neli_router.protocols.electors.events import BODY_MAX, Keep, Led, Nominate, PeerEffect, Prefer, Rebalance, Send
 from neli_router.protocols.electors.machine import PeerMachine
 from neli_router.protocols.electors.priority import LEAST, Priorities, electorate
-from neli_router.protocols.electors.settings import MISSES, TermSettings
+from neli_router.protocols.electors.settings import TermSettings
 from neli_router.protocols.protocol import TICK, Acquired, Notice
 from neli_router.protocols.term.elector import (
     CAUSES,
@@ -124,7 +124,7 @@ class TermMachine(PeerMachine):
 
     def __init__(self, settings: TermSettings, memory: bytes, now: float, *, rng: Random) -> None:
         super().__init__(settings, CAUSES, now, rng=rng)
-        self._time_out = MISSES * settings.beat
+        self._time_out = settings.time_out
         self._beats = int(settings.lease / settings.beat * (1 + 1e-9))
         kept = _remembered(memory)
         self._terms = [kept.lowest + above for above in kept.above]

@@ -9,6 +9,7 @@ machines may rely on everything that these tests require of the simulated coordi
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from typing import Literal
@@ -19,6 +20,7 @@ from _pytest.mark import ParameterSet
 
 from neli_router.drivers.consumer_groups.address import parse
 from neli_router.drivers.consumer_groups.base import GroupSubscription
+from neli_router.drivers.consumer_groups.memory import MemoryBroker, MemorySubscription
 from neli_router.errors import Closed
 from neli_router.protocols.consumer_group.events import AskedBack, Confirmed, Given, Lost
 from tests.drivers.consumer_groups.simulated import SimulatedGroup
@@ -59,10 +61,16 @@ def simulated(
     return make
 
 
+def in_memory(_: Server, patience: float) -> Join:
+    broker = MemoryBroker(PARTITIONS, clock=time.monotonic, wall=time.time)
+    return lambda: MemorySubscription(broker, session=SESSION, patience=patience)
+
+
 WAYS: dict[str, Callable[[Server, float], Join]] = {
     "range": in_kafka("partition.assignment.strategy=range"),
     "cooperative-sticky": in_kafka("partition.assignment.strategy=cooperative-sticky"),
     "consumer": in_kafka("group.protocol=consumer"),
+    "memory": in_memory,
     "simulated eager": simulated("eager", deaf=True, sparse=False),
     "simulated cooperative": simulated("cooperative", deaf=True, sparse=True),
     "simulated eager, which listens": simulated("eager", deaf=False, sparse=True),
@@ -71,7 +79,9 @@ WAYS: dict[str, Callable[[Server, float], Join]] = {
 
 
 def marked(ways: Iterable[str]) -> list[ParameterSet]:
-    return [pytest.param(way, marks=() if way.startswith("simulated") else pytest.mark.kafka) for way in ways]
+    return [
+        pytest.param(way, marks=() if way.startswith(("memory", "simulated")) else pytest.mark.kafka) for way in ways
+    ]
 
 
 BRIEF = [way for way in WAYS if way != "range"]
@@ -81,8 +91,9 @@ BRIEF = [way for way in WAYS if way != "range"]
 class Group:
     """A group whose members the test closes at its end, if they are still open."""
 
-    def __init__(self, join: Join, stack: ExitStack) -> None:
+    def __init__(self, way: str, join: Join, stack: ExitStack) -> None:
         self._join, self._stack = join, stack
+        self.listens = not way.startswith("simulated") or way.endswith("listens")
 
     def join(self) -> Taking:
         return Taking(self._stack.enter_context(closing(self._join())))
@@ -109,7 +120,7 @@ def heard(body: bytes, by: Taking) -> bool:
 def group(request: pytest.FixtureRequest) -> Iterator[Group]:
     join = WAYS[request.param](request.getfixturevalue, PATIENCE)
     with ExitStack() as stack:
-        yield Group(join, stack)
+        yield Group(request.param, join, stack)
 
 
 @pytest.fixture(params=marked(BRIEF))
@@ -117,7 +128,7 @@ def impatient(request: pytest.FixtureRequest) -> Iterator[Group]:
     """A group whose broker waits for an answer no longer than a session."""
     join = WAYS[request.param](request.getfixturevalue, SESSION)
     with ExitStack() as stack:
-        yield Group(join, stack)
+        yield Group(request.param, join, stack)
 
 
 def test_a_member_alone_is_given_everything_once_hears_itself_and_is_confirmed(group: Group) -> None:
@@ -165,6 +176,17 @@ def test_a_member_is_asked_before_another_is_given(group: Group) -> None:
         first.turn()
         second.turn()
     assert (0, before) == (len(second.has), len(second.of(Given)))
+    if group.listens:  # It hears all its partitions, the ones that were asked back among them, and is confirmed.
+        first.news = first.of(AskedBack)
+
+        def all_heard() -> bool:
+            first.subscription.publish(dict.fromkeys(ALL, b"still mine"))
+            return {it.partition for it in first.messages if it.body == b"still mine"} == ALL
+
+        until(all_heard, first, second)
+        first.subscription.confirm({0: 17})
+        until(lambda: first.of(Confirmed), first, second)
+        assert [] == second.of(list)
     first.holding = False
     first.give_back()
     until(lambda: shared([first, second]), first, second)

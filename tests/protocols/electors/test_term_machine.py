@@ -424,6 +424,16 @@ def test_members_of_different_beats_stay_with_their_leader() -> None:
     assert before == scene.led()
 
 
+def test_a_leader_is_missed_after_as_many_heartbeats_as_are_chosen() -> None:
+    scene = settled(partitions=1, misses=7)
+    ((leader, _),) = scene.led().values()
+    scene.kill(leader)
+    killed_at, other = scene.now, next(iter(scene.members.values()))
+    scene.run(60.0, until=lambda: other.electors[0].leader is None)
+    assert 6 * BEAT < scene.now - killed_at <= 7 * BEAT + DELAY
+    assert f"7 heartbeats of p{leader}:1 were missed" in str(other.leaders[0])
+
+
 def test_without_a_leader_the_peer_that_an_operator_names_stands_at_once() -> None:
     scene = Scene()
     scene.post(2, Nominate(2))

@@ -14,8 +14,9 @@ If its program takes nothing for too long, it leaves the group on its own. Eithe
 takes its next change, which may come after messages that were fetched before.
 
 Changes come one after another. As long as a program has not given back everything that was asked back, it gets no other
-change, and with some drivers no message either. The library waits for that as long as the broker does. Then the program
-gets Lost, and the partitions are given back without it.
+change, only messages and the group's confirmations; with a deaf driver, not even those. The library waits for that as
+long as the broker does, and a driver that is not deaf only until it hears that the group has forgotten it. Then the
+program gets Lost, and the partitions are given back without it.
 """
 
 from collections import deque
@@ -104,9 +105,9 @@ class Consumer:
         if self._draining and world.now >= self._drains_until:
             return self._lose_late()
         visible = self._visible()
-        if self._draining and (self.options.deaf_while_draining or not visible):
+        if self._draining and self.options.deaf_while_draining:
             return None
-        if not self._draining and self._changes and (not visible or world.random.random() < FIRST_A_CHANGE):
+        if self._may_change and (not visible or world.random.random() < FIRST_A_CHANGE):
             return self._take_change()
         if not visible:
             return None
@@ -119,7 +120,7 @@ class Consumer:
         """When there is something to take, which may be now; inf if nothing is known."""
         if self._draining and self.options.deaf_while_draining:
             return self._drains_until
-        if self._changes and not self._draining:
+        if self._may_change:
             return self.world.now
         first = min((line.arrivals[0][0] for line in self._fetching.values() if line.arrivals), default=inf)
         return min(first, self._drains_until) if self._draining else first
@@ -332,9 +333,15 @@ class Consumer:
     def _lose(self, why: str) -> None:
         self.world.note(self.label, f"(library: {why})")
         self._changes.append((Lost(()), {}))
+        if self._draining and not self.options.deaf_while_draining:
+            self._drains_until = self.world.now
         self._on_news(self.world.now)
 
     # For its program
+
+    @property
+    def _may_change(self) -> bool:
+        return bool(self._changes) and (not self._draining or isinstance(self._changes[0][0], Confirmed))
 
     def _lose_late(self) -> Lost:
         """The program has not given these back within the broker's patience."""

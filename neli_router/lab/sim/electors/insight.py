@@ -14,7 +14,7 @@ from neli_router.lab.sim.electors.options import ElectorOptions
 from neli_router.lab.sim.electors.process import Build
 from neli_router.protocols.electors.machine import PeerMachine
 from neli_router.protocols.electors.priority import electorate
-from neli_router.protocols.electors.settings import MISSES, GossipSettings, PeerSettings, TermSettings
+from neli_router.protocols.electors.settings import GossipSettings, PeerSettings, TermSettings
 from neli_router.protocols.gossip.machine import GossipMachine
 from neli_router.protocols.term.elector import STEADY_TIME_OUTS, Role, TermElector
 from neli_router.protocols.term.machine import TermMachine
@@ -93,7 +93,7 @@ class TermInsight(Insight):
         super().__init__(options, _term_machine)
         settings = _term_settings(options, 0)
         self._voters = [electorate(settings, i)[0] for i in range(options.partitions)]
-        self._wait, self._beat, self._time_out = settings.wait, settings.beat, MISSES * settings.beat
+        self._wait, self._beat, self._time_out = settings.wait, settings.beat, settings.time_out
         # By priority, a peer waits until the target has come down to it, one step each beat.
         self._longest_wait = (
             settings.longest_wait if settings.policy == "random" else (options.replicas + 1) * 1.5 * settings.beat
