@@ -36,6 +36,7 @@ __all__ = [
     "NO_MEMBER",
     "OVER",
     "ROWS_MAX",
+    "WAITING",
     "At",
     "NoTable",
     "Owner",
@@ -48,6 +49,9 @@ __all__ = [
 ]
 
 Plight = Enum("Plight", "AWAITING UNMADE UNFOUNDED STALE SILENT STOPPED FORKED CLOSED")
+
+WAITING = frozenset({Plight.AWAITING, Plight.UNMADE})
+"""The source was not read yet."""
 
 NO_MEMBER = frozenset({Plight.UNFOUNDED, Plight.SILENT})
 """The source was read, and it says that the group has no live member."""

@@ -152,9 +152,12 @@ SCRIPTS = {
 0.2 fail         -> LedgerUnusable, router.stopped
 0.3 read         -> LedgerUnusable
 0.4 reopen       -> StaleTable
-0.5 read         -> a
-0.6 close        -> Closed
-0.7 fail         -> Closed
+1.3 wait         -> StaleTable
+1.5 wait         -> StaleTable, router.waits
+2.6 wait         -> StaleTable
+2.7 read         -> a
+2.8 close        -> Closed
+2.9 fail         -> Closed
 """,
 }
 
