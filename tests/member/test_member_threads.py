@@ -393,6 +393,8 @@ def test_what_the_ledger_cannot_recover_from_ends_the_member_with_its_error(prob
     with pytest.raises(NeliError):
         member.router.owner("key")
     with pytest.raises(type(problem)):
+        list(member.changes())
+    with pytest.raises(type(problem)):
         assert member.led
     with pytest.raises(type(problem)), member:
         pass
