@@ -28,6 +28,7 @@ from neli_router.drivers.peers.outlook import Outlook
 from neli_router.errors import Closed, NeliError, NotLeading
 from neli_router.member.barrier import Barrier, Period, PeriodState
 from neli_router.member.leases import BaseLease, Revocation
+from neli_router.member.program import Signals
 from neli_router.member.runtime import Changed, Runtime
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.protocol import NO_STANDING, Standing
@@ -223,10 +224,17 @@ class Membership:
     def wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         """Wait for `ready()`, at most `timeout` seconds; return whether it became true.
 
-        `ready` must also become true when the member ends.
+        `ready` must also become true when the member ends. A signal to the program breaks the wait off, unless the
+        member is already closing.
         """
         self.require_own_process()
-        return self.runtime.wait(self.changed, ready, timeout)
+        if (signals := Signals.here()) is None:
+            return self.runtime.wait(self.changed, ready, timeout)
+        signals.waits = self.changed
+        try:
+            return self.runtime.wait(self.changed, lambda: ready() or (not self.closing and signals.check()), timeout)
+        finally:
+            signals.waits = None
 
     @contextmanager
     def watching_state(self) -> Iterator[None]:
