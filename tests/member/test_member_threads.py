@@ -1,7 +1,6 @@
 """Members as programs run them: on threads, in real time, on memory and on SQLite; and whole processes."""
 
 import logging
-import os
 import signal
 import sqlite3
 import subprocess
@@ -236,20 +235,6 @@ def test_closing_on_a_signal_while_the_main_thread_works(in_memory: Callable[...
         finally:
             signal.signal(signal.SIGTERM, before)
         assert a.wait(timeout=PATIENCE)
-
-
-def test_closing_on_a_signal_while_the_main_thread_waits_to_lead(in_memory: Callable[..., Config]) -> None:
-    with Member(in_memory("a")) as a, Member(in_memory("b")) as b:
-        until(lambda: 4 == len(a.led) == len(b.led))
-        before = signal.signal(signal.SIGTERM, lambda *_: a.close())
-        pressing = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
-        pressing.start()
-        try:
-            with pytest.raises(Closed), a.leading(min(b.led), timeout=PATIENCE):
-                pass
-        finally:
-            pressing.join()
-            signal.signal(signal.SIGTERM, before)
 
 
 def test_tasks_run_on_threads_of_their_own_until_they_are_stopped_or_raise(in_memory: Callable[..., Config]) -> None:

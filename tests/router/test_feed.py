@@ -222,15 +222,6 @@ def test_an_error_says_what_was_wanted_what_was_found_and_what_to_do(script: str
     assert " ".join(MESSAGES[script].split()) == str(refused_by(lambda: story.router.owner(KEY)))
 
 
-def test_each_look_up_that_fails_raises_an_error_of_its_own_without_a_context() -> None:
-    """An error that is raised repeatedly grows its traceback, and keeps every caller's variables alive."""
-    story = Story()
-    story.act("fail")
-    first, second = (refused_by(lambda: story.router.owner(KEY)) for _ in range(2))
-    assert first is not second
-    assert first.__context__ is first.__cause__ is None
-
-
 def test_an_error_made_late_still_tells_of_the_plight_that_it_is_for() -> None:
     """A look-up may be about to explain a failure when another source has already begun and the members have gone."""
     story = Story()
@@ -317,20 +308,6 @@ def test_a_watch_ends_with_its_router_and_says_so_if_that_failed() -> None:
         with pytest.raises(LedgerUnusable):
             list(closed)
     assert [] == list(story.feed.watch())
-
-
-def test_a_watch_wakes_the_thread_that_waits_for_it() -> None:
-    story = Story()
-    story.replay("0 begin 4")
-    watch = story.feed.watch()
-    taken: list[object] = []
-    thread = threading.Thread(target=lambda: taken.extend(watch))
-    thread.start()
-    story.act("join", "a")
-    story.act("close")
-    thread.join(PATIENCE)
-    assert not thread.is_alive()
-    assert 4 == len(taken)
 
 
 def test_a_feed_does_not_keep_its_watches_alive() -> None:

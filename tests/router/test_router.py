@@ -33,7 +33,6 @@ from neli_router.errors import (
     NoOwner,
     StaleTable,
 )
-from neli_router.member.member import Member
 from neli_router.protocols.induction.records import Leave
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer, Table
@@ -150,19 +149,6 @@ def test_what_is_no_source_is_refused(log: MemoryLog) -> None:
         ConfigError, match="a MemoryLedger is not a source: give a Config, an address, or a function that"
     ):
         Router(cast("Any", MemoryLedger(log)))
-
-
-def test_a_member_feeds_a_router_of_its_own(tmp_path: Path) -> None:
-    config = Config(f"sqlite:{tmp_path}/ledger.db", name="a", address="a:1", layout=LAYOUT)
-    with Member(config) as member:
-        router = member.router
-        with member.leading(0, timeout=PATIENCE) as lease:
-            assert Owner("a", "a:1", 0, lease.term) == router.owner_of_role(0)
-        assert ["key"] == router.mine(["key"])
-        with Router(config) as other:
-            assert router.owner("key") == other.owner("key")
-    with pytest.raises(Closed):
-        router.owner("key")
 
 
 def test_a_static_router_needs_no_ledger() -> None:

@@ -427,32 +427,6 @@ print([entry.payload for entry in ledger.read(0)])
     assert [*read, b"after"] == [entry.payload for entry in ledger.read(0)]
 
 
-@on_linux
-def test_a_limit_on_file_sizes_stops_appends_until_it_is_raised(path: Path) -> None:
-    """The same handle goes on when the trouble is over, and nothing that was acknowledged is missing."""
-    output = child(
-        """
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-ledger = SqliteLedger(path)
-unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, unlimited[1]))
-for number in range(1000):
-    answer = told(lambda: ledger.append([b"x" * 1000]))
-    if answer:
-        print(answer)
-        break
-resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-ledger.append([b"the end"])
-offsets = ledger.acknowledged()
-print(offsets == [entry.offset for entry in ledger.read(0)], offsets == list(range(1, len(offsets) + 1)))
-""",
-        path,
-    )
-    assert ["LedgerUnavailable: the operating system could not read or write it", "True True"] == [
-        line.split(" (SQLite")[0] for line in output
-    ]
-
-
 def test_overwritten_pages_and_a_single_changed_byte_are_noticed(path: Path, ledger: SqliteLedger) -> None:
     """SQLite has no checksums: two members could read two different records at one offset."""
     ledger.append([b"a", b"the quick brown fox", *[b"x" * 100] * 1000])
