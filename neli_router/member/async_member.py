@@ -315,7 +315,7 @@ class AsyncMember(BaseMember, AsyncClosing):
         membership.require_open()
 
     async def changes(self) -> AsyncIterator[Mapping[int, int]]:
-        """What this member leads: now, and after each change, for as long as the member lives; see Member."""
+        """The partitions that this member leads, now and after each change, for as long as it lives; see Member."""
         bridge, membership, seen = self._bridge, self.engine.membership, None
         while not membership.outcome():
             if (led := membership.led()) != seen:

@@ -209,7 +209,7 @@ class Member(BaseMember, Closing):
         membership.require_open()
 
     def changes(self) -> Iterator[Mapping[int, int]]:
-        """What this member leads (see `led`): now, and after each change, for as long as the member lives.
+        """The partitions that this member leads, like `led`: now, and after each change, for as long as it lives.
 
         If more changes come while the program is busy, it gets the newest state. Raises the error that ends the member.
         """

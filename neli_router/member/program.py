@@ -50,7 +50,7 @@ class Signals:
     def __init__(self) -> None:
         self.came = False
         self.waits: threading.Condition | None = None
-        """What the main thread waits for in a member."""
+        """The condition that the main thread waits on in a member."""
         self.cancel: Callable[[], object] | None = None
         """Cancels the program, if it runs in an event loop."""
         self._is_ending = self._is_again = False
@@ -112,7 +112,7 @@ def run(main: Callable[[], Any]) -> Any:
     if threading.current_thread() is not threading.main_thread() or Signals.present is not None:
         raise RuntimeError("neli_router.run() belongs on the main thread, once: elsewhere, close each member yourself")
     signals = Signals.present = Signals()
-    # What is ignored stays ignored: the background jobs of a script survive the script's Ctrl-C.
+    # An ignored signal stays ignored: the background jobs of a script survive the script's Ctrl-C.
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
     try:
