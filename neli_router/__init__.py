@@ -15,6 +15,7 @@ from neli_router.config.protocols import FastNeli, Gossip, Induction, Neli, Term
 from neli_router.core.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.member.membership import Lease
+from neli_router.member.program import run
 from neli_router.protocols.protocol import Acquired, Fenced, Revoked
 from neli_router.router.router import Router
 from neli_router.router.table import At, Owner, Peer, Table
@@ -51,6 +52,7 @@ __all__ = [
     "Term",
     "by_host",
     "by_zone",
+    "run",
 ]
 
 

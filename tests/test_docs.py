@@ -280,7 +280,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.process
-def test_the_first_program_shares_keys_and_a_killed_worker_is_replaced() -> None:
+def test_the_first_program_shares_keys_and_a_worker_that_is_stopped_or_killed_is_replaced() -> None:
     worker, *_ = blocks("README.md", "python")
     Path("worker.py").write_text(worker, encoding="utf-8")
     started = [words for block in blocks("README.md", "sh") for words in commands(block) if "worker.py" in words]
@@ -301,9 +301,13 @@ def test_the_first_program_shares_keys_and_a_killed_worker_is_replaced() -> None
             workers[name] = stack.enter_context(process)
             stack.callback(process.kill)
         until(lambda: are_shared(workers), "nine orders are shared")
+        stopped = workers.pop(next(name for name in workers if orders(name)))
+        stopped.terminate()
+        until(lambda: are_shared(workers), "the other two have all of them")
+        assert 0 == stopped.wait(PATIENCE)
         killed = workers.pop(next(name for name in workers if orders(name)))
         killed.kill()
-        until(lambda: are_shared(workers), "the other two have all of them")
+        until(lambda: are_shared(workers), "the last one has all of them")
 
 
 def test_the_other_programs_of_the_front_page(capsys: pytest.CaptureFixture[str]) -> None:
@@ -315,7 +319,11 @@ def test_the_other_programs_of_the_front_page(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_member_with_a_handler() -> None:
-    execute("docs/members.md", {})
+    names: dict[str, Any] = {}
+    execute("docs/members.md", names)
+    partition = names["config"].layout.partition("customer-42")
+    assert Path(f"journal-{partition}.txt").read_text(encoding="utf-8").startswith("paid under term ")
+    assert {} == names["journals"]
 
 
 def test_the_promises_show_lines_that_the_demo_prints() -> None:

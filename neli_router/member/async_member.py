@@ -15,7 +15,7 @@ block.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from inspect import isawaitable
 from math import inf
@@ -307,6 +307,23 @@ class AsyncMember(BaseMember, AsyncClosing):
     def operator(self) -> AsyncOperator:
         """Operator actions: drain, pin, weigh, load, rebalance ..."""
         return AsyncOperator(self._bridge)
+
+    async def wait_ready(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the same as in Member.
+        """Wait until this member's first share has settled; see Member."""
+        bridge, membership = self._bridge, self.engine.membership
+        with membership.watching_state():
+            if not await bridge.until(membership.is_ready, timeout):
+                raise membership.not_ready(timeout)
+        membership.require_open()
+
+    async def changes(self) -> AsyncIterator[Mapping[int, int]]:
+        """The partitions that this member leads, now and after each change, for as long as it lives; see Member."""
+        bridge, membership, seen = self._bridge, self.engine.membership, None
+        while not membership.outcome():
+            if (led := membership.led()) != seen:
+                seen = led
+                yield led
+            await bridge.until(partial(membership.differs, seen), None)
 
     # State
 

@@ -96,6 +96,8 @@ FLUSH_MAX = 0.4
 """How long a closed member may take to release its ledger and write its last log lines. A driver or a log that blocks
 for longer blocks only itself."""
 
+_OWN_NEWS = frozenset({"router.stopped", "router.waits"})
+
 
 class Engine:
     """One member. `turn` and `run` belong to its own thread; everything else may be called from any thread."""
@@ -134,8 +136,8 @@ class Engine:
             max_age=config.max_age,
             clock=runtime.clock,
             watched=not runtime.is_turned,
-            # The member logs its own end.
-            tell=lambda notice: None if notice.event == "router.stopped" else self.journal.tell(notice),
+            # The member logs its own end, and what it waits for.
+            tell=lambda notice: None if notice.event in _OWN_NEWS else self.journal.tell(notice),
         )
         self._footing: Footing | None = None
         self._owners_reader: OwnersReader | None = None

@@ -20,15 +20,16 @@ Only waiting happens on the caller's thread, and nothing ever runs on an event l
 After a fork, the child's copy is void: its leases do not hold, and every call raises Forked.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import NoReturn
 
 from neli_router.config.config import Config
 from neli_router.core.clock import require_supported_platform
 from neli_router.core.closing import Closing
-from neli_router.core.keyspace import Layout, Role
+from neli_router.core.keyspace import Key, Layout, Role
 from neli_router.drivers.ledgers.pump import Tap
 from neli_router.drivers.open import owners_at
 from neli_router.hosts.process import ProcessMark
@@ -42,6 +43,7 @@ from neli_router.protocols.induction.fold import State
 from neli_router.protocols.protocol import Handler
 from neli_router.router.owners_reader import OwnersTap
 from neli_router.router.router import Router
+from neli_router.router.table import keys_in
 
 __all__ = ["BaseMember", "Member"]
 
@@ -59,6 +61,14 @@ class BaseMember:
         """Partition -> term, for all partitions that this member leads now. Raises the error that ended the member."""
         self.engine.membership.outcome()
         return self.engine.membership.led()
+
+    def mine(self, keys: Iterable[Key]) -> list[Key]:
+        """Those of `keys` that this member has a lease for now, in their order. Raises BadKey, and like `lease`.
+
+        A lease may end at any time. Before an act that matters, check the key's own `lease`.
+        """
+        self.engine.membership.require_alive()
+        return keys_in(self.engine.membership.led(), keys, self.layout)
 
     def pledge(self, seconds: float, *, processes: Sequence[ProcessMark] = ()) -> None:
         """Call this before you give another process a lease of this member: it may then act for `seconds` from now.
@@ -184,6 +194,31 @@ class Member(BaseMember, Closing):
     def operator(self) -> Operator:
         """Operator actions: drain, pin, weigh, load, rebalance ..."""
         return self._operator
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Wait until this member's first share has settled: it has joined, and leads all that is meant for it now.
+
+        That may be nothing, if there are more members than partitions. In a group borrowed from a broker, the member
+        cannot know that, and waits until it leads a partition. Raises NotLeading, a TimeoutError, after `timeout`
+        seconds; Closed, or the error that ends the member.
+        """
+        membership = self._membership
+        with membership.watching_state():
+            if not membership.wait(membership.is_ready, timeout):
+                raise membership.not_ready(timeout)
+        membership.require_open()
+
+    def changes(self) -> Iterator[Mapping[int, int]]:
+        """The partitions that this member leads, like `led`: now, and after each change, for as long as it lives.
+
+        If more changes come while the program is busy, it gets the newest state. Raises the error that ends the member.
+        """
+        membership, seen = self._membership, None
+        while not membership.outcome():
+            if (led := membership.led()) != seen:
+                seen = led
+                yield led
+            membership.wait(partial(membership.differs, seen), None)
 
     # State
 

@@ -18,7 +18,7 @@ A check reads one published value and the clock, and does not depend on any othe
 
 import copy
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import inf
 
@@ -29,6 +29,7 @@ from neli_router.drivers.peers.outlook import Outlook
 from neli_router.errors import Closed, NeliError, NotLeading
 from neli_router.member.barrier import Barrier, Period, PeriodState
 from neli_router.member.leases import BaseLease, Revocation
+from neli_router.member.program import Signals
 from neli_router.member.runtime import Changed, Runtime
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.protocol import NO_STANDING, Standing
@@ -136,6 +137,40 @@ class Membership:
         # In a group borrowed from a broker, the member cannot know which other member leads the partition.
         return "the broker gave it to another member, or it is given to this one and no fresh heartbeat has come yet"
 
+    def why_unsettled(self) -> str:
+        """Why this member's share has not settled; empty once it leads all that its group has for it, if anything."""
+        if (share := self._share()) is None:
+            return self.why_not(0)
+        led = self.led()
+        return next((self.why_not(partition) for partition in share if partition not in led), "")
+
+    def is_ready(self) -> bool:
+        """Whether this member's share has settled, or it ends."""
+        return self.is_over or self.closing or not self.why_unsettled()
+
+    def differs(self, led: Mapping[int, int] | None) -> bool:
+        """Whether this member leads anything else than `led` now, or has ended."""
+        return self.is_over or self.led() != led
+
+    def _share(self) -> Collection[int] | None:
+        """The partitions that this member is to lead; None while the group has given it no share yet."""
+        if self._protocol == "induction":
+            if self.incarnation not in self.state.seats:
+                return None
+            return [i for i, target in enumerate(self.state.targets) if target == self.incarnation]
+        if self._protocol in ELECTED:
+            if self.outlook is None:
+                return None
+            # A partition without a leader may become this member's, so it is waited for.
+            leaders = enumerate(self.outlook.leaders)
+            return [i for i, led in leaders if led is not None and led.leader in {None, self.outlook.me}]
+        return self.led() or None  # In a group borrowed from a broker, the member cannot know that it will get none.
+
+    def not_ready(self, timeout: float | None) -> NotLeading:
+        """The error raised when the wait for this member's first share times out."""
+        wanted = f"member {self.member} was to lead its share within {timeout or 0:g} s"
+        return NotLeading(wanted, self.why_unsettled(), "wait longer, or begin with what it leads")
+
     def not_leading(self, partition: int, timeout: float | None) -> NotLeading:
         """The error raised when a wait for `partition` times out."""
         return NotLeading(
@@ -191,10 +226,17 @@ class Membership:
     def wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         """Wait for `ready()`, at most `timeout` seconds; return whether it became true.
 
-        `ready` must also become true when the member ends.
+        `ready` must also become true when the member ends. A signal to the program breaks the wait off, unless the
+        member is already closing.
         """
         self.require_own_process()
-        return self.runtime.wait(self.changed, ready, timeout)
+        if (signals := Signals.here()) is None:
+            return self.runtime.wait(self.changed, ready, timeout)
+        signals.waits = self.changed
+        try:
+            return self.runtime.wait(self.changed, lambda: ready() or (not self.closing and signals.check()), timeout)
+        finally:
+            signals.waits = None
 
     @contextmanager
     def watching_state(self) -> Iterator[None]:

@@ -43,7 +43,7 @@ from neli_router.errors import (
     StaleTable,
 )
 from neli_router.protocols.protocol import Notice
-from neli_router.router.table import ALARMING, NO_MEMBER, OVER, At, NoTable, Plight, Table, View
+from neli_router.router.table import ALARMING, NO_MEMBER, OVER, WAITING, At, NoTable, Plight, Table, View
 from neli_router.router.watch import Watch, changes
 
 __all__ = ["HAS_LEFT", "WATCHDOG", "Feed", "FixedFeed", "Reading", "Watchdog"]
@@ -52,6 +52,10 @@ NAP_MAX = 1.0
 """The watchdog's longest sleep while there is a deadline. A sleep does not count the time that the host is suspended,
 but the clocks of feeds do: after a suspend, a table that became too old is still used for at most this long. Lowering
 it costs wake-ups that find nothing to do."""
+
+TOLD_AFTER = 1.0
+"""Seconds that a feed waits for its first table before the log says what it waits for. A group that starts at the same
+time as its routers is there by then; a person who mistyped an address should not stare at an empty log for longer."""
 
 HAS_LEFT = "a member that has left"
 
@@ -114,7 +118,9 @@ class Feed:
         """The table that look-ups may believe, or why there is none."""
         self._shows: list[Callable[[View], None]] = []
         self._watches: WeakSet[Watch] = WeakSet()
-        self._watched = watched and max_age is not None
+        self._watched = watched
+        self._tell_at = clock() + TOLD_AFTER
+        """When the log says what this feed waits for; `inf` once it did."""
         WATCHDOG.know(self)
         if self._watched:
             WATCHDOG.watch(self)
@@ -219,6 +225,7 @@ class Feed:
         with self._lock:
             self._over = self.error = None
             self._read_at, self._trouble, self._unmade = -math.inf, "", ""
+            self._tell_at = self._clock() + TOLD_AFTER
             # A look-up may still be explaining a silence from before.
             self._reading = NOTHING_READ._replace(heard_at=self._reading.heard_at)
             self._settle()
@@ -235,13 +242,19 @@ class Feed:
     # Time and forks.
 
     def check(self) -> float:
-        """End a table that became too old; return for how many seconds the present one is still good."""
+        """End a table that became too old, or log what the first one waits for; return after how many seconds to check
+        again."""
         with self._lock:
-            notice = self._settle()
-            left = self._read_at + self._max_age - self._clock() if isinstance(self.view, Table) else math.inf
+            notice, view, now = self._settle(), self.view, self._clock()
+            due_at = self._read_at + self._max_age if isinstance(view, Table) else math.inf
+            if isinstance(view, NoTable) and view.plight in WAITING:
+                if now >= self._tell_at:
+                    self._tell_at = math.inf
+                    notice = Notice("router.waits", {"ledger": self.address, "why": self.late(0).found})
+                due_at = self._tell_at
         if notice is not None:
             self._tell(notice)
-        return left
+        return due_at - now
 
     def fork(self) -> None:
         """Called in a child of a fork: the publishing thread does not exist here, and may have held the lock."""
@@ -373,7 +386,7 @@ class FixedFeed(Feed):
     """
 
     def __init__(self, table: Table) -> None:
-        super().__init__(table.address, layout=table.layout, tell=lambda _: None)
+        super().__init__(table.address, layout=table.layout, watched=False, tell=lambda _: None)
         self.publish(Reading(table, table.offset, read_at=math.inf))
 
     def fork(self) -> None:

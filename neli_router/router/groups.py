@@ -245,13 +245,15 @@ class Groups(BaseGroups, Closing):
         return self._routers
 
     def _open(self, source: str | Config | Callable[[], Ledger], age: float | EllipsisType | None) -> Router:
-        layout = None
+        layout, address = None, ""
         if isinstance(source, Config):
             layout, age = source.layout, source.max_age if isinstance(age, EllipsisType) else age
         if not callable(source):
             config = Config.given(source)
+            address = config.public_ledger
             source = partial(open_ledger, config.common_ledger, create=False, patience=config.lease)
         router = Router(partial(_patiently, source), layout=layout, max_age=age, wait=False)
+        router.feed.address = router.feed.address or address
         self._ours.append(router)
         return router
 

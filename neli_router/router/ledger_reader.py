@@ -48,8 +48,6 @@ class LedgerReader(Reader):
         self._readings = LedgerReadings()
         self._ledger: Ledger | None = None
         self._pump: Pump[Observer] | None = None
-        self._told = False
-        """Whether it was logged that the ledger cannot be opened."""
         self._thread.start()
 
     def _turn(self) -> None:
@@ -84,10 +82,6 @@ class LedgerReader(Reader):
             self._is_open = True
         except (LedgerUnavailable, LedgerTrimmed, LedgerMissing) as error:
             feed.away(str(error), unmade=error.found if isinstance(error, LedgerMissing) else "")
-            if not self._told:  # Logged only once: a line for each failed try would bury the first.
-                self._told = True
-                fields = {"what": "open", "ledger": feed.address, "error": str(error)}
-                self._tell(Notice("ledger.unavailable", fields))
             del feed, error  # Neither must be kept alive while we wait.
             self._closing.wait(RETRY_EVERY)
 

@@ -21,7 +21,7 @@ or an S that is not a power of two, need the slow path. So does a table with an 
 it has no rows at all, so that a look-up that finds a row need not check whether it has an owner.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -36,6 +36,7 @@ __all__ = [
     "NO_MEMBER",
     "OVER",
     "ROWS_MAX",
+    "WAITING",
     "At",
     "NoTable",
     "Owner",
@@ -43,10 +44,14 @@ __all__ = [
     "Plight",
     "Table",
     "View",
+    "keys_in",
     "no_owner",
 ]
 
 Plight = Enum("Plight", "AWAITING UNMADE UNFOUNDED STALE SILENT STOPPED FORKED CLOSED")
+
+WAITING = frozenset({Plight.AWAITING, Plight.UNMADE})
+"""The source was not read yet."""
 
 NO_MEMBER = frozenset({Plight.UNFOUNDED, Plight.SILENT})
 """The source was read, and it says that the group has no live member."""
@@ -179,11 +184,8 @@ class Table:
 
     def held_by(self, name: str, keys: Iterable[Key]) -> list[Key]:
         """Those of `keys` that the member called `name` owns, in their order. Raises BadKey."""
-        keys = _collected(keys)
-        if self.rows:
-            return [key for key, owner in zip(keys, self.owners(keys), strict=True) if owner.name == name]
         held = {owner.partition for owner in self.partitions if owner is not None and owner.name == name}
-        return [key for key in keys if self.layout.partition(key) in held]
+        return keys_in(held, keys, self.layout)
 
     def _no_owner(self, partition: int, what: str) -> NoOwner:
         return NoOwner(f"the owner of {what} (partition {partition} of {self.address}) was wanted", *self.why_unowned)
@@ -212,6 +214,15 @@ class NoTable:
 
 View = Table | NoTable
 """The input of a look-up: a table, or the reason why there is none."""
+
+
+def keys_in(held: Container[int], keys: Iterable[Key], layout: Layout) -> list[Key]:
+    """Those of `keys` that belong to one of the partitions `held`, in their order. Raises BadKey."""
+    keys, hash_32 = _collected(keys), mmh3.hash
+    if layout.tags or layout.slots & (layout.slots - 1) or not _are_ascii(keys):
+        return [key for key in keys if layout.partition(key) in held]
+    mask, partitions = layout.slots - 1, layout.partitions
+    return [key for key in keys if (hash_32(key) & mask) % partitions in held]
 
 
 def _mask(layout: Layout) -> int | None:

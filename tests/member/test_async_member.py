@@ -129,6 +129,18 @@ async def test_the_same_names_give_the_same_answers(group: Group) -> None:
         assert (plain.router.owner("k"), f"<AsyncMember: {plain!r}>") == (member.router.owner("k"), repr(member))
         assert await member.pulse(0.0, role=min(plain.led))
         assert member is await member.open()
+        assert plain.mine(map(str, range(9))) == member.mine(map(str, range(9)))
+        await member.wait_ready()
+        seen: list[int] = []
+        async for led in member.changes():
+            seen.append(len(led))
+            if len(led) == 8:
+                await member.close()
+            elif led:
+                group["b"].close()
+        assert [4, 8] == seen
+        with pytest.raises(Closed):
+            await member.wait_ready()
     assert (True, True) == (member.closed, plain.closed)
 
 

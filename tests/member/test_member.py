@@ -119,6 +119,50 @@ def test_not_leading_says_why_and_a_longer_wait_does_so_in_the_log(
     assert [f"leading.waits member=a partition={other} why='b owns it under term {term}'"] == lines
 
 
+def test_a_member_is_ready_once_it_leads_its_share_or_has_none_and_says_what_is_missing() -> None:
+    with testing.group("a", partitions=2, lease=1.0, drain_timeout=60.0) as group:
+        with pytest.raises(NotLeading, match=r"was to lead its share within 0\.1 s, but this member (is not|owns it)"):
+            group["a"].wait_ready(0.1)
+        group["a"].wait_ready()
+        assert {0, 1} == group["a"].led.keys()
+        b, c = group.join("b"), group.join("c")
+        with group["a"].leading(0), group["a"].leading(1), pytest.raises(NotLeading, match="a owns it under term"):
+            b.wait_ready(5.0)
+        b.wait_ready()
+        c.wait_ready()
+        assert [1, 1, 0] == [len(member.led) for member in (group["a"], b, c)]
+        c.close()
+        with pytest.raises(Closed):
+            c.wait_ready()
+
+
+def test_mine_are_the_keys_whose_lease_holds(group: Group) -> None:
+    keys: list[str | bytes] = [*map(str, range(20)), "Zoë", b"\xff", "{tag}"]
+    for member in (group["a"], group["b"]):
+        assert [key for key in keys if member.lease(key)] == member.mine(keys) == member.mine(iter(keys))
+    assert sorted(map(repr, keys)) == sorted(map(repr, group["a"].mine(keys) + group["b"].mine(keys)))
+    with pytest.raises(BadKey):
+        group["a"].mine("key")
+    group.pause("a")
+    group.advance(1.5)
+    assert [] == group["a"].mine(keys)
+    group.resume("a")
+    group["a"].close()
+    with pytest.raises(Closed):
+        group["a"].mine(keys)
+
+
+def test_the_changes_are_what_is_led_now_and_after_each_change_until_the_member_ends(group: Group) -> None:
+    changes, before = group["a"].changes(), group["a"].led
+    assert before == next(changes)
+    group["b"].close()
+    group.settle()
+    after = next(changes)
+    assert ({*range(8)}, True) == ({*after}, before.items() <= after.items())
+    group["a"].close()
+    assert [] == list(changes)
+
+
 def test_every_reason_for_not_leading_has_its_words(group: Group) -> None:
     state, me = group["a"].state, group["a"].incarnation
     mine, theirs = one_of(group["a"]), one_of(group["b"])

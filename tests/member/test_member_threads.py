@@ -1,7 +1,6 @@
 """Members as programs run them: on threads, in real time, on memory and on SQLite; and whole processes."""
 
 import logging
-import os
 import signal
 import sqlite3
 import subprocess
@@ -238,20 +237,6 @@ def test_closing_on_a_signal_while_the_main_thread_works(in_memory: Callable[...
         assert a.wait(timeout=PATIENCE)
 
 
-def test_closing_on_a_signal_while_the_main_thread_waits_to_lead(in_memory: Callable[..., Config]) -> None:
-    with Member(in_memory("a")) as a, Member(in_memory("b")) as b:
-        until(lambda: 4 == len(a.led) == len(b.led))
-        before = signal.signal(signal.SIGTERM, lambda *_: a.close())
-        pressing = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
-        pressing.start()
-        try:
-            with pytest.raises(Closed), a.leading(min(b.led), timeout=PATIENCE):
-                pass
-        finally:
-            pressing.join()
-            signal.signal(signal.SIGTERM, before)
-
-
 def test_tasks_run_on_threads_of_their_own_until_they_are_stopped_or_raise(in_memory: Callable[..., Config]) -> None:
     def work(lease: Lease) -> None:
         ran.append((lease.holds(), threading.current_thread().name))
@@ -392,6 +377,8 @@ def test_what_the_ledger_cannot_recover_from_ends_the_member_with_its_error(prob
     assert not lease.holds()
     with pytest.raises(NeliError):
         member.router.owner("key")
+    with pytest.raises(type(problem)):
+        list(member.changes())
     with pytest.raises(type(problem)):
         assert member.led
     with pytest.raises(type(problem)), member:

@@ -9,8 +9,8 @@ import pytest
 
 import neli_router
 from neli_router.drivers.ledgers.base import Ledger
-from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
-from neli_router.errors import Closed, ConfigError, LedgerUnavailable, NoOwner, StaleTable
+from neli_router.drivers.ledgers.memory import MemoryLedger
+from neli_router.errors import Closed, ConfigError, LedgerUnavailable, StaleTable
 from neli_router.protocols.induction.records import Leave
 from neli_router.router.groups import AsyncGroups, Groups
 from neli_router.router.watch import Change
@@ -72,36 +72,6 @@ async def test_opening_fails_as_groups_do(tmp_path: Path) -> None:
     with pytest.raises(Closed):
         groups.owners("key")
     await until_in_loop(lambda: "neli-router" not in {thread.name for thread in threading.enumerate()})
-
-
-@in_loop
-async def test_a_group_without_anybody_is_not_waited_for() -> None:
-    async with AsyncGroups(
-        {"blue": lambda: MemoryLedger(log_of("anna")), "green": lambda: MemoryLedger(MemoryLog())}
-    ) as groups:
-        assert {"blue": "anna"} == named(groups.owners("key"))
-        assert {"green": NoOwner} == {group: type(error) for group, error in groups.errors.items()}
-
-
-@in_loop
-async def test_a_group_that_is_away_is_waited_for_a_while_only_and_comes_by_itself(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("neli_router.router.groups.GRACE", 0.05)
-    log, away = log_of("gerd"), threading.Event()
-    away.set()
-    sources = {
-        "blue": lambda: MemoryLedger(log_of("anna")),
-        "green": lambda: unavailable() if away.is_set() else MemoryLedger(log),
-    }
-    before = asyncio.all_tasks()
-    async with AsyncGroups(sources) as groups:
-        assert before == asyncio.all_tasks()
-        assert ["green"] == list(groups.errors)
-        assert {"blue": "anna"} == named(groups.owners("key"))
-        away.clear()
-        await groups["green"].await_table()
-        assert {"blue": "anna", "green": "gerd"} == named(groups.owners("key"))
 
 
 @in_loop

@@ -152,9 +152,12 @@ SCRIPTS = {
 0.2 fail         -> LedgerUnusable, router.stopped
 0.3 read         -> LedgerUnusable
 0.4 reopen       -> StaleTable
-0.5 read         -> a
-0.6 close        -> Closed
-0.7 fail         -> Closed
+1.3 wait         -> StaleTable
+1.5 wait         -> StaleTable, router.waits
+2.6 wait         -> StaleTable
+2.7 read         -> a
+2.8 close        -> Closed
+2.9 fail         -> Closed
 """,
 }
 
@@ -217,15 +220,6 @@ def test_an_error_says_what_was_wanted_what_was_found_and_what_to_do(script: str
     story = Story()
     story.replay(script)
     assert " ".join(MESSAGES[script].split()) == str(refused_by(lambda: story.router.owner(KEY)))
-
-
-def test_each_look_up_that_fails_raises_an_error_of_its_own_without_a_context() -> None:
-    """An error that is raised repeatedly grows its traceback, and keeps every caller's variables alive."""
-    story = Story()
-    story.act("fail")
-    first, second = (refused_by(lambda: story.router.owner(KEY)) for _ in range(2))
-    assert first is not second
-    assert first.__context__ is first.__cause__ is None
 
 
 def test_an_error_made_late_still_tells_of_the_plight_that_it_is_for() -> None:
@@ -314,20 +308,6 @@ def test_a_watch_ends_with_its_router_and_says_so_if_that_failed() -> None:
         with pytest.raises(LedgerUnusable):
             list(closed)
     assert [] == list(story.feed.watch())
-
-
-def test_a_watch_wakes_the_thread_that_waits_for_it() -> None:
-    story = Story()
-    story.replay("0 begin 4")
-    watch = story.feed.watch()
-    taken: list[object] = []
-    thread = threading.Thread(target=lambda: taken.extend(watch))
-    thread.start()
-    story.act("join", "a")
-    story.act("close")
-    thread.join(PATIENCE)
-    assert not thread.is_alive()
-    assert 4 == len(taken)
 
 
 def test_a_feed_does_not_keep_its_watches_alive() -> None:

@@ -33,7 +33,6 @@ from neli_router.errors import (
     NoOwner,
     StaleTable,
 )
-from neli_router.member.member import Member
 from neli_router.protocols.induction.records import Leave
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer, Table
@@ -152,19 +151,6 @@ def test_what_is_no_source_is_refused(log: MemoryLog) -> None:
         Router(cast("Any", MemoryLedger(log)))
 
 
-def test_a_member_feeds_a_router_of_its_own(tmp_path: Path) -> None:
-    config = Config(f"sqlite:{tmp_path}/ledger.db", name="a", address="a:1", layout=LAYOUT)
-    with Member(config) as member:
-        router = member.router
-        with member.leading(0, timeout=PATIENCE) as lease:
-            assert Owner("a", "a:1", 0, lease.term) == router.owner_of_role(0)
-        assert ["key"] == router.mine(["key"])
-        with Router(config) as other:
-            assert router.owner("key") == other.owner("key")
-    with pytest.raises(Closed):
-        router.owner("key")
-
-
 def test_a_static_router_needs_no_ledger() -> None:
     owners = [Owner(name, f"{name}:1", i, 1) for i, name in enumerate("abcd")]
     with Router.static(owners, LAYOUT, name="b") as router:
@@ -192,6 +178,7 @@ def test_a_router_may_be_opened_before_the_first_member_and_makes_no_ledger(
         assert expected in str(late)
         assert LedgerMissing is type(late)
         assert [] == list(tmp_path.iterdir())
+        until(lambda: "router.waits" in caplog.text)
         # Patient: the router looks at the file while it is made.
         ledger = SqliteLedger(path, busy_max=PATIENCE)
         write(ledger, genesis(), join("a"))
@@ -200,10 +187,13 @@ def test_a_router_may_be_opened_before_the_first_member_and_makes_no_ledger(
         until(lambda: isinstance(view := router.feed.view, Table) and view.rows, "a table in which all have owners")
         assert "a" == router.owner("key").name
         ledger.close()
-    assert 1 == sum("there is no such file" in record.getMessage() for record in caplog.records)
+    why = f"no member has made the ledger sqlite:{path} yet (there is no such file)"
+    assert [f"router.waits ledger=sqlite:{path} why='{why}'"] == [record.getMessage() for record in caplog.records]
 
 
-def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller(log: MemoryLog) -> None:
+def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller_and_the_log_says_what_it_waits_for(
+    log: MemoryLog, caplog: pytest.LogCaptureFixture
+) -> None:
     """Like the driver of a Kafka whose port accepts connections and never answers."""
     answers = threading.Event()
     handles: SimpleQueue[Flaky] = SimpleQueue()
@@ -220,6 +210,7 @@ def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller(log: MemoryLog) -
         Router(open_ledger, timeout=0.01)
     with Router(open_ledger, wait=False) as router:
         assert StaleTable is type(refused_by(lambda: router.owner("key")))
+        until(lambda: "router.waits ledger= why='the ledger was not yet read up to its end'" in caplog.text)
     assert Closed is type(refused_by(lambda: router.owner("key")))
     answers.set()
     assert [True, True] == [handles.get(timeout=PATIENCE).closed.wait(PATIENCE) for _ in range(2)]

@@ -122,21 +122,6 @@ def test_the_watchdogs_lock_does_not_stop_the_child_and_it_watches_there(router:
         assert "True a" == in_child(child)
 
 
-def test_a_fork_in_the_middle_of_a_change_leaves_no_half_of_it_behind(router: Router, path: Path) -> None:
-    for i in range(6):
-        writer = threading.Thread(target=append, args=(path, join(f"m{i}"), Leave(by=f"m{i - 1}" if i else "a")))
-        writer.start()
-
-        def child() -> str:
-            router.reopen()
-            table = router.table
-            terms = {owner.term - genesis().base for owner in table.partitions if owner is not None}
-            return f"{len(terms)} term, below {table.offset}" if max(terms) < table.offset else f"{terms}"
-
-        assert str(in_child(child)).startswith("1 term, below ")
-        writer.join()
-
-
 def test_a_router_that_a_member_feeds_cannot_reopen_and_a_static_one_need_not() -> None:
     fed, fixed = Router(Feed("memory", tell=print)), Router.static([Owner("a", "", i, 1) for i in range(4)], LAYOUT)
 

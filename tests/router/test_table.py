@@ -109,17 +109,6 @@ def test_a_look_up_without_an_owner_says_why(records: Sequence[Record], found: s
     assert [] == table.held_by("a", ["secret"])
 
 
-def test_a_role_is_a_number_or_a_name() -> None:
-    table = Table.static([Owner("a", "", 0, 1), None], Layout(slots=64, partitions=2))
-    assert "a" == table.owner_of_role(0).name
-    with pytest.raises(NoOwner, match="the owner of a role \\(partition 1 of a static table\\) was wanted"):
-        table.owner_of_role(1)
-    name = next(name for name in ("nightly", "hourly", "daily") if table.layout.partition(name) == 0)
-    assert table.owner(name) == table.owner_of_role(name)
-    with pytest.raises(BadKey):
-        table.owner_of_role(cast("Any", 1.5))
-
-
 @pytest.mark.parametrize("layout", [Layout(), Layout(tags=True)])
 def test_what_is_no_key_is_refused_among_many_too(layout: Layout) -> None:
     table = table_of(folded(genesis(layout), join("a")), "memory")
@@ -134,15 +123,6 @@ def test_what_is_no_key_is_refused_among_many_too(layout: Layout) -> None:
     for one in ("abc", b"abc"):
         with pytest.raises(BadKey, match=r"several keys were wanted, but found one (str|bytes): put it into a list"):
             table.owners(cast("Any", one))
-
-
-@pytest.mark.parametrize("collect", [list, tuple, iter, dict.fromkeys])
-def test_keys_come_in_any_collection_and_owners_in_their_order(collect: Any) -> None:
-    owners = [Owner(f"m{i}", "", i, 1) for i in range(8)]
-    table = Table.static(owners, Layout(slots=64, partitions=8))
-    keys = [f"key-{i}" for i in range(50)]
-    assert [table.owner(key) for key in keys] == table.owners(collect(keys))
-    assert [key for key in keys if table.owner(key).name == "m3"] == table.held_by("m3", collect(keys))
 
 
 def test_a_table_made_from_the_one_before_is_the_same_as_one_made_anew() -> None:

@@ -235,19 +235,42 @@ def test_names_that_mean_something_in_a_uri_are_just_names_and_a_link_is_the_sam
 
 
 @on_linux
-def test_a_read_only_file_or_folder_is_refused(path: Path, ledger: SqliteLedger) -> None:
-    ledger.close()
-    output = child(
-        """
+def test_a_read_only_file_or_folder_is_refused_to_members_and_read_by_others_while_a_member_is_alive(
+    path: Path, ledger: SqliteLedger
+) -> None:
+    ledger.append([b"a"])
+    script = """
 drop_privileges()
-for place, closed, open_again in ((path, 0o444, 0o644), (os.path.dirname(path), 0o555, 0o755)):
-    os.chmod(place, closed)
-    print(told(lambda: SqliteLedger(path)))
-    os.chmod(place, open_again)
-""",
-        path,
-    )
-    assert ["LedgerUnusable: the file or its folder is read-only for this user"] * 2 == output
+print(told(lambda: SqliteLedger(path)))
+def read():
+    global reader
+    reader = SqliteLedger(path, create=False)
+    return [entry.payload for entry in reader.read(0)]
+print(told(read))
+if sys.stdin.readline():  # The member has appended in the meantime.
+    print([entry.payload for entry in reader.read(60)], told(lambda: reader.append([b"c"])))
+"""
+    refused = "LedgerUnusable: the file or its folder is read-only for this user"
+    for place, mode in ((path, 0o444), (path.parent, 0o555)):
+        before = place.stat().st_mode
+        place.chmod(mode)
+        with start(script, path) as process:
+            assert process.stdout is not None
+            assert process.stdin is not None
+            assert [refused, str([entry.payload for entry in everything(ledger)])] == [
+                process.stdout.readline().strip() for _ in range(2)
+            ]
+            ledger.append([b"b"])
+            output, _ = process.communicate("go\n")
+        assert output.startswith("[b'b'] LedgerUnusable: it is read-only")
+        ledger.seek(1)
+        place.chmod(before)
+    ledger.close()
+    path.chmod(0o444)
+    assert [refused, "LedgerUnavailable: no member has it open, and then SQLite reads it only for users who may"] == [
+        line.partition(" write there")[0] for line in child(script, path)
+    ]
+    assert [path.name] == [file.name for file in path.parent.iterdir()]  # The reader created no companions of its own.
 
 
 def test_a_network_file_system_is_found_by_its_device_and_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,32 +425,6 @@ print([entry.payload for entry in ledger.read(0)])
     assert [beat, refusal, beat, str([2, 3] * heartbeats), str(read)] == child(script, path)
     ledger.append([b"after"])
     assert [*read, b"after"] == [entry.payload for entry in ledger.read(0)]
-
-
-@on_linux
-def test_a_limit_on_file_sizes_stops_appends_until_it_is_raised(path: Path) -> None:
-    """The same handle goes on when the trouble is over, and nothing that was acknowledged is missing."""
-    output = child(
-        """
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-ledger = SqliteLedger(path)
-unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, unlimited[1]))
-for number in range(1000):
-    answer = told(lambda: ledger.append([b"x" * 1000]))
-    if answer:
-        print(answer)
-        break
-resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-ledger.append([b"the end"])
-offsets = ledger.acknowledged()
-print(offsets == [entry.offset for entry in ledger.read(0)], offsets == list(range(1, len(offsets) + 1)))
-""",
-        path,
-    )
-    assert ["LedgerUnavailable: the operating system could not read or write it", "True True"] == [
-        line.split(" (SQLite")[0] for line in output
-    ]
 
 
 def test_overwritten_pages_and_a_single_changed_byte_are_noticed(path: Path, ledger: SqliteLedger) -> None:

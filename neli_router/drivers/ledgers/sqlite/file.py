@@ -19,6 +19,11 @@ just before it; the parent opens a new one when it needs to, and the child may o
 write-ahead log during a checkpoint can make the next checkpoint leave out records. So the automatic checkpoints are
 off, and ours run while we hold the write lock, when no other process can commit.
 
+**Readers.** A handle that may not create the ledger, and whose user may not write the file and its folder, is opened
+read-only. SQLite reads such a file with the help of its companions, and would create those that are missing. They would
+belong to the reader's user, and then no member could write them. So a reader opens only files that are there already:
+while a member is alive, and after one was killed. After the last member has closed, SQLite has deleted them.
+
 **The mark of a ledger.** The file's header carries our application id and a layout that this release knows, and a table
 names its owner. Any other file is refused without changing a byte of it. All of the mark is written
 in one transaction, and the write-ahead log is switched on after that. So a process killed in between leaves either an
@@ -239,6 +244,14 @@ class SqliteFile:
                 "fork before opening a ledger, or start a fresh process (spawn): SQLite's locks do not survive a fork",
             )
         mode = "rwc" if self._create else "rw"
+        if not (self._create or _may_write_at(self.path)):
+            mode = "ro"
+            if not all(path.exists() for path in beside(self.path)[:2]):
+                raise LedgerUnavailable(
+                    f"the ledger {self.path} was wanted, and this user may not write it and its folder",
+                    "no member has it open, and then SQLite reads it only for users who may write there",
+                    "start a member, or give this user write access to the file and its folder",
+                )
         # No waiting inside SQLite (timeout=0): see BUSY_PAUSE. `turn` decides which thread calls.
         return sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}", uri=True, timeout=0, isolation_level=None, check_same_thread=False
@@ -410,9 +423,11 @@ def _problem(path: Path, *, create: bool) -> tuple[type[LedgerUnusable], str, st
         return LedgerUnusable, "that is a folder", "name a file in it"
     if not path.exists() and not create:
         return LedgerMissing, "there is no such file", "correct the path, or let the ledger be created"
-    if not all(_may_write(place) for place in (path, folder) if place.exists()):
+    if create and not _may_write_at(path):
         found = "the file or its folder is read-only for this user"
-        return LedgerUnusable, found, "give this user write access to both"
+        return LedgerUnusable, found, "give this user write access to both; only readers do without"
+    if path.exists() and not _may(os.R_OK, path):
+        return LedgerUnusable, "this user may not read the file", "give this user read access to it"
     if (system := file_system(folder.stat().st_dev)) in NETWORK_FILE_SYSTEMS:
         remedy = (
             "put it on a local disk, because SQLite's write-ahead log needs memory that all members share; for members "
@@ -430,8 +445,12 @@ def _mounts() -> str:
         return ""
 
 
-def _may_write(place: Path) -> bool:
-    return os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+def _may_write_at(path: Path) -> bool:
+    return all(_may(os.W_OK, place) for place in (path, path.parent) if place.exists())
+
+
+def _may(what: int, place: Path) -> bool:
+    return os.access(place, what, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _primary_code(error: sqlite3.Error) -> int:
