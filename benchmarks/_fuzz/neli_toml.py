@@ -105,7 +105,7 @@ def _attempt(rng: random.Random, folder: Path) -> Iterable[str]:
     }
 
     def resolved() -> Resolved:
-        return resolve(flags, environ, str(path), places=(), default_socket="/nowhere/agent.sock")
+        return resolve(flags, environ, str(path), places=(), socket_folder="/nowhere")
 
     made = resolved()
     yield f"{made!r} {made.config!r} {made.agent!r} {made.settings!r}"

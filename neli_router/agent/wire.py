@@ -41,6 +41,9 @@ A client may send the process ID of one of its child processes in the header GUA
 that acts on its leases has ended once both processes have. If the agent dies, the group then need not wait for those
 leases to run out. Only `neli run` can promise that.
 
+A client that knows its group names it in the header GROUP, as `drivers/addresses.py` spells it, encoded as for a URL.
+An agent of another group refuses such a request with GroupMismatch, whatever it asks.
+
 Any status but 200 comes with a `Refusal`, which carries the three parts of the error: what was wanted, what was found,
 and what to do.
 """
@@ -57,6 +60,7 @@ from neli_router.protocols.protocol import Cause
 __all__ = [
     "AGE_MAX",
     "BODY_MAX",
+    "GROUP",
     "GUARDIAN",
     "KEY_MAX",
     "STATUS_OF",
@@ -93,7 +97,7 @@ __all__ = [
 AGE_MAX = 1e9
 """Stands for "never read", because JSON has no infinity."""
 
-GUARDIAN = "neli-guardian"
+GROUP, GUARDIAN = "neli-group", "neli-guardian"
 
 BODY_MAX = 1 << 20
 """Bytes of a request's body: some ten thousand keys. More would let one client take the agent's memory."""
@@ -461,6 +465,7 @@ STATUS_OF: Mapping[str, int] = {
     "TooLarge": 413,
     "NotLeading": 409,
     "BeyondProtocol": 409,
+    "GroupMismatch": 409,
 }
 """The HTTP status of each kind; 503 for all others, which may recover without intervention."""
 

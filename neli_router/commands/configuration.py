@@ -23,7 +23,7 @@ from typing import Any
 import click
 
 from neli_router.commands.conventions import Command, failed, options, output_option
-from neli_router.config.agent_address import default_address
+from neli_router.config.agent_address import default_folder
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import PROTOCOLS_OWN
 from neli_router.config.options import OPTIONS
@@ -92,9 +92,7 @@ def resolve_here(flags: Flags, config_file: str | None) -> Resolved:
     """Resolve the layers of this process. Raises ConfigError."""
     told = {key: flags[_parameter(key)] for key in OPTIONS if _parameter(key) in flags}
     environ = dict(os.environ)
-    # NELI_AGENT points clients to an agent that may run elsewhere, so an agent itself ignores it.
-    socket = default_address({name: text for name, text in environ.items() if name != "NELI_AGENT"})
-    return resolve(told, environ, config_file, default_socket=socket)
+    return resolve(told, environ, config_file, socket_folder=default_folder(environ))
 
 
 def resolved_or_exit(flags: Flags, config_file: str | None) -> Resolved:
@@ -152,6 +150,11 @@ def agent_command(config_file: str | None, **flags: object) -> None:
     the socket, the ledger cannot be used, or the group is another's.
     """
     resolved = resolved_or_exit(flags, config_file)
+    if resolved.config.ledger.startswith("memory:"):
+        what = (
+            f"{resolved.config.public_ledger} is within one process, so no other member could join this agent's group"
+        )
+        raise failed(f"{what}: name a ledger that others can open, such as --ledger sqlite:///var/lib/jobs/ledger.db")
     try:
         from neli_router.agent.server import server  # noqa: PLC0415 - it needs packages that a user may not have.
     except ModuleNotFoundError as error:

@@ -1,8 +1,10 @@
 """Conventions shared by the commands: common options, how they print, and how they fail.
 
     --agent, --token-file --> asking() --> Client --> a view --> text, or one JSON object a line
-                                 |
-                                 '-- an error --> one sentence on standard error, and its exit code
+             --ledger --> reading() ---> Router ----'    |
+                                                         '-- an error --> one sentence on standard error, its exit code
+
+An agent answers only for the group that its client means: the group of NELI_LEDGER or `neli.toml`, if there is one.
 
 An error that the library raises on purpose never shows a traceback: its message says what to do.
 """
@@ -48,6 +50,7 @@ from neli_router.errors import (
 
 if TYPE_CHECKING:
     from neli_router.agent.client.client import Client
+    from neli_router.router.router import Router
 
 __all__ = [
     "Command",
@@ -58,12 +61,14 @@ __all__ = [
     "complain",
     "failed",
     "key_of",
+    "ledger_option",
     "not_empty",
     "options",
     "output_option",
     "partition_option",
     "print_rows",
     "print_views",
+    "reading",
     "role_given",
     "time_stamp",
 ]
@@ -86,15 +91,20 @@ agent_options = options(
     click.option(
         "--agent",
         metavar="ADDRESS",
-        envvar="NELI_AGENT",
-        help="Where the agent listens: unix:/path/agent.sock or http://127.0.0.1:7635.  "
-        "[default: NELI_AGENT, or this user's own socket]",
+        help="Where the agent listens: unix:/path/agent.sock or http://127.0.0.1:7635.  [default: NELI_AGENT, or the "
+        "agent of the group in NELI_LEDGER or neli.toml, or this user's only agent]",
     ),
     click.option(
         "--token-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="A file with the agent's token, which only TCP needs.  [default: the variable NELI_TOKEN]",
     ),
+)
+
+ledger_option = click.option(
+    "--ledger",
+    metavar="ADDRESS",
+    help="Read this ledger, without an agent. With --agent, that agent is asked, and must be of this group.",
 )
 
 
@@ -113,14 +123,39 @@ output_option = click.option(
 
 
 @contextmanager
-def asking(agent: str | None, token_file: Path | None) -> Iterator["Client"]:
+def asking(agent: str | None, token_file: Path | None, ledger: str | None = None) -> Iterator["Client"]:
     """A client of the agent. An error inside the block ends the command with a sentence and an exit code."""
-    try:
+    with _failing():
         from neli_router.agent import Client  # noqa: PLC0415 - `neli --help` needs no HTTP.
+        from neli_router.config.resolve import asked_agent  # noqa: PLC0415 - nor this.
 
+        address, group = asked_agent(agent, ledger)
         token = None if token_file is None else read_token(str(token_file), "flag --token-file")
-        with Client(agent, token=token) as client:
+        with Client(address, token=token, ledger=group or None) as client:
             yield client
+
+
+@contextmanager
+def reading(ledger: str) -> Iterator["Router"]:
+    """A router of the ledger, which must exist. An error inside the block ends the command as in `asking`."""
+    with _failing():
+        from neli_router.config.config import Config  # noqa: PLC0415 - as above.
+        from neli_router.drivers.open import open_ledger  # noqa: PLC0415 - as above.
+        from neli_router.router.router import Router  # noqa: PLC0415 - as above.
+
+        if ledger.startswith("peers:"):
+            raise failed("a ledger was wanted, but a list of peers has none: ask one of their agents, with --agent")
+        config = Config(ledger)
+        # A router would wait for a ledger that is not there yet.
+        open_ledger(config.common_ledger, create=False, patience=config.lease).close()
+        with Router(ledger) as router:  # Not the configuration, whose layout the ledger's would have to equal.
+            yield router
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    try:
+        yield
     except Unreadable as error:
         raise failed(plain(str(error))) from None
     except NeliError as error:
@@ -140,8 +175,10 @@ def failed(error: NeliError | str, code: int = EXIT_USAGE) -> SystemExit:
 
 def complain(error: BaseException) -> None:
     # A refused wish is a ConfigError, too, so print only the problems, without mentioning a configuration.
+    from neli_router.config.options import in_shell  # noqa: PLC0415 - as above.
+
     for sentence in error.problems if isinstance(error, ConfigError) else [error]:
-        click.echo(f"Error: {sentence}", err=True)
+        click.echo(f"Error: {in_shell(str(sentence))}", err=True)
 
 
 def _exit_code(error: NeliError) -> int:

@@ -26,12 +26,13 @@ from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
+from urllib.parse import quote
 
 import click
 import msgspec
 
 from neli_router.agent.server.sockets import listen_tcp
-from neli_router.agent.wire import PeersView
+from neli_router.agent.wire import GROUP, PeersView
 from neli_router.commands.configuration import resolve_here, with_options
 from neli_router.commands.conventions import output_option
 from neli_router.commands.lookups import unled, why_of
@@ -51,6 +52,7 @@ from neli_router.commands.measurements import (
 from neli_router.config.agent_address import Address, distrust, parse_place
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
+from neli_router.config.options import in_shell
 from neli_router.config.protocols import BORROWED, ELECTED
 from neli_router.config.resolve import DEFAULT, Resolved
 from neli_router.core.exit_codes import EXIT_BROKEN
@@ -275,19 +277,19 @@ def _owners(resolved: Resolved) -> list[Diagnosis]:
         return [*findings, Diagnosis("name", "fine", f"no member is called {config.name!r}")]
     # Not a failure: a killed member stays alive there for a lease.
     remedy = "choose another --name, or wait until that one is gone: look-ups could not distinguish the two"
-    return [*findings, _living_name(str(config.name), resolved.agent, "warning", remedy)]
+    return [*findings, _living_name(config, resolved.agent, "warning", remedy)]
 
 
 def _agent(config: Config, agent: AgentOptions) -> list[Diagnosis]:
     found = [_socket(agent.socket)] if agent.socket else []
+    is_there = bool(found) and found[0].found.startswith("one answers")
+    other = _another(config, agent.socket) if is_there else None
+    found += [] if other is None else [other]
     if config.protocol_name in ELECTED:
         # An agent that answers has the port, and knows better which peers it hears.
-        is_there = bool(found) and found[0].found.startswith("one answers")
-        if is_there and (other := _another(config, agent.socket)) is not None:
-            found += [other, _ear(config)]
-        else:
-            found += [*_voters(config, agent.socket), *_drain(agent.socket)] if is_there else [_ear(config)]
-    if found and config.has_ledger:
+        is_ours = is_there and other is None
+        found += [*_voters(config, agent.socket), *_drain(agent.socket)] if is_ours else [_ear(config)]
+    elif found and config.has_ledger and other is None:
         found.append(_witness(config, agent.socket, found[0]))
     return found if agent.listen is None else [*found, _port(agent.listen)]
 
@@ -320,7 +322,7 @@ def _promises(config: Config, ledger: Ledger) -> Diagnosis:
     try:
         config.require_promises(ledger)
     except ConfigError as error:
-        return Diagnosis("promises", "failed", "; ".join(error.problems))
+        return Diagnosis("promises", "failed", in_shell("; ".join(error.problems)))
     if ledger.doubts:
         return Diagnosis("promises", "warning", "; ".join(ledger.doubts), "mend it, or fence every act that matters")
     return Diagnosis("promises", "fine", f"it keeps what the guarantee {config.guarantee!r} needs")
@@ -413,24 +415,23 @@ def _socket(path: str) -> Diagnosis:
 
 
 def _another(config: Config, path: str) -> Diagnosis | None:
-    """A failure if the agent at `path` is not the configured member: its answers are then of no use here."""
-    try:
-        me = config.peers.peers[udp.my_place(config.peers)]
-    except ConfigError:  # Another check reports it.
+    """A failure if the agent at `path` is of another group, or not the configured peer: it is of no use here."""
+    elects = config.protocol_name in ELECTED
+    code, said = _asked(path, "/v1/peers" if elects else "/health", config.group_name)
+    if said.get("kind") == "GroupMismatch":
+        found = f"serves another group: {said['found']}, and this configuration is of {config.group_name}"
+    elif not elects or code != http.HTTPStatus.OK:
         return None
-    code, said = _asked(path, "/v1/peers")
-    theirs = msgspec.convert(said, PeersView).peers if code == http.HTTPStatus.OK else None
-    if said.get("kind") == "BeyondProtocol":
-        found = "elects no leaders among peers"
-    elif theirs is None:
-        return None
-    elif (names := [one.peer for one in theirs]) != list(config.peers.peers):
-        found = f"runs another list of peers: {', '.join(names)}"
-    elif (here := next((one.peer for one in theirs if one.state == "here"), me)) != me:
-        found = f"is {here}, and not {me}"
     else:
-        return None
-    remedy = "name this member's own with --socket; or start that agent again, if its configuration was changed"
+        try:
+            me = config.peers.peers[udp.my_place(config.peers)]
+        except ConfigError:  # Another check reports it.
+            return None
+        here = next((one.peer for one in msgspec.convert(said, PeersView).peers if one.state == "here"), me)
+        if here == me:
+            return None
+        found = f"is {here}, and not {me}"
+    remedy = "name another socket with --socket; or start that agent again, if its configuration was changed"
     return Diagnosis("agent", "failed", f"the agent at {path} {found}", remedy)
 
 
@@ -543,28 +544,30 @@ def _name(config: Config, agent: AgentOptions, inspection: Inspection) -> Diagno
     if not inspection.living(patience, name=name):
         return Diagnosis("name", "fine", f"{name!r} was a member, and is not heard of any more")
     remedy = "choose another --name, or stop that one first: the newer ends the older"
-    return _living_name(name, agent, "failed", remedy)
+    return _living_name(config, agent, "failed", remedy)
 
 
-def _living_name(name: str, agent: AgentOptions, verdict: Literal["warning", "failed"], remedy: str) -> Diagnosis:
+def _living_name(config: Config, agent: AgentOptions, verdict: Literal["warning", "failed"], remedy: str) -> Diagnosis:
     """Whether the member of this name, which is alive, is the agent that answers at the socket or at the port."""
+    name, group = config.name, config.group_name
     places = (agent.socket, None if agent.listen is None else parse_place(agent.listen))
-    if name in [_asked(place, "/v1/status")[1].get("agent") for place in places if place is not None]:
+    if name in [_asked(place, "/v1/status", group)[1].get("agent") for place in places if place is not None]:
         return Diagnosis("name", "fine", f"{name!r} is alive, and is the agent that answers here")
     found = f"a member called {name!r} is alive, and no agent that answers here is it"
     return Diagnosis("name", verdict, found, remedy)
 
 
-def _asked(place: str | tuple[str, int], what: str) -> tuple[int, dict[str, Any]]:
+def _asked(place: str | tuple[str, int], what: str, group: str = "") -> tuple[int, dict[str, Any]]:
     """As `_ask`, but 0 and nothing if no agent answers: the check of the socket or of the port says why."""
     try:
-        return _ask(place, what)
+        return _ask(place, what, group)
     except (OSError, http.client.HTTPException):
         return 0, {}
 
 
-def _ask(place: str | tuple[str, int], what: str) -> tuple[int, dict[str, Any]]:
-    """The status and the object of the answer of the agent at a socket or a port. Raises OSError, HTTPException."""
+def _ask(place: str | tuple[str, int], what: str, group: str = "") -> tuple[int, dict[str, Any]]:
+    """The status and the object of the answer of the agent at a socket or a port, which refuses if it is not of the
+    `group` that is named. Raises OSError, HTTPException."""
     host, port = ("agent", None) if isinstance(place, str) else place
     connection = http.client.HTTPConnection(host, port, timeout=ANSWER_MAX)
     try:
@@ -573,7 +576,7 @@ def _ask(place: str | tuple[str, int], what: str) -> tuple[int, dict[str, Any]]:
             connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connection.sock.settimeout(ANSWER_MAX)
             connection.sock.connect(place)
-        connection.request("GET", what)
+        connection.request("GET", what, headers={GROUP: quote(group)} if group else {})
         answer = connection.getresponse()
         try:
             said = json.loads(answer.read(BODY_MAX))

@@ -1,22 +1,28 @@
 """The look-up commands: the owner of a key, the members, the peers, the table, and each change.
 
     keys: arguments, or lines of standard input ---batches---> agent ---> a line for each, in their order
-    table, members, peers: one moment of the group
-    watch: the present owners, then each change, until it is interrupted
+    table, members, peers: one moment of the group               or
+    watch: the present owners, then each change                ledger, with --ledger
+
+A ledger is read by a router, so nothing is written to it, and a plain installation is enough. A router knows owners,
+terms and members. Only an agent knows the rest: leases, lags, targets, pins and loads.
 
 A key may be any bytes. A line cannot hold a key that contains a newline. For such keys there is --null, which pairs
 with `find -print0` and similar commands.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from io import BufferedReader
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from neli_router.commands.conventions import (
     agent_options,
@@ -24,24 +30,30 @@ from neli_router.commands.conventions import (
     close_with_reader,
     failed,
     key_of,
+    ledger_option,
     output_option,
     partition_option,
     print_rows,
     print_views,
+    reading,
     role_given,
     time_stamp,
 )
 from neli_router.commands.hook import ChangeHook, hook_options
+from neli_router.core.closing import Closing
 from neli_router.core.exit_codes import EXIT_NO_OWNER
-from neli_router.core.keyspace import Key
+from neli_router.core.keyspace import Key, Role
 from neli_router.drivers.peers.outlook import too_few
 from neli_router.errors import NoOwner, plain
 
 if TYPE_CHECKING:
     from neli_router.agent.client.client import Client
     from neli_router.agent.wire import OwnerView, PeersView, PeerView
+    from neli_router.router.router import Router
+    from neli_router.router.table import Owner
 
 __all__ = [
+    "LedgerMemberLine",
     "OwnerLine",
     "PartitionLine",
     "members_command",
@@ -95,15 +107,25 @@ class OwnerLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PartitionLine(msgspec.Struct, frozen=True):
-    """A line of `table --output json`."""
+    """A line of `table --output json`. From a ledger, it has only the first three."""
 
     partition: int
     owner: str | None
     term: int
-    target: str | None
-    pinned: str | None
-    load: float
-    why: str = ""
+    target: str | UnsetType | None = UNSET
+    pinned: str | UnsetType | None = UNSET
+    load: float | UnsetType = UNSET
+    why: str | UnsetType = UNSET
+
+
+class LedgerMemberLine(msgspec.Struct, frozen=True):
+    """A line of `members --ledger ADDRESS --output json`."""
+
+    name: str
+    address: str
+    zone: str
+    weight: int
+    partitions: int
 
 
 @click.command("owner")
@@ -111,6 +133,7 @@ class PartitionLine(msgspec.Struct, frozen=True):
 @partition_option(multiple=True, help="A partition instead of a key. May be repeated.")
 @click.option("--null", "-0", is_flag=True, help="Keys on standard input end with a zero byte, not with a newline.")
 @agent_options
+@ledger_option
 @output_option
 def owner_command(
     keys: tuple[str, ...],
@@ -118,6 +141,7 @@ def owner_command(
     null: bool,
     agent: str | None,
     token_file: Path | None,
+    ledger: str | None,
     output: str,
 ) -> None:
     """Print which member owns each KEY.
@@ -136,6 +160,7 @@ def owner_command(
       neli owner --output json customer-7 | jq -r .address
       cut -d, -f1 customers.csv | neli owner
       find . -print0 | neli owner --null
+      neli owner --ledger sqlite:///var/lib/jobs/ledger.db customer-7
 
     \b
     Exit codes:
@@ -149,9 +174,14 @@ def owner_command(
     if reads and not keys and sys.stdin.isatty():
         raise failed("a KEY was wanted, but there is none: give some, or `-` and one a line")
     found: Iterable[Key] = _read_keys(b"\0" if null else b"\n") if reads else map(key_of, keys)
-    with asking(agent, token_file) as client:
+    if reads:
+        found = iter(found)
+        if (first := next(found, None)) is None:
+            raise failed("a KEY was wanted, but standard input has no key: write one a line")
+        found = chain([first], found)
+    with _answering(agent, token_file, ledger) as answers:
         missing = 0
-        for lines in _looked_up(client, found, partition):
+        for lines in _looked_up(answers, found, partition):
             missing += sum(line.name is None for line in lines)
             if output == "json":
                 print_views(lines)
@@ -164,8 +194,9 @@ def owner_command(
 
 @click.command("table")
 @agent_options
+@ledger_option
 @output_option
-def table_command(agent: str | None, token_file: Path | None, output: str) -> None:
+def table_command(agent: str | None, token_file: Path | None, ledger: str | None, output: str) -> None:
     """Print the owner of each partition, and the next one.
 
     OWNER is `-` for a partition without an owner. TARGET is named only where it differs from the owner: the partition
@@ -180,7 +211,17 @@ def table_command(agent: str | None, token_file: Path | None, output: str) -> No
     \b
     Exit codes: 0 done, 4 no agent answered, 5 it refused.
     """
-    with asking(agent, token_file) as client:
+    if ledger and not agent:
+        with reading(ledger) as router:
+            owned = [
+                (number, one and one.name, one.term if one else 0) for number, one in enumerate(router.table.partitions)
+            ]
+        if output == "json":
+            print_views(PartitionLine(*row) for row in owned)
+        else:
+            print_rows(["PARTITION", "OWNER", "TERM"], owned)
+        return
+    with asking(agent, token_file, ledger) as client:
         from neli_router.agent.wire import AGE_MAX  # noqa: PLC0415 - the client has imported it by now.
 
         status = client.status()
@@ -213,8 +254,9 @@ def table_command(agent: str | None, token_file: Path | None, output: str) -> No
 
 @click.command("members")
 @agent_options
+@ledger_option
 @output_option
-def members_command(agent: str | None, token_file: Path | None, output: str) -> None:
+def members_command(agent: str | None, token_file: Path | None, ledger: str | None, output: str) -> None:
     """Print the members of the group, in the order in which they joined.
 
     LEASE(s) is how many seconds the member's last heartbeat is still good for, by the agent's clock. LAG(records) is
@@ -222,17 +264,29 @@ def members_command(agent: str | None, token_file: Path | None, output: str) -> 
     member's process died; without a witness, its lease has to run out first.
 
     In a group without a broker and without a store of owners, it prints what `neli peers` prints. With --output json
-    the members are peers as their list spells them.
+    the members are peers as their list spells them. With --ledger, it prints what the members' own records say: a
+    member that died is listed until another member expires it.
 
     \b
     Examples:
       neli members
+      neli members --ledger sqlite:///var/lib/jobs/ledger.db
       neli members --output json | jq -r 'select(.drained) | .name'
 
     \b
     Exit codes: 0 done, 4 no agent answered, 5 it refused.
     """
-    with asking(agent, token_file) as client:
+    if ledger and not agent:
+        with reading(ledger) as router:
+            table = router.table
+        owned = Counter(owner.name for owner in table.partitions if owner is not None)
+        lines = [LedgerMemberLine(m.name, m.address, m.zone, m.weight, owned[m.name]) for m in table.members]
+        if output == "json":
+            print_views(lines)
+        else:
+            print_rows(["NAME", "ADDRESS", "ZONE", "WEIGHT", "PARTITIONS"], map(msgspec.structs.astuple, lines))
+        return
+    with asking(agent, token_file, ledger) as client:
         view = client.members()
         peers = client.peers() if view.are_peers else None
     members = view.members
@@ -288,6 +342,7 @@ def peers_command(agent: str | None, token_file: Path | None, output: str) -> No
 @partition_option(help="A partition instead of a key.")
 @hook_options
 @agent_options
+@ledger_option
 @output_option
 def watch_command(
     key: str | None,
@@ -296,6 +351,7 @@ def watch_command(
     exec_timeout: float,
     agent: str | None,
     token_file: Path | None,
+    ledger: str | None,
     output: str,
 ) -> None:
     """Print the owner of KEY, or of every partition, and again whenever it changes.
@@ -320,8 +376,8 @@ def watch_command(
     seen: set[int] = set()
     with (
         ChangeHook(hook, exec_timeout) as told,
-        asking(agent, token_file) as client,
-        client.watch(None if key is None is partition else role_given(key, partition)) as changes,
+        _answering(agent, token_file, ledger) as answers,
+        answers.watch(None if key is None is partition else role_given(key, partition)) as changes,
     ):
         close_with_reader(changes.close)
         for view in changes:
@@ -345,13 +401,77 @@ def _note_age(age: float) -> None:
         click.echo(f"Note: this is {age:.0f} s old: the agent could read nothing newer", err=True)
 
 
-def _looked_up(client: "Client", keys: Iterable[Key], partitions: tuple[int, ...]) -> Iterator[list[OwnerLine]]:
+@contextmanager
+def _answering(agent: str | None, token_file: Path | None, ledger: str | None) -> Iterator["Client | _LedgerAnswers"]:
+    """The source of owners: the ledger if only it is named, otherwise an agent."""
+    if ledger and not agent:
+        with reading(ledger) as router:
+            yield _LedgerAnswers(router)
+        return
+    with asking(agent, token_file, ledger) as client:
+        yield client
+
+
+class _LedgerAnswers:
+    """Answers about owners like a Client, from a router."""
+
+    def __init__(self, router: "Router") -> None:
+        self._router = router
+
+    def owners(self, keys: Iterable[Key]) -> list["OwnerView"]:
+        layout = self._router.table.layout
+        return [self.view(layout.partition(key), slot=layout.slot(key)) for key in keys]
+
+    def owner_of_role(self, role: Role) -> "OwnerView":
+        return self.view(self._router.table.layout.partition_of_role(role))
+
+    def watch(self, role: Role | None) -> "_LedgerChanges":
+        only = None if role is None else self._router.table.layout.partition_of_role(role)
+        return _LedgerChanges(self._router, self, only)
+
+    def view(self, partition: int, *, slot: int | None = None) -> "OwnerView":
+        table = self._router.table
+        return self.view_of(partition, table.partitions[partition], table.why_unowned[0], slot)
+
+    def view_of(self, partition: int, owner: "Owner | None", why: str, slot: int | None = None) -> "OwnerView":
+        from neli_router.agent.wire import OwnerView  # noqa: PLC0415 - no HTTP, but the wire's views.
+
+        at = self._router.at
+        if owner is None:
+            return OwnerView(partition, None, slot=slot, at=at.offset, age=at.age, why=why)
+        return OwnerView(partition, owner.name, owner.address, owner.term, slot, at.offset, at.age)
+
+
+class _LedgerChanges(Closing):
+    """The present owners, then each change: of every partition, or of `only` one."""
+
+    def __init__(self, router: "Router", answers: _LedgerAnswers, only: int | None) -> None:
+        self._watch, self._answers = router.watch(), answers
+        self._partitions = range(router.table.layout.partitions) if only is None else [only]
+
+    def __iter__(self) -> Iterator["OwnerView"]:
+        from neli_router.router.watch import Gap  # noqa: PLC0415 - as above.
+
+        yield from map(self._answers.view, self._partitions)
+        for change in self._watch:
+            if isinstance(change, Gap):
+                yield from map(self._answers.view, self._partitions)
+            elif change.partition in self._partitions:
+                yield self._answers.view_of(change.partition, change.after, "it has no owner now")
+
+    def close(self) -> None:
+        self._watch.close()
+
+
+def _looked_up(
+    answers: "Client | _LedgerAnswers", keys: Iterable[Key], partitions: tuple[int, ...]
+) -> Iterator[list[OwnerLine]]:
     rest = iter(keys)
     while batch := list(islice(rest, BATCH)):
-        yield [_line(view, key=key) for key, view in zip(batch, client.owners(batch), strict=True)]
+        yield [_line(view, key=key) for key, view in zip(batch, answers.owners(batch), strict=True)]
     for partition in partitions:
         try:
-            yield [_line(client.owner_of_role(partition))]
+            yield [_line(answers.owner_of_role(partition))]
         except NoOwner as error:
             yield [OwnerLine(partition, None, "", 0, why=error.found)]
 

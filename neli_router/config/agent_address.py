@@ -1,9 +1,13 @@
 """How to reach an agent: its address, and the token that its clients show. The rules for both ends.
 
-    NELI_AGENT                          if it is set
-    $XDG_RUNTIME_DIR/neli/agent.sock    for a user who is logged in
-    /run/neli/agent.sock                for a user who may write there: root, or the service's own
-    /tmp/neli-<uid>/agent.sock          for all others
+    $XDG_RUNTIME_DIR/neli    the folder of sockets, for a user who is logged in
+    /run/neli                for a user who may write there: root, or the service's own
+    /tmp/neli-<uid>          for all others
+
+    agent-jobs-1f0c3a7e.sock    in that folder: the default socket of one group, with the group's name and a hash of it
+
+    a client asks   NELI_AGENT > the configured socket > its group's socket > agent.sock > the only agent in the folder
+                                                         '--- a socket that an operator chose ---'
 
     unix:/path/agent.sock, or just /path/agent.sock      the socket is its user's alone: no token
     http://127.0.0.1:7635, http://[::1]:7635             every user of the host can connect: a token
@@ -11,9 +15,12 @@
     agent's token     flag --token-file  >  environment NELI_TOKEN  >  NELI_TOKEN_FILE  >  [agent] token_file
     clients' token    flag --token-file  >  environment NELI_TOKEN
 
-Agent, clients and members call the same functions, so in the usual case the address need not be configured. The last
-place lies in a folder that all users share, where any user could already have made `neli-<uid>`, or a socket of any
-name. A process that answers there learns our keys, and may claim that we lead. So a client calls `distrust` before it
+Agent, clients and members call the same functions, so in the usual case the address need not be configured. Agents of
+several groups can run on one host, and none answers for another: a request names the group that its client means, and
+an agent of another group refuses it. Only a client without a configured group takes any agent, if there is just one.
+
+The last folder lies where all users may write: any user could already have made `neli-<uid>`, or a socket of any name.
+A process that answers there learns our keys, and may claim that we lead. So a client calls `distrust` before it
 talks to a socket.
 
 There is no `--token`, because every user of the host would see it in the list of processes, and no `token` in
@@ -21,12 +28,16 @@ There is no `--token`, because every user of the host would see it in the list o
 the environment may contain a token. The token's file must be private: see `private.py`.
 """
 
+import errno
 import os
 import re
+import socket
 import stat
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
@@ -39,6 +50,8 @@ __all__ = [
     "TOKEN_MIN",
     "Address",
     "default_address",
+    "default_folder",
+    "default_socket",
     "distrust",
     "is_local_name",
     "is_loopback",
@@ -61,6 +74,9 @@ TOKEN_MIN = 16
 
 TOKEN_MAX = 4096
 """Characters; within the limit that servers have for a header."""
+
+READABLE_MAX = 32
+"""Characters of a group's name in the name of its socket, whose path has room for few."""
 
 _SHARED = "/tmp"  # noqa: S108 - `distrust` checks who made the folder below it.
 _SYSTEM = Path("/run/neli")
@@ -93,15 +109,50 @@ class Address:
         return f"unix:{self.path}" if self.path else self.url
 
 
-def default_address(environment: Mapping[str, str] = os.environ, *, uid: int | None = None) -> str:
-    """Where this user's agent listens, unless NELI_AGENT says otherwise."""
+def default_folder(environment: Mapping[str, str] = os.environ, *, uid: int | None = None) -> str:
+    """Where this user's agents have their sockets."""
+    if runtime := environment.get("XDG_RUNTIME_DIR"):
+        return f"{runtime.rstrip('/')}/neli"
+    if os.access(_SYSTEM if _SYSTEM.exists() else _SYSTEM.parent, os.W_OK | os.X_OK):
+        return str(_SYSTEM)
+    return f"{_SHARED}/neli-{os.getuid() if uid is None else uid}"
+
+
+def default_socket(folder: str, group: str) -> str:
+    """Where an agent of `group` listens if its configuration does not say."""
+    readable = re.sub(r"[^A-Za-z0-9_-]", "", Path(group.partition("?")[0]).stem)[:READABLE_MAX]
+    return f"{folder}/agent-{readable or 'group'}-{sha256(os.fsencode(group)).hexdigest()[:8]}.sock"
+
+
+def default_address(group: str = "", environment: Mapping[str, str] = os.environ) -> str:
+    """The agent that a client of `group` asks, by its socket in the folder. Without a `group`, there must be only one.
+
+    Raises ConfigError if there are several.
+    """
     if told := environment.get("NELI_AGENT"):
         return told
-    if runtime := environment.get("XDG_RUNTIME_DIR"):
-        return f"{runtime.rstrip('/')}/neli/agent.sock"
-    if os.access(_SYSTEM if _SYSTEM.exists() else _SYSTEM.parent, os.W_OK | os.X_OK):
-        return f"{_SYSTEM}/agent.sock"
-    return f"{_SHARED}/neli-{os.getuid() if uid is None else uid}/agent.sock"
+    folder = default_folder(environment)
+    own = default_socket(folder, group) if group else f"{folder}/agent-*.sock"
+    if group and os.access(own, os.F_OK):
+        return own
+    # The one without a group's name first: an operator chose it.
+    found = sorted(map(str, Path(folder).glob("agent*.sock")), key=lambda path: (len(path), path))
+    if len(found) > 1:  # The socket of an agent that was killed is still there.
+        found = [path for path in found if _takes_connections(path)] or found[:1]
+    if len(found) > 1 and not group:
+        there = ", ".join(path.removeprefix(f"{folder}/") for path in found)
+        problem = f"{len(found)} agents listen in {folder} ({there}): set NELI_LEDGER to the ledger of the group that "
+        raise ConfigError([f"{problem}you mean, or name a socket with --agent or NELI_AGENT"])
+    # An agent of another group refuses, and the error names both groups.
+    return found[0] if found else own
+
+
+def _takes_connections(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as caller, suppress(OSError):
+        caller.settimeout(0)
+        # An agent whose queue is full is there, too.
+        return caller.connect_ex(path) not in (errno.ECONNREFUSED, errno.ENOENT)
+    return False
 
 
 def parse(text: str) -> Address:

@@ -16,7 +16,8 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
-from typing import Any
+from pathlib import PurePath
+from typing import Any, cast
 
 from neli_router.config.protocols import (
     ELECTED,
@@ -31,7 +32,7 @@ from neli_router.config.protocols import (
     wrong_kinds,
 )
 from neli_router.core.keyspace import Layout
-from neli_router.drivers.addresses import owners_problems, public_address, unknown
+from neli_router.drivers.addresses import group_name, owners_problems, public_address, unknown
 from neli_router.drivers.consumer_groups import address as group_address
 from neli_router.drivers.consumer_groups.address import GroupAddress
 from neli_router.drivers.ledgers.base import Ledger, Promise
@@ -65,7 +66,7 @@ class Config:
     ledger: str = option(
         MISSING,
         "Where the group's ledger is, such as sqlite:///var/lib/jobs/ledger.db or kafka://host:9092/jobs. For term and "
-        "gossip it is the list of peers: peers://a:7801,b:7801,c:7801/jobs.",
+        "gossip it is the list of peers: peers://a:7801,b:7801,c:7801/jobs. A `pathlib.Path` is an SQLite file.",
     )
     _: KW_ONLY
     protocol: ProtocolOptions | str = option(
@@ -123,6 +124,8 @@ class Config:
 
     def __post_init__(self) -> None:
         found: list[str] = []
+        if isinstance(given := cast("object", self.ledger), PurePath):
+            object.__setattr__(self, "ledger", f"sqlite:{given}")
         if not isinstance(self.protocol, ProtocolOptions):  # Frozen from here on.
             object.__setattr__(self, "protocol", _named(self.protocol, found))
         if self.lease is PROTOCOLS_OWN:
@@ -149,10 +152,10 @@ class Config:
         return self.options
 
     @classmethod
-    def given(cls, source: "Config | str") -> "Config":
+    def given(cls, source: "Config | str | PurePath") -> "Config":
         """`source` itself, or the configuration with only this ledger address."""
-        if isinstance(source, str):
-            return cls(source)
+        if isinstance(source, str | PurePath):
+            return cls(str(source) if isinstance(source, str) else f"sqlite:{source}")
         if not isinstance(source, Config):
             raise ConfigError([f"a Config, or the address of a ledger, was wanted, got a {type(source).__name__}"])
         return source
@@ -287,6 +290,11 @@ class Config:
     def named(self) -> "Config":
         """This configuration, with a fresh name if none was given."""
         return replace(self, name=self._name()) if self.name is None else self
+
+    @property
+    def group_name(self) -> str:
+        """The group's address as its agent and its clients compare it."""
+        return group_name(self.ledger)
 
     @property
     def public_ledger(self) -> str:

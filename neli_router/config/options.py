@@ -27,7 +27,20 @@ from neli_router.config.config import Config
 from neli_router.config.protocols import PROTOCOLS, text_of
 from neli_router.drivers.addresses import harmless_start, public_address
 
-__all__ = ["ADDRESSES", "OPTIONS", "PEERS_LIST", "Kind", "Misfit", "Option", "public_value", "shown", "unknown"]
+__all__ = [
+    "ADDRESSES",
+    "OPTIONS",
+    "PEERS_LIST",
+    "SHOWN_MAX",
+    "Kind",
+    "Misfit",
+    "Option",
+    "in_shell",
+    "printable",
+    "public_value",
+    "shown",
+    "unknown",
+]
 
 SHOWN_MAX = 60
 """Characters of a wrong value in an error: enough to find it again, but a pasted file does not fill the terminal."""
@@ -149,6 +162,7 @@ def _or_none(wanted: str, kind: Kind) -> Kind:
 
 
 TEXT = Kind("text", str, lambda value: isinstance(value, str))
+LEASE = Kind("a number of seconds above 0", _number, lambda value: _is_number(value) and value != 0, "SECONDS")
 SECONDS = Kind("a number of seconds, at least 0", _number, _is_number, "SECONDS")
 WHOLE = Kind("a whole number", _whole, _is_whole, "NUMBER")
 SWITCH = Kind("true or false", lambda text: _SWITCH[text.lower()], lambda value: isinstance(value, bool), "")
@@ -179,7 +193,8 @@ def _declared() -> Iterator[Option]:
 
 def _option(declared: "Field[Any]", prefix: str) -> Option:
     text = re.sub(r"\bNone\b", "none", text_of(declared).partition(". ")[0].removesuffix(".") + ".")
-    kind = TEXT if declared.name == "name" else _BY_TYPE.get(declared.type, TEXT)  # A member may be called none.
+    # A member may be called none.
+    kind = {"name": TEXT, "lease": LEASE}.get(declared.name) or _BY_TYPE.get(declared.type, TEXT)
     return Option("", declared.name, kind, prefix + (text[0].lower() + text[1:] if prefix else text), declared.default)
 
 
@@ -213,6 +228,19 @@ OPTIONS: Mapping[str, Option] = {
 """Key -> option, in the order in which they are shown."""
 
 
+_IN_PYTHON = re.compile(r"\b([a-z_]+)=(True|'available')")
+
+
+def in_shell(text: str) -> str:
+    """An error of the library, with the options that it proposes as flags."""
+
+    def flag(found: re.Match[str]) -> str:
+        option = OPTIONS.get(found[1])
+        return found[0] if option is None else option.flag + ("" if found[2] == "True" else " available")
+
+    return _IN_PYTHON.sub(flag, text)
+
+
 def shown(option: Option, value: object) -> str:
     """A wrong value, for an error: short, on one line, and without secrets."""
     if option.name == "token_file":
@@ -244,9 +272,9 @@ def unknown(what: str, name: str, known: Iterable[str], where: str) -> str:
     for tried in (name, leaf):
         nearest = nearest or difflib.get_close_matches(tried, full, 1, cutoff=0.6)
     if nearest:
-        return f"{_printable(name)} is not a known {what} ({where}): did you mean {full[nearest[0]]}?"
-    return f"{_printable(name)} is not a known {what} ({where}): there is {', '.join(sorted(set(full.values())))}"
+        return f"{printable(name)} is not a known {what} ({where}): did you mean {full[nearest[0]]}?"
+    return f"{printable(name)} is not a known {what} ({where}): there is {', '.join(sorted(set(full.values())))}"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     return text if text.isprintable() and text else repr(text)

@@ -97,6 +97,7 @@ _KINDS: Mapping[object, tuple[Callable[[Any], bool], str]] = {
     str: (lambda value: isinstance(value, str), "text"),
     Guarantee: (lambda value: isinstance(value, str), "text"),
     str | None: (lambda value: value is None or isinstance(value, str), "text, or None"),
+    "lease": (lambda value: _is_number(value) and value > 0, "a number of seconds above 0"),
 }
 """Mistakes that a type checker would find in a program, but not in a file, where most configurations come from."""
 
@@ -104,7 +105,7 @@ _KINDS: Mapping[object, tuple[Callable[[Any], bool], str]] = {
 def wrong_kinds(options: Any) -> Iterator[tuple["Field[Any]", str]]:
     """Each field of a dataclass with a value of another kind than declared, and a sentence about it."""
     for declared in fields(options):
-        fits, wanted = _KINDS.get(declared.type, (lambda _: True, ""))
+        fits, wanted = _KINDS.get(declared.name) or _KINDS.get(declared.type, (lambda _: True, ""))
         value = getattr(options, declared.name)
         if not fits(value):
             yield declared, f"{declared.name}={value!r:.60} must be {wanted}"

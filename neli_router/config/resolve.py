@@ -5,8 +5,10 @@
         '--> the highest wins --> Config and AgentOptions, which check values against each other
                 '--> every problem, each with the place it comes from --> one ConfigError
 
-Only the commands resolve: a library does not read its host's environment behind its user's back. A mistake in an
-overridden layer is found today, and not on the day when the higher layer is removed.
+Commands resolve everything. A member or a router in a program resolves nothing: a library does not read its host's
+environment behind its user's back. A client of an agent resolves what it needs to find the agent of its group, and
+nothing else (`asked_agent`). A mistake in an overridden layer is found today, and not on the day when the higher layer
+is removed.
 
 `Config` knows no layers and says `lease=7200.0 must be ...`. The sentence names its options, so their places are
 appended to it. While `Config` looks for problems, it gets stars instead of an address that was written into the wrong
@@ -28,14 +30,18 @@ A pod's name is not always its host's name (`hostNetwork`, `hostname`), and peop
 cannot connect to a wildcard such as 0.0.0.0: the host's name replaces it.
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from typing import Any
 
 from neli_router.config import file
 from neli_router.config.agent_address import (
     TOKEN_MIN,
+    default_address,
+    default_socket,
     parse_place,
     read_token,
     socket_problem,
@@ -45,14 +51,26 @@ from neli_router.config.agent_address import (
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import LONE_PEER, SOME_LEDGER, Config, host_name
 from neli_router.config.file import PLACES, Document
-from neli_router.config.options import ADDRESSES, OPTIONS, PEERS_LIST, Misfit, Option, public_value, shown, unknown
+from neli_router.config.options import (
+    ADDRESSES,
+    OPTIONS,
+    PEERS_LIST,
+    SHOWN_MAX,
+    Misfit,
+    Option,
+    printable,
+    public_value,
+    shown,
+    unknown,
+)
 from neli_router.core.keyspace import Layout
 from neli_router.core.private import Unreadable
+from neli_router.drivers.addresses import group_name
 from neli_router.drivers.peers import address as peers_address
 from neli_router.drivers.peers.address import PeersSpelling
 from neli_router.errors import ConfigError
 
-__all__ = ["DEFAULT", "Resolved", "Setting", "resolve"]
+__all__ = ["DEFAULT", "Resolved", "Setting", "asked_agent", "resolve"]
 
 DEFAULT = "default"
 LISTEN = "agent.listen"
@@ -97,18 +115,40 @@ def resolve(
     config_file: str | None = None,
     *,
     places: Sequence[str] = PLACES,
-    default_socket: str = "",
+    socket_folder: str = "",
 ) -> Resolved:
     """The effective configuration. `flags` maps keys of OPTIONS to text, or to None if the flag was not given.
 
-    `config_file` is the path given with --config. Raises ConfigError with every problem of every layer.
+    `config_file` is the path given with --config; the group's default socket is in `socket_folder`, if that is given.
+    Raises ConfigError with every problem of every layer.
     """
     layers = _Layers(environ)
     # The lowest layer first, so that each layer overrides those below it.
     layers.take_file(config_file, places)
     layers.take_environment()
     layers.take_flags(flags)
-    return layers.resolved(default_socket)
+    return layers.resolved(socket_folder)
+
+
+def asked_agent(
+    agent: str | None = None,
+    ledger: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    places: Sequence[str] = PLACES,
+) -> tuple[str, str]:
+    """The agent that a client asks, and the name of the client's group, which is empty if the client knows none.
+
+    `agent` and `ledger` are what the client itself was given. Raises ConfigError if the group cannot be known, or if a
+    client without a group has several agents to choose from.
+    """
+    if agent and ledger:
+        return agent, group_name(ledger)
+    layers = _Layers(environ)
+    # The file may be for the agent's user alone, who keeps a password in it.
+    layers.take_file(None, [place for place in places if os.access(place, os.R_OK)])
+    layers.take_environment()
+    return layers.asked_agent(agent, ledger)
 
 
 class _Layers:
@@ -123,14 +163,27 @@ class _Layers:
         self._sources: dict[str, str] = {}
         self._token_path: str | None = None  # Only if it was read: otherwise it may be the token itself, by mistake.
 
-    def resolved(self, default_socket: str) -> Resolved:
+    def asked_agent(self, agent: str | None, ledger: str | None) -> tuple[str, str]:
+        values = self._values
+        if not ledger:
+            if self._wrong & {"ledger", PEERS_LIST}:
+                raise ConfigError(self._problems)
+            listed = values.get(PEERS_LIST) and f"peers://{values[PEERS_LIST]}/{values.get('peers.group') or 'neli'}"
+            ledger = values.get("ledger") or listed
+        group = group_name(ledger) if ledger else ""
+        if not (agent or self._environ.get("NELI_AGENT")) and (socket := values.get("agent.socket")):
+            agent = f"unix:{socket.removeprefix('unix:')}"
+        return agent or default_address(group, self._environ), group
+
+    def resolved(self, socket_folder: str) -> Resolved:
         pod = self._environ.get("POD_NAME")
         self._default("name", pod or host_name(), "environment POD_NAME" if pod else "the host's name")
         self._default("address", *_default_address(self._environ, self._values.get(LISTEN)))
-        self._default("agent.socket", default_socket, DEFAULT)
         agent, config = self._agent(), self._config()
         if agent is None or config is None or self._problems:
             raise ConfigError(self._problems)
+        if socket_folder and "agent.socket" not in self._values:
+            agent = replace(agent, socket=default_socket(socket_folder, config.group_name))
         held = {f"agent.{name}": getattr(agent, name) for name in ("socket", "listen", *_AGENT_WORDS)}
         held["agent.token_file"] = self._token_path
         held |= {key: self._values.get(key, OPTIONS[key].default) for key in OPTIONS if key.startswith("peers.")}
@@ -163,6 +216,9 @@ class _Layers:
                 ]
             elif name in _SECTIONS:
                 self._problems.append(f"{name} must be a table ({self._document.where(name)}): write [{name}] above it")
+            elif isinstance(value, Mapping) and name not in OPTIONS:
+                self._problems.append(_strange_table(name, value, self._document.where(name)))
+                self._wrong.add("ledger")  # The table may name it.
             elif not self._take_typed(name, value):
                 strangers.append(name)
         for key in strangers[:UNKNOWN_MAX]:
@@ -201,7 +257,7 @@ class _Layers:
             self._values[key], self._sources[key] = value, source
 
     def _agent(self) -> AgentOptions | None:
-        socket = self._values["agent.socket"].removeprefix("unix:")
+        socket = self._values.get("agent.socket", "").removeprefix("unix:")
         if socket and (problem := socket_problem(socket)):
             self._complain(f"agent.socket={public_value('agent.socket', socket)!r:.200} {problem}", "agent.socket")
         listen = self._values.get(LISTEN) or None  # An empty value, `listen = ""`, overrides a lower layer.
@@ -325,6 +381,17 @@ def _stranger(key: str, where: str) -> str:
             "its own in [agent] token_file, or set NELI_TOKEN"
         )
     return unknown("option", key, OPTIONS, where)
+
+
+def _strange_table(name: str, held: Mapping[str, object], where: str) -> str:
+    near = get_close_matches(name, _SECTIONS, 1)
+    if near:
+        remedy = f"did you mean [{near[0]}]?"
+    elif any(OPTIONS[key].section == "" for key in held if key in OPTIONS):
+        remedy = "take out this line: these options stand above all tables"
+    else:
+        remedy = f"there is {', '.join(f'[{section}]' for section in sorted(_SECTIONS))}"
+    return f"[{printable(name[:SHOWN_MAX])}] is not a known table ({where}): {remedy}"
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> list[str]:

@@ -7,17 +7,24 @@ kafka://host:9092,host:9092/jobs   one topic of one partition; further settings:
 redis://host:6379/jobs             one stream; also rediss, redis+unix, redis+sentinel: `redis/address.py`
 
 `peers://a:7801,b:7801,c:7801/jobs` does not name a ledger: protocols whose members elect among themselves have none.
-`peers/address.py` parses it. This module knows only that it contains no secrets.
+`peers/address.py` parses it. This module knows that it contains no secrets, and how it names a group.
+
+An address also names a group. One group has many spellings: a relative path, another order of servers, a password, a
+setting of one member. `group_name` has one spelling for all of them, so an agent and its clients can compare theirs.
 """
 
 import difflib
 import re
 from collections.abc import Iterable
+from dataclasses import replace
+from os.path import realpath
 
 from neli_router.drivers.ledgers.kafka import address as kafka_address
 from neli_router.drivers.ledgers.redis import address as redis_address
+from neli_router.drivers.peers import address as peers_address
+from neli_router.errors import ConfigError
 
-__all__ = ["harmless_start", "owners_problems", "problems_of", "public_address", "unknown"]
+__all__ = ["group_name", "harmless_start", "owners_problems", "problems_of", "public_address", "unknown"]
 
 _PEERS = re.compile(
     r"(//)?[A-Za-z0-9._:,\[\]-]+/[A-Za-z0-9._-]+"
@@ -45,6 +52,9 @@ def problems_of(address: str) -> list[str]:
     host, slashes, place = "", rest.startswith("//"), rest.removeprefix("//")
     if scheme == "sqlite" and slashes and not place.startswith("/"):
         host = place.partition("/")[0]
+    if scheme == "sqlite" and ":memory:" in place:
+        what = "would be in memory, where no other connection finds it"
+        return [f"ledger={shown!r:.200} {what}: name a file, or write memory://jobs for the members of one process"]
     if scheme == "sqlite" and slashes and place.startswith("/") and place.count("/") == 1 and place != "/":
         # SQLAlchemy's users mean a file in the working directory. Given the rights, we would create a different one.
         instead = f"sqlite:{place[1:]} for one in the working directory, or sqlite:{place} if you mean that"
@@ -78,6 +88,34 @@ def public_address(address: str) -> str:
     harmless = {*kafka_address.HARMLESS, *redis_address.HARMLESS, ""}
     options = "&".join(option if option.partition("=")[0] in harmless else "***" for option in query.split("&"))
     return f"{scheme}://{'***@' if at else ''}{servers}{slash}{behind}{mark}{options}"
+
+
+def group_name(address: str) -> str:
+    """The address of a group as its agent and all clients spell it, without secrets and settings.
+
+    Raises ConfigError for an address with problems.
+    """
+    scheme, _, rest = address.partition(":")
+    place = rest.removeprefix("//").partition("?")[0]
+    if scheme == "peers":
+        # Only a peer needs a key, and a folder for its votes.
+        listed, problems = peers_address.parse(f"{place}?key_file=/&state=/")
+        if listed is None:
+            raise ConfigError(problems)
+        return listed.public
+    # Kafka's settings name no group, and a client may not have the file that one of them names.
+    if problems := problems_of(f"kafka:{place}" if scheme == "kafka" else address):
+        raise ConfigError(problems)
+    if scheme == "sqlite":
+        return f"sqlite://{realpath(place)}"
+    if scheme == "kafka":
+        servers, _, group = place.rpartition("@")[2].partition("/")
+        return f"kafka://{','.join(sorted(servers.lower().split(',')))}/{group}"
+    if scheme == "memory":
+        return public_address(address)
+    at, _ = redis_address.parse(scheme, rest)
+    assert at is not None, "an address with problems was refused"
+    return replace(at, servers=tuple(sorted((host.lower(), port) for host, port in at.servers))).public
 
 
 def _problems_on_servers(scheme: str, rest: str) -> list[str]:

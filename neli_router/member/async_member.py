@@ -24,7 +24,7 @@ from typing import Any, Self, TypeVar
 
 from neli_router.config.config import Config
 from neli_router.core.clock import require_timeout
-from neli_router.core.closing import AsyncClosing
+from neli_router.core.closing import AsyncClosing, anew
 from neli_router.core.keyspace import Role
 from neli_router.errors import Closed, ConfigError, LeaseLost, NeliError
 from neli_router.member.background import RUN_MIN, BaseBackground, require_task
@@ -33,7 +33,7 @@ from neli_router.member.cancellation import LeaseCancellation
 from neli_router.member.engine import BREAK_OFF_MAX, FLUSH_MAX, START_MAX, Engine
 from neli_router.member.leases import AsyncRevocation
 from neli_router.member.member import BaseMember, Member
-from neli_router.member.membership import Attempt, MemberLease, anew
+from neli_router.member.membership import Attempt, MemberLease
 from neli_router.member.operator import BaseOperator
 from neli_router.member.runtime import WAIT_MAX
 from neli_router.member.wishes import WISH_MAX, CheckedWish

@@ -11,11 +11,12 @@ Each run is a `leading` block: the handover of the role waits until it ends, and
 from collections.abc import Callable
 from math import inf
 
+from neli_router.core.closing import anew
 from neli_router.core.keyspace import Role
 from neli_router.errors import Closed, ConfigError, LeaseLost, NeliError
 from neli_router.member.barrier import Period
 from neli_router.member.engine import Engine, place_of
-from neli_router.member.membership import Lease, anew
+from neli_router.member.membership import Lease
 
 __all__ = ["RUN_MIN", "Background", "BaseBackground", "Task", "require_task"]
 

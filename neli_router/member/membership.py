@@ -16,7 +16,6 @@ not exist there.
 A check reads one published value and the clock, and does not depend on any other thread being alive.
 """
 
-import copy
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from math import inf
 
 from neli_router.config.protocols import ELECTED
 from neli_router.core.clock import require_timeout
+from neli_router.core.closing import anew
 from neli_router.core.keyspace import Role
 from neli_router.drivers.peers.outlook import Outlook
 from neli_router.errors import Closed, NeliError, NotLeading
@@ -34,7 +34,7 @@ from neli_router.member.runtime import Changed, Runtime
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.protocol import NO_STANDING, Standing
 
-__all__ = ["Attempt", "Lease", "MemberLease", "Membership", "anew", "why_not"]
+__all__ = ["Attempt", "Lease", "MemberLease", "Membership", "why_not"]
 
 
 TOLD_AFTER = 1.0
@@ -371,12 +371,3 @@ def _why_not_elected(outlook: Outlook | None, partition: int) -> str:
     if led.leader is not None:
         return f"{outlook.peers[led.leader]} leads it under term {led.term}"
     return f"no peer leads it: {outlook.why_unled}"
-
-
-def anew(error: BaseException) -> BaseException:
-    """A copy to raise: raising the same error repeatedly would grow its traceback, and mix those of several threads."""
-    if not isinstance(error, NeliError):
-        return error  # Not one of our errors, so it may not be copyable.
-    fresh = copy.copy(error)
-    fresh.__cause__ = error.__cause__
-    return fresh

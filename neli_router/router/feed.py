@@ -31,6 +31,7 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 from neli_router.core.clock import Clock, host_clock
+from neli_router.core.closing import anew
 from neli_router.core.keyspace import Layout
 from neli_router.errors import (
     Closed,
@@ -367,8 +368,7 @@ class Feed:
                 return Closed(wanted, "this router was closed before", remedy)
             case Plight.STOPPED:
                 assert error is not None, "only an error stops a source"
-                made_by, arguments = error.__reduce__()
-                return made_by(*arguments)
+                return anew(error)
 
     @property
     def _place(self) -> str:

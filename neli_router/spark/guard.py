@@ -57,6 +57,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from neli_router.agent.client.leases import AgentLease, Share
 from neli_router.core import logs
 from neli_router.core.clock import host_clock
+from neli_router.core.closing import anew
 from neli_router.core.exit_codes import EXIT_DONE, EXIT_LOST, EXIT_NO_AGENT, EXIT_REFUSED, EXIT_USAGE, end_now
 from neli_router.errors import ConfigError, LeaseLost, NeliError, NoAgent
 from neli_router.fence import Refused
@@ -117,7 +118,7 @@ class LeaseGuard:
         """Raise LeaseLost if the lease was lost. Costs about a microsecond: call it before each job, and in long
         loops."""
         if (lost := self._lost) is not None:
-            raise _anew(lost)
+            raise anew(lost)
         self._held.check()
 
     def __enter__(self) -> Self:
@@ -149,7 +150,7 @@ class LeaseGuard:
             self._lost = self._held.lost()
         # Ctrl-C stays Ctrl-C. An error of ours already says what happened.
         if self._lost is not None and isinstance(error, Exception | SystemExit | None) and not _is_loss(error):
-            raise _anew(self._lost) from error
+            raise anew(self._lost) from error
 
     # The lease: a thread that does not call Spark
 
@@ -263,11 +264,6 @@ def _code_of(job: Callable[[], object]) -> int:
 
 def _is_loss(error: BaseException | None) -> bool:
     return isinstance(error, LeaseLost | Refused)
-
-
-def _anew(lost: NeliError) -> NeliError:
-    """A copy to raise: an error that is raised again and again would grow its traceback."""
-    return type(lost)(lost.wanted, lost.found, lost.remedy)
 
 
 def _attempt(act: Callable[[], None]) -> None:

@@ -1,12 +1,15 @@
 """The guard: tokens, hosts, sizes, and clients that are slow, broken or hostile, over real sockets."""
 
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
+from neli_router.agent import Client
 from neli_router.agent.server import connections
 from neli_router.agent.server.exchange import OPEN_PATHS
 from neli_router.agent.wire import BODY_MAX
+from neli_router.errors import GroupMismatch
 from tests.support.agents.running import BEARER, TOKEN, Running, rest
 from tests.support.waiting import until
 
@@ -64,6 +67,19 @@ def test_over_tcp_a_request_for_another_host_or_for_none_is_refused_even_with_th
     with agent.connected("tcp") as one:
         one.sendall(b"GET /v1/status HTTP/1.0\r\n\r\n")
         assert rest(one).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_request_of_a_client_of_another_group_is_refused_at_the_socket_and_at_the_port(agent: Running) -> None:
+    own, other = agent.agent.config.group_name, "redis://h:6379/jobs"
+    for address, token in ((agent.options.socket, None), (agent.address, TOKEN)):
+        with Client(address, token=token, ledger=own) as client:
+            assert "a" == client.owner("a").name
+        with Client(address, token=token, ledger=other) as client:
+            for ask in (client.members, client.watch, partial(client.drain, "a")):
+                with pytest.raises(
+                    GroupMismatch, match=f"agent of {other} was wanted, but this is the agent of {own}: "
+                ):
+                    ask()
 
 
 def test_the_largest_body_is_taken_and_a_larger_one_and_a_head_without_an_end_are_refused(agent: Running) -> None:

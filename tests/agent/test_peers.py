@@ -45,7 +45,7 @@ def neli(*words: str) -> tuple[int, str]:
 
 
 def doctor(peers: list[str], *words: str, protocol: str = "term") -> tuple[int, str]:
-    code, said = neli("doctor", "--peers", ",".join(peers), "--protocol", protocol, *words)
+    code, said = neli("doctor", "--peers", ",".join(peers), "--group", "jobs", "--protocol", protocol, *words)
     return code, " ".join(said.split())
 
 
@@ -221,9 +221,10 @@ def test_doctor_fails_when_the_agent_at_the_socket_runs_another_list_or_is_anoth
     assert (0, False) == (code, "another process listens there" in said)  # It is the agent itself.
     (port,) = free_udp_ports(1)
     code, said = doctor([*places[:2], f"127.0.0.1:{port}"], "--me", f"127.0.0.1:{port}", *at)
-    expected = f"FAIL agent the agent at {group.socket(0)} runs another list of peers: {', '.join(places)}"
+    theirs = f"this is the agent of peers://{','.join(places)}/jobs"
+    expected = f"FAIL agent the agent at {group.socket(0)} serves another group: {theirs}, and this configuration is of"
     assert (1, True) == (code, expected in said)
-    assert "-> name this member's own with --socket" in said
+    assert "-> name another socket with --socket" in said
     assert "voters" not in said
     code, said = doctor(places, "--me", places[1], *at)
     assert (1, True) == (code, f"0.sock is {places[0]}, and not {places[1]}" in said)

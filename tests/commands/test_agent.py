@@ -39,13 +39,19 @@ def own_log() -> Iterator[None]:
     [
         (
             ("--lease", "long", "--socket", "here"),
-            "lease='long' must be a number of seconds, at least 0 (flag --lease)",
+            "lease='long' must be a number of seconds above 0 (flag --lease)",
         ),
+        (
+            ("--ledger", "memory://jobs"),
+            "is within one process, so no other member could join this agent's group: name",
+        ),
+        (("--ledger", "sqlite::memory:"), "would be in memory, where no other connection finds it: name a file, or"),
+        (("--ledger", "sqlite:///:memory:"), "would be in memory, where no other connection finds it: name a file"),
         (("--socket", ""), "the agent would listen nowhere: name a socket, or an address to listen on\n"),
     ],
 )
 def test_a_configuration_that_is_not_usable_is_refused_with_every_problem(words: Sequence[str], said: str) -> None:
-    result = neli("agent", "--ledger", "memory://jobs", *words)
+    result = neli("agent", "--ledger", "sqlite:jobs.db", *words)
     assert (2, len(words) // 2, True) == (result.exit_code, len(result.stderr.splitlines()), said in result.stderr)
 
 

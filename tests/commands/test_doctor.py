@@ -232,9 +232,11 @@ def test_the_agent_is_asked_whether_it_tells_deaths(agent: Running, tmp_path: Pa
     given = ("witness", "--lease", str(STEADY), "--socket", agent.options.socket)
     expected = "a reports the death of a member here: no member waits for its lease"
     assert ("fine", expected) == found_of(*given, ledger=agent.agent.config.ledger)
-    verdict, found = found_of(*given, ledger=tmp_path / "other.db")
-    assert "warning" == verdict
-    assert found.startswith("the agent reports no deaths of this ledger's members: it refused: ")
+    code, found = findings(*given[1:], ledger=tmp_path / "other.db")
+    assert (1, "witness" in found) == (code, False)
+    assert "serves another group: this is the agent of sqlite:///" in found["agent"]["found"]
+    assert f"and this configuration is of sqlite://{tmp_path}/other.db" in found["agent"]["found"]
+    assert "there is none yet; the first member makes it, if it may" == found["ledger"]["found"]
 
 
 def at_port(port: int) -> dict[str, str]:

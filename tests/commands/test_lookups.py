@@ -2,6 +2,9 @@
 
 import json
 import re
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -9,9 +12,13 @@ from typing import Any
 import pytest
 
 from neli_router.agent.wire import Refusal
+from neli_router.config.config import Config
+from neli_router.core.keyspace import Layout
+from neli_router.member.member import Member
 from tests.support.agents.stand_in import StandIn, standing_in, whenever
 from tests.support.commands import neli
 from tests.support.processes.forked import Program
+from tests.support.waiting import until
 
 ALPHA = "alpha http://alpha:1 partition 0 term 4"
 
@@ -126,3 +133,45 @@ def test_each_help_has_an_example_and_the_exit_codes(commands: str, option: str)
     for command in commands.split():
         text = neli(command, "--help").output
         assert [] == [part for part in ("Example", "Exit codes", option) if part not in text], command
+
+
+@pytest.fixture(name="ledger")
+def _ledger(tmp_path: Path) -> Iterator[Config]:
+    """The ledger of a member, without an agent."""
+    config = Config(f"sqlite://{tmp_path}/jobs.db", name="a", address="http://a", zone="z", layout=Layout(partitions=2))
+    with Member(config) as member:
+        until(lambda: len(member.led) == 2)
+        yield config
+
+
+def test_a_ledger_is_read_without_an_agent_and_without_the_clients_library(
+    ledger: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [one for one in sys.modules if one.startswith("neli_router.agent.client")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "httpx", None)  # As after `pip install .`: importing it raises.
+    assert 2 == neli("members").exit_code
+    (owner,), (member,) = (
+        printed("owner", "k", "--ledger", ledger.ledger),
+        printed("members", "--ledger", ledger.ledger),
+    )
+    assert ("a", "http://a", "k") == (owner["name"], owner["address"], owner["key"])
+    assert {"name": "a", "address": "http://a", "zone": "z", "weight": 1, "partitions": 2} == member
+    rows = printed("table", "--ledger", ledger.ledger)
+    assert [(0, "a"), (1, "a")] == [(row["partition"], row["owner"]) for row in rows]
+    assert ["partition", "owner", "term"] == list(rows[0])
+    heads = [neli(name, "--ledger", ledger.ledger).stdout.split()[:3] for name in ("members", "table")]
+    assert [["NAME", "ADDRESS", "ZONE"], ["PARTITION", "OWNER", "TERM"]] == heads
+
+
+def test_a_watch_of_a_ledger_prints_present_owners_and_changes(ledger: Config, tmp_path: Path) -> None:
+    code = "from neli_router.commands.lookups import watch_command; watch_command(prog_name='neli watch')"
+    with Program(code, "--ledger", ledger.ledger, "--output", "json", folder=tmp_path) as process:
+        first = [json.loads(process.stdout.readline()) for _ in range(2)]
+        assert [(0, "a"), (1, "a")] == [(line["partition"], line["name"]) for line in first]
+        with Member(replace(ledger, name="b")):
+            line = json.loads(process.stdout.readline())
+            while line["name"] != "b":  # Before that, the partition may have no owner.
+                line = json.loads(process.stdout.readline())
+        process.stdout.close()
+        assert 0 == process.wait(60)

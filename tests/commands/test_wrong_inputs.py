@@ -23,6 +23,10 @@ COMMANDS = [
     # Look-ups
     ("owner ''", 2, "a KEY was wanted, but one is empty"),
     ("owner --partition ''", 2, "'' is not a valid integer range"),
+    ("owner -", 2, "a KEY was wanted, but standard input has no key: write one a line"),
+    ("members --ledger sqlite:none.db", 5, "none.db was wanted, but there is no such file"),
+    ("table --ledger peers://127.0.0.1:1/jobs", 2, "but a list of peers has none: ask one of their agents"),
+    ("owner --ledger nonsense a", 2, "does not say what kind of ledger it is"),
     ("owner --agent nonsense a", 2, "an agent's address is unix:/path/agent.sock"),
     ("table --output yaml", 2, "'yaml' is not one of 'text', 'json'"),
     ("watch a --partition 1", 2, "a key or a partition was wanted: --key takes any text, also 42"),
@@ -61,7 +65,7 @@ COMMANDS = [
     (
         "agent --ledger memory://x --lease 0",
         2,
-        "Error: lease=0 must be from 0.01 to 3600.0 seconds (lease: flag --lease)\n",
+        "Error: lease='0' must be a number of seconds above 0 (flag --lease)\n",
     ),
     # The rest
     ("pin 3", 2, "either a NAME or --undo was wanted"),

@@ -1,11 +1,22 @@
 """The places where clients look for the agent, and the texts that are addresses."""
 
 import os
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from neli_router.config.agent_address import PATH_MAX, Address, default_address, distrust, parse
+from neli_router.config.agent_address import (
+    PATH_MAX,
+    Address,
+    default_address,
+    default_folder,
+    default_socket,
+    distrust,
+    parse,
+)
+from neli_router.drivers.addresses import group_name
 from neli_router.errors import ConfigError
 
 
@@ -45,10 +56,61 @@ def test_what_is_no_address_is_refused_with_what_would_be_one(text: str, complai
     assert "secret" not in str(caught.value)
 
 
-def test_the_agent_is_where_the_environment_says_or_in_a_folder_of_the_system_or_of_the_user() -> None:
-    assert "unix:/x.sock" == default_address({"NELI_AGENT": "unix:/x.sock", "XDG_RUNTIME_DIR": "/run/user/7"})
-    assert "/run/user/7/neli/agent.sock" == default_address({"XDG_RUNTIME_DIR": "/run/user/7"})
-    assert default_address({}, uid=7) in {"/run/neli/agent.sock", "/tmp/neli-7/agent.sock"}  # noqa: S108 - it is that.
+def test_the_sockets_are_in_a_folder_of_the_login_of_the_system_or_of_the_user() -> None:
+    assert "unix:/x.sock" == default_address("", {"NELI_AGENT": "unix:/x.sock", "XDG_RUNTIME_DIR": "/run/user/7"})
+    assert "/run/user/7/neli" == default_folder({"XDG_RUNTIME_DIR": "/run/user/7/"})
+    assert default_folder({}, uid=7) in {"/run/neli", "/tmp/neli-7"}  # noqa: S108 - it is that.
+
+
+@pytest.mark.parametrize(
+    ("spellings", "name"),
+    [
+        ("sqlite:jobs.db sqlite:./x/../jobs.db sqlite://HERE/jobs.db sqlite:HERE/link.db", "sqlite://HERE/jobs.db"),
+        ("kafka://B:9,a:9/jobs kafka://u:secret@a:9,b:9/jobs?client.id=x kafka:a:9,b:9/jobs", "kafka://a:9,b:9/jobs"),
+        ("redis://H/jobs redis://u:secret@h:6379/jobs?db=0 redis:h/jobs", "redis://h:6379/jobs"),
+        ("redis://h/jobs?db=3", "redis://h:6379/jobs?db=3"),
+        ("peers://b:2,A:1/jobs peers://a:1,b:2/jobs?me=a:1&key_file=/k&state=/s", "peers://a:1,b:2/jobs"),
+        ("memory://jobs", "memory://jobs"),
+    ],
+)
+def test_a_group_has_one_name_in_all_spellings_without_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spellings: str, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link.db").symlink_to("jobs.db")
+    (tmp_path / "x").mkdir()
+    addresses, name = spellings.replace("HERE", str(tmp_path)).split(), name.replace("HERE", str(tmp_path))
+    assert [name] * (len(addresses) + 1) == [group_name(address) for address in (*addresses, name)]
+
+
+def test_a_client_asks_the_agent_of_its_group_and_without_a_group_the_only_one(tmp_path: Path) -> None:
+    environment, folder = {"XDG_RUNTIME_DIR": str(tmp_path)}, tmp_path / "neli"
+    jobs, orders, chosen = default_socket(f"{folder}", "a/jobs"), default_socket(f"{folder}", "a/orders"), "agent.sock"
+    assert (jobs, f"{folder}/agent-*.sock") == (
+        default_address("a/jobs", environment),
+        default_address("", environment),
+    )
+    folder.mkdir()
+    with ExitStack() as agents:
+
+        def start(path: str) -> None:
+            listener = agents.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(path)
+            listener.listen()
+
+        start(jobs)
+        assert [jobs] * 3 == [default_address(group, environment) for group in ("", "a/jobs", "a/orders")]
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(orders)
+        assert jobs == default_address("", environment), "the other was killed and left its socket"
+        Path(orders).unlink()
+        start(orders)
+        assert [jobs, orders] == [default_address(group, environment) for group in ("a/jobs", "a/orders")]
+        names = ", ".join(Path(path).name for path in (jobs, orders))
+        with pytest.raises(ConfigError, match=rf"2 agents listen in .* \({names}\): set NELI_LEDGER .* or NELI_AGENT"):
+            default_address("", environment)
+        start(f"{folder}/{chosen}")
+        assert f"{folder}/{chosen}" == default_address("a/third", environment), "an operator chose its name"
 
 
 def test_a_folder_that_another_user_made_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from neli_router.config.config import Config
+from neli_router.config.options import in_shell
 from neli_router.config.protocols import Gossip, Induction, Term
 from neli_router.core.keyspace import Layout
 from neli_router.drivers import addresses
@@ -29,6 +30,8 @@ def test_a_ledger_is_all_that_must_be_said_and_a_mapping_may_hold_the_layout_as_
     made = Config("memory://jobs")
     assert (Layout(), 1.0, "exclusive", "induction") == (made.layout, made.lease, made.guarantee, made.protocol_name)
     assert made == Config.of({"ledger": "memory://jobs"})
+    paths = Config(Path("x/jobs.db")), Config.given(Path("x/jobs.db"))  # type: ignore[arg-type]
+    assert [Config("sqlite:x/jobs.db")] * 2 == [*paths]
     made = Config.of({"ledger": "memory://jobs", "layout": {"partitions": 8, "tags": True}, "lease": 2})
     assert (Layout(partitions=8, tags=True), 2) == (made.layout, made.lease)
     with pytest.raises(ConfigError, match=r"^no ledger is named: say where it is, such as ledger='sqlite:"):
@@ -104,7 +107,8 @@ def test_a_lease_that_is_no_number_is_one_problem_in_each_protocol_and_a_pipe_of
 ) -> None:
     borrowed = {"protocol": "neli", "ledger": "kafka://h:1/jobs"}
     for options in ({}, borrowed, {**borrowed, "guarantee": "available"}, {**borrowed, "protocol": "fast-neli"}):
-        assert ["lease='long' must be a number of seconds, at least 0"] == problems_of(lease="long", **options)
+        for lease in ("long", 0, -1, -0.5):
+            assert [f"lease={lease!r} must be a number of seconds above 0"] == problems_of(lease=lease, **options)
     os.mkfifo(tmp_path / "pipe")
     (found,) = addresses.problems_of(f"kafka://localhost/jobs?config={tmp_path}/pipe")
     assert "is not a regular file: name a file" in found
@@ -159,8 +163,9 @@ def test_exclusive_is_refused_on_a_ledger_that_may_rewind_unless_that_is_accepte
         "needs a ledger that never rewinds, and forgetful may lose records"
         ".*say accept_rewinds=True and fence every act that matters"
     )
-    with pytest.raises(ConfigError, match=expected):
+    with pytest.raises(ConfigError, match=expected) as refused:
         Config("memory://jobs").require_promises(ledger)
+    assert "another ledger or --guarantee available, or say --accept-rewinds and fence" in in_shell(str(refused.value))
     Config("memory://jobs", protocol=Induction(accept_rewinds=True)).require_promises(ledger)
     Config("memory://jobs", guarantee="available").require_promises(ledger)
     Config("memory://jobs").require_promises(MemoryLedger(MemoryLog()))

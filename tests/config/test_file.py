@@ -86,4 +86,4 @@ def test_a_byte_order_mark_is_no_mistake_and_lines_are_not_guessed_below_a_text_
     path.write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
     assert "memory://jobs" == resolve({}, {}, str(path), places=()).config.ledger
     path.write_text(f'zone = """\nlease = 9"""\n{GOOD}lease = "x"\n', encoding="utf-8")
-    assert f"lease='x' must be a number of seconds, at least 0 ({path})" in problems(path)
+    assert f"lease='x' must be a number of seconds above 0 ({path})" in problems(path)

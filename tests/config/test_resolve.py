@@ -1,15 +1,17 @@
 """Layers: which one wins, where a value comes from, and that all problems are reported together, with their places."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from neli_router.config.agent_address import default_socket
 from neli_router.config.config import Config
 from neli_router.config.options import OPTIONS
 from neli_router.config.protocols import PROTOCOLS
-from neli_router.config.resolve import Resolved, resolve
+from neli_router.config.resolve import Resolved, asked_agent, resolve
 from neli_router.errors import ConfigError
 
 LEDGER = {"NELI_LEDGER": "memory://jobs"}
@@ -124,9 +126,9 @@ def test_a_switch_in_the_environment_is_said_in_any_usual_word_and_an_empty_vari
 @pytest.mark.parametrize(
     ("variable", "text", "expected"),
     [
-        ("NELI_LEASE", "nan", "lease='nan' must be a number of seconds, at least 0 (HERE)"),
-        ("NELI_LEASE", "1_0", "lease='1_0' must be a number of seconds, at least 0 (HERE)"),
-        ("NELI_LEASE", "none", "lease='none' must be a number of seconds, at least 0 (HERE)"),
+        ("NELI_LEASE", "nan", "lease='nan' must be a number of seconds above 0 (HERE)"),
+        ("NELI_LEASE", "1_0", "lease='1_0' must be a number of seconds above 0 (HERE)"),
+        ("NELI_LEASE", "none", "lease='none' must be a number of seconds above 0 (HERE)"),
         ("NELI_LEASE", "7200", "lease=7200 must be from 0.01 to 3600.0 seconds (lease: HERE)"),
         ("NELI_WEIGHT", "1.5", "weight='1.5' must be a whole number (HERE)"),
         ("NELI_LAYOUT_TAGS", "on?", "layout.tags='on?' must be true or false (HERE)"),
@@ -143,16 +145,23 @@ def test_a_bad_variable_is_told_with_its_name(variable: str, text: str, expected
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('lease = "1"', "lease='1' must be a number of seconds, at least 0 (FILE line 2)"),
+        ('lease = "1"', "lease='1' must be a number of seconds above 0 (FILE line 2)"),
         ("weight = 2.0", "weight=2.0 must be a whole number (FILE line 2)"),
         ("weight = true", "weight=true must be a whole number (FILE line 2)"),
         ("name = {token = 'secret'}", "name=a dict must be text (FILE line 2)"),
         ("weight = 0x" + "f" * 9000, "weight=a huge number must be a whole number (FILE line 2)"),
-        ("lease = inf", "lease=inf must be a number of seconds, at least 0 (FILE line 2)"),
+        ("lease = inf", "lease=inf must be a number of seconds above 0 (FILE line 2)"),
         ("[agent]\ntoken_file = 1234567890123456", "agent.token_file=... must be text (FILE line 3)"),
         ("layout = 5", "layout must be a table (FILE line 2): write [layout] above it"),
         ("leese = 1", "leese is not a known option (FILE line 2): did you mean lease?"),
         ("[agent]\nlease = 1", "agent.lease is not a known option (FILE line 3): did you mean lease?"),
+        ("drain-timeout = 3", "drain-timeout is not a known option (FILE line 2): did you mean drain_timeout?"),
+        (
+            "[neli]\npartitons = 1\nlease = 1",
+            "[neli] is not a known table (FILE line 2): take out this line: these options stand above all tables",
+        ),
+        ("[nelli]\nx = 1", "[nelli] is not a known table (FILE line 2): there is [agent], [layout], [peers]"),
+        ("[layot]\nslots = 1", "[layot] is not a known table (FILE line 2): did you mean [layout]?"),
         ("listen = '127.0.0.1:1'", "listen is not a known option (FILE line 2): did you mean agent.listen?"),
         (
             "[layout]\npartition = 1",
@@ -238,7 +247,9 @@ def test_a_port_wants_a_token_and_one_that_other_hosts_reach_must_be_allowed_by_
     assert not made.config.address.startswith("0.0.0.0")  # noqa: S104 - that it is not advertised.
     # A socket may be written in the clients' spelling.
     assert "/run/a.sock" == resolve({"agent.socket": "unix:/run/a.sock"}, LEDGER, places=()).agent.socket
-    assert "/run/d.sock" == resolve({}, LEDGER, places=(), default_socket="/run/d.sock").agent.socket
+    made = resolve({}, LEDGER, places=(), socket_folder="/run/d")
+    assert default_socket("/run/d", "memory://jobs") == made.agent.socket
+    assert re.fullmatch(r"/run/d/agent-jobs-[0-9a-f]{8}\.sock", made.agent.socket)
 
 
 @pytest.mark.parametrize(
@@ -262,3 +273,19 @@ def test_an_at_in_an_address_is_no_password_where_it_separates_none() -> None:
     assert "sqlite:///srv/a@b.db" == made.settings[0].value
     for text in ("http://10.0.0.7:8080/jobs", "grpc://[::1]:50051", "worker@host", "10.0.0.7:8080"):
         assert text == resolve({"address": text}, LEDGER, places=()).config.address
+
+
+def test_a_client_learns_its_group_from_what_it_is_given_the_environment_and_the_file(tmp_path: Path) -> None:
+    path, there = (
+        str(written(tmp_path, "ledger = 'redis://u:secret@h/file'\n[agent]\nsocket = '/run/x.sock'\n")),
+        {"XDG_RUNTIME_DIR": f"{tmp_path}"},
+    )
+    assert ("unix:/run/x.sock", "redis://h:6379/file") == asked_agent(environ=there, places=[path])
+    told = {**there, "NELI_LEDGER": "redis://h/jobs", "NELI_AGENT": "/a.sock"}
+    assert ("/a.sock", "redis://h:6379/jobs") == asked_agent(environ=told, places=[path])
+    assert ("/b.sock", "kafka://h:1/jobs") == asked_agent("/b.sock", "kafka://h:1/jobs", told, places=[path])
+    listed = {**there, "NELI_PEERS": "b:2,a:1", "NELI_PEERS_GROUP": "jobs"}
+    assert ("/b.sock", "peers://a:1,b:2/jobs") == asked_agent("/b.sock", environ=listed, places=())
+    assert ("/b.sock", "") == asked_agent("/b.sock", environ=there, places=())
+    with pytest.raises(ConfigError, match="does not say what kind of ledger it is"):
+        asked_agent(environ={**there, "NELI_LEDGER": "nonsense"}, places=())

@@ -1,6 +1,6 @@
 """The client: asks the agent of this host, which is a member, so that short-lived programs need not be members.
 
-    with Client() as client:                              finds the agent by NELI_AGENT, or at its default socket
+    with Client() as client:                              finds the agent by NELI_AGENT or by its group
         client.owner("customer-7").address                one request: under a millisecond on a Unix socket
         with client.leading("nightly") as lease:          waits until this host leads, and holds the role
             while work():
@@ -45,6 +45,9 @@ class Client(Transport):
     """Asks one agent. Can be shared between threads, and used after a fork, where it opens new connections.
 
     `address` and `token` come from NELI_AGENT and NELI_TOKEN unless given; `timeout` is in seconds, for each request.
+    `ledger` names the group: its own agent is asked, and an agent of another group refuses with GroupMismatch. Without
+    `address` and `ledger`, the group comes from NELI_LEDGER or neli.toml, as for the commands. If they name none, this
+    user's only agent is asked; ConfigError if there are several.
     No connection is opened before the first request. Raises NoAgent if no agent answers, and otherwise the error that
     the agent raised.
     """

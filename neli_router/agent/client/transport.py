@@ -24,14 +24,16 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
+from urllib.parse import quote
 from weakref import WeakSet
 
 import httpx
 
 from neli_router.agent.client.calls import TIMEOUT, Call, answered, causes, no_agent
 from neli_router.agent.client.leases import AgentReport
-from neli_router.agent.wire import GUARDIAN
-from neli_router.config.agent_address import Address, default_address, distrust, parse, token_problem
+from neli_router.agent.wire import GROUP, GUARDIAN
+from neli_router.config.agent_address import Address, distrust, parse, token_problem
+from neli_router.config.resolve import asked_agent
 from neli_router.core.closing import AsyncClosing, Closing
 from neli_router.errors import Closed, ConfigError, NoAgent
 
@@ -60,8 +62,18 @@ _streams: "WeakSet[BaseStream[Any]]" = WeakSet()
 class BaseTransport:
     """Everything that both forms share. The token is a secret and appears in no `repr`."""
 
-    def __init__(self, address: str | None = None, *, token: str | None = None, timeout: float = TIMEOUT) -> None:
-        self.address: Final[Address] = parse(default_address() if address is None else address)
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        token: str | None = None,
+        ledger: str | None = None,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        group = ""
+        if address is None or ledger is not None:
+            address, group = asked_agent(address, ledger)
+        self.address: Final[Address] = parse(address)
         token = os.environ.get("NELI_TOKEN") if token is None else token
         if token and (problem := token_problem(token)):
             raise ConfigError([f"the agent's token {problem}"])
@@ -74,6 +86,8 @@ class BaseTransport:
         self._headers = [("Host", "agent" if self.address.path else self.address.url[7:]), ("Accept", "*/*")]
         if token and self.address.host:
             self._headers.append(("Authorization", f"Bearer {token}"))
+        if group:
+            self._headers.append((GROUP, quote(group)))
         # Never through a proxy from the environment: this traffic stays within the host.
         # An agent speaks plain HTTP. With `verify`, httpx would load a file of certificates for every client.
         self._options: dict[str, Any] = {
@@ -131,8 +145,8 @@ class BaseTransport:
 class Transport(BaseTransport, Closing):
     """Can be shared between threads, and used after a fork, where it opens new connections."""
 
-    def __init__(self, address: str | None = None, *, token: str | None = None, timeout: float = TIMEOUT) -> None:
-        super().__init__(address, token=token, timeout=timeout)
+    def __init__(self, address: str | None = None, **rest: Any) -> None:
+        super().__init__(address, **rest)
         self._lock = threading.Lock()
         self._pool: httpx.HTTPTransport | None = None
         self._forgotten: list[object] = []

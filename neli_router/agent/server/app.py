@@ -36,6 +36,7 @@ from neli_router.agent.server.requests import (
     number,
     place,
     queried,
+    require_group,
 )
 from neli_router.agent.server.wishes import Wishes
 from neli_router.agent.wire import (
@@ -77,6 +78,7 @@ class App:
     def __init__(self, member: AsyncMember, hub: Hub, lives: Lives, metrics: Callable[[], bytes], version: str) -> None:
         self._config, self._member, self._membership, self._hub = hub.config, hub.member, hub.membership, hub
         self._traffic, self._metrics_text, self._version = hub.traffic, metrics, version
+        self._group_name = hub.config.group_name
         self._feed, self._layout = hub.member.router.feed, member.layout
         self._assets = page.load()
         self._status_json = (-1.0, -1, b"")
@@ -108,6 +110,7 @@ class App:
         self._paths = {path for _, path in self._routes}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        require_group(scope, self._group_name)
         method, path = scope["method"], scope["path"]
         route = self._routes.get((method, path))
         if route is None and method == "HEAD" and not _is_endless(path):

@@ -9,8 +9,8 @@
       '-- PAUSE_MIN, twice as long each time, at most PAUSE_MAX-'           '-- anything else: 401
 
 Parsing takes time and memory, and a flood takes all that it can get. In the agent it would take them from the thread
-that sends heartbeats. Here it takes them only from other strangers. The door knows nothing but the token, so it may be
-killed at any time, and the agent starts it again.
+that sends heartbeats. Here it takes them only from other strangers. The door knows nothing but the token and the name
+of the group, so it may be killed at any time, and the agent starts it again.
 
 **Strangers and known clients.** A connection belongs to a stranger until a request with the right token arrives on it.
 There is room for STRANGERS_MAX strangers. When another one connects, one makes way: the longest idle, else one that
@@ -67,7 +67,7 @@ from neli_router.agent.server.connections import (
     room_for_connections,
 )
 from neli_router.agent.server.exchange import OPEN_PATHS, AgentLink, Exchange, PublicBoard
-from neli_router.agent.server.requests import Guard, RequestRefused, bad_request, body_of
+from neli_router.agent.server.requests import Guard, RequestRefused, bad_request, body_of, require_group
 from neli_router.config.agent_address import is_loopback, parse_place
 from neli_router.core import logs
 from neli_router.hosts.leash import end_with_parent
@@ -121,6 +121,8 @@ class DoorSettings(msgspec.Struct, frozen=True):
     """Whether to accept requests that use another name than this host's."""
     known_max: int
     """How many connections with the token the agent has room for."""
+    group: str
+    """The agent's group, as its clients spell it."""
 
 
 class DoorProcess:
@@ -361,6 +363,7 @@ class Door:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._check_host(scope)
+        require_group(scope, self.settings.group)
         path, is_read = scope["path"], scope["method"] in {"GET", "HEAD"}
         found = self._token_fault(scope)
         if is_read and (path == "/" or path.startswith(OPEN_FOLDER)):

@@ -134,9 +134,9 @@ class Lives:
                 f"in a group of the protocol {config.protocol_name!r} {config.options.sharer}, and miss the silent",
                 "leave it to them; choose the protocol 'induction' for a group that takes certificates",
             )
-        if ledger != config.public_ledger:
-            found = f"this agent's ledger is {config.public_ledger}, and the member's is another"
-            raise bad_request(wanted, found, "ask an agent of its own ledger, which has to spell it the same")
+        if ledger != config.group_name:
+            found = f"this agent's group is {config.group_name}, and the member's is {ledger}"
+            raise bad_request(wanted, found, "ask an agent of its own group")
         if sum(len(watched.processes) for watched in self._lives.values()) >= self._room:
             found, remedy = f"{self._room} are registered", "raise `ulimit -n` of the agent, or start fewer members"
             raise RequestRefused("Crowded", wanted, found, remedy)

@@ -27,16 +27,16 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from neli_router.agent.server.connections import AgentTraffic, Connection, connection_of
-from neli_router.agent.wire import BODY_MAX, KEY_MAX, STATUS_OF, OwnersAsked, Refusal, refusal
+from neli_router.agent.wire import BODY_MAX, GROUP, KEY_MAX, STATUS_OF, OwnersAsked, Refusal, refusal
 from neli_router.core import logs
 from neli_router.core.keyspace import Key, Layout, Role, numbered
-from neli_router.errors import BadKey, ConfigError, NeliError
+from neli_router.errors import BadKey, ConfigError, GroupMismatch, NeliError
 
 __all__ = [
     "Guard",
@@ -55,6 +55,7 @@ __all__ = [
     "partitions",
     "place",
     "queried",
+    "require_group",
 ]
 
 FIELDS_MAX = 16
@@ -67,6 +68,7 @@ RANGE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
 PLAIN = re.compile(r"[a-z_]{1,12}|[-+0-9.,]{1,20}")
 """Names like those of parameters, and numbers."""
 
+GROUP_HEADER = GROUP.encode()
 JSON = (b"content-type", b"application/json")
 NO_STORE = (b"cache-control", b"no-store")
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
@@ -106,6 +108,18 @@ class Route(NamedTuple):
 
     endpoint: Callable[[Request], Awaitable[None]]
     parameters: Collection[str] | None = ()
+
+
+def require_group(scope: Scope, group: str) -> None:
+    """Raise GroupMismatch if the client of this request means another group."""
+    for name, value in scope["headers"]:
+        if name == GROUP_HEADER and (asked := unquote(value.decode("latin-1"))) != group:
+            raise GroupMismatch(
+                f"the agent of {asked} was wanted",
+                f"this is the agent of {group}",
+                "start one with `neli agent`, say with --agent or NELI_AGENT where it listens, or correct the ledger "
+                "in --ledger, NELI_LEDGER or neli.toml",
+            )
 
 
 def bad_request(wanted: str, found: str, remedy: str) -> RequestRefused:

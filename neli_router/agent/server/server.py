@@ -47,6 +47,7 @@ from neli_router.agent.server.sockets import OwnSocket, listen_tcp, listen_unix
 from neli_router.config.agent_address import parse_place, spell_place, token_problem
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
+from neli_router.config.options import in_shell
 from neli_router.config.protocols import BORROWED
 from neli_router.config.reload import Reload, Reloaded
 from neli_router.core import logs
@@ -316,7 +317,7 @@ class Agent:
             self._keep(server.admit(client, self.traffic))
 
     def _door_settings(self) -> DoorSettings:
-        return DoorSettings(self._changes.token, self.options.allow_remote, self._known_max)
+        return DoorSettings(self._changes.token, self.options.allow_remote, self._known_max, self.config.group_name)
 
     def _tell_door(self) -> None:
         if self.door is not None:
@@ -349,7 +350,7 @@ def run(config: Config, options: AgentOptions, *, reload: Reload | None = None) 
         with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
             runner.run(main())
     except ConfigError as error:
-        sys.stderr.write(f"Error: {error}\n")
+        sys.stderr.write(f"Error: {in_shell(str(error))}\n")
         return EXIT_USAGE
     except NeliError as error:
         kind = "" if type(error) is NeliError else f"{type(error).__name__}: "

@@ -25,10 +25,11 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any, TypeVar
 
+from neli_router.core.closing import anew
 from neli_router.drivers.ledgers.base import READ_BYTES_MAX, READ_MAX, Entry, require_not_closed, require_own_process
 from neli_router.errors import LedgerError, LedgerRewound, LedgerTrimmed, LedgerUnusable
 
-__all__ = ["AHEAD_BYTES_MAX", "ReadAhead", "ReadAheadLedger", "again"]
+__all__ = ["AHEAD_BYTES_MAX", "ReadAhead", "ReadAheadLedger"]
 
 AHEAD_MAX = 20 * READ_MAX
 """The most entries read ahead. A program that is slow to fold leaves the rest on the server."""
@@ -79,7 +80,7 @@ class ReadAhead:
                     self._changed.notify_all()
                     return entries
                 if self._trimmed is not None:
-                    raise again(self._trimmed)
+                    raise anew(self._trimmed)
                 now = time.monotonic()
                 self._settled |= self._known_at > -inf
                 patience = (give_up_at if self._settled else self._sought_at + FIRST_MAX) - now
@@ -110,7 +111,7 @@ class ReadAhead:
     def require_sound(self) -> None:
         """Raise the reason given to `fail`, if there is one."""
         if self.fault is not None:
-            raise again(self.fault)
+            raise anew(self.fault)
 
     @property
     def _has_room(self) -> bool:
@@ -182,8 +183,3 @@ class ReadAheadLedger:
     def _require_open(self) -> None:
         require_own_process(self.address, self._process)
         require_not_closed(self.address, closed=self._closed)
-
-
-def again(error: Fault) -> Fault:
-    """The same error, to be raised once more."""
-    return type(error)(error.wanted, error.found, error.remedy)

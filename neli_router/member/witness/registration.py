@@ -24,6 +24,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import Annotated
 
@@ -59,7 +60,7 @@ ANSWER_SIZE_MAX = 16384
 
 
 class WitnessAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`ledger` is its public address, by which the agent recognises its own. `member` is a name for people, too."""
+    """`ledger` is the name of the group, by which the agent recognises its own. `member` is a name for people, too."""
 
     ledger: Annotated[str, msgspec.Meta(max_length=4096)]
     member: Name
@@ -100,12 +101,13 @@ class Registration(Witness):
     ) -> None:
         self.name = ""
         self._life, self._tell, self._is_wanted = life.name, tell, wanted
-        self._request = _request(WitnessAsked(config.public_ledger, member, life.secret))
+        self._request = _request(WitnessAsked(config.group_name, member, life.secret))
         self._link: socket.socket | None = None
         self._said = b""
         self._is_told = False
         self._look_at = self._give_up_at = inf
-        self._place, why = _place(environment)
+        self._find = partial(_place, config.group_name, environment)
+        self._place, why = self._find()
         if self._place is None:
             self._tell_missing(why)
             return
@@ -135,6 +137,7 @@ class Registration(Witness):
 
     def _ask(self, now: float) -> None:
         """Connect and send the request, without waiting."""
+        self._place, _ = self._find()  # An agent that has started since may have another of the two default sockets.
         assert self._place is not None, "without a place, no look is due"
         self._look_at = now + LOOK_EVERY
         if why := distrust(self._place):
@@ -204,10 +207,10 @@ _REMEDY = (
 )
 
 
-def _place(environment: Mapping[str, str]) -> tuple[Address | None, str]:
+def _place(group: str, environment: Mapping[str, str]) -> tuple[Address | None, str]:
     """Where the agent listens, or why no agent can be asked."""
     try:
-        place = parse(default_address(environment))
+        place = parse(default_address(group, environment))
     except ConfigError as error:
         return None, str(error)
     if not place.path:

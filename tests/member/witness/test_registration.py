@@ -172,7 +172,8 @@ def test_an_agent_of_another_ledger_refuses_and_says_which_is_its(agent: Running
     with closing(Asking(configured(tmp_path), place_of(agent))) as asking:
         assert ("", ["witness.missing"]) == (asking.name, asking.told)
         its = config_of(agent).ledger
-        assert f"it refused: this agent's ledger is {its}, and the member's is another" == asking.why
+        ours = f"sqlite://{tmp_path}/ledger.db"
+        assert f"it refused: this agent's group is {its}, and the member's is {ours}" == asking.why
 
 
 def test_a_program_that_passes_bytes_on_is_not_taken_for_the_member(agent: Running, tmp_path: Path) -> None:

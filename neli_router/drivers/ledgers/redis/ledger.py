@@ -34,8 +34,9 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from neli_router.core.closing import anew
 from neli_router.drivers.ledgers.base import Promise
-from neli_router.drivers.ledgers.read_ahead import ReadAheadLedger, again
+from neli_router.drivers.ledgers.read_ahead import ReadAheadLedger
 from neli_router.drivers.ledgers.redis.address import RedisAddress
 from neli_router.drivers.ledgers.redis.link import ANSWER_MAX, Command, Link, code_of, explain
 from neli_router.drivers.ledgers.redis.stream import CLOSE_MAX, FIRST, Extent, RecordStream, RedisReader, defect
@@ -146,7 +147,7 @@ class _RedisWriter:
             self._queue.extend(payloads)
             self._changed.notify_all()
             if self._trouble is not None:
-                raise again(self._trouble)
+                raise anew(self._trouble)
 
     def trim(self, before: int) -> None:
         """Queue a trim. Raises LedgerUnavailable if the last one was refused."""

@@ -32,8 +32,9 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
+from neli_router.core.closing import anew
 from neli_router.drivers.ledgers.base import READ_MAX, Entry, trimmed
-from neli_router.drivers.ledgers.read_ahead import ReadAhead, again
+from neli_router.drivers.ledgers.read_ahead import ReadAhead
 from neli_router.drivers.ledgers.redis.address import RedisAddress
 from neli_router.drivers.ledgers.redis.link import Command, Link
 from neli_router.errors import LedgerError, LedgerRewound, LedgerTrimmed, LedgerUnavailable, LedgerUnusable
@@ -209,7 +210,7 @@ class RedisReader(ReadAhead):
 
     def _require_life(self, now: float, *, ends: bool) -> None:
         if self._trouble is not None:
-            raise again(self._trouble)
+            raise anew(self._trouble)
         if (quiet := now - self._alive_at) > QUIET_MAX:
             raise LedgerUnavailable(
                 f"a read of {self._stream.at.public} was wanted",
