@@ -31,7 +31,7 @@ death can be certified without a wait for this lease.
 
 **The fuse.** A quarter of the margin before the lease ends, a timer of the kernel kills the guardian unless it has
 begun to kill (`_Fuse`), and its end kills the command's first process. No process has to run for that. So it also
-works if everything is stopped at once, or frozen with its cgroup (`docker pause`), or if the host slept.
+works if everything is stopped together, or frozen with its cgroup (`docker pause`), or if the host slept.
 
 **If the guardian itself fails**, `neli run` takes its place: it is a subreaper, too, so it inherits the guardian's
 children.

@@ -22,7 +22,7 @@ from pathlib import Path
 __all__ = ["end_with_parent", "leashed", "prctl", "rename"]
 
 _PDEATHSIG, _SET_NAME = 1, 15  # linux/prctl.h, which never changes.
-_ARGUMENTS = slice(45, 47)  # Of /proc/self/stat, counted from after the name: where the command line begins and ends.
+_ARGUMENTS = slice(45, 47)  # Fields of /proc/self/stat, counted from after the name: the command line's begin and end.
 
 
 def end_with_parent(parent: int | None = None, *, by: int = signal.SIGKILL) -> None:

@@ -11,8 +11,8 @@ ledger: a step stores nothing. It is started with `exec`, so it shares none of t
 ready in advance: it has imported the ledger's driver and holds a connection, because both take a second on a busy host.
 That costs memory (docs/fencing.md), so it starts only once a member has joined.
 
-**No program meets it.** It forks once and its first process ends, so it is no child of the program: one that waits for
-all of its children does not wait for this one. Its standard streams are empty, and its session is its own.
+**No program meets it.** It forks once and its first process ends, so init adopts it. A program that waits for all of
+its children does not wait for this one. Its standard streams are empty, and its session is its own.
 
 **A member that left is never certified.** It wipes its names off its page before anything else is closed.
 

@@ -4,7 +4,7 @@
      | '-- a page arrives, a connection failed: connect           '--ledger away--> pause, and say it again
      '-- the last member leaves: "bye", or the end of the line --> over
 
-It is run by its path, and imports only what the certificate needs. What it says is in memory that both share:
+It is run by its path, and imports only what the certificate needs. Its knowledge is in memory that both share:
 `SharedPage`, one for each member of the process. As soon as a page arrives, it imports the ledger's driver and connects
 (`open_appender`), because that takes a second on a busy host, and others wait for the certificate. If the prepared
 connection fails at the end, it opens the whole ledger as a member does.
@@ -196,7 +196,7 @@ class _Member:
         try:
             if self._appender is None:
                 require_driver(self._found["ledger"])
-                hurry()  # After the import, which is no reason to stop others; the client's threads inherit it.
+                hurry()  # After the import, which can wait for others; the client's threads inherit it.
                 self._appender = open_appender(self._found["ledger"], patience=self._found["lease"])
             else:
                 self._appender.keep()
@@ -227,7 +227,7 @@ def main() -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     if os.fork():
-        os._exit(0)  # The program's child ends, and this one is nobody's: see `child.py`.
+        os._exit(0)  # The program's child ends, and init adopts this process: see `child.py`.
     line, pidfd = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     line.settimeout(0)  # The flags of `recv_fds` are ignored.
     poll, members, has_ended = select.poll(), list[_Member](), False
@@ -246,7 +246,7 @@ def main() -> None:
             poll.unregister(line)
             line.close()
         members += map(_Member, pages)
-        # The line of a dying process ends before its last thread does, and then is no time to connect.
+        # The line of a dying process ends before its last thread does. Connecting would then delay the certificate.
         for member in () if has_ended or is_over else members:
             member.connect()
     threads = [threading.Thread(target=member.certify) for member in members]

@@ -29,7 +29,7 @@ def child_witness_of(pid: int) -> int:
 
 
 def child_witnesses_of(pid: int) -> list[int]:
-    """They are nobody's children, so they are known by what they watch. Each has received a page, too."""
+    """They are children of init, so they are known by what they watch. Each has received a page, too."""
     found = list[int]()
     for child in [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]:
         if b"child_program" in command_of(child) and pages_of(child):

@@ -103,7 +103,7 @@ class KafkaLedger(ReadAheadLedger):
 
 
 class KafkaAppender:
-    """See `Appender`. librdkafka keeps its connections by itself."""
+    """See `Appender`. librdkafka reconnects automatically."""
 
     def __init__(self, at: KafkaAddress, *, patience: float) -> None:
         self._writer = _KafkaWriter(at, {**COMMON, **at.client}, patience=patience)
