@@ -14,14 +14,23 @@ from typing import Literal, TypeVar
 from neli_router.drivers.addresses import owners_problems
 from neli_router.drivers.consumer_groups.address import GroupAddress
 from neli_router.drivers.consumer_groups.base import GroupLook, GroupSubscription
-from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.ledgers.base import Appender, Ledger
 from neli_router.drivers.ledgers.kafka import address as kafka_address
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.drivers.ledgers.redis import address as redis_address
 from neli_router.drivers.owners.base import OwnersSource
 from neli_router.errors import ConfigError, MissingExtra
 
-__all__ = ["delete_ledger", "look_at_group", "needing", "open_ledger", "owners_at", "require_driver", "subscribe"]
+__all__ = [
+    "delete_ledger",
+    "look_at_group",
+    "needing",
+    "open_appender",
+    "open_ledger",
+    "owners_at",
+    "require_driver",
+    "subscribe",
+]
 
 Address = TypeVar("Address")
 
@@ -49,10 +58,27 @@ def open_ledger(address: str, *, create: bool, patience: float) -> Ledger:
             return RedisLedger(_parsed(redis_address.parse(scheme, rest)), create=create)
 
 
-def require_driver(address: str) -> None:
-    """Raise MissingExtra if the client library that the ledger at `address` needs is not installed."""
-    scheme = address.partition(":")[0]
+def open_appender(address: str, *, patience: float) -> Appender | None:
+    """A connection that only appends to the ledger at `address`, whose driver is installed. None if opening the ledger
+    takes no longer. Raises LedgerError."""
+    scheme, _, rest = address.partition(":")
     if scheme == "kafka":
+        from neli_router.drivers.ledgers.kafka.ledger import KafkaAppender  # noqa: PLC0415 - as above.
+
+        return KafkaAppender(_parsed(kafka_address.parse(rest)), patience=patience)
+    if scheme in redis_address.SCHEMES:
+        from neli_router.drivers.ledgers.redis.ledger import RedisAppender  # noqa: PLC0415 - as above.
+
+        return RedisAppender(_parsed(redis_address.parse(scheme, rest)))
+    return None
+
+
+def require_driver(address: str) -> None:
+    """Import the driver of the ledger at `address`. Raises MissingExtra if its client library is not installed."""
+    scheme = address.partition(":")[0]
+    if scheme == "sqlite":
+        import neli_router.drivers.ledgers.sqlite.ledger  # noqa: PLC0415 - as above.
+    elif scheme == "kafka":
         with needing("kafka", _IN_KAFKA):
             import neli_router.drivers.ledgers.kafka.ledger  # noqa: PLC0415 - as above.
     elif scheme in redis_address.SCHEMES:

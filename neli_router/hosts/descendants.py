@@ -53,7 +53,7 @@ class Cgroup:
     """A version 2 cgroup, for one command at a time."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     @classmethod
     def make(cls, name: str) -> "Cgroup | None":
@@ -74,16 +74,16 @@ class Cgroup:
     def enter(self) -> None:
         """Move this process into it, and with it everything that it starts from now on."""
         with suppress(OSError):  # A threaded cgroup does not accept it: the process stays where it is.
-            (self._folder / "cgroup.procs").write_bytes(b"0")
+            (self.folder / "cgroup.procs").write_bytes(b"0")
 
     def kill(self) -> None:
         with suppress(OSError):
-            (self._folder / "cgroup.kill").write_bytes(b"1")
+            (self.folder / "cgroup.kill").write_bytes(b"1")
 
     def remove(self) -> None:
         """The cgroup must be empty. COMMAND may have created others in it. Safe to call twice."""
         with suppress(OSError):
-            for folder, *_ in os.walk(self._folder, topdown=False):
+            for folder, *_ in os.walk(self.folder, topdown=False):
                 Path(folder).rmdir()
 
 

@@ -29,6 +29,10 @@ unless the user asks for them. Where a cgroup could be created, it ends such pro
 both it and `neli run` have ended. So `neli run` names the guardian to the agent, and if the agent itself dies, its
 death can be certified without a wait for this lease.
 
+**The fuse.** A quarter of the margin before the lease ends, a timer of the kernel kills the guardian unless it has
+begun to kill (`_Fuse`), and its end kills the command's first process. No process has to run for that. So it also
+works if everything is stopped together, or frozen with its cgroup (`docker pause`), or if the host slept.
+
 **If the guardian itself fails**, `neli run` takes its place: it is a subreaper, too, so it inherits the guardian's
 children.
 
@@ -37,8 +41,9 @@ children.
     it is stopped, or does not run   `neli run` kills it and ends everything, if it has not started half a margin
                                      before the lease ends, or half a margin after it was asked to start
     `neli run` is killed or stopped  the guardian ends everything
-    both are killed at one moment    the command's first process dies. Its children continue, and only the term keeps
-                                     out their writes. The same holds if one is killed while the other is stopped
+    both are killed at one moment,   the command's first process dies: when the guardian is killed, or by the fuse. Its
+    stopped or frozen                children go on, until one of the two runs again, and only the term keeps out their
+                                     writes. The same holds if one is killed while the other is stopped
 
 A `neli run` that already had children when it started, because a shell became it by `exec`, is not a subreaper: it
 could not distinguish those children from the command's. It then ends the command's cgroup and process group. A process
@@ -46,11 +51,13 @@ started through a service, such as systemd or a container engine, is not a child
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +74,8 @@ from neli_router.hosts.descendants import (
     send_signal,
     told_left,
 )
-from neli_router.hosts.leash import end_with_parent, prctl
+from neli_router.hosts.leash import end_with_parent, prctl, rename
+from neli_router.hosts.process import hurry
 
 __all__ = ["MARGIN_MAX", "MARGIN_MIN", "MARGIN_PART", "Guardian", "guardian", "margin_of"]
 
@@ -95,6 +103,14 @@ LEFT_SWEEP = 0.5
 
 SLEEP_MAX = 3600.0
 
+FUSE_PART = 0.25
+"""The fraction of the margin that is left when the fuse burns through. `neli run` has replaced the guardian by then."""
+
+NAME = "guardian"
+"""A name that `pkill neli` and `pkill -f 'neli run'` do not match: with one of the two killed, the other acts."""
+
+_CLOCK_BOOTTIME = 7  # linux/time.h, which never changes.
+_SIGNAL_EVENT, _TIME = struct.Struct("@Pii48x"), struct.Struct("@4l")  # struct sigevent, struct itimerspec.
 _NO_NEW_PRIVS = 38  # linux/prctl.h, which never changes.
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -169,11 +185,11 @@ class Guardian:
             start=list(command),
             environment=dict(environment),
             allow_new_privileges=allow_new_privileges,
-            until=self._kill_at(until),
+            ends=self._ends(until),
         )
 
     def extend(self, until: float) -> None:
-        self._say(until=self._kill_at(until))
+        self._say(ends=self._ends(until))
 
     def finish(self, number: int, grace: float) -> None:
         """Send a signal to the group, and kill it `grace` seconds later."""
@@ -230,14 +246,15 @@ class Guardian:
             self._cgroup.remove()
         return left
 
-    def _kill_at(self, until: float) -> float:
+    def _ends(self, until: float) -> tuple[float, float]:
+        """When killing starts, and when the fuse has burnt through."""
         # The first end may arrive late, and the time left on a lease is never more than the lease.
         self.margin = max(self.margin, margin_of(until - host_clock()))
         if not self._is_killing:
             # A guardian that hears only now that the lease is over, or almost, gets the time that `kill` gives it.
             # Otherwise it would be killed before it could end anything; and its owner may be killed just then.
             self.overdue_at = max(until - self.margin / 2, host_clock() + self.margin / 2)
-        return until - self.margin
+        return until - self.margin, until - FUSE_PART * self.margin
 
 
 def guardian() -> Guardian:
@@ -266,15 +283,16 @@ class _GuardianLoop:
     def __init__(self, line: socket.socket, cgroup: Cgroup | None) -> None:
         self._messages, self._cgroup = _Messages(line), cgroup
         self._say = self._messages.say
-        self._descendants = Descendants(cgroup)
+        self._descendants, self._timer = Descendants(cgroup), _Fuse()
         self._process: subprocess.Popen[bytes] | None = None
         self._leader_lives = self._killing = self._has_begun = self._is_stuck = False
-        self._until = self._kill_at = inf
+        self._until = self._kill_at = self._fuse = inf
         self._tell_at = -inf
 
     def run(self) -> NoReturn:
         # A session of its own, so that no signal from a terminal or a shell to the group of `neli run` reaches us.
         os.setsid()
+        rename(NAME)
         self._ignored = {number for number in _STOPPING if signal.getsignal(number) is signal.SIG_IGN}
         for number in _STOPPING:
             signal.signal(number, signal.SIG_IGN)
@@ -283,7 +301,7 @@ class _GuardianLoop:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         become_subreaper()
-        self._ordinary = _hurry()
+        self._ordinary = hurry()
         while True:
             ready, _, _ = select.select([self._messages.fileno(), waking], [], [], self._patience())
             if waking in ready:
@@ -291,6 +309,7 @@ class _GuardianLoop:
             if self._messages.fileno() in ready:
                 self._listen()
             self._turn()
+            self._timer.light(inf if self._process is None or self._killing else self._fuse)
 
     def _patience(self) -> float:
         if self._process is None:
@@ -309,7 +328,7 @@ class _GuardianLoop:
         except EOFError:
             self._end()
         for message in messages:
-            self._until = message.get("until", self._until)
+            self._until, self._fuse = message.get("ends", (self._until, self._fuse))
             if "start" in message:
                 self._start(message)
             elif "keep" in message:
@@ -415,15 +434,22 @@ class _GuardianLoop:
         os._exit(0)
 
 
-def _hurry() -> "tuple[int, os.sched_param] | None":
-    """Run before all ordinary processes. Returns the previous scheduling; None where this is not allowed, which is
-    usual for users other than root."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            ordinary = os.sched_getscheduler(0), os.sched_getparam(0)
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-            return ordinary
-    return None
+class _Fuse:
+    """A timer of the kernel that kills this process, even while it is stopped or frozen. It counts suspended time."""
+
+    def __init__(self) -> None:
+        self._at, self._timer = inf, ctypes.c_void_p()
+        self._libc = ctypes.CDLL(None)
+        asked = _SIGNAL_EVENT.pack(0, signal.SIGKILL, 0)
+        self._exists = sys.platform == "linux" and hasattr(self._libc, "timer_create")
+        self._exists = self._exists and not self._libc.timer_create(_CLOCK_BOOTTIME, asked, ctypes.byref(self._timer))
+
+    def light(self, at: float) -> None:
+        """Let it burn through at `at`, on the host's clock; `inf` puts it out."""
+        if at == self._at or not self._exists:
+            return
+        self._at, left = at, 0 if at == inf else max(1, int(1e9 * (at - host_clock())))
+        self._libc.timer_settime(self._timer, 0, _TIME.pack(0, 0, *divmod(left, 10**9)), None)
 
 
 def _reap(leader: int = 0, ended: Callable[[int], None] = lambda _: None) -> bool:

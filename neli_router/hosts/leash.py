@@ -17,10 +17,12 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-__all__ = ["end_with_parent", "leashed", "prctl"]
+__all__ = ["end_with_parent", "leashed", "prctl", "rename"]
 
-_PDEATHSIG = 1  # linux/prctl.h, which never changes.
+_PDEATHSIG, _SET_NAME = 1, 15  # linux/prctl.h, which never changes.
+_ARGUMENTS = slice(45, 47)  # Fields of /proc/self/stat, counted from after the name: the command line's begin and end.
 
 
 def end_with_parent(parent: int | None = None, *, by: int = signal.SIGKILL) -> None:
@@ -38,6 +40,15 @@ def prctl(option: int, value: int) -> None:
     """Set an attribute of this process, if this is Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def rename(name: str) -> None:
+    """Show this process under `name`, instead of the command line that it was started with, in `ps` and to `pkill`."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_NAME, name.encode())
+        begin, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[_ARGUMENTS])
+        if begin:  # 0 if the kernel does not show it.
+            ctypes.memmove(begin, name.encode()[: end - begin - 1].ljust(end - begin, b"\0"), end - begin)
 
 
 def leashed(command: Sequence[str], *, by: int = signal.SIGKILL) -> list[str]:

@@ -24,12 +24,13 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from neli_router.errors import Unsupported
 
-__all__ = ["HostProcess", "ProcessMark", "peer_number"]
+__all__ = ["HostProcess", "ProcessMark", "hurry", "peer_number"]
 
 _SO_PEERPIDFD = 77  # asm-generic/socket.h, which never changes. Python 3.11 has no name for it.
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid.
@@ -123,6 +124,17 @@ class HostProcess:
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
+
+
+def hurry() -> "tuple[int, os.sched_param] | None":
+    """Let this process run before all ordinary ones. Returns the previous scheduling; None where this is not allowed,
+    which is usual for users other than root."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            ordinary = os.sched_getscheduler(0), os.sched_getparam(0)
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+            return ordinary
+    return None
 
 
 def peer_number(connection: socket.socket) -> int:

@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from neli_router.core.clock import host_clock
 from neli_router.lab.processes.group import MemberProcess, ProcessGroup
@@ -171,11 +171,13 @@ class Storm(BaseStorm):
         return self._present[name]
 
     def start(self, name: str) -> None:
-        environment = {"NELI_AGENT": NO_AGENT} if name in self._names[-UNSEEN:] else self.agent.environment
+        is_unseen = name in self._names[-UNSEEN:]
+        environment = {"NELI_AGENT": NO_AGENT} if is_unseen else self.agent.environment
         if name == self._clocked:
             environment = {**environment, **self.clock.environment}
         prefix = self.cluster.network.prefix(name)
-        self._present[name] = self._group.start(name, prefix=prefix, environment=environment)
+        options: dict[str, Any] = {"witness": "none"} if is_unseen else {}
+        self._present[name] = self._group.start(name, prefix=prefix, environment=environment, **options)
 
     def _pause(self) -> float:
         return self.lease * self._rng.uniform(0.5, 2.5)

@@ -2,10 +2,12 @@
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from neli_router.hosts.descendants import Cgroup
 from neli_router.hosts.guardian import margin_of
 from tests.commands.test_run import AWAY, STUBBORN
 from tests.support.processes.forked import Program, lives
@@ -13,6 +15,7 @@ from tests.support.waiting import until
 
 PREAMBLE = """
 import os, select, signal, sys, time
+from pathlib import Path
 from neli_router.core.clock import host_clock
 from neli_router.hosts.descendants import Cgroup
 from neli_router.hosts.guardian import guardian
@@ -323,6 +326,56 @@ guard.close()
     found = play(tmp_path, story, AWAY + "echo $$ >> pids; wait", str(int(number)))
     assert ("[]\n", "") == found
     assert [False, False] == [lives(pid) for pid in pids(tmp_path)]
+
+
+@pytest.mark.parametrize("way", ["stopped", "frozen"])
+def test_a_command_ends_with_its_lease_while_all_that_would_end_it_is_stopped_or_frozen(
+    tmp_path: Path, way: str
+) -> None:
+    """As by `docker pause`: no process runs that could end the command. When all go on, it must not act once more."""
+    story = """
+cgroup = Cgroup(Path(sys.argv[1]))
+cgroup.enter()
+guard.close()
+guard = guardian()  # In that cgroup.
+start(sys.executable, "-c", "import os, time; open('pids', 'w').write(f'{os.getpid()} '); time.sleep(1000)", lease=3)
+await_pids(1)
+print(guard.number, flush=True)
+time.sleep(1000)
+"""
+    together = Cgroup.make(f"neli-test-{os.getpid()}")
+    if way == "frozen" and together is None:
+        pytest.skip("cgroups of version 2 cannot be made here")
+    folder = "/nowhere" if together is None else str(together.folder)
+    run = Program(PREAMBLE + story, folder, folder=tmp_path)
+    guardian = int(run.stdout.readline())
+    try:
+        if way == "frozen":
+            Path(folder, "cgroup.freeze").write_text("1")
+        else:
+            os.kill(run.pid, signal.SIGSTOP)
+            os.kill(guardian, signal.SIGSTOP)
+        until(lambda: not any(map(lives, pids(tmp_path))))
+        assert lives(run.pid)
+    finally:
+        for pid in (run.pid, guardian, *pids(tmp_path)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        run.close()
+        if together is not None:
+            Path(folder, "cgroup.freeze").write_text("0")
+            together.remove()
+
+
+def test_a_guardian_has_a_name_of_its_own(tmp_path: Path) -> None:
+    """So a `pkill neli` or a `pkill -f 'neli run'` that ends `neli run` spares it, and it ends the command."""
+    story = """
+start("sleep", "100")
+guard.heard()
+print(repr([open(f"/proc/{guard.number}/{name}").read().strip("\\n\\0") for name in ("comm", "cmdline")]))
+guard.close()
+"""
+    assert "['guardian', 'guardian']\n" == play(tmp_path, story)[0]
 
 
 def test_children_that_it_had_before_are_spared_when_the_guardian_is_killed_and_its_cgroup_is_removed(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from neli_router.hosts.descendants import children
 from tests.commands.test_run import STUBBORN
 from tests.provider.conftest import streams
 from tests.provider.submissions import processes
@@ -65,8 +66,9 @@ def pids(folder: Path) -> list[int]:
 
 
 def warden_and_guardian(folder: Path) -> list[int]:
-    job = str(folder / "job.py")
-    return sorted(pid for pid, *_, command in processes() if "airflow_provider.warden" in command and job in command)
+    job, found = str(folder / "job.py"), processes()
+    wardens = [pid for pid, *_, command in found if "airflow_provider.warden" in command and job in command]
+    return sorted(wardens + [child for warden in wardens for child in children(warden)])
 
 
 def open_streams(agent: Running) -> int:

@@ -26,8 +26,10 @@ from neli_router.drivers.handle import Handle
 from neli_router.errors import Closed, LedgerTrimmed, LedgerUnusable
 
 __all__ = [
+    "APPEND_MAX",
     "READ_BYTES_MAX",
     "READ_MAX",
+    "Appender",
     "Entry",
     "Ledger",
     "Promise",
@@ -115,6 +117,23 @@ class Ledger(Handle, Protocol):
 
     def trim(self, before: int) -> None:
         """Allow the driver to drop entries below `before`. Dropping later, or never, is fine."""
+
+
+class Appender(Protocol):
+    """A connection of a witness, which only appends. It is idle for as long as its member lives."""
+
+    def keep(self) -> None:
+        """Have the connection ready: called now and then. Raises LedgerError if it is not."""
+
+    def append(self, payloads: Sequence[bytes]) -> bool:
+        """Append `payloads`; return whether that is confirmed, within APPEND_MAX seconds. Raises LedgerError."""
+
+    def close(self) -> None:
+        """Release everything."""
+
+
+APPEND_MAX = 1.0
+"""Seconds. After that, a witness opens the ledger as a member does, which finds a broker that moved."""
 
 
 def require_own_process(ledger: object, opened_by: int) -> None:

@@ -184,15 +184,16 @@ class ProcessGroup(Closing):
         environment: Mapping[str, str] | None = None,
         replace: bool = False,
         ledger: str = "",
+        **options: Any,
     ) -> MemberProcess:
         """Start a process of member `name`. A `prefix` goes before its command, and must become it by `exec`.
 
         With `replace`, it takes the name from a process that still runs. `ledger` is this member's address of the
-        group's ledger, if each member has its own.
+        group's ledger, if each member has its own. `options` are those of this member alone.
         """
         self._started[name] += 1
         label = f"{name}.{self._started[name]}"
-        of_member = {"name": name, "ledger": ledger or self.ledger, **({"replace": True} if replace else {})}
+        of_member = {"name": name, "ledger": ledger or self.ledger, **({"replace": True} if replace else {}), **options}
         process = self._begin(label, prefix, environment or {}, **of_member)
         self.processes.append(process)
         return process

@@ -1,22 +1,25 @@
-"""The program of a child witness: it waits for the member's process to end, and then records that in the ledger.
+"""The program of a child witness: it waits for its members' process to end, and then records that in the ledger.
 
-    WATCHING --the process has ended--> WAITING --none may act--> SAYING --confirmed, or gave up---> over
-        |                                                           '--ledger away--> pause, and say it again
-        '--the member leaves in good order: it kills this process
+    READY --the process has ended--> WAITING --none may act--> SAYING --confirmed, or gave up---> over
+     | '-- a page arrives, a connection failed: connect           '--ledger away--> pause, and say it again
+     '-- the last member leaves: "bye", or the end of the line --> over
 
-It is run by its path and imports next to nothing, because there is one for each member, and it runs as long as the
-member does. Everything that it needs at the end is in memory that both share: `SharedPage`. Only at the end does it
-import the ledger's driver and read the address, which may hold a password.
+It is run by its path, and imports only what the certificate needs. Its knowledge is in memory that both share:
+`SharedPage`, one for each member of the process. As soon as a page arrives, it imports the ledger's driver and connects
+(`open_appender`), because that takes a second on a busy host, and others wait for the certificate. If the prepared
+connection fails at the end, it opens the whole ledger as a member does.
 
 **None may act** on the leases that the member gave to other processes once `until` has passed; for leases given to
 processes that the member could name, that is already so when those processes have ended.
 
-**It waits for the kernel's word**, through a pidfd. The end of a pipe would not do: each child of the member has a copy
-of the pipe.
+**It waits for the kernel's word**, through a pidfd. The end of the line would not do: each child of the member has a
+copy of it, and a program that becomes another (`exec`) ends it. So the end of the line counts only if no page names a
+member.
 
 **It outlives the member.** It has a session of its own, so signals to the member's group or terminal do not reach it,
 and it ignores signals that ask a process to end: a service manager that stops the leftovers of a dead service must not
-be quicker than the certificate. It always ends on its own, after GIVE_UP_AFTER at the latest.
+be quicker than the certificate. It always ends on its own, after GIVE_UP_AFTER at the latest. On a busy host it runs
+before ordinary processes if it may (`hurry`).
 
 **It may say it twice.** That does no harm: the dead stay dead, and the fold ignores the second certificate. So after an
 attempt that may have failed, the whole attempt is repeated.
@@ -27,7 +30,9 @@ import mmap
 import os
 import select
 import signal
+import socket
 import sys
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -35,9 +40,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from neli_router.drivers.ledgers.base import Ledger
+    from neli_router.drivers.ledgers.base import Appender, Ledger
 
-__all__ = ["SharedPage", "certify", "main"]
+__all__ = ["BYE", "SharedPage", "certify", "main"]
+
+BYE = b"bye"
+"""Sent when the last member has left."""
+
+CONNECT_EVERY = 10.0
+"""Seconds between two looks at the connections. Servers and firewalls end a connection that is idle for minutes."""
 
 CLOCKS_APART = 0.002
 """Seconds. The host's clock may be a millisecond late in each of two processes: see `neli_router/core/clock.py`."""
@@ -152,38 +163,125 @@ class SharedPage:
         self._memory[_NAMES + _NAME_SIZE : _NAMES + 2 * _NAME_SIZE] = latest
         self._memory[_NAMES : _NAMES + _NAME_SIZE] = incarnation.encode().ljust(_NAME_SIZE, b"\0")
 
+    def leave(self) -> None:
+        """The member has left: its end is not to be reported."""
+        self._memory[_NAMES : _NAMES + 2 * _NAME_SIZE] = bytes(2 * _NAME_SIZE)
+
     @property
     def text(self) -> str:
         """Everything else, as JSON."""
         return self._memory[_TEXT:].decode()
 
 
+class _Member:
+    """One member of the process, and the connection for its certificate."""
+
+    def __init__(self, page: SharedPage) -> None:
+        self.page, self._found = page, json.loads(page.text)
+        self._appender: Appender | None = None
+        if "neli_router" not in sys.modules:
+            sys.path[:] = self._found["path"]
+            # Not through the package's own `__init__`, which would import the whole package and take three times as
+            # long.
+            package = ModuleType("neli_router")
+            package.__path__ = [self._found["package"]]
+            sys.modules["neli_router"] = package
+
+    def connect(self) -> None:
+        """Have a connection, if the ledger can be reached."""
+        from neli_router.drivers.open import open_appender, require_driver  # noqa: PLC0415 - it can only be found now.
+        from neli_router.errors import NeliError  # noqa: PLC0415 - as above.
+        from neli_router.hosts.process import hurry  # noqa: PLC0415 - as above.
+
+        try:
+            if self._appender is None:
+                require_driver(self._found["ledger"])
+                hurry()  # After the import, which can wait for others; the client's threads inherit it.
+                self._appender = open_appender(self._found["ledger"], patience=self._found["lease"])
+            else:
+                self._appender.keep()
+        except NeliError:
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        if self._appender is not None:
+            self._appender.close()
+            self._appender = None
+
+    def certify(self) -> None:
+        """Its process has ended."""
+        from neli_router.errors import NeliError  # noqa: PLC0415 - as above.
+
+        _await_lent(self.page)
+        incarnations, by = self.page.incarnations, self._found["by"]
+        try:
+            if self._appender is not None and self._appender.append(_payloads(incarnations, by)):
+                return
+        except NeliError:
+            pass
+        certify(self._found["ledger"], incarnations, by=by, patience=self._found["lease"])
+
+
 def main() -> None:
-    """Be the witness of the process that started this one: `child_program.py PAGE PIDFD`, which are descriptors."""
+    """Be the witness of the process that started this one: `child_program.py LINE PIDFD`, which are descriptors."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    descriptor, pidfd = map(int, sys.argv[1:])
-    page, ended = SharedPage(descriptor), select.poll()
-    ended.register(pidfd, select.POLLIN)
-    ended.poll()
-    if page.incarnations:
-        _certify(page)
+    if os.fork():
+        os._exit(0)  # The program's child ends, and init adopts this process: see `child.py`.
+    line, pidfd = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    line.settimeout(0)  # The flags of `recv_fds` are ignored.
+    poll, members, has_ended = select.poll(), list[_Member](), False
+    poll.register(pidfd, select.POLLIN)
+    poll.register(line, select.POLLIN)
+    while not has_ended:
+        has_ended = pidfd in {descriptor for descriptor, _ in poll.poll(CONNECT_EVERY * 1000)}
+        for member in [member for member in members if not member.page.incarnations]:
+            members.remove(member)
+            member.disconnect()
+            member.page.close()
+        pages, is_over = _arrived(line)
+        if is_over and not (members or pages):
+            return
+        if is_over and line.fileno() >= 0:
+            poll.unregister(line)
+            line.close()
+        members += map(_Member, pages)
+        # The line of a dying process ends before its last thread does. Connecting would then delay the certificate.
+        for member in () if has_ended or is_over else members:
+            member.connect()
+    threads = [threading.Thread(target=member.certify) for member in members]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    os._exit(0)  # To take everything apart would take the processor from those that begin to lead.
 
 
-def _certify(page: SharedPage) -> None:
-    found = json.loads(page.text)
-    sys.path[:] = found["path"]
-    # Not through the package's own `__init__`, which would import the whole package and take three times as long.
-    package = ModuleType("neli_router")
-    package.__path__ = [found["package"]]
-    sys.modules["neli_router"] = package
-    _await_lent(page)
-    certify(found["ledger"], page.incarnations, by=found["by"], patience=found["lease"])
+def _arrived(line: socket.socket) -> tuple[list[SharedPage], bool]:
+    """The pages of members that have joined, and whether the line is over."""
+    pages = list[SharedPage]()
+    while line.fileno() >= 0:
+        try:
+            _, descriptors, *_ = socket.recv_fds(line, 16, 1)
+        except BlockingIOError:
+            return pages, False
+        except OSError:
+            break
+        if not descriptors:
+            break
+        pages += [page for page in map(SharedPage, descriptors) if page.incarnations]
+    return pages, True
+
+
+def _payloads(incarnations: Sequence[str], by: str) -> list[bytes]:
+    from neli_router.protocols.induction.records import Certify, encode  # noqa: PLC0415 - as above.
+
+    return [encode(Certify(by=by, incarnation=incarnation)) for incarnation in incarnations]
 
 
 def _await_lent(page: SharedPage) -> None:
     """Wait until no other process may act on the member's leases: the time is over, or all their holders have ended."""
-    from neli_router.core.clock import host_clock  # noqa: PLC0415 - it can only be found now.
+    from neli_router.core.clock import host_clock  # noqa: PLC0415 - as above.
     from neli_router.errors import Unsupported  # noqa: PLC0415 - as above.
     from neli_router.hosts.process import HostProcess, ProcessMark  # noqa: PLC0415 - as above.
 
@@ -214,9 +312,8 @@ def certify(address: str, incarnations: Sequence[str], *, by: str, patience: flo
     """
     from neli_router.drivers.open import open_ledger  # noqa: PLC0415 - as above.
     from neli_router.errors import LedgerTrimmed, LedgerUnavailable, NeliError  # noqa: PLC0415 - as above.
-    from neli_router.protocols.induction.records import Certify, encode  # noqa: PLC0415 - as above.
 
-    payloads = [encode(Certify(by=by, incarnation=incarnation)) for incarnation in incarnations]
+    payloads = _payloads(incarnations, by)
     give_up_at, pause = time.monotonic() + GIVE_UP_AFTER, PAUSE_MIN
     while time.monotonic() < give_up_at:
         try:

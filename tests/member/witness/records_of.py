@@ -8,11 +8,10 @@ from typing import TypeVar
 from neli_router.core.closing import Closing
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.open import open_ledger
-from neli_router.hosts.descendants import children
 from neli_router.protocols.induction.records import Certify, Record, decode
 from tests.support.waiting import PATIENCE, until
 
-__all__ = ["LedgerRecords", "child_witness_of", "command_of"]
+__all__ = ["LedgerRecords", "child_witness_of", "child_witnesses_of", "command_of", "pages_of"]
 
 Kind = TypeVar("Kind", bound=Record)
 
@@ -24,9 +23,28 @@ def command_of(pid: int) -> bytes:
 
 
 def child_witness_of(pid: int) -> int:
-    """The process that watches this process."""
-    (found,) = [child for child in children(pid) if b"child_program" in command_of(child)]
+    """The process that watches this process. It starts when a member of it has joined."""
+    until(lambda: len(child_witnesses_of(pid)) == 1)
+    return child_witnesses_of(pid)[0]
+
+
+def child_witnesses_of(pid: int) -> list[int]:
+    """They are children of init, so they are known by what they watch. Each has received a page, too."""
+    found = list[int]()
+    for child in [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]:
+        if b"child_program" in command_of(child) and pages_of(child):
+            with suppress(OSError):
+                watched = [one.read_text() for one in Path(f"/proc/{child}/fdinfo").iterdir()]
+                found += [child] * any(f"Pid:\t{pid}\n" in one for one in watched)
     return found
+
+
+def pages_of(child: int) -> list[str]:
+    """The pages of its members, as files."""
+    with suppress(OSError):
+        found = [one for one in Path(f"/proc/{child}/fd").iterdir() if "memfd:neli" in str(one.readlink())]
+        return list({one.stat().st_ino: str(one) for one in found}.values())  # A mapping has a copy of each.
+    return []
 
 
 class LedgerRecords(Closing):

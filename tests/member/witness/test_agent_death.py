@@ -21,7 +21,7 @@ from neli_router.errors import NeliError
 from neli_router.hosts.descendants import children
 from neli_router.member.witness.child_program import SharedPage
 from neli_router.protocols.induction.records import Certify
-from tests.member.witness.records_of import LedgerRecords, child_witness_of, command_of
+from tests.member.witness.records_of import LedgerRecords, child_witness_of, pages_of
 from tests.support.processes.forked import Program, lives, without_neli
 from tests.support.waiting import LOOK_EVERY, PATIENCE, until
 
@@ -125,8 +125,8 @@ def test_a_lease_of_neli_run_is_waited_for_as_long_as_it_or_its_guardian_lives(t
 
 def page_of(child: int) -> SharedPage:
     """The page that the agent's member left to this witness."""
-    descriptor = command_of(child).split(b"\0")[-3].decode()
-    return SharedPage(os.open(f"/proc/{child}/fd/{descriptor}", os.O_RDWR))
+    (page,) = pages_of(child)
+    return SharedPage(os.open(page, os.O_RDWR))
 
 
 ASKING = """

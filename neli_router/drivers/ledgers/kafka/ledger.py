@@ -20,6 +20,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from neli_router.drivers.ledgers.base import APPEND_MAX
 from neli_router.drivers.ledgers.kafka.address import KafkaAddress
 from neli_router.drivers.ledgers.kafka.clients import (
     COMMON,
@@ -36,7 +37,7 @@ from neli_router.drivers.ledgers.kafka.topic import Questions, require_topic
 from neli_router.drivers.ledgers.read_ahead import ReadAheadLedger
 from neli_router.protocols.protocol import RECORD_MAX
 
-__all__ = ["KafkaLedger"]
+__all__ = ["KafkaAppender", "KafkaLedger"]
 
 QUEUE_MAX = 100_000
 """Records that may wait for a broker. They are dropped after `patience`, so this only bounds the memory."""
@@ -101,6 +102,22 @@ class KafkaLedger(ReadAheadLedger):
             self._trim_refused = error.args[0]  # Any other fault may be gone by the next snapshot.
 
 
+class KafkaAppender:
+    """See `Appender`. librdkafka reconnects automatically."""
+
+    def __init__(self, at: KafkaAddress, *, patience: float) -> None:
+        self._writer = _KafkaWriter(at, {**COMMON, **at.client}, patience=patience)
+        self.close = self._writer.close
+        self.keep()
+
+    def keep(self) -> None:
+        self._writer.follow(anew=True)
+
+    def append(self, payloads: Sequence[bytes]) -> bool:
+        self._writer.append(payloads)
+        return self._writer.flush(APPEND_MAX) and len(self._writer.acknowledged()) == len(payloads)
+
+
 class _KafkaWriter:
     """Appends to one topic, from one thread."""
 
@@ -160,9 +177,14 @@ class _KafkaWriter:
                 producer.list_topics(self._at.topic, LOOK_MAX)  # The producer learns from this who leads.
         return waiting
 
+    def flush(self, timeout: float) -> bool:
+        """Wait until everything queued is delivered, or has failed; return whether that is so."""
+        serve(self._producer.flush, timeout)
+        return not len(self._producer)
+
     def close(self) -> None:
         try:
-            serve(self._producer.flush, FLUSH_MAX)
+            self.flush(FLUSH_MAX)
             self._producer.purge()
             serve(self._producer.flush, 0)
         except KafkaException:

@@ -42,7 +42,7 @@ from neli_router.drivers.ledgers.redis.link import ANSWER_MAX, Command, Link, co
 from neli_router.drivers.ledgers.redis.stream import CLOSE_MAX, FIRST, Extent, RecordStream, RedisReader, defect
 from neli_router.errors import LedgerError, LedgerMissing, LedgerRewound, LedgerUnavailable, LedgerUnusable
 
-__all__ = ["RedisLedger", "delete_stream"]
+__all__ = ["RedisAppender", "RedisLedger", "delete_stream"]
 
 QUEUE_MAX = 10_000
 """Records that may wait for the server. More would only arrive later."""
@@ -118,6 +118,17 @@ class RedisLedger(ReadAheadLedger):
             self._reader.require_sound()
         self._reader.saw(extent.tip - 1)
         return extent
+
+
+class RedisAppender:
+    """See `Appender`."""
+
+    def __init__(self, at: RedisAddress) -> None:
+        self._stream, self._link = RecordStream(at), Link(at, "a certificate")
+        self.keep, self.close = self._link.require_master, self._link.close
+
+    def append(self, payloads: Sequence[bytes]) -> bool:
+        return None not in self._link.ask(*(self._stream.append(one, must_exist=True) for one in payloads))
 
 
 class _RedisWriter:
