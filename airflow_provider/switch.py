@@ -257,7 +257,7 @@ class Switch:
             try:
                 async with NeliHook(self._conn_id) as hook:
                     await asyncio.to_thread(_connected, hook)
-                    async with hook.aleading(role_of_tag(role.name)) as lease:
+                    async with hook.aleading(_role_of_tag(role.name)) as lease:
                         pause, told = RETRY_MIN, ""
                         await self._hold(role, lease)
             except (NeliError, AirflowException) as error:
@@ -291,7 +291,7 @@ class Switch:
                 await hook.amember()
 
 
-def role_of_tag(name: str) -> int | str:
+def _role_of_tag(name: str) -> int | str:
     """`neli:orders` is a key, and `neli:partition=7` a partition. Raises BadKey for digits alone."""
     number = name.removeprefix("partition=")
     return asked_role(name) if number == name else asked_role(partition=number)

@@ -36,9 +36,9 @@ from airflow_provider.leases import END_MAX, HeldBlock, holding
 from airflow_provider.links import NeliLink
 from airflow_provider.partitions import asked_role, layout_of_run
 from airflow_provider.triggers.neli import LeaderTrigger, WhenAway
+from neli_router.agent.wire import KEY_MAX
 from neli_router.core.keyspace import Role
 from neli_router.errors import NeliError, NoAgent
-from neli_router.protocols.protocol import NAME_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -203,6 +203,6 @@ def role_here(hook: NeliHook, task: Any, context: "Context") -> Role:
     if (layout := layout_of_run(context.get("dag"))) is not None:
         hook.layout(wanted=layout)  # Another layout would give this run's partition to the wrong host.
     asked = asked_role(task.role, task.key, task.partition, context=context)
-    if isinstance(asked, str) and len(asked) > NAME_MAX:
-        return (layout or hook.layout()).partition(asked)  # It may not fit into an address.
+    if isinstance(asked, str) and len(asked) > KEY_MAX // 12:  # Percent-encoded, a character takes up to 12.
+        return (layout or hook.layout()).partition(asked)
     return asked
