@@ -228,7 +228,7 @@ def test_every_command_in_a_block_or_a_sentence_is_one(page: str) -> None:
     [
         "neli ownr customer-7",
         "neli owner --colour customer-7",
-        "neli run -- ./report.sh",
+        "neli run --role nightly -- ./report.sh",
         "make tests",
         "pip install neli-router",
         "pip install '.[agents]'",
