@@ -36,7 +36,8 @@ import threading
 from types import SimpleNamespace
 from airflow_provider.routing import queue_of_owner
 
-instance = SimpleNamespace(dag_id="d", task_id="t", queue="default", map_index=-1)
+task = SimpleNamespace(dag=SimpleNamespace())
+instance = SimpleNamespace(dag_id="d", task_id="t", queue="default", map_index=-1, task=task)
 queue_of_owner(neli_conn_id="nowhere")(instance, SimpleNamespace(partition_key="0"))
 (follower,) = (one for one in threading.enumerate() if one.name == "neli-routing[nowhere]")
 threading.Thread(target=follower.join, args=(60.0,)).start()

@@ -126,7 +126,7 @@ PAUSE, UNPAUSE = ("pause", True), ("unpause", False)
 
 def test_a_dag_runs_where_its_role_is_led_and_the_audit_log_says_who_did_it(place: Place) -> None:
     place.lead(place.b)
-    add("prices", f"neli:{ROLE}", "other")
+    add("prices", f"neli:partition={ROLE}", "other")
     add("untagged", "other", paused=False)
     with switched():
         place.lead(place.a)
@@ -144,7 +144,7 @@ def test_a_dag_runs_where_its_role_is_led_and_the_audit_log_says_who_did_it(plac
 
 
 def test_all_are_paused_or_the_scheduler_does_not_start(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    add("prices", f"neli:{ROLE}", paused=False)
+    add("prices", f"neli:partition={ROLE}", paused=False)
     one = Switch("away")
     monkeypatch.setattr(one._thread, "start", lambda: None)
     with closing(sqlite3.connect(airflow_home / "airflow.db", isolation_level=None)) as other:
@@ -162,7 +162,7 @@ def test_a_pause_of_a_person_stands_over_takeovers_and_restarts(place: Place) ->
     place.lead(place.a)
     theirs = ("before", "during", "by_a_command", "again")
     for dag_id in (*theirs, "control"):
-        add(dag_id, f"neli:{ROLE}", paused=dag_id != "control")
+        add(dag_id, f"neli:partition={ROLE}", paused=dag_id != "control")
     set_paused("before", paused=True)
     with switched():
         await_unpaused(*theirs[1:], "control")
@@ -199,10 +199,10 @@ def test_a_dag_of_two_roles_runs_where_both_are_led(place: Place) -> None:
 
 def test_tags_that_come_are_followed_and_those_that_go_leave_the_dag_as_it_is(place: Place) -> None:
     place.lead(place.a)
-    add("first", f"neli:{ROLE}")
+    add("first", f"neli:partition={ROLE}")
     add("of_no_role", "neli:7", paused=False)
     # If a Dag was deleted and is read again, the switch owns its pause, although a user had paused it.
-    add("read_again", f"neli:{ROLE}")
+    add("read_again", f"neli:partition={ROLE}")
     with create_session() as session:
         session.add(Log(event="patch_dag", owner="admin", dag_id="read_again", extra='{"is_paused": true}'))
         session.add(Log(event="delete_dag", owner="admin", dag_id="read_again"))
@@ -210,7 +210,7 @@ def test_tags_that_come_are_followed_and_those_that_go_leave_the_dag_as_it_is(pl
         await_paused("first", paused=False)
         await_paused("read_again", paused=False)
         assert is_paused("of_no_role")
-        add("second", f"neli:{ROLE}")
+        add("second", f"neli:partition={ROLE}")
         await_paused("second", paused=False)
         with create_session() as session:
             session.execute(delete(DagTag).where(DagTag.dag_id == "first"))
@@ -221,7 +221,7 @@ def test_tags_that_come_are_followed_and_those_that_go_leave_the_dag_as_it_is(pl
 
 def test_a_role_is_let_go_when_what_was_open_at_the_pause_has_ended(place: Place) -> None:
     place.lead(place.a)
-    add("prices", f"neli:{ROLE}")
+    add("prices", f"neli:partition={ROLE}")
     with switched(), create_session(scoped=False) as scheduling, place.a.client() as a, place.b.client() as b:
         await_unpaused("prices")
         scheduling.execute(select(DagModel.dag_id).where(DagModel.is_paused.is_(False))).all()
@@ -249,12 +249,12 @@ def test_dags_are_paused_on_a_fault_and_without_an_agent(place: Place, monkeypat
         raise ValueError("a fault of ours")
 
     place.lead(place.a)
-    add("prices", f"neli:{ROLE}")
+    add("prices", f"neli:partition={ROLE}")
     with switched():
         await_unpaused("prices")
         with monkeypatch.context() as patched:
             patched.setattr(switch, "_is_ours", broken)
-            add("second", f"neli:{ROLE}")
+            add("second", f"neli:partition={ROLE}")
             await_paused("prices", paused=True)
         await_unpaused("prices", "second")
         place.a.kill()
