@@ -488,7 +488,7 @@ def _drain(path: str) -> list[Diagnosis]:
 def _witness(config: Config, path: str, agent: Diagnosis) -> Diagnosis:
     """Whether the `agent` at `path` reports the deaths of members here."""
     if agent.verdict == "failed" or not agent.found.startswith("one answers"):
-        then = "a child of each member's process reports its death"
+        then = "the others wait for the lease of a member that dies"
         if config.ledger.startswith("sqlite:"):
             then = "members on SQLite report each other's deaths"
         return Diagnosis("witness", "skipped", f"without an agent, {then}")

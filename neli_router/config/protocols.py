@@ -234,9 +234,9 @@ class Induction(ProtocolOptions):
     witness: str = option(
         "auto",
         "The witness that reports this process's death, so that the others need not wait for its lease: auto, agent, "
-        "child or none. `agent` is the host's agent, `child` a process of its own. `auto` takes the agent if there is "
-        "one, otherwise the other members on SQLite, and a child on Kafka and Redis. A member that passes its leases "
-        "on to other processes needs `none`, or `child` and a pledge of until when they act: see docs/fencing.md.",
+        "child or none. `agent` is the host's agent, `child` a process of its own. `auto` takes what is available at "
+        "no cost: the agent, or otherwise, on SQLite, the other members. A member that passes its leases on to other "
+        "processes needs `none`, or `child` and a pledge of until when they act: see docs/fencing.md.",
     )
 
     def settings(self, shared: Shared, *, name: str) -> Settings:

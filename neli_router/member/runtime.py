@@ -116,23 +116,18 @@ class Runtime:
                 return Registration(config, name, life, tell, wanted=True)
             case "auto":  # Logs nothing if it finds no witness, because none was requested by name.
                 agent = Registration(config, name, life, tell, wanted=False)
-                if agent.name or isinstance(ledger, MemoryLedger):  # A ledger in memory ends with its process.
-                    return agent
-                own: Witness = NO_WITNESS
-                try:
-                    if isinstance(ledger, SqliteLedger):
-                        own = PeerWitness(ledger, life.name)
+                if not agent.name and isinstance(ledger, SqliteLedger):
+                    try:
+                        peers = PeerWitness(ledger, life.name)
+                    except OpenToStrangers as error:  # Logged all the same, because another user may mean harm.
+                        tell(_missing(PEERS, error))
+                    except (Unsupported, OSError):
+                        pass
                     else:
-                        own = ChildWitness(config, name, tell)
-                except OpenToStrangers as error:  # Logged all the same, because another user may mean harm.
-                    tell(_missing(PEERS, error))
-                except (Unsupported, OSError):
-                    pass
-                if not own.name:
-                    return agent
-                agent.close()
-                return own
-            case "child" if not isinstance(ledger, MemoryLedger):
+                        agent.close()
+                        return peers
+                return agent
+            case "child" if not isinstance(ledger, MemoryLedger):  # A ledger in memory ends with its process.
                 try:
                     return ChildWitness(config, name, tell)
                 except (Unsupported, OSError) as error:
