@@ -148,7 +148,7 @@ def test_it_tells_the_death_on_a_server_without_an_agent_and_connects_in_advance
 ) -> None:
     """On a busy host, an import and a connection take longer than the rest of the lease."""
     ledger = f"{server}://{request.getfixturevalue(server).removeprefix('redis://')}/{uuid4().hex}"
-    with program(tmp_path, PLAIN, ledger=ledger, accept_rewinds=True, witness="auto") as member:
+    with program(tmp_path, PLAIN, ledger=ledger, accept_rewinds=True, witness="child") as member:
         assert "child" == member.of(Join)[0].witness
         child = member.child
         until(lambda: sum("socket:" in path for path in _open_files(child)) > 1)  # One is the line to its member.
