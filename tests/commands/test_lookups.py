@@ -100,7 +100,7 @@ def test_a_watch_ends_when_its_reader_is_gone(place: StandIn, tmp_path: Path) ->
     with Program(code, "k", folder=tmp_path) as process:
         assert [ALPHA] == after_the_time(process.stdout.readline())
         process.stdout.close()
-        assert 0 == process.wait(60)
+        assert process.wait(60) in {0, 1}, "1 if it wrote a line before it noticed"
 
 
 @pytest.mark.parametrize("command", ["members", "table", "watch", "owner a", "run --key r -- true"])
@@ -174,4 +174,4 @@ def test_a_watch_of_a_ledger_prints_present_owners_and_changes(ledger: Config, t
             while line["name"] != "b":  # Before that, the partition may have no owner.
                 line = json.loads(process.stdout.readline())
         process.stdout.close()
-        assert 0 == process.wait(60)
+        assert process.wait(60) in {0, 1}, "1 if it wrote a line before it noticed"
