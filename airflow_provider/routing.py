@@ -63,10 +63,10 @@ def owned_partitions(neli_conn_id: str = CONNECTION_ID) -> list[int]:
         def mine():
             return owned_partitions()
 
-        @task.leader(partition="{{ task.op_kwargs['partition'] }}")
-        def work(partition, lease): ...
+        @task.leader(partition="{{ task.op_kwargs['number'] }}")
+        def work(number, lease): ...
 
-        work.expand(partition=mine())
+        work.expand(number=mine())
 
     Raises ConfigError if the connection is to a ledger, which does not know this host.
     """

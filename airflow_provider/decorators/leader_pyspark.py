@@ -24,6 +24,7 @@ from airflow.providers.apache.spark.operators.spark_pyspark import SPARK_CONTEXT
 from airflow.providers.common.compat.sdk import get_current_context, task_decorator_factory
 
 from airflow_provider.decorators.leader import LeaderDecoratedOperator
+from airflow_provider.exceptions import LeadershipEnding
 from airflow_provider.hooks.neli import NeliHook
 from airflow_provider.operators.leader import LEASE_KEY
 from airflow_provider.operators.spark import right_of, settings_of
@@ -76,7 +77,7 @@ class LeaderPySparkDecoratedOperator(LeaderDecoratedOperator, PySparkOperator): 
                 with guarded(spark, right, end_within=None):  # The lease's own block ends a process that goes on.
                     return work(*args, **given)
             except BaseException as error:
-                if not right.holds():
+                if isinstance(error, LeadershipEnding) or not right.holds():
                     lost.append(error)
                     _end_java()
                 raise

@@ -16,9 +16,14 @@ class Submission:
 
     def __init__(self, folder: Path) -> None:
         """`folder` is the job's own: it is on the command line of no other process."""
-        found = {pid: (parent, command) for pid, parent, _, command in processes() if str(folder) in command}
-        self.wardens = sorted(pid for pid, (_, command) in found.items() if "airflow_provider.warden" in command)
-        (self.task,) = {found[pid][0] for pid in self.wardens} - set(self.wardens)
+        every = {pid: (parent, command) for pid, parent, _, command in processes()}
+        found = {pid: its for pid, its in every.items() if str(folder) in its[1]}
+        first = {pid for pid, (_, command) in found.items() if "airflow_provider.warden" in command}
+        guardians = {
+            pid for pid, (parent, command) in every.items() if parent in first and command.strip() == "guardian"
+        }
+        self.wardens = sorted(first | guardians)
+        (self.task,) = {every[pid][0] for pid in self.wardens} - set(self.wardens)
         (self.session,) = {pid for pid, (parent, _) in found.items() if parent in self.wardens} - set(self.wardens)
 
     @property
