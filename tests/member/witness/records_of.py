@@ -24,8 +24,7 @@ def command_of(pid: int) -> bytes:
 
 def child_witness_of(pid: int) -> int:
     """The process that watches this process. It starts when a member of it has joined."""
-    until(lambda: len(child_witnesses_of(pid)) == 1)
-    return child_witnesses_of(pid)[0]
+    return until(lambda: found[0] if len(found := child_witnesses_of(pid)) == 1 else 0)
 
 
 def child_witnesses_of(pid: int) -> list[int]:

@@ -263,6 +263,7 @@ def test_a_member_that_became_another_program_is_not_certified_before_that_has_e
     os.execv("/bin/sh", ["sh", "-c", "echo become; read line"])
     """
     with program(tmp_path, story) as member:
+        assert member.child  # If a program becomes another one before, nothing watches it.
         member.go_on()
         assert "become\n" == member.process.stdout.readline()
         assert [] == member.of(Certify)
