@@ -89,15 +89,16 @@ def with_partition(df: DataFrame, key: str, layout: Layout, *, name: str = "part
 
 
 def with_partition_of_role(df: DataFrame, role: str, layout: Layout, *, name: str = "partition") -> DataFrame:
-    """`df` with the partition that fills each role: role j, a whole number, is filled by partition j mod M.
+    """`df` with the partition of each role. Text is a key, and a number is the partition itself; null if there is none.
 
-    A column of role names is a column of keys. Numbers have their own function because 7 may be a role or a key, and as
-    a key it is hashed, as text or bytes. Raises the errors of `with_slot`.
+    Numbers have their own function because 7 may be a partition or a key, and as a key it is hashed, as text or bytes.
+    Raises the errors of `with_slot`.
     """
     field = column_of(df, role)
     if not isinstance(field.dataType, IntegralType):
         return with_partition(df, role, layout, name=name)
-    filled = sql.pmod(sql.col(quoted(field.name)).cast("bigint"), _bigint(layout.partitions))
+    number = sql.col(quoted(field.name)).cast("bigint")
+    filled = sql.when(number.between(0, layout.partitions - 1), number)
     return df.withColumn(_new_name(df, name), _typed(filled, layout.partitions))
 
 
