@@ -72,6 +72,10 @@ END_MAX = 10.0
 """Seconds that a task waits until its whole job is gone. That takes a fraction of a second; a process that waits for a
 broken disk cannot be ended at all, and then the task logs that and goes on."""
 
+END_WITHIN = 30.0
+"""The `end_within` of a task by default. The warden ends the job before the lease ends, so the task itself may wait for
+that, and say why it ended: then its retry policy is asked."""
+
 TERMS_KEY = "neli_terms"
 """The terms under which the job was submitted that the task's store remembers."""
 
@@ -267,7 +271,7 @@ class LeaderSparkSubmitOperator(LeaderOperator, _SparkSubmission):
     )
 
     def __init__(self, *, partitions: str | Sequence[int] | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**{"end_within": END_WITHIN, **kwargs})
         self.partitions = partitions
 
     def execute(self, context: "Context") -> Any:
