@@ -147,7 +147,7 @@ def asked_role(
 
 
 def by_default(dag: "DAG | None") -> str:
-    """What the `partition_key` of a run of `dag` is: the number of a partition if our mapper made it, or a key."""
+    """How to read the `partition_key` of a run of `dag`: as a partition if our mapper made it, or as a key."""
     return "key" if layout_of_run(dag) is None else "partition"
 
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["PARTITION_KEY", "LeaderSensor", "SlotOwnerSensor", "WaitingSensor", "leader_from"]
 
 PARTITION_KEY = "{{ dag_run.partition_key or '' }}"
-"""What a sensor waits for by default: the partition or the key of a partitioned run."""
+"""A sensor waits for this by default: the partition or the key of a partitioned run."""
 
 
 def leader_from(xcom: Any) -> dict[str, Any]:

@@ -332,7 +332,11 @@ class OwnershipTrigger(_Follower):
                 "a member, or give the address of this host's agent",
                 *("acquired and lost", self.neli_conn_id),
             )
-        watched = self._watched(seen.layout)
+        try:
+            watched = self._watched(seen.layout)
+        except BadKey as error:  # Only the group knows its partitions.
+            self.log.warning("Nothing can be reported: %s", error)
+            return []
         moves = tenures.take(seen.owners[place] for place in watched if place in seen.owners)
         told = [
             TriggerEvent({"event": kind, "member": member, "role": self.role, **payload})  # type: ignore[no-untyped-call]
