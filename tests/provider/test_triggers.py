@@ -228,6 +228,24 @@ def test_a_watcher_tells_each_new_owner_once(tmp_path: Path, second: str, monkey
     play(story)
 
 
+@pytest.mark.usefixtures("neli_default")
+def test_a_watcher_of_a_partition_that_the_group_has_not_says_so_and_goes_on(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    said: list[str] = []
+
+    def is_said() -> bool:
+        said.append(caplog.text + "".join(capfd.readouterr()))
+        return f"from 0 to {PARTITIONS - 1}, but this number is none of them" in "".join(said)
+
+    async def story(one: Triggerer) -> None:
+        watcher = await one.start(OwnershipTrigger(role=PARTITIONS))
+        await until_in_loop(is_said)
+        assert one.is_waiting(watcher)
+
+    play(story)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
