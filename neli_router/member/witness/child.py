@@ -121,6 +121,7 @@ class _Child:
             if self._starter is not None and self._starter.poll() is not None:
                 self._starter = None
             if self._line is not None and self._has_ended(self._line):
+                self._line.close()
                 self._line, self._why = None, "it ended unexpectedly"
                 self._pages = dict.fromkeys(self._pages, False)
             elif self._line is not None and now >= self._again_at:
