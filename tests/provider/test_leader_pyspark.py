@@ -46,7 +46,7 @@ def test_java_is_ended_with_the_role_and_the_retry_counts_where_it_is_led(
             @leader_pyspark_task(
                 role=ROLE,
                 when_not_leading="fail",
-                retries=3,
+                retries=200,  # The takeover takes a lease, because this process could have gone on until then.
                 retry_policy=LeadershipRetryPolicy(delay=0.5),
                 config_kwargs=settings,
             )

@@ -187,12 +187,12 @@ def test_members_of_one_process_share_a_child_which_forgets_those_that_leave(tmp
         until(lambda: 2 == len(pages_of(child)))
         member.go_on()
         assert "ready\n" == member.process.stdout.readline()
-        assert 1 == len(member.of(Leave))
-        alpha, _ = member.of(Join)
+        assert member.of(Leave)
         member.kill()
-        assert alpha.by == member.await_certificate().incarnation
         until(lambda: not lives(child))
-        assert 1 == len(member.of(Certify))
+        # On a busy machine, such a short lease may be lost, and then its member joins again.
+        names = {join.by: join.name for join in member.of(Join)}
+        assert {"alpha"} == {names[one.incarnation] for one in member.of(Certify)}
 
 
 def test_a_member_whose_child_dies_with_it_is_expired_as_one_that_has_none(tmp_path: Path) -> None:
@@ -283,6 +283,7 @@ def test_a_death_is_told_only_when_the_last_lease_that_was_lent_has_ended(tmp_pa
     """
     with program(tmp_path, story) as member:
         until_then = float(member.said)
+        assert lives(member.child)
         member.kill()
         told = member.of(Certify)
         assert [] == told or host_clock() >= until_then  # On a busy machine, this check may be late.
