@@ -80,6 +80,14 @@ _OPTIONS: dict[str, Any] = {
         "example": "neli_tokyo",
         "default": "neli_default",
     },
+    "roles": {
+        "description": "The roles that Dags may name. Any other name is then an import error of the Dag, and so is a "
+        "number beyond `partitions`. Empty: any.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "nightly, hourly",
+        "default": "",
+    },
     "slots": {
         "description": "How many slots the group's keys fall into, as its members have it. For mappers of partitions "
         "in Dags that give no layout.",

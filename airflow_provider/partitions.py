@@ -32,16 +32,15 @@ from airflow.partition_mappers.base import PartitionMapper
 from airflow.partition_mappers.window import Window
 from airflow.providers.common.compat.sdk import conf
 
-from neli_router.core.keyspace import PARTITIONS, SLOTS, Layout, numbered
-from neli_router.errors import BadKey
+from neli_router.core.keyspace import PARTITIONS, SLOTS, Layout
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import DAG, Context
+    from airflow.providers.common.compat.sdk import DAG
 
 __all__ = [
+    "SECTION",
     "AllPartitions",
     "SlotPartitionMapper",
-    "asked_role",
     "by_default",
     "configured_layout",
     "layout_of_run",
@@ -108,42 +107,6 @@ class AllPartitions(Window):
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> Self:
         return cls(_layout(data))
-
-
-def asked_role(
-    role: object = None, key: object = None, partition: object = None, *, context: "Context | None" = None
-) -> int | str:
-    """The key or the partition that a task means. By default, that is what `by_default` says of the run in `context`.
-
-    A template may have produced any value. Raises BadKey unless exactly one is given that makes sense.
-    """
-    given = {name: it for name, it in (("role", role), ("key", key), ("partition", partition)) if it is not None}
-    if not given and context is not None and context.get("partition_key") is not None:
-        given = {by_default(context.get("dag")): context.get("partition_key")}
-    if len(given) != 1:
-        raise BadKey(
-            "one of role, key and partition was wanted",
-            f"{' and '.join(given)} were given" if given else "none was given, and this run has no partition_key",
-            "give the task exactly one, or start the run for a partition",
-        )
-    ((name, value),) = given.items()
-    remedy = "see what its template was rendered to in Airflow's page"
-    if name != "key" and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if not isinstance(value, str):
-        raise BadKey(f"a {name} was wanted", f"a template or a program gave a {type(value).__name__}", remedy)
-    text = value.strip()
-    if not text or value == "None":
-        raise BadKey(f"a {name} was wanted", "a template gave an empty text, or None", remedy)
-    if name == "partition":
-        return numbered(text)
-    if name == "role" and text.lstrip("+-").isdecimal():
-        raise BadKey(
-            "a role was wanted: a name, or the number of a partition",
-            "this is a number as text, which may mean a key or a partition",
-            "say which: key=... or partition=...",
-        )
-    return value
 
 
 def by_default(dag: "DAG | None") -> str:

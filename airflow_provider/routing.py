@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import ThreadSensitiveContext
 
+from airflow_provider._arguments import asked_role
+from airflow_provider._machinery.subscription import Subscription
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
 from airflow_provider.partitions import by_default
-from airflow_provider.subscription import Subscription
-from airflow_provider.triggers.neli import role_wanted
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError, NeliError, NoOwner
 
@@ -129,14 +129,14 @@ def _asked(
         # Airflow also calls the hook for an instance that has no run yet.
         if dag_run is None or (dag := getattr(task, "dag", None)) is None:
             return None
-        return role_wanted(**{by_default(dag): _given(dag_run.partition_key)})
+        return asked_role(**{by_default(dag): _given(dag_run.partition_key)})
     if task is None or task_instance.map_index < 0:
         return None
     value = _given(_mapped_value(_expansion(task), name, task_instance.map_index))
     if key_from is None:
-        return role_wanted(partition=value)
+        return asked_role(partition=value)
     # A task's template turns a number into text, and the task takes the lease of that key.
-    return role_wanted(key=str(value) if type(value) is int else value)
+    return asked_role(key=str(value) if type(value) is int else value)
 
 
 def _given(value: Any) -> Any:

@@ -137,7 +137,7 @@ airflow_provider.routing: GROUND agent config router | airflow airflow_provider 
 airflow_provider.decorators.leader_pyspark airflow_provider.operators.spark: GROUND agent hosts spark |
     airflow airflow_provider msgspec pyspark
 # It changes Airflow's metadata database, inside the scheduler.
-airflow_provider.switch: GROUND agent config router | airflow airflow_provider sqlalchemy
+airflow_provider._machinery.switch: GROUND agent config router | airflow airflow_provider sqlalchemy
 airflow_provider.get_provider_info: | airflow_provider
 # The door. It is outside the arrows: importing any module passes through it.
 __init__: GROUND config drivers.ledgers.base member router

@@ -28,40 +28,34 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, BaseHook, Connection
 
-from airflow_provider import changes
-from airflow_provider.changes import Away, Batch
-from neli_router.agent import AgentLease, AsyncAgentLease, AsyncClient, AsyncShare, Client, Share
+from airflow_provider._arguments import asked_role, role_for
+from airflow_provider.hooks import _changes as changes
+from airflow_provider.hooks._changes import Away, Batch
+from neli_router.agent import AgentLease, AsyncAgentLease, AsyncClient, Client, Share
 from neli_router.agent.client import calls
 from neli_router.agent.client.leading import LeadingBlock
 from neli_router.agent.server.views import owner_view
-from neli_router.agent.wire import KEY_MAX, OwnerView, StatusView
+from neli_router.agent.wire import OwnerView, StatusView
 from neli_router.config.agent_address import PORT, spell_place
 from neli_router.core.keyspace import Key, Layout, Role
 from neli_router.drivers.addresses import problems_of
-from neli_router.errors import ConfigError, GroupMismatch, NeliError, NoOwner, NotLeading
+from neli_router.errors import ConfigError, GroupMismatch, NeliError, NoOwner
 from neli_router.router.async_router import AsyncRouter
 from neli_router.router.router import AWAIT_MAX, BaseRouter, Router
 from neli_router.router.table import NO_MEMBER, NoTable, Table
 
-__all__ = ["CONNECTION_ID", "Expected", "LeaderHere", "NeliHook", "checked"]
+__all__ = ["CONNECTION_ID", "LeaderHere", "NeliHook", "checked"]
 
 CONNECTION_ID = "neli_default"
 
 CONNECTION_TYPE = "neli"
 
-WAIT_MAX = 60.0
-"""Seconds of one request that waits to lead. A longer wait asks less often, but takes as long to notice an agent that
-hangs."""
-
 OPTIONS = ("address", "ownership")
-
-Expected = Literal["anybody", "here"] | str  # noqa: PYI051 - the two words mean more than a name.
-"""Which leader to wait for: any, this host, or the member with this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +164,7 @@ class NeliHook(BaseHook):
 
     def owner_of_role(self, role: Role) -> OwnerView:
         """The member that leads `role`, a number or a name. Raises the errors of `owner`."""
-        conn = self.get_conn()
+        conn, role = self.get_conn(), role_for(self.layout, asked_role(role))
         return conn.owner_of_role(role) if isinstance(conn, Client) else _named(_of_role(conn, role))
 
     def owners(self, keys: Iterable[Key]) -> list[OwnerView]:
@@ -187,14 +181,11 @@ class NeliHook(BaseHook):
     def leader(self, role: Role, *, wanted: Layout | None = None) -> LeaderHere:
         """The leader of `role`, and whether that is this host, in one question. Raises the errors of `owner`, and
         GroupMismatch if `wanted` is another layout than the group's."""
-        conn = self.get_conn()
+        conn, role = self.get_conn(), role_for(self.layout, asked_role(role))
         if not isinstance(conn, Client):
             checked(conn.feed.layout, wanted)
             return LeaderHere(_named(_of_role(conn, role)), None, may_act=False)
-        question = calls.leader(role)
-        if len(question.target) > KEY_MAX:  # It does not fit into an address. Its partition does.
-            question = calls.leader(self.layout().partition_of_role(role))
-        seen = conn.call(question)
+        seen = conn.call(calls.leader(role))
         checked(seen.layout, wanted)
         return LeaderHere(calls.led_by(seen), seen.member, may_act=seen.may_act)
 
@@ -203,7 +194,7 @@ class NeliHook(BaseHook):
         return await conn.owner(key) if isinstance(conn, AsyncClient) else _named(_of_keys(conn, [key])[0])
 
     async def aowner_of_role(self, role: Role) -> OwnerView:
-        conn = await self.aget_conn()
+        conn, role = await self.aget_conn(), asked_role(role)
         return await conn.owner_of_role(role) if isinstance(conn, AsyncClient) else _named(_of_role(conn, role))
 
     async def aowners(self, keys: Iterable[Key]) -> list[OwnerView]:
@@ -239,12 +230,12 @@ class NeliHook(BaseHook):
 
     def lease(self, role: Role, *, within: float = 0.0) -> AgentLease | None:
         """The lease of `role`, if this host leads it now or `within` that many seconds. It is not renewed."""
-        return self._agent("a lease").lease(role, within=within)
+        return self._agent("a lease").lease(role_for(self.layout, asked_role(role)), within=within)
 
     def leading(self, role: Role, *, timeout: float | None = None) -> LeadingBlock[AgentLease]:
         """A block of work for `role`: `with` waits until this host leads it, and holds it until the end of the
         block."""
-        return self._agent("a lease").leading(role, timeout=timeout)
+        return self._agent("a lease").leading(role_for(self.layout, asked_role(role)), timeout=timeout)
 
     def share(self, partitions: Iterable[int] | None = None, *, timeout: float | None = None) -> LeadingBlock[Share]:
         """A block of work for all partitions that this host leads, or for those of `partitions` that it leads."""
@@ -261,75 +252,13 @@ class NeliHook(BaseHook):
         return sorted((await agent.call(calls.share(range((await self.alayout()).partitions)))).terms)
 
     async def alease(self, role: Role, *, within: float = 0.0) -> AsyncAgentLease | None:
-        return await (await self._aagent("a lease")).lease(role, within=within)
+        return await (await self._aagent("a lease")).lease(asked_role(role), within=within)
 
     @asynccontextmanager
     async def aleading(self, role: Role, *, timeout: float | None = None) -> AsyncIterator[AsyncAgentLease]:  # noqa: ASYNC109 - same name as in `leading`.
         """A block of work, for `async with`: cancelled when its lease is lost, and then raises LeaseLost."""
-        async with (await self._aagent("a lease")).leading(role, timeout=timeout) as lease:
+        async with (await self._aagent("a lease")).leading(asked_role(role), timeout=timeout) as lease:
             yield lease
-
-    @asynccontextmanager
-    async def ashare(
-        self,
-        partitions: Iterable[int] | None = None,
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 - same name as in `share`.
-    ) -> AsyncIterator[AsyncShare]:
-        """A block of work, for `async with`: cancelled when one of its partitions is lost."""
-        async with (await self._aagent("a share")).share(partitions, timeout=timeout) as share:
-            yield share
-
-    # Waiting
-
-    def wait_for_leader(self, role: Role, *, expect: Expected = "anybody", timeout: float | None = None) -> OwnerView:
-        """The leader of `role`, once it is the expected one. Raises NotLeading after `timeout` seconds.
-
-        For `here`, this host's member must be able to act, which happens some time after the table names it. If the
-        agent or the ledger cannot be asked meanwhile, raises the reason.
-        """
-        self.get_conn()  # Look the connection up here: our own loop must not wait for Airflow's.
-
-        async def wait() -> OwnerView:
-            async with NeliHook(self.neli_conn_id, timeout=self._timeout) as hook:
-                hook._target = self._target
-                return await hook.await_for_leader(role, expect=expect, timeout=timeout)
-
-        return asyncio.run(wait())
-
-    async def await_for_leader(
-        self,
-        role: Role,
-        *,
-        expect: Expected = "anybody",
-        timeout: float | None = None,  # noqa: ASYNC109 - same name as in `wait_for_leader`.
-    ) -> OwnerView:
-        limit, seen = asyncio.timeout(timeout), "this host does not lead it"
-        try:
-            async with limit, aclosing(self.changes()) as batches:
-                if expect == "here":
-                    while not await self.aleads(role, within=WAIT_MAX):
-                        pass
-                    return await self.aowner_of_role(role)
-                partition = None
-                async for news in batches:
-                    if isinstance(news, Away):
-                        raise news.error
-                    if partition is None and news:
-                        partition = (await self.alayout()).partition_of_role(role)
-                    view = news.get(partition) if partition is not None else None
-                    if view is not None and view.name is not None and expect in {"anybody", view.name}:
-                        return view
-                    if view is not None:
-                        seen = view.why if view.name is None else f"{view.name} leads it"
-        except TimeoutError:
-            if not limit.expired():
-                raise
-        raise NotLeading(
-            f"{'a leader' if expect == 'anybody' else f'the leadership of {expect}'} was wanted within {timeout:g} s",
-            seen,
-            "wait longer, or see with `neli members` who is there",
-        )
 
     async def changes(self) -> AsyncGenerator[Batch | Away, None]:
         """All known owners in one batch, and then the changes. Never ends.

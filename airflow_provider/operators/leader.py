@@ -12,10 +12,6 @@ trigger the name of its own member. The role may be lost between the trigger's e
 Airflow may choose a worker on another host. So the task always asks again itself. If it does not lead then, it comes
 back after `poke_interval`, and waits again. `timeout` counts from the first time that the task waited.
 
-**Which role.** `key` is any text, also "42". `partition` is a number; a template gives it as text. `role` is a name,
-which is a key, or the number of a partition; as a text of digits it might be either, and is refused. With none of them,
-it is the run's `partition_key`: a partition if our mapper made the run, and otherwise a key.
-
 **The agent is away.** Then it is unknown who leads. A task that would wait for the role waits for the agent, too. Other
 tasks fail, with the reason: if a task were skipped just because no agent answered, perhaps no host would do its work.
 `when_away` chooses.
@@ -25,18 +21,26 @@ Derive from it as the first base, `class MyOperator(LeaderOperator, TheirOperato
 """
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
 from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferralTimeout
 
+from airflow_provider._arguments import (
+    WhenAway,
+    WhenNotLeading,
+    asked_role,
+    led_text,
+    require_literals,
+    role_for,
+    seconds_of,
+)
+from airflow_provider._machinery.leases import END_MAX, HeldBlock, holding
 from airflow_provider.exceptions import NotLeadingHere
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
-from airflow_provider.leases import END_MAX, HeldBlock, holding
 from airflow_provider.links import NeliLink
-from airflow_provider.partitions import asked_role, layout_of_run
-from airflow_provider.triggers.neli import LeaderTrigger, WhenAway
-from neli_router.agent.wire import KEY_MAX
+from airflow_provider.partitions import layout_of_run
+from airflow_provider.triggers.neli import LeaderTrigger
 from neli_router.core.keyspace import Role
 from neli_router.errors import NeliError, NoAgent
 
@@ -45,15 +49,13 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["LEASE_KEY", "TERM_KEY", "LeaderOperator", "WhenNotLeading", "role_here"]
+__all__ = ["LEASE_KEY", "TERM_KEY", "LeaderOperator", "role_here"]
 
 LEASE_KEY = "lease"
 """The key of the lease in the context, while the task works under it and in the callbacks of its end."""
 
 TERM_KEY = "neli_term"
 """The XCom with the lease's term, for downstream tasks and their templates, if `push_term` asks for it."""
-
-WhenNotLeading = Literal["skip", "fail", "wait", "reschedule"]
 
 
 class LeaderOperator(BaseOperator):
@@ -65,7 +67,7 @@ class LeaderOperator(BaseOperator):
     :param neli_conn_id: the connection to this host's agent (templated)
     :param when_not_leading: `skip`, `fail`, `wait` (deferred, without a worker) or `reschedule`
     :param when_away: `fail` or `wait` if the agent cannot be asked; by default like when another host leads
-    :param timeout: maximum seconds to wait, after which the task fails; None waits forever
+    :param timeout: maximum seconds to wait, or a timedelta, after which the task fails; None waits forever
     :param poke_interval: seconds between two questions of a rescheduled task
     :param push_term: whether to push the lease's term as the XCom `neli_term` before the work begins; it costs a
         request to Airflow's server, which takes several times as long as taking the lease
@@ -84,8 +86,8 @@ class LeaderOperator(BaseOperator):
         neli_conn_id: str = CONNECTION_ID,
         when_not_leading: WhenNotLeading = "skip",
         when_away: WhenAway | None = None,
-        timeout: float | None = None,
-        poke_interval: float = 60.0,
+        timeout: float | timedelta | None = None,
+        poke_interval: float | timedelta = 60.0,
         push_term: bool = False,
         end_within: float | None = END_MAX,
         **kwargs: Any,
@@ -97,10 +99,11 @@ class LeaderOperator(BaseOperator):
         self.neli_conn_id = neli_conn_id
         self.when_not_leading = when_not_leading
         self.when_away = when_away
-        self.timeout = timeout
-        self.poke_interval = poke_interval
+        self.timeout = seconds_of("timeout", timeout)
+        self.poke_interval = seconds_of("poke_interval", poke_interval) or 0.0
         self.push_term = push_term
-        self.end_within = end_within
+        self.end_within = seconds_of("end_within", end_within, least=-1e-9)
+        require_literals(self._place, **self._chosen)
 
     _give_up_at: float | None = None
     """When to stop waiting, by the wall clock: a waiting task moves from one host to another."""
@@ -111,7 +114,6 @@ class LeaderOperator(BaseOperator):
         return holding(hook, role_here(hook, self, context), end_within=self.end_within)
 
     def execute(self, context: "Context") -> Any:
-        self._check_choices()
         with NeliHook(self.neli_conn_id) as hook:
             try:
                 held = self.holding(hook, context)
@@ -140,7 +142,12 @@ class LeaderOperator(BaseOperator):
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as error:
-            raise self._in_vain("it did not come to lead it") from error
+            with NeliHook(self.neli_conn_id) as hook:
+                try:
+                    found = led_text(self._place, hook.leader(role_here(hook, self, context)).owner, hook.member())
+                except NeliError as unknown:
+                    found = str(unknown)
+            raise self._in_vain(found) from error
 
     # Not leading
 
@@ -164,7 +171,7 @@ class LeaderOperator(BaseOperator):
             self._give_up_at = now + self.timeout
         if self._give_up_at is not None and now >= self._give_up_at:
             raise self._in_vain(error.found) from error
-        asked = asked_role(self.role, self.key, self.partition, context=context)
+        asked = asked_role(*self._place, context=context)
         place: dict[str, Any] = {"key" if isinstance(asked, str) else "partition": asked}
         trigger = LeaderTrigger(**place, expect=here, neli_conn_id=self.neli_conn_id, when_away=self._when_away())
         limit = None if self._give_up_at is None else timedelta(seconds=self._give_up_at - now)
@@ -185,24 +192,20 @@ class LeaderOperator(BaseOperator):
             "wait longer, or see with `neli members` and `neli table` who leads, and why",
         )
 
+    @property
+    def _place(self) -> tuple[object, object, object]:
+        return self.role, self.key, self.partition
+
+    @property
+    def _chosen(self) -> dict[str, object]:
+        return {"when_not_leading": self.when_not_leading, "when_away": self._when_away()}
+
     def _when_away(self) -> WhenAway:
         return self.when_away or ("wait" if self.when_not_leading in {"wait", "reschedule"} else "fail")
-
-    def _check_choices(self) -> None:
-        for name, choices in (("when_not_leading", WhenNotLeading), ("when_away", WhenAway | None)):
-            known = [one for choice in (choices, *get_args(choices)) for one in get_args(choice)]
-            if (chosen := getattr(self, name)) is not None and chosen not in known:
-                raise AirflowException(
-                    f"{name} was wanted to be {' or '.join(map(repr, known))}, but {chosen!r:.40} was given: "
-                    "choose one of them"
-                )
 
 
 def role_here(hook: NeliHook, task: Any, context: "Context") -> Role:
     """The role of a task, as leases take it. Raises GroupMismatch if its run was made with another layout."""
     if (layout := layout_of_run(context.get("dag"))) is not None:
         hook.layout(wanted=layout)  # Another layout would give this run's partition to the wrong host.
-    asked = asked_role(task.role, task.key, task.partition, context=context)
-    if isinstance(asked, str) and len(asked) > KEY_MAX // 12:  # Percent-encoded, a character takes up to 12.
-        return (layout or hook.layout()).partition(asked)
-    return asked
+    return role_for(hook.layout, asked_role(task.role, task.key, task.partition, context=context))

@@ -19,11 +19,11 @@ A job that opens its own `client.share()` needs no change. Any other job reads t
 writes to. The token is never on a command line, where all users of the host could read it.
 
 **Its end.** Airflow's operator kills the JVM and leaves the Python driver behind. Here a warden stands in between, and
-ends the whole job within a moment (see `airflow_provider.warden`): when the task is killed or cleared, when its process
-disappears in any way, and when the lease is over, even if the task's process is stopped and notices nothing. The warden
-holds the role until the whole job is gone, so no other host begins before that. A job that was submitted to a cluster
-with `deploy_mode="cluster"` is not a child of this host: Spark's own means kill it, and its terms keep out what it
-writes until then. Its driver's host has a different agent, so neither NELI_AGENT nor NELI_TOKEN goes there.
+ends the whole job within a moment (`_machinery.warden`): when the task is killed or cleared, when its process
+disappears in any way, and when the lease is over, even if the task's process is stopped and notices nothing. The
+warden holds the role until the whole job is gone, so no other host begins before that. A job that was submitted to a
+cluster with `deploy_mode="cluster"` is not a child of this host: Spark's own means kill it, and its terms keep out what
+it writes until then. Its driver's host has a different agent, so neither NELI_AGENT nor NELI_TOKEN goes there.
 
 **A retry** may find such a cluster job still running, because the worker crashed. Airflow's operator goes on with it.
 This operator does so only under the same terms. Under other terms the job belongs to a deposed owner: it is killed, and
@@ -52,11 +52,11 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, BaseHook
 
+from airflow_provider._machinery.leases import HeldBlock, holding
+from airflow_provider._machinery.warden import warded
 from airflow_provider.exceptions import LeadershipEnding, LeadershipLost
 from airflow_provider.hooks.neli import NeliHook
-from airflow_provider.leases import HeldBlock, holding
 from airflow_provider.operators.leader import LEASE_KEY, LeaderOperator
-from airflow_provider.warden import warded
 from neli_router.agent import Client
 from neli_router.agent.client.leases import AgentLease, Share
 from neli_router.core.clock import host_clock
@@ -282,9 +282,9 @@ class LeaderSparkSubmitOperator(LeaderOperator, _SparkSubmission):
         self.asked = hook
         if self.partitions is None:
             return super().holding(hook, context)
-        return holding(hook, partitions=self._chosen(self.partitions), end_within=self.end_within)
+        return holding(hook, partitions=self._wanted_partitions(self.partitions), end_within=self.end_within)
 
-    def _chosen(self, partitions: str | Sequence[int]) -> list[int] | None:
+    def _wanted_partitions(self, partitions: str | Sequence[int]) -> list[int] | None:
         """The partitions to hold; None for all. A template gives a text."""
         if partitions == "led":
             return None

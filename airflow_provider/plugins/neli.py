@@ -41,7 +41,7 @@ class NeliPlugin(AirflowPlugin):
 
     @property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]  # As above.
-        from airflow_provider.page import status_page  # noqa: PLC0415 - see above.
+        from airflow_provider._machinery.page import status_page  # noqa: PLC0415 - see above.
 
         return [{"app": status_page(), "url_prefix": PREFIX, "name": PAGE}]
 
@@ -55,6 +55,6 @@ class NeliPlugin(AirflowPlugin):
 
     @property
     def listeners(self) -> list[Any]:  # type: ignore[override]  # As above.
-        from airflow_provider import listener  # noqa: PLC0415 - see above.
+        from airflow_provider._machinery import listener  # noqa: PLC0415 - see above.
 
         return [listener]

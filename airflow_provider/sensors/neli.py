@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import (
     AirflowException,
+    AirflowSensorTimeout,
     AirflowSkipException,
     BaseSensorOperator,
     PokeReturnValue,
@@ -33,17 +34,20 @@ from airflow.providers.common.compat.sdk import (
 from airflow.sdk.exceptions import AirflowRescheduleException
 from airflow.triggers.base import StartTriggerArgs
 
-from airflow_provider.hooks.neli import CONNECTION_ID, Expected, NeliHook
-from airflow_provider.links import NeliLink
-from airflow_provider.partitions import by_default, layout_of_run, spelled_layout
-from airflow_provider.triggers.neli import (
-    LeaderTrigger,
+from airflow_provider._arguments import (
+    Expected,
     Otherwise,
     WhenAway,
-    leader_of,
+    asked_role,
+    led_text,
+    require_literals,
     require_sense,
-    role_wanted,
+    role_for,
 )
+from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
+from airflow_provider.links import NeliLink
+from airflow_provider.partitions import by_default, layout_of_run, spelled_layout
+from airflow_provider.triggers.neli import LeaderTrigger, leader_of
 from neli_router.errors import BadKey, ConfigError, GroupMismatch, NeliError, NoOwner
 
 if TYPE_CHECKING:
@@ -77,6 +81,8 @@ class WaitingSensor(BaseSensorOperator):
     otherwise: Otherwise = "wait"
     _here: str | None = None
     """The member of this host, once it was asked."""
+    _told = "the group did not answer"
+    """The last line in the log: who is waited for, and why."""
 
     def __init__(
         self,
@@ -94,13 +100,24 @@ class WaitingSensor(BaseSensorOperator):
 
     def execute(self, context: "Context") -> Any:
         if not self.deferrable:
-            return super().execute(context)
+            try:
+                return super().execute(context)
+            except AirflowSensorTimeout as error:
+                raise AirflowSensorTimeout(f"{self._told}: {error}") from None
         if found := self._first_look(context):
             return found.xcom_value
         arguments, timeout = self._arguments(), timedelta(seconds=self.timeout)
         if self._means_worker and self._here:
             arguments["expect"] = self._here
         return self.defer(trigger=LeaderTrigger(**arguments), method_name="execute_complete", timeout=timeout)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: "Context") -> Any:
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except AirflowSensorTimeout as error:
+            if found := self._first_look(context):  # It has come just in time.
+                return found.xcom_value
+            raise AirflowSensorTimeout(f"{self._told}, and the time of {self.timeout:g} s is over") from error
 
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
         """The leader in the event of the trigger. Raises an error if the wait ended in any other way."""
@@ -120,23 +137,29 @@ class WaitingSensor(BaseSensorOperator):
     def poke(self, context: "Context") -> PokeReturnValue:
         """Whether the expected member leads now. Raises AirflowException for what waiting cannot fix."""
         try:
-            require_sense(self._place, self.expect, self.otherwise, self.when_away)
+            require_sense(self._place, **self._chosen)
             with NeliHook(self.neli_conn_id) as hook:
                 return self._asked(hook)
         except (BadKey, ConfigError, GroupMismatch) as error:
             raise AirflowException(str(error)) from error
         except NoOwner as error:
-            self.log.info("No member leads it now: %s", error)
+            self._go_on(f"no member leads it: {error}; waiting for {self.expect}")
         except NeliError as error:
             if self.when_away == "fail":
                 raise AirflowException(str(error)) from error
-            self.log.warning("Waits until it can be asked again: %s", error)
+            self._go_on(f"waiting until it can be asked again: {error}")
         return PokeReturnValue(is_done=False)
 
     @property
     def _means_worker(self) -> bool:
         """Whether a worker's host is to lead."""
         return self.expect == "here" and not self.ends_in_triggerer
+
+    def _go_on(self, told: str) -> None:
+        """Wait on, and log why when that changes."""
+        if told != self._told:
+            self._told = told
+            self.log.info("%s", told)
 
     def _first_look(self, context: "Context") -> PokeReturnValue | None:
         """Look once on the worker, which may save the detour through the triggerer."""
@@ -150,7 +173,7 @@ class WaitingSensor(BaseSensorOperator):
 
     def _asked(self, hook: NeliHook) -> PokeReturnValue:
         # The Dag's mapper made a run by partition, and it must have the group's layout.
-        seen = hook.leader(role_wanted(*self._place), wanted=layout_of_run(self.get_dag()))
+        seen = hook.leader(role_for(hook.layout, asked_role(*self._place)), wanted=layout_of_run(self.get_dag()))
         self._here = seen.member
         view, is_here = seen.owner, None if seen.member is None else seen.member == seen.owner.name
         if self.expect == "here" and is_here is None:
@@ -162,6 +185,9 @@ class WaitingSensor(BaseSensorOperator):
             if not is_expected and self.otherwise != "wait":
                 why = f"{self.expect!r} was to lead, but {view.name} leads, under term {view.term}"
                 raise AirflowSkipException(why) if self.otherwise == "skip" else AirflowException(why)
+        if not is_expected:
+            wanted = seen.member if self.expect == "here" and seen.member else self.expect
+            self._go_on(led_text(self._place, view, wanted))
         return PokeReturnValue(is_expected, leader_of(self.role, view, here=is_here))
 
     def _arguments(self) -> dict[str, Any]:
@@ -181,6 +207,10 @@ class WaitingSensor(BaseSensorOperator):
         }
 
     @property
+    def _chosen(self) -> dict[str, object]:
+        return {"expect": self.expect, "otherwise": self.otherwise, "when_away": self.when_away}
+
+    @property
     def _place(self) -> tuple[object, object, object]:
         return self.role, self.key, self.partition
 
@@ -191,6 +221,7 @@ class WaitingSensor(BaseSensorOperator):
         self.role, self.key, self.partition = role, key, partition
         if role is key is partition:
             setattr(self, by_default(self.get_dag()), PARTITION_KEY)
+        require_literals(self._place, **self._chosen)
         arguments = self._arguments()
         # Only a worker knows the output of another task; the scheduler would fail on it.
         is_plain = all(isinstance(value, str | int | dict | None) for value in arguments.values())

@@ -29,11 +29,12 @@ error.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from airflow.triggers.base import (
     BaseEventTrigger,
@@ -43,23 +44,19 @@ from airflow.triggers.base import (
     TriggerEvent,
 )
 
-from airflow_provider.hooks.neli import CONNECTION_ID, Expected, checked
+from airflow_provider._arguments import Expected, Otherwise, WhenAway, asked_role, led_text, require_sense
+from airflow_provider._machinery.subscription import Moment, OnePerConnection, Subscription, current
+from airflow_provider.hooks.neli import CONNECTION_ID, checked
 from airflow_provider.links import link_xcom
-from airflow_provider.partitions import asked_role
-from airflow_provider.subscription import Moment, OnePerConnection, Subscription, current
-from neli_router.agent.wire import KEY_MAX, OwnerView
+from neli_router.agent.wire import OwnerView
 from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey, GroupMismatch, NeliError
 
 __all__ = [
     "Conclusion",
     "LeaderTrigger",
-    "Otherwise",
     "OwnershipTrigger",
-    "WhenAway",
     "leader_of",
-    "require_sense",
-    "role_wanted",
 ]
 
 EARLY = 2.0
@@ -68,12 +65,6 @@ database, and after the deadline Airflow would need a worker to fail the task.""
 
 MEMORY = "neli_told"
 """The key under which an asset's state store remembers what an OwnershipTrigger has reported."""
-
-Otherwise = Literal["wait", "skip", "fail"]
-"""The reaction if a member other than the expected one leads."""
-
-WhenAway = Literal["wait", "fail"]
-"""The reaction if the agent or the ledger cannot be asked."""
 
 CHANGES = ("acquired", "lost", "moved")
 
@@ -84,30 +75,6 @@ class Conclusion(NamedTuple):
     outcome: Literal["success", "skipped", "failed"]
     why: str = ""
     leader: Mapping[str, Any] | None = None
-
-
-def role_wanted(role: object = None, key: object = None, partition: object = None) -> int | str:
-    """The key or partition that was asked for; a template may have produced any value. Raises BadKey."""
-    found = asked_role(role, key, partition)
-    if isinstance(found, str) and len(found) > KEY_MAX:
-        raise BadKey(f"a key of at most {KEY_MAX} characters was wanted", f"it has {len(found)}", "take a shorter one")
-    return found
-
-
-def require_sense(place: Sequence[object], expect: object, otherwise: object, when_away: object) -> None:
-    """Raises BadKey for arguments that no leader can ever fulfil: the task would wait until its time is over. `place`
-    has role, key and partition."""
-    role_wanted(*place)
-    if not isinstance(expect, str) or not expect.strip() or expect == "None":
-        raise BadKey(
-            'the name of a member, "here" or "anybody" was wanted',
-            "`expect` is empty, or None, or not a text",
-            "name one, and see what its template was rendered to in Airflow's page",
-        )
-    for name, word, words in (("otherwise", otherwise, Otherwise), ("when_away", when_away, WhenAway)):
-        if word not in get_args(words):
-            known = ", ".join(get_args(words))
-            raise BadKey(f"`{name}` was wanted to be one of {known}", f"it is {word!r:.40}", "correct it in the Dag")
 
 
 def leader_of(role: object, view: OwnerView, *, here: bool | None) -> dict[str, Any]:
@@ -166,7 +133,8 @@ class LeaderTrigger(_Follower):
         self.expect, self.neli_conn_id = expect, neli_conn_id
         self.otherwise, self.when_away = otherwise, when_away
         self.ends_task, self.soft_fail, self.layout = ends_task, soft_fail, layout
-        self._told_away = ""
+        self._told = ""
+        """The last line in the log: who is waited for, and why."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         places, ways = ("role", "key", "partition", "expect", "neli_conn_id"), ("otherwise", "when_away")
@@ -184,7 +152,7 @@ class LeaderTrigger(_Follower):
 
     async def _wait(self, moments: AsyncIterator[Moment], present: Subscription | None) -> Conclusion:
         try:
-            require_sense((self.role, self.key, self.partition), self.expect, self.otherwise, self.when_away)
+            require_sense(self._place, expect=self.expect, otherwise=self.otherwise, when_away=self.when_away)
         except NeliError as error:
             return Conclusion("failed", str(error))
         try:
@@ -195,9 +163,8 @@ class LeaderTrigger(_Follower):
                     if conclusion := await self._judge(moment.subscription):
                         return conclusion
         except TimeoutError:
-            return Conclusion(
-                "failed", f"{self._wanted()} was waited for, but the task's time is over: give it more time"
-            )
+            reason = self._told or "the group did not answer"
+            return Conclusion("failed", f"{reason}, and the task's time is over: give it more time")
         raise AssertionError("a subscription never ends")
 
     async def _judge(self, seen: Subscription) -> Conclusion | None:
@@ -206,34 +173,44 @@ class LeaderTrigger(_Follower):
         if seen.away is not None:
             if self.when_away == "fail":
                 return Conclusion("failed", seen.away)
-            if self._told_away != (told := seen.away):
-                self._told_away = told
-                self.log.warning("Waits until it can be asked again: %s", told)
+            self._go_on(f"waiting until it can be asked again: {seen.away}", logging.WARNING)
             return None
         if seen.layout is None:
             return None
         try:
             checked(seen.layout, None if self.layout is None else Layout(**self.layout))
-            partition = seen.layout.partition_of_role(role_wanted(self.role, self.key, self.partition))
+            partition = seen.layout.partition_of_role(asked_role(*self._place))
         except (GroupMismatch, BadKey) as error:
             return Conclusion("failed", str(error))
         if self.expect == "here" and seen.member is None:
             problem = f"the connection {self.neli_conn_id!r} is to a ledger, which does not know this host"
             return Conclusion("failed", f"{self._wanted()} was wanted, but {problem}: name one to this host's agent")
-        view = seen.owners.get(partition)
-        if view is None or view.name is None:
+        if (view := seen.owners.get(partition)) is None:
             return None
         is_here = None if seen.member is None else seen.member == view.name
-        wanted = seen.member if self.expect == "here" else self.expect
+        wanted = seen.member or "" if self.expect == "here" else self.expect
+        told = led_text(self._place, view, wanted)
         # Only the member's own agent knows whether it may act already.
-        if is_here and wanted == view.name and not await seen.is_led(view.partition):
+        if view.name is None or (is_here and wanted == view.name and not await seen.is_led(view.partition)):
+            self._go_on(told)
             return None
         if wanted in {"anybody", view.name}:
             return Conclusion("success", leader=leader_of(self.role, view, here=is_here))
         if self.otherwise == "wait":
+            self._go_on(told)
             return None
         why = f"{self._wanted()} was wanted, but {view.name} leads, under term {view.term}"
         return Conclusion("skipped" if self.otherwise == "skip" else "failed", why)
+
+    def _go_on(self, told: str, level: int = logging.INFO) -> None:
+        """Wait on, and log why when that changes."""
+        if told != self._told:
+            self._told = told
+            self.log.log(level, "%s", told)
+
+    @property
+    def _place(self) -> tuple[object, object, object]:
+        return self.role, self.key, self.partition
 
     def _wanted(self) -> str:
         what = "the key" if self.key is not None else f"role {self.role!r}"
@@ -350,7 +327,7 @@ class OwnershipTrigger(_Follower):
 
     def _watched(self, layout: Layout) -> Collection[int]:
         if self.role is not None:
-            return (layout.partition_of_role(role_wanted(self.role)),)
+            return (layout.partition_of_role(asked_role(self.role)),)
         return range(layout.partitions) if self.partitions is None else self.partitions
 
     async def _remembered(self) -> "_Tenures":
@@ -373,7 +350,7 @@ class OwnershipTrigger(_Follower):
 
     def _require(self) -> None:
         if self.role is not None:
-            role_wanted(self.role)
+            asked_role(self.role)
         wrong = [place for place in self.partitions or [] if type(place) is not int or place < 0]
         if wrong or self.partitions == [] or (self.role is not None and self.partitions is not None):
             raise BadKey(

@@ -80,7 +80,7 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(autouse=True)
 def _no_end_of_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that lost its lease ends its process; here that is pytest's own, on a machine that is slow."""
-    monkeypatch.setattr("airflow_provider.leases.ENDING_PART", -inf)
+    monkeypatch.setattr("airflow_provider._machinery.leases.ENDING_PART", -inf)
 
 
 @pytest.fixture

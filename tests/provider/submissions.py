@@ -18,7 +18,7 @@ class Submission:
         """`folder` is the job's own: it is on the command line of no other process."""
         every = {pid: (parent, command) for pid, parent, _, command in processes()}
         found = {pid: its for pid, its in every.items() if str(folder) in its[1]}
-        first = {pid for pid, (_, command) in found.items() if "airflow_provider.warden" in command}
+        first = {pid for pid, (_, command) in found.items() if "airflow_provider._machinery.warden" in command}
         guardians = {
             pid for pid, (parent, command) in every.items() if parent in first and command.strip() == "guardian"
         }

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, aclosing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, Connection
 
-from airflow_provider import changes
-from airflow_provider.changes import Away, Batch
+from airflow_provider.hooks import _changes as changes
+from airflow_provider.hooks._changes import Away, Batch
 from airflow_provider.hooks.neli import NeliHook, _with_password
 from neli_router.agent import Client
 from neli_router.agent.client.calls import Call
@@ -22,12 +22,12 @@ from neli_router.agent.wire import OwnerView
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.open import open_ledger
 from neli_router.errors import (
+    BadKey,
     ConfigError,
     GroupMismatch,
     LeaseLost,
     NoAgent,
     NoOwner,
-    NotLeading,
 )
 from tests.provider.conftest import member
 from tests.support.agents.running import PARTITIONS, PATIENCE, TOKEN, Running
@@ -120,13 +120,13 @@ def test_it_knows_what_this_host_leads(neli_default: str) -> None:
         with hook.share([0, 1], timeout=PATIENCE) as share:
             assert {0, 1} == set(share.terms)
         assert list(range(hook.layout().partitions)) == hook.led()
+        with pytest.raises(BadKey, match="may mean a key or a partition"):
+            hook.leads("0")
 
     async def story(hook: NeliHook) -> None:
         assert ("a", True) == (await hook.amember(), await hook.aleads("nightly", within=PATIENCE))
         async with hook.aleading("nightly", timeout=PATIENCE) as lease:
             lease.check()
-        async with hook.ashare([0], timeout=PATIENCE) as share:
-            assert {0} == set(share.terms)
         assert list(range((await hook.alayout()).partitions)) == await hook.aled()
 
     play(story)
@@ -159,44 +159,13 @@ def test_a_ledger_knows_no_host(ledger: str) -> None:
     play(story, ledger)
 
 
-@pytest.mark.parametrize("conn_id", ["neli_default", "ledger"])
-def test_it_waits_for_the_expected_leader_or_raises_what_there_is_instead(
-    neli_default: str, ledger: str, conn_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The time runs out once it has heard who leads: on a busy machine, a second may be over before that."""
-    with NeliHook(conn_id) as hook:
-        for expect in ("a", *(("here", "anybody") if conn_id == neli_default else ())):
-            assert "a" == hook.wait_for_leader("nightly", expect=expect, timeout=PATIENCE).name
-    timeout, changes_of = asyncio.timeout, NeliHook.changes
-    limits: list[asyncio.Timeout] = []
-
-    def limit(seconds: float | None) -> asyncio.Timeout:
-        limits.append(timeout(seconds))
-        return limits[-1]
-
-    async def until_heard(hook: NeliHook) -> AsyncGenerator[Batch | Away, None]:
-        async with aclosing(changes_of(hook)) as news:
-            async for one in news:
-                yield one
-                if one and not isinstance(one, Away):
-                    limits[0].reschedule(asyncio.get_running_loop().time())
-
-    monkeypatch.setattr(asyncio, "timeout", limit)
-    monkeypatch.setattr(NeliHook, "changes", until_heard)
-    with NeliHook(conn_id) as hook, pytest.raises(NotLeading, match=r"the leadership of b was wanted.*a leads it"):
-        hook.wait_for_leader("nightly", expect="b", timeout=PATIENCE)
-
-
-def test_leadership_that_does_not_come_here_raises_after_the_time(a: str, tmp_path: Path) -> None:
+def test_it_waits_to_lead_for_as_long_as_it_may(a: str, tmp_path: Path) -> None:
     with member(tmp_path, "a") as here, member(tmp_path, "b") as other, NeliHook(a) as hook:
         until(lambda: {"a", "b"} == {hook.owner_of_role(number).name for number in range(PARTITIONS)})
         role = next(number for number in range(PARTITIONS) if hook.owner_of_role(number).name == "b")
         assert not hook.leads(role, within=0.1)
-        with pytest.raises(NotLeading, match="this host does not lead it"):
-            hook.wait_for_leader(role, expect="here", timeout=0.5)
         other.stop()
-        assert "a" == hook.wait_for_leader(role, expect="here", timeout=PATIENCE).name
-        assert hook.leads(role)
+        assert hook.leads(role, within=PATIENCE)
         here.stop()
 
 
@@ -318,7 +287,6 @@ def test_owners_are_read_from_redis(redis: str, tmp_path: Path, monkeypatch: pyt
     url = f"{redis}/{uuid4().hex}"
     monkeypatch.setenv("AIRFLOW_CONN_OWNERS", spelled(ownership=url))
     with member(tmp_path, "a", ownership=url), NeliHook("owners") as hook:
-        assert "a" == hook.wait_for_leader("nightly", timeout=PATIENCE).name
         # If the machine keeps a member from running, Redis forgets its owners until it runs again.
         assert ("a", PARTITIONS) == until(lambda: owner_and_partitions(hook))
         with pytest.raises(ConfigError, match="a lease was wanted"):
@@ -399,7 +367,7 @@ def test_the_test_of_a_connection_says_what_answers(agent: Running, neli_default
 @pytest.mark.usefixtures("a")
 def test_an_agent_that_is_away_says_how_to_start_one_and_a_group_without_a_member_has_no_owners(tmp_path: Path) -> None:
     with NeliHook("away") as hook:
-        for ask in (lambda: hook.owner("EURUSD"), lambda: hook.leads(3), lambda: hook.wait_for_leader(3, timeout=5.0)):
+        for ask in (lambda: hook.owner("EURUSD"), lambda: hook.leads(3)):
             with pytest.raises(NoAgent, match="there is no socket: start one with `neli agent`"):
                 ask()
     assert not NeliHook("away").test_connection()[0]

@@ -18,10 +18,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowTaskTimeout
 from airflow.sdk.execution_time.timeout import TimeoutPosix
 
-from airflow_provider import leases
+from airflow_provider._machinery import leases
+from airflow_provider._machinery.leases import TALKING, HeldBlock, holding
 from airflow_provider.exceptions import LeadershipEnding, LeadershipLost, NotLeadingHere
 from airflow_provider.hooks.neli import NeliHook
-from airflow_provider.leases import TALKING, HeldBlock, holding
 from neli_router.agent import AgentLease
 from neli_router.core.exit_codes import EXIT_LOST
 from neli_router.errors import ConfigError, LeaseLost, LedgerUnavailable, NoAgent
@@ -299,7 +299,7 @@ def test_what_cleans_up_or_asks_the_supervisor_is_not_broken_off(group: Group, h
 TASK = """
 import sys, time
 from airflow_provider.hooks.neli import NeliHook
-from airflow_provider.leases import holding
+from airflow_provider._machinery.leases import holding
 
 with NeliHook() as hook, holding(hook, int(sys.argv[1]), end_within=float(sys.argv[2])):
 {begin}

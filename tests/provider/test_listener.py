@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider import listener
+from airflow_provider._machinery import listener
 from neli_router.core.exit_codes import EXIT_USAGE
 from tests.support.processes.forked import Program, lives
 from tests.support.waiting import until
@@ -32,7 +32,7 @@ while True:
 
 PARENT = """
 import os, sys
-from airflow_provider.listener import Companion
+from airflow_provider._machinery.listener import Companion
 companion = Companion(sys.argv[1:])
 companion.start()
 if os.fork() == 0:

@@ -18,11 +18,13 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import PartitionedAssetTimetable
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_provider.operators.leader import LeaderOperator
 from airflow_provider.operators.neli import LeaderGate
 from airflow_provider.partitions import SlotPartitionMapper
 from airflow_provider.sensors.neli import LeaderSensor, SlotOwnerSensor
 from airflow_provider.triggers.neli import LeaderTrigger
 from neli_router.core.keyspace import Layout
+from neli_router.errors import BadKey
 from tests.provider.conftest import states
 from tests.support.given import DagTest
 
@@ -109,18 +111,44 @@ def test_an_instance_starts_in_the_triggerer_and_its_class_does_not() -> None:
     assert set(plain.template_fields) == names  # Otherwise Airflow would not render them in the triggerer.
 
 
+NONSENSE = [
+    ({"role": "None"}, "a role was wanted"),
+    ({"role": 1.5}, "a role was wanted"),
+    ({"expect": ""}, "`expect`"),
+    ({"expect": 7}, "`expect`"),
+    ({"when_away": "sleep"}, "`when_away`"),
+]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "found"),
+    ("kind", "arguments", "found"),
     [
-        ({"role": "None"}, "wanted"),
-        ({"role": 1.5}, "wanted"),
-        ({"expect": ""}, "`expect`"),
-        ({"expect": 7}, "`expect`"),
-        ({"when_away": "sleep"}, "`when_away`"),
+        *((LeaderSensor, *case) for case in NONSENSE),
+        (LeaderSensor, {"partition": 3}, "role and partition were given"),
+        (LeaderSensor, {"role": "nigthly"}, "did you mean 'nightly'"),
+        (LeaderGate, {"role": 256}, "a partition below 256 was wanted"),
+        (LeaderGate, {"when_not_leading": "maybe"}, "`when_not_leading` was wanted to be skip or fail"),
+        (LeaderOperator, {"role": ""}, "a role was wanted"),
+        (LeaderOperator, {"key": "EURUSD"}, "role and key were given"),
+        (LeaderOperator, {"when_not_leading": "maybe"}, "`when_not_leading` was wanted"),
+        (LeaderOperator, {"timeout": timedelta()}, "timeout must be seconds or a timedelta, and more than 0 s"),
     ],
 )
-def test_what_can_never_be_is_refused_on_a_worker_too(neli_default: str, arguments: dict[str, Any], found: str) -> None:
-    sensor = LeaderSensor(task_id="sensor", deferrable=False, **{"role": "nightly", **arguments})
+def test_what_makes_no_sense_is_an_import_error(
+    kind: Any, arguments: dict[str, Any], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__NELI__ROLES", "nightly, hourly")
+    kind(task_id="judged_once_rendered", role="{{ params.role }}")
+    with pytest.raises((BadKey, ValueError), match=found):
+        kind(task_id="task", **{"role": "nightly", **arguments})
+
+
+@pytest.mark.parametrize(("arguments", "found"), NONSENSE)
+def test_what_was_rendered_to_nonsense_is_refused_on_a_worker(
+    neli_default: str, arguments: dict[str, Any], found: str
+) -> None:
+    sensor = LeaderSensor(task_id="sensor", deferrable=False, role="nightly")
+    vars(sensor).update(arguments)
     with pytest.raises(AirflowException, match=found):
         sensor.poke(Context())
 

@@ -19,8 +19,8 @@ from airflow.utils.session import create_session
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from airflow_provider import switch
-from airflow_provider.switch import Switch
+from airflow_provider._machinery import switch
+from airflow_provider._machinery.switch import Switch
 from tests.provider.conftest import BUNDLE
 from tests.support.agents.processes import AgentProcess, agents
 from tests.support.waiting import PATIENCE, until

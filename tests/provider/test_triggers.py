@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from airflow.triggers.base import TaskFailedEvent, TaskSkippedEvent, TaskSuccessEvent
 
+from airflow_provider._machinery.subscription import Subscription, current
 from airflow_provider.hooks.neli import NeliHook
 from airflow_provider.partitions import spelled_layout
-from airflow_provider.subscription import Subscription, current
 from airflow_provider.triggers.neli import LeaderTrigger, OwnershipTrigger
 from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey
@@ -121,8 +121,8 @@ def led_by(hook: NeliHook, name: str) -> list[int]:
         ({"neli_conn_id": ""}, TaskFailedEvent, "the connection '' was wanted, but it is not there"),
         ({"layout": spelled_layout(Layout(partitions=PARTITIONS))}, TaskSuccessEvent, ""),
         ({"layout": spelled_layout(Layout(partitions=9))}, TaskFailedEvent, "but it has another"),
-        ({"otherwise": "sleep"}, TaskFailedEvent, "`otherwise` was wanted to be one of wait, skip, fail"),
-        ({"when_away": None}, TaskFailedEvent, "`when_away` was wanted to be one of wait, fail"),
+        ({"otherwise": "sleep"}, TaskFailedEvent, "`otherwise` was wanted to be wait or skip or fail"),
+        ({"when_away": None}, TaskFailedEvent, "`when_away` was wanted to be wait or fail"),
         ({"expect": "None"}, TaskFailedEvent, "`expect` is empty, or None"),
         ({"role": None, "partition": "7"}, TaskSuccessEvent, ""),
         ({"role": None, "partition": "8"}, TaskFailedEvent, "from 0 to 7, but this number is none of them"),

@@ -27,7 +27,7 @@ TASK = """
 import os
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow_provider.hooks.neli import NeliHook
-from airflow_provider.leases import holding
+from airflow_provider._machinery.leases import holding
 from airflow_provider.operators.spark import LeaderSparkSubmitHook
 
 hook = SparkSubmitHook(conn_id="spark_default")
@@ -67,7 +67,7 @@ def pids(folder: Path) -> list[int]:
 
 def warden_and_guardian(folder: Path) -> list[int]:
     job, found = str(folder / "job.py"), processes()
-    wardens = [pid for pid, *_, command in found if "airflow_provider.warden" in command and job in command]
+    wardens = [pid for pid, *_, command in found if "airflow_provider._machinery.warden" in command and job in command]
     return sorted(wardens + [child for warden in wardens for child in children(warden)])
 
 

@@ -72,8 +72,8 @@ from sqlalchemy import event, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from airflow_provider._arguments import asked_role
 from airflow_provider.hooks.neli import NeliHook
-from airflow_provider.partitions import asked_role
 from neli_router.errors import NeliError
 
 if TYPE_CHECKING:

@@ -167,6 +167,7 @@ class HeldBlock(Generic[Right]):
                 self._previous = signal.signal(SIGNAL, self._on_signal)
             self._is_armed = True
             self._thread.start()
+            _log.info("The task works under %r", right)
         except BaseException:
             self._is_armed = False
             self._leave()
@@ -179,6 +180,7 @@ class HeldBlock(Generic[Right]):
         self._is_armed = False  # Before any call, for the same reason.
         lost = self._lost or (None if self._right.holds() else self._right.lost())
         self._leave()
+        _log.info("The task has given back %r", self._right)
         if lost is None or not self._is_ours(error):
             return
         raise LeadershipLost(lost.wanted, lost.found, lost.remedy) from error or lost

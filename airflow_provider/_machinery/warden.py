@@ -4,7 +4,7 @@
      |   '--and the agent's connection---' |                                     '--> pyspark.daemon --> its workers
      '<------ output, until all are gone ---'
 
-    python -m airflow_provider.warden UNTIL COMMAND...
+    python -m airflow_provider._machinery.warden UNTIL COMMAND...
 
 Killing `spark-submit` ends only the JVM. The Python driver is its child, lives on, and goes on writing. pyspark.daemon
 moves to its own process group, so a signal to the group does not reach it either. The guardian of `neli run` was made

@@ -37,7 +37,7 @@ from neli_router.core.exit_codes import EXIT_USAGE
 from neli_router.hosts.leash import leashed
 
 if TYPE_CHECKING:
-    from airflow_provider.switch import Switch
+    from airflow_provider._machinery.switch import Switch
 
 __all__ = ["Companion", "before_stopping", "on_starting"]
 
@@ -54,9 +54,6 @@ PAUSE_MIN, PAUSE_MAX = 1.0, 60.0
 
 CALM = 60.0
 """Seconds after which a command counts as having worked, so that its next pause is short again."""
-
-SERVE = "from neli_router.commands.cli import main; main()"
-"""`neli` of this environment, regardless of PATH."""
 
 _log = logging.getLogger(__name__)
 
@@ -127,10 +124,12 @@ def on_starting(component: Any) -> None:
         raise SystemExit(f"neli: [neli] agent_in was wanted to be {' or '.join(PLACES)}, or empty, but it is {where!r}")
     if where and where == here:
         config = conf.get(SECTION, "agent_config", fallback="")
-        _agent = Companion([sys.executable, "-P", "-c", SERVE, "agent", *(["--config", config] if config else [])])
+        _agent = Companion(
+            [sys.executable, "-P", "-m", "neli_router", "agent", *(["--config", config] if config else [])]
+        )
         _agent.start()
     if here == "scheduler" and conf.getboolean(SECTION, "switch", fallback=False):
-        from airflow_provider.switch import Switch  # noqa: PLC0415 - each task imports this module, but not the switch.
+        from airflow_provider._machinery.switch import Switch  # noqa: PLC0415 - each task imports this module, but not the switch.
 
         _switch = Switch(conf.get(SECTION, "conn_id"))
         _switch.start()

@@ -1,0 +1,188 @@
+"""Arguments: what a task or a trigger was told, and whether it makes sense.
+
+    a literal ----------------------------- judged when the Dag is read: a Dag import error
+    a template, or another task's output -- judged once it is rendered: the task fails
+
+**Which role.** `key` is any text, also "42". `partition` is a number; a template gives it as text. `role` is a name,
+which is a key, or the number of a partition; as a text of digits it might be either, and is refused. With none of them,
+it is the run's `partition_key`: a partition if our mapper made the run, and otherwise a key.
+
+**Misspelled roles.** Some member leads any name, also one that no Dag was to have. So a misspelled name shows only as
+work that runs on the wrong host. If `[neli] roles` lists the roles, any other name is an import error, and so is a
+number beyond `[neli] partitions`.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from airflow.providers.common.compat.sdk import conf
+
+from airflow_provider.partitions import SECTION, by_default, configured_layout
+from neli_router.agent.wire import KEY_MAX, OwnerView
+from neli_router.core.keyspace import Layout, numbered
+from neli_router.errors import BadKey
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+__all__ = [
+    "Expected",
+    "Otherwise",
+    "WhenAway",
+    "WhenNotLeading",
+    "asked_role",
+    "led_text",
+    "require_choice",
+    "require_literals",
+    "require_sense",
+    "role_for",
+    "seconds_of",
+]
+
+Expected = Literal["here", "anybody"] | str  # noqa: PYI051 - the two words mean more than a name.
+"""The member to wait for: this host's, any, or the one of that name."""
+
+Otherwise = Literal["wait", "skip", "fail"]
+"""The reaction if a member other than the expected one leads."""
+
+WhenAway = Literal["wait", "fail"]
+"""The reaction if the agent or the ledger cannot be asked."""
+
+WhenNotLeading = Literal["skip", "fail", "wait", "reschedule"]
+"""The reaction of a task that this host does not lead."""
+
+CHOICES = {"otherwise": Otherwise, "when_away": WhenAway, "when_not_leading": WhenNotLeading}
+
+RENDERED = "see what its template was rendered to in Airflow's page"
+
+
+def asked_role(
+    role: object = None, key: object = None, partition: object = None, *, context: "Context | None" = None
+) -> int | str:
+    """The key or the partition that a task means. By default, that is what `by_default` says of the run in `context`.
+
+    A template may have produced any value. Raises BadKey unless exactly one is given that makes sense.
+    """
+    given = {name: it for name, it in (("role", role), ("key", key), ("partition", partition)) if it is not None}
+    if not given and context is not None and context.get("partition_key") is not None:
+        given = {by_default(context.get("dag")): context.get("partition_key")}
+    if len(given) != 1:
+        raise BadKey(
+            "one of role, key and partition was wanted",
+            f"{' and '.join(given)} were given" if given else "none was given, and this run has no partition_key",
+            "give the task exactly one, or start the run for a partition",
+        )
+    ((name, value),) = given.items()
+    if name != "key" and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        raise BadKey(f"a {name} was wanted", f"a template or a program gave a {type(value).__name__}", RENDERED)
+    text = value.strip()
+    if not text or value == "None":
+        raise BadKey(f"a {name} was wanted", "the text is empty, or None", RENDERED)
+    if len(value) > KEY_MAX:
+        raise BadKey(
+            f"a {name} of at most {KEY_MAX} characters was wanted", f"it has {len(value)}", "take a shorter one"
+        )
+    if name == "partition":
+        return numbered(text)
+    if name == "role" and _is_number(text):
+        raise BadKey(
+            "a role was wanted: a name, or the number of a partition",
+            "this is a number as text, which may mean a key or a partition",
+            "say which: key=... or partition=...",
+        )
+    return value
+
+
+def role_for(layout: Callable[[], Layout], asked: int | str) -> int | str:
+    """A key or a partition, as an agent takes it: a key that looks like a number, or is too long for an address,
+    becomes its partition by the group's layout."""
+    # Percent-encoded, a character takes up to 12.
+    if isinstance(asked, str) and (_is_number(asked.strip()) or len(asked) > KEY_MAX // 12):
+        return layout().partition(asked)
+    return asked
+
+
+def require_sense(place: Iterable[object], **chosen: object) -> None:
+    """Raises BadKey for arguments that no leader can ever fulfil: the task would wait until its time is over. `place`
+    has role, key and partition; the rest are `expect` and those of CHOICES, by name."""
+    asked_role(*place)
+    _require_choices(chosen)
+
+
+def require_literals(place: Iterable[object], **chosen: object) -> None:
+    """Like `require_sense`, when the Dag is read. Templates and outputs of other tasks are left for later."""
+    given = [one for one in place if one is not None]
+    if len(given) > 1 or (given and _is_literal(given[0])):
+        asked = asked_role(*(place := tuple(place)))
+        if place[0] is not None:
+            _require_known(asked)
+    _require_choices({name: value for name, value in chosen.items() if _is_literal(value)})
+
+
+def require_choice(name: str, value: object, known: Iterable[str]) -> None:
+    if value not in (known := tuple(known)):
+        raise BadKey(f"`{name}` was wanted to be {' or '.join(known)}", f"it is {value!r:.40}", "correct it")
+
+
+def seconds_of(name: str, value: float | timedelta | None, *, least: float = 0.0) -> float | None:
+    """A time that may be given as a timedelta. Raises ValueError unless it is more than `least`."""
+    seconds: Any = value.total_seconds() if isinstance(value, timedelta) else value
+    if seconds is not None and not (type(seconds) in {int, float} and seconds > least):
+        raise ValueError(f"{name} must be seconds or a timedelta, and more than {least:g} s, got {value!r:.40}")
+    return None if seconds is None else float(seconds)
+
+
+def led_text(place: tuple[object, object, object], view: OwnerView, waiting_for: str) -> str:
+    """A line for the log: the leader, and the member that is waited for. It shows no key, which may be personal."""
+    role, key, _ = place
+    partition = f"partition {view.partition}"
+    name = "the key" if key is not None else role
+    what = f"{name} ({partition})" if isinstance(name, str) else partition
+    leader = f"is led by {view.name}, under term {view.term}" if view.name is not None else f"has no leader: {view.why}"
+    awaited = {"anybody": "a leader", "here": "this host", view.name: f"{view.name} to begin"}
+    return f"{what} {leader}; waiting for {awaited.get(waiting_for, waiting_for)}"
+
+
+def _require_choices(chosen: dict[str, Any]) -> None:
+    for name, value in chosen.items():
+        if name == "expect":
+            if not isinstance(value, str) or not value.strip() or value == "None":
+                raise BadKey(
+                    'the name of a member, "here" or "anybody" was wanted',
+                    "`expect` is empty, or None, or not a text",
+                    f"name one, and {RENDERED}",
+                )
+        else:
+            require_choice(name, value, get_args(CHOICES[name]))
+
+
+def _require_known(role: int | str) -> None:
+    roles = conf.get(SECTION, "roles", fallback="").replace(",", " ").split()
+    if not roles:
+        return
+    if isinstance(role, int):
+        most = configured_layout().partitions
+        if not 0 <= role < most:
+            raise BadKey(
+                f"a partition below {most} was wanted, as `[neli] partitions` says", f"this is {role}", "correct it"
+            )
+    elif role not in roles:
+        near = difflib.get_close_matches(role, roles, 1)
+        raise BadKey(
+            "one of the roles in `[neli] roles` was wanted",
+            f"{role!r:.60} is not among them",
+            f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(roles)):.200}",
+        )
+
+
+def _is_literal(value: object) -> bool:
+    """Whether it is final when the Dag is read."""
+    return not hasattr(value, "resolve") and not (isinstance(value, str) and ("{{" in value or "{%" in value))
+
+
+def _is_number(text: str) -> bool:
+    return text.lstrip("+-").isdecimal()
