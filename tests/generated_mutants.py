@@ -14,6 +14,7 @@ import argparse
 import ast
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -33,8 +34,11 @@ ROOT = Path(__file__).parents[1]
 
 KILLED_MIN = 0.95
 
-TEST_MAX = 900
+TEST_MAX = 400
 """Seconds that the tests of a mutant may take. One that hangs is killed, too."""
+
+PATIENCE = "PATIENCE = 20.0"
+"""Tests of mutants wait less long for what may never come."""
 
 WORKERS = 2
 
@@ -182,6 +186,8 @@ def main() -> None:
             tree = Path(folder) / str(number)
             shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".make", ".*_cache", "__pycache__"))
             (tree / ".make").symlink_to(ROOT / ".make")
+            waiting = tree / "tests" / "support" / "waiting.py"
+            waiting.write_text(re.sub(r"^PATIENCE = .*$", PATIENCE, waiting.read_text(), flags=re.MULTILINE))
             trees.put(tree)
 
         def tried(mutant: Mutant, area: Area) -> bool:

@@ -53,7 +53,9 @@ def orphans(table: FencedTable) -> list[str]:
 
 
 def test_a_batch_moves_the_rows_and_the_fence_in_one_version_and_lands_once(table: FencedTable) -> None:
+    before = tally.admitted
     commit = table.append(rows(1, 1, 2), {1: 7, 2: 8, 4: 8}, 0)
+    assert 3 == tally.admitted - before
     assert (1, (1, 2, 4), (), {}) == (commit.version, commit.landed, commit.skipped, commit.lost)
     # Also in the partition without rows.
     moved = {1: Progress(7, 0), 2: Progress(8, 0), 3: Progress(None, -1), 4: Progress(8, 0)}
@@ -185,6 +187,9 @@ def test_a_skipped_batch_raises_the_fence_also_when_a_sweep_took_its_files(table
 
 def test_a_step_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     table = FencedTable.create(tmp_path / "prices", SCHEMA, LAYOUT, first_batch=100)
+    with table.stage({1: 7}, 100) as staging, pytest.raises(FenceMisused, match="found some after it"):
+        staging.place([1])
+        staging.write(rows(1))
     without_sense: tuple[Any, ...] = ({}, 100), ({8: 7}, 100), ({-1: 7}, 100), ({True: 7}, 100), ({1: -1}, 100)
     for terms, batch in (*without_sense, ({1: 7}, 99), ({1: 7}, 100.0)):
         with pytest.raises(FenceMisused):
