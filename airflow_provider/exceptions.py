@@ -18,6 +18,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException
 
+from neli_router.agent.wire import OwnerView
 from neli_router.errors import LeaseLost, NeliError, NotLeading
 
 __all__ = ["LeadershipEnding", "LeadershipLost", "NotLeadingHere"]
@@ -35,6 +36,11 @@ class LeadershipLost(_InThreeParts, LeaseLost):
 
 class NotLeadingHere(_InThreeParts, NotLeading):
     """This host does not lead the task's role now. Nothing of the task has run."""
+
+    leader: OwnerView | None = None
+    """The member that leads it instead."""
+    nobody_leads = False
+    """Whether no member leads it, for the length of a takeover."""
 
 
 class LeadershipEnding(BaseException):

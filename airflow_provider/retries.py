@@ -29,8 +29,7 @@ require_airflow()
 
 from airflow.providers.common.compat.sdk import AirflowException, RetryDecision, RetryPolicy
 
-from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
-from neli_router.agent import Client
+from airflow_provider.hooks.neli import CONNECTION_ID, LEASES, NeliHook
 from neli_router.config.config import Config
 from neli_router.errors import LeaseLost, NeliError, NotLeading
 from neli_router.fence import Refused
@@ -45,9 +44,6 @@ ASK_MAX = 2.0
 
 CHAIN_MAX = 100
 """How many errors of a chain are examined: a group may contain many."""
-
-LEASES = 2.0
-"""A takeover takes one lease and a suspicion. After twice that time, the next leader has begun."""
 
 
 class LeadershipRetryPolicy(RetryPolicy):
@@ -79,10 +75,8 @@ class LeadershipRetryPolicy(RetryPolicy):
         conn_id = self.neli_conn_id or getattr(task, "neli_conn_id", None) or CONNECTION_ID
         try:
             with NeliHook(conn_id, timeout=ASK_MAX) as hook:
-                conn = hook.get_conn()
-                if isinstance(conn, Client):
-                    lease = conn.status().lease
-                    return LEASES * lease, f", as a takeover takes at a lease of {lease:g} s"
+                seconds = hook.takeover_max()
+                return seconds, f", as a takeover takes at a lease of {seconds / LEASES:g} s"
         except (NeliError, AirflowException):
             pass  # The lease may have been lost together with the agent.
         return LEASES * Config("memory://usual").lease, ", as a takeover takes at the usual lease"

@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from airflow_provider.exceptions import LeadershipEnding, LeadershipLost, NotLeadingHere
 from neli_router.agent.client.leases import AgentLease, Share
+from neli_router.agent.wire import OwnerView
 from neli_router.core.clock import host_clock
 from neli_router.core.exit_codes import end_now
 from neli_router.core.keyspace import Role
@@ -76,9 +77,12 @@ ENDING_PART = 1 / 3
 POKE_EVERY = 0.05
 """Seconds between two signals until the exception was raised: the first signal may come at a moment that forbids it."""
 
-START_MAX = 5.0
-"""Seconds for taking a role that was led here a moment ago: an agent confirms it within milliseconds. After that, the
-role counts as lost between the question and the start."""
+START_MIN = 5.0
+"""Seconds for taking a role that is led here, or by no member. An agent confirms it within milliseconds; after a death,
+the next leader begins within the length of a takeover, if that is more."""
+
+ASK_EVERY = 1.0
+"""Seconds between two looks whether another member has begun to lead meanwhile."""
 
 JOIN_MAX = 1.0
 """Seconds to wait, when a block ends, for the watching thread, which has nothing left to do."""
@@ -142,20 +146,27 @@ class HeldBlock(Generic[Right]):
 
     def take(self) -> Right:
         """Hold the role without watching it yet. Raises NotLeadingHere, NoAgent, or the error of an invalid role."""
-        # Ask first, because the block alone would wait for as long as another member leads.
-        if self._role is not None and self._hook.lease(self._role) is None and (found := self._elsewhere(self._role)):
-            raise self._not_leading(found)
-        block: Any
-        if self._role is not None:
-            block = self._hook.leading(self._role, timeout=START_MAX)
-        else:
-            block = self._hook.share(self._partitions, timeout=START_MAX)
-        try:
-            right: Right = block.__enter__()
-        except NotLeading as error:
-            raise self._not_leading(error.found) from error
-        self._block, self._right = block, right
-        return right
+        began_at, longest = host_clock(), 0.0
+        while True:
+            # Ask first, because the block alone would wait for as long as another member leads.
+            if self._role is not None and self._hook.lease(self._role) is None:
+                self._require_no_other(self._role)
+            block: Any
+            if self._role is not None:
+                block = self._hook.leading(self._role, timeout=ASK_EVERY)
+            else:
+                block = self._hook.share(self._partitions, timeout=START_MIN)
+            try:
+                self._right = block.__enter__()
+            except NotLeading as error:
+                longest = longest or max(START_MIN, self._hook.takeover_max())
+                if self._role is None or host_clock() >= began_at + longest:
+                    refusal = self._not_leading(error.found)
+                    refusal.nobody_leads = self._role is not None
+                    raise refusal from error
+            else:
+                self._block = block
+                return self._right
 
     def __enter__(self) -> Right:
         right = self._right if self._block is not None else self.take()
@@ -279,23 +290,25 @@ class HeldBlock(Generic[Right]):
 
     # Errors
 
-    def _elsewhere(self, role: Role) -> str:
-        """The member that leads `role` instead of this host; empty if this host is to lead it, or if no member does."""
+    def _require_no_other(self, role: Role) -> None:
+        """Raises NotLeadingHere if another member leads `role`, rather than this host, or no member."""
         try:
             owner, here, _ = self._hook.leader(role)
         except LookupFailed:
-            return ""
-        if owner.name == here:
-            return ""
-        return f"{owner.name} leads partition {owner.partition}, under term {owner.term}"
+            return
+        if owner.name != here:
+            found = f"{owner.name} leads partition {owner.partition}, under term {owner.term}"
+            raise self._not_leading(found, owner)
 
-    def _not_leading(self, found: str) -> NotLeadingHere:
+    def _not_leading(self, found: str, leader: OwnerView | None = None) -> NotLeadingHere:
         what = "a partition" if self._role is None else "the task's role"
-        return NotLeadingHere(
+        error = NotLeadingHere(
             f"this host was to lead {what}",
             found,
             "run the task where it is led, or let it wait; `neli table` shows who leads what",
         )
+        error.leader = leader
+        return error
 
 
 def _may_be_stopped(frame: FrameType | None) -> bool:

@@ -49,11 +49,14 @@ from neli_router.router.async_router import AsyncRouter
 from neli_router.router.router import AWAIT_MAX, BaseRouter, Router
 from neli_router.router.table import NO_MEMBER, NoTable, Table
 
-__all__ = ["CONNECTION_ID", "LeaderHere", "NeliHook", "checked"]
+__all__ = ["CONNECTION_ID", "LEASES", "LeaderHere", "NeliHook", "checked"]
 
 CONNECTION_ID = "neli_default"
 
 CONNECTION_TYPE = "neli"
+
+LEASES = 2.0
+"""A takeover takes one lease and a suspicion. After twice that time, the next leader has begun."""
 
 OPTIONS = ("address", "ownership")
 
@@ -218,6 +221,10 @@ class NeliHook(BaseHook):
     def member(self) -> str:
         """The name of this host's member."""
         return self._agent("the name of this host's member").call(calls.HERE).member
+
+    def takeover_max(self) -> float:
+        """Seconds after the death of a leader by which the next one has begun: twice the group's lease."""
+        return LEASES * self._agent("the group's lease").status().lease
 
     def leads(self, role: Role, *, within: float = 0.0) -> bool:
         """Whether this host leads `role` now, or begins to `within` that many seconds (at most 3600). Holds nothing."""

@@ -40,7 +40,7 @@ from airflow_provider.exceptions import NotLeadingHere
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
 from airflow_provider.links import NeliLink
 from airflow_provider.partitions import layout_of_run
-from airflow_provider.triggers.neli import LeaderTrigger
+from airflow_provider.triggers.neli import LEADER_KEY, LeaderTrigger, leader_of
 from neli_router.core.keyspace import Role
 from neli_router.errors import NeliError, NoAgent
 
@@ -65,7 +65,8 @@ class LeaderOperator(BaseOperator):
     :param key: any text, in place of a role: the owner of this key runs the task (templated)
     :param partition: the number of a partition, in place of a role (templated)
     :param neli_conn_id: the connection to this host's agent (templated)
-    :param when_not_leading: `skip`, `fail`, `wait` (deferred, without a worker) or `reschedule`
+    :param when_not_leading: `skip` (fails if no member leads for the length of a takeover), `fail`, `wait` (deferred,
+        without a worker) or `reschedule`
     :param when_away: `fail` or `wait` if the agent cannot be asked; by default like when another host leads
     :param timeout: maximum seconds to wait, or a timedelta, after which the task fails; None waits forever
     :param poke_interval: seconds between two questions of a rescheduled task
@@ -156,7 +157,11 @@ class LeaderOperator(BaseOperator):
         way = self.when_not_leading
         if isinstance(error, NoAgent) and way in {"skip", "fail"}:
             way = "reschedule"  # Nothing can be decided until the agent answers.
+        if way == "skip" and isinstance(error, NotLeadingHere) and error.nobody_leads:
+            way = "fail"  # If every host skipped it, no host would do it.
         if way == "skip":
+            if isinstance(error, NotLeadingHere) and error.leader is not None:
+                context["ti"].xcom_push(key=LEADER_KEY, value=leader_of(self.role, error.leader, here=False))
             raise AirflowSkipException(str(error)) from error
         if way == "fail":
             raise error

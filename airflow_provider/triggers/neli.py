@@ -53,6 +53,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey, GroupMismatch, NeliError
 
 __all__ = [
+    "LEADER_KEY",
     "Conclusion",
     "LeaderTrigger",
     "OwnershipTrigger",
@@ -62,6 +63,9 @@ __all__ = [
 EARLY = 2.0
 """Seconds before the task's deadline at which a trigger ends the task: its event takes up to a second to reach the
 database, and after the deadline Airflow would need a worker to fail the task."""
+
+LEADER_KEY = "neli_leader"
+"""The XCom of a skipped task: the member that leads instead, and its term."""
 
 MEMORY = "neli_told"
 """The key under which an asset's state store remembers what an OwnershipTrigger has reported."""
@@ -200,7 +204,8 @@ class LeaderTrigger(_Follower):
             self._go_on(told)
             return None
         why = f"{self._wanted()} was wanted, but {view.name} leads, under term {view.term}"
-        return Conclusion("skipped" if self.otherwise == "skip" else "failed", why)
+        leader = leader_of(self.role, view, here=is_here)
+        return Conclusion("skipped" if self.otherwise == "skip" else "failed", why, leader)
 
     def _go_on(self, told: str, level: int = logging.INFO) -> None:
         """Wait on, and log why when that changes."""
@@ -238,7 +243,7 @@ class LeaderTrigger(_Follower):
             return TaskSuccessEvent(xcoms={"return_value": leader, **link_xcom()})
         if conclusion.outcome == "skipped":
             self.log.info("Skipped: %s", conclusion.why)
-            return TaskSkippedEvent(xcoms=link_xcom())
+            return TaskSkippedEvent(xcoms={LEADER_KEY: leader, **link_xcom()})
         self.log.error("%s: %s", "Skipped, by soft_fail" if self.soft_fail else "Failed", conclusion.why)
         return (TaskSkippedEvent if self.soft_fail else TaskFailedEvent)(xcoms=link_xcom())
 

@@ -187,9 +187,10 @@ def test_a_skipped_batch_raises_the_fence_also_when_a_sweep_took_its_files(table
 
 def test_a_step_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     table = FencedTable.create(tmp_path / "prices", SCHEMA, LAYOUT, first_batch=100)
-    with table.stage({1: 7}, 100) as staging, pytest.raises(FenceMisused, match="found some after it"):
+    with table.stage({1: 7}, 100) as staging:
         staging.place([1])
-        staging.write(rows(1))
+        with pytest.raises(FenceMisused, match="found some after it"):
+            staging.write(rows(1))
     without_sense: tuple[Any, ...] = ({}, 100), ({8: 7}, 100), ({-1: 7}, 100), ({True: 7}, 100), ({1: -1}, 100)
     for terms, batch in (*without_sense, ({1: 7}, 99), ({1: 7}, 100.0)):
         with pytest.raises(FenceMisused):

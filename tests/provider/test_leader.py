@@ -18,8 +18,10 @@ from airflow.sdk import PartitionedAssetTimetable, task
 from airflow.sdk.exceptions import AirflowRescheduleException
 
 from airflow_provider._arguments import asked_role
+from airflow_provider._machinery import leases
 from airflow_provider._machinery.subscription import current
-from airflow_provider.exceptions import LeadershipLost
+from airflow_provider.exceptions import LeadershipLost, NotLeadingHere
+from airflow_provider.hooks.neli import NeliHook
 from airflow_provider.operators.leader import LeaderOperator
 from airflow_provider.operators.neli import LeaderShortCircuitOperator
 from airflow_provider.partitions import SlotPartitionMapper
@@ -199,9 +201,25 @@ def test_a_task_does_not_run_where_its_role_is_not_led(dag: DAG, dag_test: DagTe
 
     failed = dict.fromkeys(["fails", "late", "away", "refused"], "failed")
     below = {f"below_{name}": "upstream_failed" for name in given}
-    assert {**failed, **below, "skips": "skipped", "below_skips": "skipped"} == states(dag_test(dag))
+    run = dag_test(dag)
+    assert {**failed, **below, "skips": "skipped", "below_skips": "skipped"} == states(run)
     assert "there is no socket" in why["away"]
+    skipped: Any = run.get_task_instance("skips")
+    with here.client() as client:
+        led_by = client.owner_of_role(role)
+    told = skipped.xcom_pull("skips", key="neli_leader")
+    assert (led_by.name, led_by.term, role) == (told["leader"], told["term"], told["partition"])
     assert len(tries) == 1, "what a fence refused is not retried"
+
+
+def test_a_task_that_no_host_leads_is_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If every host skipped it, no host would do it. A member leads nothing until a lease is over."""
+    monkeypatch.setattr(NeliHook, "takeover_max", lambda _: 0.0)
+    monkeypatch.setattr(leases, "START_MIN", 0.0)
+    with AgentProcess("alone", tmp_path, lease=LONG) as alone:
+        monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", alone.connection)
+        with pytest.raises(NotLeadingHere):
+            WaitingTask(task_id="task", role=0, python_callable=lambda: None).execute(Context())
 
 
 def test_a_task_waits_until_its_role_is_led_here_and_its_agent_is_there(

@@ -132,7 +132,7 @@ def test_a_block_that_can_have_no_lease_does_not_begin(
 
 
 def test_a_role_lost_before_the_start_is_refused(group: Group, hook: NeliHook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "START_MAX", PATIENCE)
+    monkeypatch.setattr(leases, "ASK_EVERY", PATIENCE)
 
     def lost_after_the_question(role: int) -> object:
         lease = NeliHook.lease(hook, role)
@@ -147,7 +147,7 @@ def test_a_role_lost_before_the_start_is_refused(group: Group, hook: NeliHook, m
 
     monkeypatch.setattr(hook, "lease", lost_after_the_question)
     monkeypatch.setattr(hook, "leading", leading)
-    with pytest.raises(NotLeadingHere, match="but b owns it under term"), holding(hook, group.role):
+    with pytest.raises(NotLeadingHere, match="but b leads partition"), holding(hook, group.role):
         pytest.fail("it began")
 
 
