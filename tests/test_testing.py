@@ -11,7 +11,7 @@ import pytest
 from neli_router import testing
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.peers.memory import MemoryLink
-from neli_router.errors import Closed, ConfigError, HandlerFailed, LeaseLost, NotLeading
+from neli_router.errors import Closed, ConfigError, LeaseLost, NotLeading
 from neli_router.protocols.electors.settings import GossipSettings
 from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked
 from neli_router.testing import Group
@@ -72,33 +72,6 @@ def test_waiting_turns_the_clock_and_without_effect_ends_with_an_error() -> None
             pass
         with pytest.raises(AssertionError, match="gave up waiting"), group["b"].leading(mine):
             pass
-
-
-def test_a_handler_that_takes_time_turns_the_clock_itself() -> None:
-    def slow(event: Event) -> None:
-        if isinstance(event, Revoked):
-            group.advance(2.0)
-
-    with testing.group("a", partitions=2, drain_timeout=10.0, on_event={"a": slow}) as group:
-        group.settle()
-        group.join("b")
-        began = group.now
-        group.settle()
-        assert group.now - began > 2.0
-        assert [Acquired, Revoked] == kinds(group, "a")
-
-
-def test_what_a_handler_raises_comes_out_of_what_turned_the_clock() -> None:
-    def broken(event: Event) -> None:
-        assert not isinstance(event, Acquired), "never prepared"
-
-    with testing.group("a", "b", on_event={"a": broken}, partitions=2) as group:
-        with pytest.raises(AssertionError, match="never prepared"):
-            group.settle()
-        group.settle()
-        assert ({0, 1}, "HandlerFailed") == (set(group["b"].led), type(group["a"].error).__name__)
-        with pytest.raises(HandlerFailed, match="handler of Acquired was to return, but it raised AssertionError"):
-            group["a"].wait()
 
 
 def test_owner_is_what_a_router_would_say_and_a_group_without_a_member_is_settled() -> None:

@@ -54,17 +54,6 @@ def test_secrets_are_hidden(output: str) -> None:
     assert (0, False, True) == (result.exit_code, "hunter2" in result.output, "(hidden)" in result.output)
 
 
-def test_every_problem_of_every_layer_is_told_and_the_exit_is_2(tmp_path: Path) -> None:
-    (tmp_path / "neli.toml").write_text("leese = 0.5\n", encoding="utf-8")
-    result = run("--weight", "heavy", NELI_ZON="a", NELI_LEDGER="memory://jobs")
-    assert (2, "") == (result.exit_code, result.stdout)
-    assert [
-        "Error: leese is not a known option (neli.toml line 1): did you mean lease?",
-        "Error: NELI_ZON is not a known variable (in the environment): did you mean NELI_ZONE?",
-        "Error: weight='heavy' must be a whole number (flag --weight)",
-    ] == result.stderr.splitlines()
-
-
 def test_the_agents_own_socket_is_not_where_clients_are_told_to_look() -> None:
     result = run("--ledger", "memory://jobs", NELI_AGENT="http://127.0.0.1:99", XDG_RUNTIME_DIR="/run/user/7")
     row = next(line for line in result.output.splitlines() if line.startswith("agent.socket"))

@@ -471,16 +471,6 @@ def test_when_an_agent_ends_in_any_way_the_command_ends_here_and_only_then_begin
 
 
 @pytest.mark.process
-def test_when_all_of_a_hosts_processes_but_the_command_are_killed_it_is_killed_as_well(settled: Settled) -> None:
-    first, second = with_a_command(settled(1, 1))
-    gone = first.pids
-    first.agent.kill()
-    first.run.kill()
-    until(lambda: none_lives(gone))
-    until(lambda: second.pids)
-
-
-@pytest.mark.process
 def test_neli_run_that_is_killed_while_it_is_to_hand_over_does_so_only_when_all_is_gone(settled: Settled) -> None:
     """The agent waits for a connection to end, which the guardian holds, too. The guardian is slow: it is stopped."""
     first, second = with_a_command(settled(5, 60))

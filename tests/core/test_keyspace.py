@@ -57,6 +57,7 @@ def test_a_key_keeps_its_partition_for_ever() -> None:
     """
     layout = Layout()
     expected = {"customer-7": (4758, 150), "orders/2031": (12757, 213), "Zoë": (11546, 26), "": (0, 0)}
+    expected["{tag}7"] = (7808, 128)  # Tags are off unless asked for.
     assert expected == {key: (layout.slot(key), layout.partition(key)) for key in expected}
 
 
@@ -146,30 +147,6 @@ def test_each_spelling_means_the_same_partition_or_is_rejected(
 # Tags.
 
 
-@pytest.mark.parametrize(
-    ("key", "hashed"),
-    [
-        ("{user1000}.following", "user1000"),
-        ("foo{bar}{zap}", "bar"),
-        ("foo{{bar}}zap", "{bar"),
-        ("foo{bar", "foo{bar"),
-        ("foo}bar", "foo}bar"),
-        ("}foo{bar}", "bar"),
-        ("foo{}{bar}", "foo{}{bar}"),
-        ("{}", "{}"),
-        ("{", "{"),
-        ("", ""),
-        ("{ }", " "),
-        ("order{Zoë}", "Zoë"),
-    ],
-)
-def test_tags_follow_the_rule_of_redis_cluster(key: str, hashed: str) -> None:
-    tagged, plain = Layout(tags=True), Layout()
-    assert plain.slot(hashed) == tagged.slot(key)
-    assert plain.slot(hashed) == tagged.slot(key.encode())
-    assert key == hashed or plain.slot(key) != tagged.slot(key)  # Tags are off unless asked for.
-
-
 def hashed_by_redis(key: bytes) -> bytes:
     """The part of `key` that Redis Cluster hashes, following its specification word for word, byte by byte."""
     opened = closed = None
@@ -185,6 +162,8 @@ def hashed_by_redis(key: bytes) -> bytes:
 
 @LAW
 @given(st.text(st.sampled_from("{}ab ö"), max_size=12).map(str.encode) | st.binary(max_size=20))
+@example(b"foo{{bar}}zap")
+@example(b"foo{}{bar}")
 def test_tags_are_where_redis_cluster_has_them_in_any_key(key: bytes) -> None:
     assert Layout().slot(hashed_by_redis(key)) == Layout(tags=True).slot(key)
 

@@ -10,16 +10,11 @@ from neli_router.errors import NoOwner
 from neli_router.member.footing import BelievedOwners
 from neli_router.protocols.electors.events import Led
 from neli_router.router.table import Owner, Peer, Table
+from tests.drivers.peers.test_outlook import START
 
 LAYOUT = Layout(slots=4, partitions=2)
-WELL = Outlook(
-    at=100.0,
-    began=90.0,
-    peers=("a:1", "b:1", "c:1"),
-    me=0,
-    heard_at={1: 99.0, 2: 99.5},
-    silent=frozenset(),
-    refusals={},
+WELL = replace(
+    START,
     leaders=(Led(1, 7, "2 of 3 support it"), Led(2, 8, "2 of 3 support it")),
     cards={0: PeerCard("m0"), 1: PeerCard("m1", "10.0.0.1:9000", drained=True)},
 )

@@ -81,6 +81,32 @@ def test_members_share_the_partitions_and_hand_them_over_under_higher_terms_when
 
 
 @pytest.mark.kafka
+def test_a_pulse_is_false_where_another_leads_until_that_one_closes_though_not_all_work_as_goneli_does(
+    config: Callable[..., Config], opened: Open
+) -> None:
+    """docs/protocols.md, step 3: processes move away from goNELI's style one by one."""
+    given = f"{config('fast-neli').ledger}?partition.assignment.strategy=range,roundrobin&client.id="
+    # A leader must not lose its session, no matter how busy the machine is. The assignors prefer the first identity in
+    # order, which begins with this `client.id`.
+    options = {"layout": {"partitions": 1}, "lease": 5.0, "drain_timeout": 30.0}
+    first = opened(config("fast-neli", name="first", ledger=f"{given}a", goneli=True, **options))
+    assert first.pulse(PATIENCE)
+    term = first.led[0]
+    second = opened(config("fast-neli", name="second", ledger=f"{given}b", **options))
+    assert not second.pulse(0.2)
+    first.close()
+    assert second.pulse(PATIENCE)
+    assert second.led[0] > term
+
+
+def test_a_pulse_is_false_and_raises_nothing_while_no_broker_answers() -> None:
+    config = Config("kafka://127.0.0.1:1/prices", protocol="fast-neli", layout=LAYOUT)
+    with Member(config, timeout=0.2, wait=True) as member:
+        assert not member.pulse(0.2)
+        assert member.error is None
+
+
+@pytest.mark.kafka
 def test_a_member_says_what_its_protocol_cannot_know_or_do(config: Callable[..., Config], opened: Open) -> None:
     member = opened(config("fast-neli"))
     with pytest.raises(BeyondProtocol, match="knows only what it leads itself"):

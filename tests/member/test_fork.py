@@ -1,12 +1,8 @@
 """In a forked child, nothing of the parent's member holds, and nothing hangs."""
 
 import contextlib
-import json
 import os
-import signal
-import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +13,7 @@ from neli_router.core.clock import host_clock
 from neli_router.core.keyspace import Layout
 from neli_router.errors import Forked, LeaseLost, NotLeading
 from neli_router.member.member import Member
+from tests.support.forking import fork, in_child, raised_by
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Newer Pythons warn about this.
@@ -32,43 +29,6 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
     with Member(Config(address, name="parent", lease=LEASE, layout=Layout(partitions=8))) as member:
         assert member.pulse(PATIENCE)
         yield member
-
-
-def fork() -> int:
-    """`os.fork`, with no tracer in the child: it would wait for its own locks, held by threads of the parent."""
-    tracer = sys.gettrace()
-    sys.settrace(None)
-    child = os.fork()
-    if child:
-        sys.settrace(tracer)
-    return child
-
-
-def in_child(act: Callable[[], object]) -> object:
-    """Run `act` in a forked child and return its result, which travels as JSON; the child may take its time."""
-    reading, writing = os.pipe()
-    child = fork()
-    if not child:  # pragma: no cover - counted in another process.
-        signal.alarm(int(PATIENCE))  # A deadlock must fail the test, not outlive it.
-        try:
-            answer = act()
-        except BaseException:  # noqa: BLE001 - reported to the parent.
-            answer = traceback.format_exc()
-        os.write(writing, json.dumps(answer).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        told = pipe.read()
-    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return json.loads(told)
-
-
-def raised_by(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except BaseException as error:  # noqa: BLE001 - the kind is the answer.
-        return type(error).__name__
-    return "nothing"
 
 
 def test_leases_are_void_in_the_child_and_every_call_says_so(member: Member) -> None:

@@ -1,4 +1,4 @@
-"""Members whose group has neither ledger nor broker: real processes, members on loopback, and on a turned clock."""
+"""Members whose group has neither ledger nor broker, on a clock that the tests turn."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -12,19 +12,12 @@ import pytest
 from neli_router import testing
 from neli_router.config.config import Config
 from neli_router.errors import BeyondProtocol, ConfigError
-from neli_router.lab.processes.group import MemberProcess, ProcessGroup
-from neli_router.lab.referee import LifePhase
 from neli_router.member.member import Member
 from neli_router.router.router import Router
 from neli_router.testing import Group
-from tests.support.processes.peer_group import PeerProcesses, loopback_places
 from tests.support.servers.process import free_udp_ports
 from tests.support.waiting import PATIENCE
 
-LEASE = 6.0
-"""Long enough that a busy machine does not disturb the sequence that a test waits for."""
-
-BEATS = {"term": 0.4, "gossip": 0.2}
 PARTITIONS = 6
 
 
@@ -42,81 +35,6 @@ class Listed:
 
 def shares(*members: Member) -> list[int]:
     return [len(member.led) for member in members]
-
-
-def led_by(group: ProcessGroup) -> dict[int, tuple[str, int]]:
-    """Partition -> (process, term), for running processes. A stopped process cannot note what it has lost."""
-    return {
-        i: (one.life.label, span.term)
-        for one in group.processes
-        if one.is_running and one.life.phase is not LifePhase.STOPPED
-        for i, span in one.life.held.items()
-    }
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("protocol", ["term", "gossip"])
-def test_processes_that_are_stopped_or_killed_or_leave_are_replaced_under_higher_terms(
-    protocol: str, tmp_path: Path
-) -> None:
-    def settled() -> tuple[MemberProcess, dict[int, tuple[str, int]]]:
-        """The process that leads partition 0, and the leaders of all partitions."""
-        group.wait_until(lambda: len(led_by(group)) == PARTITIONS, "all partitions were to be led")
-        if protocol == "term":
-            group.settle()
-        led = led_by(group)
-        return next(one for one in group.processes if one.life.label == led[0][0]), led
-
-    def await_takeover(gone: MemberProcess, before: dict[int, tuple[str, int]]) -> None:
-        """Wait until others lead all that `gone` led, under higher terms."""
-        label = gone.life.label
-        lost = {i: term for i, (leader, term) in before.items() if leader == label}
-
-        def is_taken() -> bool:
-            led = led_by(group)
-            return all(i in led and led[i][0] != label and led[i][1] > term for i, term in lost.items())
-
-        group.wait_until(is_taken, "others were to lead what was lost")
-
-    names, layout = ("m0", "m1", "m2"), {"slots": 64, "partitions": PARTITIONS}
-    options = {"protocol": protocol, "lease": LEASE, "beat": BEATS[protocol], "layout": layout}
-    with PeerProcesses(tmp_path, loopback_places(names), partitions=PARTITIONS, pause=0.1, **options) as group:
-        for name in names:
-            group.start(name)
-        sleeper, before = settled()
-        sleeper.stop()
-        await_takeover(sleeper, before)
-        sleeper.resume()
-        group.wait_until(lambda: bool(sleeper.life.halted), "the sleeper was to be fenced")
-        assert all(note.refusal for note in sleeper.life.woke)
-
-        victim, before = settled()
-        victim.kill()
-        await_takeover(victim, before)
-        group.start(victim.life.label.partition(".")[0])
-
-        leaver, before = settled()
-        halted, handovers = len(leaver.life.halted), group.verdict().handovers
-        leaver.ask_to_leave()
-        assert 0 == leaver.exit_code()
-        await_takeover(leaver, before)
-        assert halted == len(leaver.life.halted)
-        assert group.verdict().handovers > handovers
-        group.start(leaver.life.label.partition(".")[0])
-
-        _, before = settled()
-        for one in group.running.values():
-            one.kill()
-        for name in names:
-            group.start(name)
-        _, after = settled()
-        assert all(after[i][1] > term for i, (_, term) in before.items())
-
-        group.read_notes()
-        assert [] == group.verdict().faults
-
-
-# On a clock that the tests turn
 
 
 @contextmanager

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey, ConfigError, NeliError
 from neli_router.protocols.induction.assignment import LOAD_MOVES_MAX
-from neli_router.protocols.induction.fold import State, fold
-from neli_router.protocols.induction.records import Genesis, Handover, Join, Load, Record
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import Load
 from neli_router.router.loads import SLOTS_KEPT, LoadProfile
 from neli_router.status.group_view import GroupView
+from tests.support.records import folded, genesis, handed_over, join
 
 LAW = settings(deadline=None)  # A law holds at any speed that this machine can spare.
 LAYOUT = Layout(slots=64, partitions=8)
@@ -173,20 +174,9 @@ def zipf(keys: int, exponent: float) -> LoadProfile:
 
 def group(size: int) -> State:
     """Members that joined one after another, and own their targets."""
-    state = State(at=1)
-    genesis = Genesis(by="m0", layout=Layout(), lease=1.0, guarantee="exclusive", base=1, version=2)
-    joins = [Join(by=f"m{n}", name=f"m{n}", versions=(2, 2), at=n + 2) for n in range(size)]
-    records: list[Record] = [genesis, *joins]
-    for record in records:
-        state = handed_over(fold(state, state.at, record))
-    return state
-
-
-def handed_over(state: State) -> State:
-    for partition, (owner, target) in enumerate(zip(state.owners, state.targets, strict=True)):
-        if owner is not None and owner != target:
-            record = Handover(by=owner, partition=partition, term=state.terms[partition])
-            state = fold(state, state.at, record)
+    state = folded(genesis(layout=Layout()))
+    for number in range(size):
+        state = handed_over(folded(join(f"m{number}", at=number + 1), state=state))
     return state
 
 
@@ -201,7 +191,7 @@ def evened_out(state: State, told: LoadProfile) -> tuple[list[float], list[int],
         before, after, share = GroupView(state).balance_by(wish)
         balances += [before, after] if not balances else [after]
         moves.append(len(GroupView(state).moves_by(wish)))
-        state = handed_over(fold(state, state.at, wish))
+        state = handed_over(folded(wish, state=state))
         loads = {partition: 2 * load for partition, load in loads.items()}
     return balances, moves[:-1], share
 

@@ -6,18 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
-from neli_router.errors import NeliError
+from neli_router.errors import Forked
 from neli_router.protocols.induction.records import Leave, Record
 from neli_router.router.async_router import AsyncRouter
 from neli_router.router.feed import WATCHDOG, Feed
 from neli_router.router.router import Router
 from neli_router.router.table import Owner
-from tests.member.test_fork import in_child
+from tests.support.forking import in_child, raised_by
 from tests.support.groups import LAYOUT, genesis, join, write
 from tests.support.waiting import PATIENCE
 
@@ -55,32 +54,38 @@ def test_look_ups_in_a_child_raise_forked_which_says_what_to_do_until_it_reopens
     kept = router.owner
 
     def child() -> str:
-        said = [error_of(partial(ask, "key")) for ask in (kept, router.owner, router.owner_of_role, router.owners)]
-        said += [error_of(lambda: router.table), error_of(partial(router.await_table, 0))]
+        said = [raised_by(partial(ask, "key")) for ask in (kept, router.owner, router.owner_of_role, router.owners)]
+        said += [raised_by(lambda: router.table), raised_by(partial(router.await_table, 0))]
         router.reopen()
         said += [kept("key").name, router.owner("key").name]
         said.append(changed_to(router, path, join("b"), Leave(by="a")))
         router.close()
-        return " ".join([*said, error_of(lambda: kept("key"))])
+        return " ".join([*said, raised_by(lambda: kept("key"))])
 
     assert "Forked Forked Forked Forked Forked Forked a a b Closed" == in_child(lambda: in_child(child))
     assert (
         f"the owner of slot {LAYOUT.slot('key')} was wanted, but this process is a fork, and what reads the ledger "
         "stayed in its parent: reopen the router here; if a member feeds it, open a member here"
-    ) == in_child(lambda: str(refused_by(lambda: router.owner("key"))))
+    ) == in_child(lambda: refusal(router))
     # The parent kept going, and saw what the child wrote.
     assert "c" == changed_to(router, path, join("c"), Leave(by="b"))
+
+
+def refusal(router: Router) -> str:
+    with pytest.raises(Forked) as refused:
+        router.owner("key")
+    return str(refused.value)
 
 
 def test_a_child_that_closes_or_just_ends_leaves_its_parent_and_its_watches_alone(router: Router, path: Path) -> None:
     def close() -> str:
         router.close()
-        return error_of(lambda: router.owner("key"))
+        return raised_by(lambda: router.owner("key"))
 
     watch = router.watch()
     assert "Closed" == in_child(close)
     assert "nothing to say" == in_child(lambda: "nothing to say")
-    assert "Forked" == in_child(lambda: error_of(lambda: next(watch)))
+    assert "Forked" == in_child(lambda: raised_by(lambda: next(watch)))
     assert "b" == changed_to(router, path, join("b"), Leave(by="a"))
     assert watch.take(PATIENCE) is not None
 
@@ -102,7 +107,7 @@ def test_locks_that_other_threads_held_do_not_stop_the_child(router: Router) -> 
     held.wait()
 
     def child() -> str:
-        said = [error_of(lambda: router.owner("key")), error_of(lambda: watch.take(0))]
+        said = [raised_by(lambda: router.owner("key")), raised_by(lambda: watch.take(0))]
         router.reopen()
         return " ".join([*said, router.owner("key").name, str(router.watch().take(0))])
 
@@ -126,7 +131,7 @@ def test_a_router_that_a_member_feeds_cannot_reopen_and_a_static_one_need_not() 
     fed, fixed = Router(Feed("memory", tell=print)), Router.static([Owner("a", "", i, 1) for i in range(4)], LAYOUT)
 
     def child() -> str:
-        said = [error_of(fed.reopen), error_of(lambda: fed.owner("key")), fixed.owner("key").name]
+        said = [raised_by(fed.reopen), raised_by(lambda: fed.owner("key")), fixed.owner("key").name]
         fixed.reopen()
         return " ".join([*said, fixed.owner("key").name])
 
@@ -140,7 +145,7 @@ def test_an_async_router_reopens_in_the_childs_own_loop(path: Path) -> None:
             await asyncio.sleep(0)
 
             async def child() -> str:
-                said = error_of(lambda: router.owner("key"))
+                said = raised_by(lambda: router.owner("key"))
                 await router.reopen()
                 name = router.owner("key").name
                 await router.close()
@@ -161,14 +166,3 @@ def in_thread(act: Callable[[], object]) -> object:
     thread.start()
     thread.join()
     return answers[0]
-
-
-def error_of(act: Callable[[], Any]) -> str:
-    return type(refused_by(act)).__name__
-
-
-def refused_by(act: Callable[[], Any]) -> object:
-    try:
-        return act()
-    except NeliError as error:
-        return error

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from neli_router.core.keyspace import SLOTS_MAX, Key, Layout
 from neli_router.errors import BadKey, ConfigError, NoOwner
-from neli_router.protocols.induction.fold import State, fold
-from neli_router.protocols.induction.records import Genesis, Join, Leave, Record, Weigh
+from neli_router.protocols.induction.records import Leave, Record, Weigh
 from neli_router.router.ledger_reader import table_of
 from neli_router.router.table import ROWS_MAX, Owner, Peer, Table
 from neli_router.router.watch import Change, changes
+from tests.support.groups import LAYOUT, genesis, join
+from tests.support.records import folded
 
 LAW = settings(deadline=None)  # A law holds at any speed that this machine can spare.
-BASE = 1_000_000
 LAYOUTS = st.builds(
     lambda slots, share, tags: Layout(slots=slots, partitions=max(1, int(min(slots, 600) * share)), tags=tags),
     st.integers(1, SLOTS_MAX) | st.integers(0, 32).map(lambda power: 2**power),
@@ -27,28 +27,14 @@ LAYOUTS = st.builds(
 KEYS = st.lists(st.text(st.characters(exclude_categories=["Cs"])) | st.text("{}ab") | st.binary(), max_size=8)
 
 
-def folded(*records: Record, state: State | None = None) -> State:
-    state = State(at=1) if state is None else state
-    for record in records:
-        state = fold(state, state.at, record)
-    return state
-
-
-def genesis(layout: Layout | None = None) -> Genesis:
-    layout = Layout(slots=64, partitions=4) if layout is None else layout
-    return Genesis(by="x", layout=layout, lease=1.0, guarantee="exclusive", base=BASE, version=2)
-
-
-def join(name: str) -> Join:
-    return Join(by=f"{name}-1", name=name, address=f"{name}:1", zone="z", versions=(2, 2), at=0)
-
-
 def test_a_table_names_the_owner_and_term_of_each_partition_and_members_with_the_weights_set_last() -> None:
-    table = table_of(folded(genesis(), join("a"), join("b"), Weigh(by="x", name="b", weight=7)), "memory")
-    assert tuple(Owner("a", "a:1", i, BASE + 2) for i in range(4)) == table.partitions
+    table = table_of(
+        folded(genesis(), join("a", zone="z"), join("b", zone="z"), Weigh(by="x", name="b", weight=7)), "memory"
+    )
+    assert tuple(Owner("a", "a:1", i, 1001) for i in range(4)) == table.partitions
     assert (Peer("a", "a:1", 1, "z"), Peer("b", "b:1", 7, "z")) == table.members
-    assert (5, Layout(slots=64, partitions=4), "memory") == (table.offset, table.layout, table.address)
-    assert "<Table of memory at 5: 2 members own 4 of 4 partitions>" == repr(table)
+    assert (4, LAYOUT, "memory") == (table.offset, table.layout, table.address)
+    assert "<Table of memory at 4: 2 members own 4 of 4 partitions>" == repr(table)
 
 
 @LAW
@@ -93,7 +79,7 @@ def test_a_table_with_a_hole_has_no_rows_but_the_same_mask() -> None:
     ("records", "found"),
     [
         ([], "no member ever joined the group"),
-        ([join("a"), Leave(by="a-1")], "the group no longer has a member: all of them left or were expired"),
+        ([join("a"), Leave(by="a")], "the group no longer has a member: all of them left or were expired"),
     ],
 )
 def test_a_look_up_without_an_owner_says_why(records: Sequence[Record], found: str) -> None:
@@ -128,7 +114,7 @@ def test_what_is_no_key_is_refused_among_many_too(layout: Layout) -> None:
 def test_a_table_made_from_the_one_before_is_the_same_as_one_made_anew() -> None:
     state = folded(genesis(Layout(slots=256, partitions=16)))
     table = table_of(state, "memory")
-    records: list[Record] = [join("a"), join("b"), Leave(by="a-1"), join("c"), Leave(by="b-1"), Leave(by="c-1")]
+    records: list[Record] = [join("a"), join("b"), Leave(by="a"), join("c"), Leave(by="b"), Leave(by="c")]
     for record in records:
         after = folded(record, state=state)
         following = table_of(after, "memory", was=state, before=table)

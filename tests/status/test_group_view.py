@@ -2,10 +2,9 @@
 
 from hypothesis import given, settings
 
-from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Drain, Handover, Load, Pin, Record, Undrain, Unpin, Weigh
 from neli_router.status.group_view import GroupView
-from tests.support.records import Plot, folded, founded, join, plots, story
+from tests.support.records import Plot, folded, founded, handed_over, join, plots, story
 
 LAW = settings(deadline=None, max_examples=60)  # A law holds however fast this machine happens to be.
 
@@ -24,14 +23,6 @@ WISHES: tuple[Record, ...] = (
     Unpin(by="x", partition=1),
     Weigh(by="x", name="c", weight=7),
 )
-
-
-def settled(state: State) -> State:
-    """The state after every Handover that is due."""
-    for partition, (owner, target) in enumerate(zip(state.owners, state.targets, strict=True)):
-        if owner is not None and owner != target:
-            state = folded(Handover(by=owner, partition=partition, term=state.terms[partition]), state=state)
-    return state
 
 
 def test_wishes_move_what_they_must_and_what_keeps_the_balance() -> None:
@@ -77,7 +68,7 @@ def test_what_is_told_is_what_comes_true(drawn: list[Plot]) -> None:
     state = folded(*(record for _, record in story(drawn)))
     for wish in WISHES:
         told = {partition: target for partition, _, target in GroupView(state).moves_by(wish)}
-        was, now = settled(state), settled(folded(wish, state=state))
+        was, now = handed_over(state), handed_over(folded(wish, state=state))
         names = {seat.incarnation: seat.name for seat in state.seats.values()}
         for partition, (before, after) in enumerate(zip(was.owners, now.owners, strict=True)):
             if partition in told:

@@ -9,17 +9,13 @@ from neli_router.drivers.peers.outlook import Outlook, PeerCard
 from neli_router.protocols.electors.events import Led
 from neli_router.router.table import At
 from neli_router.status.ledgerless import PeersChronicle
+from tests.drivers.peers.test_outlook import START as QUIET
 
-A, B, C = PEERS = ("a:1", "b:1", "c:1")
+A, B, C = PEERS = QUIET.peers
 LEASE = 5.0
-START = Outlook(
-    at=100.0,
-    began=90.0,
-    peers=PEERS,
-    me=0,
+START = replace(
+    QUIET,
     heard_at={1: 100.0, 2: 100.0},
-    silent=frozenset(),
-    refusals={},
     leaders=(Led(0, 7, "2 of 3 support it"), Led(1, 8, ""), Led(1, 9, ""), None),
 )
 GONE = replace(

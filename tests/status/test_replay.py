@@ -7,7 +7,7 @@ from neli_router.drivers.ledgers.base import Entry
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Handover, Leave, Record, Snapshot, encode
 from neli_router.protocols.induction.snapshots import BadSnapshot, snapshot
-from neli_router.status.replay import Transition, beginning, replayed, step
+from neli_router.status.replay import Transition, beginning, step
 from tests.support.records import beat, folded, genesis, join
 
 PAIR = (genesis(), join("a", "alice"), join("b", "bob"), Handover(by="a", partition=1, term=1001))
@@ -16,17 +16,6 @@ PAIR = (genesis(), join("a", "alice"), join("b", "bob"), Handover(by="a", partit
 def entries(*records: Record | bytes | None, first: int = 0) -> list[Entry]:
     payloads = [encode(it) if isinstance(it, Record) else it or b"junk" for it in records]
     return [Entry(offset, payload) for offset, payload in enumerate(payloads, start=first)]
-
-
-def test_each_record_says_what_it_changed() -> None:
-    records = entries(*PAIR, None, beat("a"), Leave(by="b"), beat("b"))
-    changes = [change for _, change in replayed(records, State())]
-    assert ["genesis", "join", "join", "handover", "unreadable", "beat", "leave", "beat"] == [it.kind for it in changes]
-    assert [[], [0, 1, 2, 3], [], [1], [], [], [1], []] == [it.moved for it in changes]
-    assert [True, True, True, True, False, True, True, False] == [it.counts for it in changes]
-    assert [1, 2] == [place for place, it in enumerate(changes) if it.has_joined]
-    assert [7] == [place for place, it in enumerate(changes) if it.is_late]
-    assert (["b"], "b", "a") == (changes[6].gone, changes[6].former_owner(1), changes[6].after.owners[1])
 
 
 def test_where_the_state_is_not_known_a_record_changes_nothing() -> None:

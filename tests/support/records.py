@@ -44,6 +44,7 @@ __all__ = [
     "folded",
     "founded",
     "genesis",
+    "handed_over",
     "join",
     "next_record",
     "owners",
@@ -169,6 +170,14 @@ def folded(*records: Record | None, state: State | None = None) -> State:
 def founded(*records: Record | None) -> State:
     """The state after a genesis at offset 0 and `records` from offset 1 on."""
     return folded(genesis(), *records)
+
+
+def handed_over(state: State) -> State:
+    """The state after every Handover that is due."""
+    for partition, (owner, target) in enumerate(zip(state.owners, state.targets, strict=True)):
+        if owner is not None and owner != target:
+            state = folded(Handover(by=owner, partition=partition, term=state.terms[partition]), state=state)
+    return state
 
 
 def owners(state: State) -> str:

@@ -24,6 +24,7 @@ from neli_router.drivers.consumer_groups.kafka import KafkaSubscription
 from neli_router.errors import ConfigError, GroupMismatch, LedgerMissing, LedgerUnusable, NeliError
 from neli_router.protocols.consumer_group.events import AskedBack, BrokerAway, BrokerBack, Confirmed
 from tests.conftest import require
+from tests.support.forking import in_child
 from tests.support.servers.kafka import SHORT_GROUPS, Kafka, missing
 from tests.support.taking import Taking, until
 from tests.support.waiting import PATIENCE
@@ -56,11 +57,7 @@ def test_a_child_of_a_fork_frees_no_client_of_its_parent(kafka: str) -> None:
     gc.disable()  # Everything closed and forgotten is garbage now, which the child must collect.
     try:
         opened(kafka, fresh()).close()
-        child = os.fork()
-        if not child:
-            gc.collect()
-            os._exit(0)
-        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert isinstance(in_child(gc.collect), int)
     finally:
         gc.enable()
 

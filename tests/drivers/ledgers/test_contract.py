@@ -9,14 +9,13 @@ for the drivers that give it. Nothing here assumes that an append is finished wh
 no holes, or that they start at any number; drivers that guarantee more have tests of their own for it.
 """
 
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
@@ -28,7 +27,8 @@ import neli_router
 from neli_router.drivers.ledgers.base import READ_MAX, Entry, Ledger, Promise
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.drivers.open import open_ledger
-from neli_router.errors import Closed, LedgerTrimmed, LedgerUnusable
+from neli_router.errors import Closed, LedgerTrimmed
+from tests.support.forking import in_child, raised_by
 from tests.support.waiting import PATIENCE, until
 
 ROOT = Path(neli_router.__file__).parents[1]
@@ -356,18 +356,12 @@ def test_a_closed_handle_says_so_and_no_other_is_closed(place: Place) -> None:
 def test_a_forked_child_is_refused_and_the_parent_goes_on(place: Place) -> None:
     ledger = place.open()
     write(ledger, b"one")
-    child = os.fork()
-    if not child:  # pragma: no cover - counted in another process.
-        refused = 0
-        for call in (lambda: ledger.read(0), lambda: ledger.append([b"x"]), ledger.tip, ledger.start):
-            with suppress(LedgerUnusable):
-                call()
-                refused -= 1
-            refused += 1
-        ledger.wake()
-        ledger.close()
-        os._exit(refused)
-    assert 4 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def child() -> list[str]:
+        calls = (lambda: ledger.read(0), lambda: ledger.append([b"x"]), ledger.tip, ledger.start)
+        return [*map(raised_by, calls), raised_by(ledger.wake), raised_by(ledger.close)]
+
+    assert ["LedgerUnusable"] * 4 + ["nothing"] * 2 == in_child(child)
     write(ledger, b"two")
     assert [b"one", b"two"] == payloads(take(ledger, 2))
 

@@ -7,7 +7,6 @@ import ctypes
 import os
 import time
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,14 +23,12 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from neli_router import Config, Member, Router
-from neli_router.config.protocols import Induction
 from neli_router.drivers.ledgers.base import Entry, Promise
 from neli_router.drivers.ledgers.kafka.address import KafkaAddress, parse
 from neli_router.drivers.ledgers.kafka.clients import serve
 from neli_router.drivers.ledgers.kafka.ledger import KafkaLedger
 from neli_router.drivers.ledgers.kafka.topic import delete_topic
-from neli_router.errors import ConfigError, LedgerError, LedgerRewound, LedgerUnavailable, LedgerUnusable, RecordTooLong
+from neli_router.errors import LedgerError, LedgerRewound, LedgerUnavailable, LedgerUnusable, RecordTooLong
 from tests.conftest import require
 from tests.support.servers.kafka import Kafka, missing
 from tests.support.waiting import PATIENCE, until
@@ -117,31 +114,6 @@ def test_a_topic_that_is_no_log_is_refused(kafka: str, partitions: int, settings
         opened(kafka, group)
 
 
-def test_an_exclusive_group_needs_its_risk_accepted_by_name_and_then_members_share_the_topic_with_routers(
-    kafka: str,
-) -> None:
-    # A lease that survives other tests taking all cores: a block that loses its lease ends with an error.
-    config = Config(f"kafka://{kafka}/{fresh()}", lease=2.0, name="one")
-    with pytest.raises(ConfigError, match=r"1 replica.*accept_rewinds=True"), Member(config):
-        pass
-    config = replace(config, protocol=Induction(accept_rewinds=True))
-    with Member(config) as one, Router(config) as router:
-        with one.leading("nightly", timeout=PATIENCE):
-            until(lambda: owner_of(router) == "one")
-        with Member(replace(config, name="two")) as two:
-            one.close()
-            with two.leading("nightly", timeout=PATIENCE) as lease:
-                lease.check()
-                until(lambda: owner_of(router) == "two")
-
-
-def owner_of(router: Router) -> str:
-    try:
-        return router.owner_of_role("nightly").name
-    except LookupError:
-        return ""
-
-
 def test_a_topic_that_takes_no_snapshot_is_a_doubt_and_takes_the_other_records(kafka: str) -> None:
     group = fresh()
     make(kafka, group, max_message_bytes="2000", retention_ms="3600000")
@@ -182,18 +154,6 @@ def test_a_transaction_that_hangs_stops_no_reader(kafka: str) -> None:
         ledger.append([b"after it"])
         assert b"after it" == take(ledger, 2)[-1].payload
         other.abort_transaction(PATIENCE)
-
-
-def test_a_topic_that_was_deleted_cannot_be_read_and_is_not_made_again(kafka: str) -> None:
-    group = fresh()
-    with closing(opened(kafka, group)) as ledger:
-        ledger.append([b"one"])
-        take(ledger, 1)
-        delete(kafka, group)
-        ledger.append([b"two"])
-        complaint(ledger)
-        with pytest.raises(LedgerUnusable):
-            opened(kafka, group, create=False)
 
 
 @pytest.mark.parametrize("more", [0, 3], ids=["shorter than before", "longer than before"])

@@ -21,7 +21,6 @@ from neli_router.drivers.ledgers.base import Ledger, Promise
 from neli_router.drivers.ledgers.redis.address import SCHEMES, RedisAddress, parse
 from neli_router.drivers.open import delete_ledger, open_ledger
 from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
-from neli_router.member.member import Member
 from neli_router.router.router import Router
 from tests.conftest import require
 from tests.support.servers.redis import DURABLE, Redis, Sentinel, missing
@@ -284,22 +283,6 @@ def test_a_restart_that_loses_records_is_a_rewound_ledger(
 
 
 @on_servers
-def test_what_was_lost_is_found_also_if_new_records_have_overtaken_it_meanwhile(server: Redis, opened: Open) -> None:
-    """The member cannot use the server that came back until others have written there."""
-    server.cli("ACL", "SETUSER", "member", "on", ">word", "~*", "&*", "+@all")
-    ledger = opened(server.url("jobs", who="member:word@"))
-    write(ledger, b"one", b"two")
-    server.cli("SAVE")
-    write(ledger, b"three")
-    assert [b"one", b"two", b"three"] == take(ledger, 3)
-    server.restart()  # This has made it forget the user, too.
-    trouble_of(lambda: ledger.read(0), "WRONGPASS")
-    assert [3, 4, 5] == write(opened(server.url("jobs")), b"other three", b"four", b"five")
-    server.cli("ACL", "SETUSER", "member", "on", ">word", "~*", "&*", "+@all")
-    assert "the record at offset 3 is not the one that was read there" == rewinds(ledger)
-
-
-@on_servers
 def test_a_stream_that_is_replaced_under_a_waiting_reader_hands_nothing_over(server: Redis, opened: Open) -> None:
     """The script runs in one step, so that no connection breaks and no offset is ever seen to go back."""
     script = (
@@ -554,13 +537,3 @@ def test_what_it_promises_and_what_endangers_it_follow_from_the_settings(server:
         assert {Promise.MULTI_HOST, *promises} == ledger.promises
         assert any(doubt in sentence for sentence in ledger.doubts), ledger.doubts
         assert promises == opened(server.unix_url("jobs")).promises  # Only this host can reach a socket.
-
-
-@on_servers
-def test_members_on_a_server_that_lost_records_stop_and_say_why(server: Redis) -> None:
-    member = Member(Config(server.url("jobs"), lease=0.5, protocol=Induction(accept_rewinds=True)))
-    assert member.pulse(PATIENCE)
-    server.restart()
-    with pytest.raises(LedgerRewound, match="a restart without AOF, a failover, FLUSHALL"):
-        member.wait(timeout=PATIENCE)
-    assert {} == dict(member._membership.standing.terms)

@@ -89,19 +89,6 @@ def payloads(path: Path) -> list[bytes]:
         return [entry.payload for entry in everything(ledger)]
 
 
-def test_offsets_start_at_one_and_go_on_after_everything_was_trimmed_and_closed(path: Path) -> None:
-    with closing(SqliteLedger(path)) as ledger:
-        assert 1 == ledger.start() == ledger.tip()
-        ledger.append([b"a", b"b"])
-        assert [1, 2] == ledger.acknowledged()
-        ledger.read(0)
-        ledger.trim(1000)
-    with closing(SqliteLedger(path)) as ledger:
-        assert 3 == ledger.start() == ledger.tip()
-        ledger.append([b"c"])
-        assert [Entry(3, b"c")] == ledger.read(0)
-
-
 def test_long_records_end_a_read_and_none_is_missed(ledger: SqliteLedger) -> None:
     """Anyone who may write may write a thousand records of a megabyte."""
     ledger.append([bytes(READ_BYTES_MAX // 2 + 1)] * 3)
@@ -318,23 +305,6 @@ def test_an_interrupted_append_leaves_no_lock_and_no_half(path: Path, ledger: Sq
     with closing(SqliteLedger(path, busy_max=0)) as other:
         other.append([b"whole"])
     assert [Entry(1, b"whole")] == ledger.read(0)
-
-
-def test_processes_that_open_a_new_file_at_once_get_one_ledger(path: Path) -> None:
-    script = """
-sys.stdin.readline()
-ledger = SqliteLedger(path, busy_max=30)
-ledger.append([str(os.getpid()).encode()])
-"""
-    processes = [start(script, path) for _ in range(3)]
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in processes:
-        process.communicate()
-        assert 0 == process.returncode
-    assert sorted(str(process.pid).encode() for process in processes) == sorted(payloads(path))
 
 
 def test_who_comes_second_finds_the_ledger_made(path: Path, ledger: SqliteLedger) -> None:

@@ -7,7 +7,6 @@ claims ---'                                 '--HGET----------> redis-cli
 import asyncio
 import contextlib
 import logging
-import os
 import random
 import re
 from collections.abc import Iterator
@@ -23,7 +22,6 @@ from neli_router.core.keyspace import Layout
 from neli_router.errors import (
     Closed,
     ConfigError,
-    Forked,
     GroupMismatch,
     LedgerUnavailable,
     LedgerUnusable,
@@ -36,6 +34,7 @@ from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer
 from neli_router.router.watch import Change
 from tests.conftest import require
+from tests.support.forking import in_child, raised_by
 from tests.support.servers.redis import Redis, Sentinel, missing
 from tests.support.waiting import PATIENCE, until
 
@@ -324,20 +323,13 @@ def test_mistakes_in_an_address_are_raised_at_once(server: Redis) -> None:
 def test_a_forked_child_reopens_and_the_parent_goes_on(server: Redis, owners: RedisOwners) -> None:
     owners.publish(LAYOUT, everything("a"))
     with Router.from_redis(server.url("jobs")) as router:
-        child = os.fork()
-        if not child:  # pragma: no cover - counted in another process.
-            steps = 0
-            with contextlib.suppress(BaseException):
-                try:
-                    router.owner("key")
-                except Forked:
-                    steps += 1
-                router.reopen()
-                steps += router.owner("key").name == "a"
-                router.close()
-                steps += 1
-            os._exit(steps)
-        assert 3 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+        def child() -> list[str]:
+            before = raised_by(lambda: router.owner("key"))
+            router.reopen()
+            return [before, router.owner("key").name, raised_by(router.close)]
+
+        assert ["Forked", "a", "nothing"] == in_child(child)
         owners.publish(LAYOUT, everything("b", 11))
         until(lambda: names(router) == ["b"] * 8)
 

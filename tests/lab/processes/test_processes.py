@@ -2,7 +2,8 @@
 
     chaos --kill -9, SIGSTOP, SIGCONT--> workers --notes--> referee: did two act for one partition together?
                                             |                  | every partition, term and process that acted
-                                            '--ledger--> copy --fold--> exactly the same
+                                            '--ledger--> copy --fold---> exactly the same
+                                                           '--audit--> the same members, terms, moves and overlaps
 
 `NELI_TEST_SECONDS` sets how long the main run lasts, at least 15 so that there is something to see. With
 `NELI_TEST_SEED`, a run draws the same misfortunes as the run that printed the seed.
@@ -10,15 +11,19 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from neli_router.commands.audit import acts_in
 from neli_router.lab.moves import History, history_of
 from neli_router.lab.processes.group import ProcessGroup
 from neli_router.lab.referee import Verdict
 from neli_router.protocols.induction.records import Certify, Expire
+from neli_router.status.audit import Audit
+from tests.support.audited import audited
 from tests.support.draws import SEED, SNAPSHOT_EVERY, say
 from tests.support.processes.chaos import Chaos
 from tests.support.processes.ledger_copy import LedgerCopy
@@ -32,23 +37,38 @@ PAUSE = LEASE / 20
 SECONDS = max(15.0, float(os.environ.get("NELI_TEST_SECONDS", "0")))
 AVAILABLE_SECONDS = 5.0
 
-Chaotic = Callable[[str, float, Callable[[Verdict], object]], tuple[Verdict, History, Chaos]]
+Chaotic = Callable[[str, float, Callable[[Verdict], object]], tuple[Verdict, History, Chaos, Audit]]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Chaotic:
     """Put a group through chaos, with this guarantee, for `seconds`, and longer until something was seen."""
 
-    def run(guarantee: str, seconds: float, seen: Callable[[Verdict], object]) -> tuple[Verdict, History, Chaos]:
+    def run(guarantee: str, seconds: float, seen: Callable[[Verdict], object]) -> tuple[Verdict, History, Chaos, Audit]:
         say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={seconds:g}")
         options: dict[str, Any] = {"lease": LEASE, "guarantee": guarantee, "snapshot_every": SNAPSHOT_EVERY}
         with ProcessGroup(tmp_path, partitions=PARTITIONS, pause=PAUSE, **options) as group:
             chaos = Chaos(group, NAMES, lease=LEASE, seed=SEED)
             with LedgerCopy(group.ledger) as copy:
                 chaos.run(seconds, seen)
-        return group.verdict(), history_of(copy.close()), chaos
+        acts, ends = list(acts_in(tmp_path)), {life.label: life.killed_at for life in group.lives}
+        if guarantee == "available":  # For the audit a process lives until its certificate; the referee has killed it.
+            acts = [replace(span, until=min(span.until, ends[span.process])) for span in acts]
+        verdict, history = group.verdict(), history_of(copy.close())
+        audit = audited(copy.entries, acts, one_clock=True)
+        assert "broken" != audit.verdict, audit.findings
+        assert history.owners == {(it.partition, it.term): it.member for it in audit.tenures}
+        assert history.moves == audit.moved
+        assert len(history.departures) == sum(life.ended is not None for life in audit.lives)
+        assert verdict.terms == {(span.partition, span.term, span.process) for span in acts}
+        assert overlaps(verdict) == overlaps(audit)
+        return verdict, history, chaos, audit
 
     return run
+
+
+def overlaps(seen: Verdict | Audit) -> list[tuple[int, int, int]]:
+    return sorted((it.first.partition, it.first.term, it.second.term) for it in seen.overlaps)
 
 
 def has_seen(verdict: Verdict) -> bool:
@@ -60,8 +80,9 @@ def has_seen(verdict: Verdict) -> bool:
 
 def test_no_two_processes_ever_act_for_one_partition_at_once(run: Chaotic) -> None:
     """And the ledger assigned every term that they act under."""
-    verdict, history, chaos = run("exclusive", SECONDS, has_seen)
+    verdict, history, chaos, audit = run("exclusive", SECONDS, has_seen)
     assert [] == verdict.faults
+    assert audit.takeovers
 
     # The fold, over the same records, gives exactly the terms that were noted.
     noted = {(partition, term): process.partition(".")[0] for partition, term, process in verdict.terms}
@@ -81,5 +102,5 @@ def test_no_two_processes_ever_act_for_one_partition_at_once(run: Chaotic) -> No
 
 def test_where_overlaps_are_promised_the_same_referee_sees_them(run: Chaotic) -> None:
     """Under `available`, an owner goes on until it has heard its successor: a referee that misses that is blind."""
-    verdict, _, _ = run("available", AVAILABLE_SECONDS, lambda verdict: verdict.overlaps)
+    verdict, *_ = run("available", AVAILABLE_SECONDS, lambda verdict: verdict.overlaps)
     assert verdict.overlaps

@@ -75,10 +75,6 @@ def test_what_was_sent_is_told_apart() -> None:
     assert 3 == len({key(world), key(walk_on(world, "send handover")), key(left)})
 
 
-def test_one_that_was_certified_is_told_apart_from_one_that_may_still_join() -> None:
-    assert key(walk("start", "crash")) != key(walk("start", "crash", "certify"))
-
-
 def test_the_lease_that_a_client_holds_is_told_apart_until_it_has_ended() -> None:
     lending, alone = walk(*LEADS, "crash as it lends"), walk(*LEADS, "crash")
     assert key(lending) != key(alone)

@@ -87,21 +87,6 @@ def test_a_piece_that_is_older_or_begins_after_what_the_copy_holds_is_not_taken(
     assert {1: (10,), 2: (20,)} == known(restarted, 0)
 
 
-def test_a_later_life_replaces_all_of_an_older_one_which_does_not_come_back() -> None:
-    a, b, c = group(3)
-    a.set(1, (10,))
-    a.set(2, (20,))
-    exchange(a, b)
-    exchange(a, c)
-    a.begin(incarnation_after(LIFE, 0))
-    a.set(1, (11,))
-    exchange(a, b)
-    assert {1: (11,)} == known(b, 0)
-    exchange(c, b)
-    assert ({1: (11,)}, {1: (11,)}) == (known(b, 0), known(c, 0))
-    assert incarnation_after(LIFE, 0) > incarnation_after(0, 0xFFFF), "whatever was drawn"
-
-
 @pytest.mark.parametrize("asks_itself", [False, True], ids=["it is asked", "it asks"])
 @pytest.mark.parametrize("later", [incarnation_after(LIFE, 5), LIFE], ids=["another", "of the same bytes"])
 def test_a_member_that_lost_its_disk_hears_of_its_later_life(later: int, asks_itself: bool) -> None:
@@ -115,22 +100,6 @@ def test_a_member_that_lost_its_disk_hears_of_its_later_life(later: int, asks_it
     if asks_itself:
         exchange(b, a)  # Its own question brings nothing: it hears of itself from the others' copies.
     assert later == a.outlived
-
-
-def test_a_deletion_reaches_copies_by_members_that_were_made_anew_since() -> None:
-    """c has the key. It hears of the deletion only from b, which got the state from scratch."""
-    a, b, c = group(3)
-    a.delete(1)
-    assert (0, {}) == (a.versions[0], known(a, 0)), "deleting what is not there changes nothing"
-    a.set(1, (10,))
-    a.set(2, (20,))
-    exchange(c, a)
-    a.delete(1)
-    a.set(2, (21,))
-    exchange(b, a)
-    exchange(c, b)
-    assert {1: None, 2: (21,)} == known(a, 0) == known(b, 0) == known(c, 0)
-    assert (None, None) == (b.get(0, 1), c.get(0, 1))
 
 
 @pytest.mark.parametrize("seed", range(8))

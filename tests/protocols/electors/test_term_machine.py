@@ -487,15 +487,6 @@ def test_a_drained_member_passes_everything_on_in_good_order_until_the_drain_is_
         assert ([2, 2, 2], frozenset()) == (scene.shares(), scene.members[0].shed)
 
 
-def test_a_member_may_shed_a_part_of_what_it_leads() -> None:
-    scene = elected()
-    shed, kept = sorted(i for i, (me, _) in scene.led().items() if me == 0)
-    scene.post(0, Prefer({shed: LEAST}))
-    scene.run(5.0)
-    assert (True, 0) == (scene.led()[shed][0] != 0, scene.led()[kept][0])
-    assert (False, frozenset({shed})) == (scene.members[0].drained, scene.members[0].shed)
-
-
 @pytest.mark.parametrize("policy", ["priority", "random"])
 def test_a_drained_member_leads_while_no_other_can(policy: str) -> None:
     scene = Scene(policy=policy, size=2, partitions=2)

@@ -237,38 +237,20 @@ def test_no_member_to_own_and_nothing_to_be_owned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "pinned", "drains", "counts"),
+    ("pinned", "counts"),
     [
-        ((1, 1, 2), "", "", [3, 3, 6]),
-        ((1, 0, 1), "", "", [6, 0, 6]),
-        ((0, 0, 0, 0), "", "", [3, 3, 3, 3]),
-        ((0, 0, 3), "", "m2", [6, 6, 0]),  # No member that counts has a weight, so all are equal.
-        ((1, 1, 2), "", "m2", [6, 6, 0]),
-        ((1, 1, 2), "", "m0 m1 m2", [3, 3, 6]),  # One member must own.
-        ((0, 0), "", "m0 m1", [6, 6]),
-        ((1, 1), "", "stranger", [6, 6]),
-        # Pins may make balance impossible, and leave the rest to the others.
-        ((1, 1, 1), "00", "", [4, 4, 4]),  # Pins count towards the share.
-        ((1, 1, 1), "00000", "", [5, 4, 3]),  # One above its whole share: the others have seven to share.
-        ((1, 1, 1), "000000", "", [6, 3, 3]),
-        ((1, 1, 1), "0000001111", "", [6, 4, 2]),  # First m0 leaves; m1 is then above a share of three, and leaves.
-        ((1, 1, 1, 1, 1), "0001", "", [3, 2, 3, 2, 2]),  # Shares of 2.4: m0's pins are one of the two ceilings.
-        ((1, 1, 1, 1, 1), "000111222", "", [3, 3, 3, 2, 1]),  # Three above 2.4, but only two ceilings.
-        ((1, 1, 10), "0", "", [1, 1, 10]),
-        ((0, 1, 1), "00", "", [2, 5, 5]),  # Without weight, a member owns its pins.
-        ((1, 1, 1), "00", "m0", [2, 5, 5]),  # So does a drained one.
-        ((1, 1), "00", "m0 m1", [6, 6]),
-        ((1, 9), "000000000000", "", [12, 0]),
+        ("00", [4, 4, 4]),  # Pins count towards the share.
+        ("00000", [5, 4, 3]),  # One above its whole share: the others have seven to share.
+        ("000000", [6, 3, 3]),
+        ("0000001111", [6, 4, 2]),  # First m0 leaves; m1 is then above a share of three, and leaves.
+        ("0001", [3, 2, 3, 2, 2]),  # Shares of 2.4: m0's pins are one of the two ceilings.
+        ("000111222", [3, 3, 3, 2, 1]),  # Three above 2.4, but only two ceilings.
     ],
 )
-def test_counts_follow_weights_drains_and_pins(
-    weights: Sequence[int], pinned: str, drains: str, counts: list[int]
-) -> None:
-    members = group(*weights)
+def test_pins_that_make_balance_impossible_leave_the_rest_to_the_others(pinned: str, counts: list[int]) -> None:
+    members = group(*[1] * len(counts))
     pins = {at: f"m{name}" for at, name in enumerate(pinned)}
-    target = assign(members, [None] * 12, pins=pins, drains=drains.split())
-    assert counts == counts_of(members, target)
-    assert pinned == owned(target)[: len(pinned)]
+    assert counts == counts_of(members, assign(members, [None] * 12, pins=pins))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
-"""When a member beats. A lease is 6 s here, so a beat is due each second, and a probe every twelve."""
+"""Beats that come back: each proves a lease once, and only if this member sent it. Transcripts show when one is due."""
 
-from math import inf
 from typing import Any
 
 import pytest
@@ -12,103 +11,6 @@ from neli_router.protocols.induction.records import Beat
 from neli_router.protocols.protocol import Settings
 
 BEAT = Beat(by="a", sent_at=0.0, at=0, digest="0" * 16)
-
-
-def joined(at: float) -> BeatSchedule:
-    """The schedule of a member that joined at `at` and sent a Beat."""
-    beats = BeatSchedule(Settings(name="a", layout=Layout(), lease=6.0))
-    for before in range(20, -1, -2):  # It read for long before, without a gap.
-        beats.read(anything=True, now=at - before)
-    beats.joined(at)
-    beats.sent(BEAT, at)
-    return beats
-
-
-def silent() -> BeatSchedule:
-    """A member that joined at 0, reads all the time and never heard itself; it is 6 now."""
-    beats = joined(0.0)
-    for now in (1.0, 3.0, 5.0, 6.0):
-        beats.read(anything=True, now=now)
-        beats.lapse(-inf, now)
-    return beats
-
-
-def test_a_beat_is_due_at_once_after_a_join_and_an_interval_after_the_last() -> None:
-    beats = BeatSchedule(Settings(name="a", layout=Layout(), lease=6.0))
-    beats.joined(0.0)
-    assert -inf == beats.due()
-    assert 11.0 == joined(10.0).due()
-    beats = joined(0.0)
-    beats.at_once()
-    assert -inf == beats.due()
-    beats.sent(BEAT, 0.5)
-    assert 1.5 == beats.due()
-
-
-@pytest.mark.parametrize(
-    ("heard", "lapses"), [(-inf, ((5.75, 1.0), (6.0, 12.0))), (3.0, ((8.75, 4.0), (9.0, 15.0)))], ids=["never", "once"]
-)
-def test_a_member_that_does_not_hear_itself_for_a_lease_falls_silent_but_for_a_probe_every_two_leases(
-    heard: float, lapses: tuple[tuple[float, float], ...]
-) -> None:
-    """The lease counts from sending."""
-    beats = joined(0.0)
-    if heard > 0:
-        beats.sent(BEAT, heard)
-    for now, due in lapses:
-        beats.lapse(heard, now)
-        assert due == beats.due()
-    probe = beats.due()
-    beats.sent(BEAT, probe)
-    beats.lapse(heard, probe + 1)
-    assert probe + 12 == beats.due()
-    beats.lapse(probe + 1, probe + 2)
-    assert probe + 1 == beats.due(), "a member that hears itself again speaks again"
-
-
-def test_a_member_that_reads_again_after_it_could_not_speaks_at_once() -> None:
-    beats = silent()
-    for anything, now in ((True, 7.0), (False, 7.5)):  # It reads on without a gap.
-        beats.read(anything=anything, now=now)
-        assert 12.0 == beats.due()
-    beats.away()
-    assert 12.0 == beats.due()
-    beats.read(anything=False, now=7.75)
-    assert -inf == beats.due()
-
-
-def test_a_member_that_reads_something_after_half_a_lease_of_nothing_speaks_at_once() -> None:
-    """A ledger that hangs answers late, and does not report that it was away."""
-    beats = silent()
-    beats.read(anything=False, now=8.5)
-    beats.read(anything=True, now=8.75)
-    assert 12.0 == beats.due()
-    beats.read(anything=False, now=11.5)
-    beats.read(anything=True, now=11.75)
-    assert -inf == beats.due()
-
-
-def test_a_member_that_is_back_has_a_lease_to_hear_itself_once() -> None:
-    beats = silent()
-    beats.away()
-    beats.read(anything=False, now=7.0)
-    beats.sent(BEAT, 7.0)
-    beats.lapse(-inf, 12.75)
-    assert 8.0 == beats.due()
-    beats.lapse(-inf, 13.0)
-    beats.read(anything=False, now=13.0)
-    assert 19.0 == beats.due()
-
-
-def test_a_member_that_was_away_for_less_than_a_lease_keeps_its_rhythm() -> None:
-    beats = joined(0.0)
-    beats.away()
-    beats.lapse(-inf, 3.0)
-    beats.read(anything=True, now=3.0)
-    assert 1.0 == beats.due()
-
-
-# Beats that come back
 
 
 def sent(*times: float) -> BeatSchedule:

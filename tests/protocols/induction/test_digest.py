@@ -69,10 +69,6 @@ def test_values_that_are_equal_are_no_difference_whether_or_not_they_are_one() -
     assert 0 == difference(one, other)
 
 
-def test_where_a_state_stands_its_own_digest_and_an_end_of_nothing_are_no_facts() -> None:
-    assert 0 == difference(Sample(at=1, digest=2, row=(1, None)), Sample(at=3, digest=4, row=(1,)))
-
-
 def test_a_change_costs_the_facts_that_changed() -> None:
     before, after = Sample(named={"a": 1, "b": 2}), Sample(named={"a": 1, "b": 3, "c": 4})
     hashes = (hash_of("named", "b", 2), hash_of("named", "b", 3), hash_of("named", "c", 4))

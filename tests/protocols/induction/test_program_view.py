@@ -5,8 +5,6 @@ Member `p` owns all four partitions under term 1001. A drain may take 2 s.
 
 from math import inf
 
-import pytest
-
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.program_view import ProgramView
 from neli_router.protocols.induction.records import Drain, Handover, Pin
@@ -29,13 +27,6 @@ def leading(state: State = OWNER, *, settings: Settings = SETTINGS) -> ProgramVi
     assert [Acquired(ALL)] == view.settle(ALL, take=True)
     view.look(state, "p")
     return view
-
-
-def given(*partitions: int) -> Tenure:
-    tenure = TENURE
-    for partition in partitions:
-        tenure = tenure.gave(partition, 1001)
-    return tenure
 
 
 def draining() -> ProgramView:
@@ -65,37 +56,6 @@ def test_what_it_may_no_longer_act_for_is_fenced_with_the_reason_before_gains_ar
 
 
 # Letting go, under `exclusive`
-
-
-def test_a_partition_that_is_meant_for_another_member_is_asked_back_once_and_what_is_not_stays() -> None:
-    view = draining()
-    assert ([], []) == view.to_give(DRAINED, TENURE, 11.9, repeat=True)
-    assert 12.0 == view.deadline
-    view = leading()
-    assert ([], []) == view.to_give(OWNER, TENURE, 10.0, repeat=True)
-    assert inf == view.deadline
-
-
-SETTLED = folded(Handover(by="p", partition=0, term=1001), state=OWNER)
-
-
-HANDED_OVER: dict[str, tuple[State, Tenure, bool, set[int]]] = {
-    "without asking, as its wait is not over and no program works on it": (DRAINED, TENURE, False, {0, 1, 2, 3}),
-    "what was handed over is not repeated": (DRAINED, given(0, 2), False, {1, 3}),
-    "but if it is asked to": (DRAINED, given(0, 2), True, {0, 1, 2, 3}),
-    "even if the target is the member again": (OWNER, given(0, 2), True, {0, 2}),
-    "but not under another term": (SETTLED, given(0, 2), True, {2}),
-}
-
-
-@pytest.mark.parametrize(("state", "tenure", "repeat", "gives"), HANDED_OVER.values(), ids=HANDED_OVER)
-def test_what_the_program_does_not_lead_is_handed_over(
-    state: State, tenure: Tenure, repeat: bool, gives: set[int]
-) -> None:
-    view = ProgramView(SETTINGS)
-    view.look(state, "p")
-    found, effects = view.to_give(state, tenure, 10.0, repeat=repeat)
-    assert (sorted(gives), []) == (sorted(found), effects)
 
 
 def test_what_the_program_released_is_handed_over_and_led_no_more() -> None:

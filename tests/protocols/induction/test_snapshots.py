@@ -42,13 +42,6 @@ def written(state: State) -> Snapshot:
     return record
 
 
-def test_a_start_from_a_snapshot_has_the_state_of_a_reader_of_all_before() -> None:
-    """The newcomer goes on with the record at `upto`. A group without members can be kept, too."""
-    for state in (STATE, founded(join("a"), Leave(by="a"))):
-        assert state == restore(written(state))
-        assert state.at == written(state).upto
-
-
 def test_before_its_genesis_a_ledger_has_nothing_to_keep() -> None:
     with pytest.raises(AssertionError):
         snapshot("a", State())

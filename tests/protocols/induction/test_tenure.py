@@ -103,17 +103,6 @@ def test_a_member_acts_by_the_rule(block: str, pytestconfig: pytest.Config) -> N
     assert block.rstrip() == answered.rstrip()
 
 
-def test_a_tenure_is_a_value_that_never_changes() -> None:
-    reader = owner()
-    before = reader.tenure
-    kept = replace(before)
-    reader.read(101.0, "q:join", "q:beat", "p:beat(sent_at=101)")
-    for word in ("gave", "left", "102 q:expire(incarnation=p)"):
-        reader.answer(word)
-    assert kept == before
-    assert ({"p": 100.5}, {}) == (before.heard, before.given)
-
-
 def test_a_new_incarnation_takes_over_what_lingers() -> None:
     before = owner(exclusive=False).read(101.0, "q:join", "o:pin(partition=0,name=q)")
     before.answer("gave")
