@@ -124,8 +124,7 @@ class Wishes:
         raise not_ready(f"{peer} was to lead", found, remedy)
 
     async def _drain_itself(self, kind: Cause, body: bytes, send: Send) -> None:
-        """The same where a member drains itself: see `Operator.drain`. The peers that will take over are not known
-        yet."""
+        """The same where a member drains itself: see `Operator.drain`. The peers that take over are not known yet."""
         asked, name, is_drain = _wish_asked(body, kind), self._member.name, kind == "drain"
         operator = self._member.operator
         operator.require_itself(asked.name or "")
@@ -166,8 +165,7 @@ class Wishes:
         if asked.layout is not None and (unequal := asked.layout.difference(layout)):
             raise ConfigError([f"these loads are of another layout than the group's: {unequal}"])
         wish = wishes.load(asked.loads, layout)
-        # Scale the loads only if they are all that the group knows. Otherwise the others' loads would be in another
-        # unit from now on.
+        # Scale the loads only if they are all that the group knows. Otherwise the others' would be in another unit.
         if not wish.shown(group.state) or group.loads.keys() - asked.loads.keys():
             return wish
         factor = 2.0 if max(asked.loads.values()) <= LOAD_MAX / 2 else 0.5
