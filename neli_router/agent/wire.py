@@ -30,8 +30,7 @@ A *share* is all partitions that this host leads, or those of them that `partiti
 together. `acquired` comes as soon as the host leads one, and lists every partition that it leads. `revoked` and
 `fenced` name the partitions they affect: on `revoked` the client finishes its work and closes the stream, on `fenced`
 it stops immediately. Each named partition is handed over when the stream closes, or after `drain_timeout`; the others
-are still held. `more` names partitions that the host has led since: this stream does not hold them, but a new stream
-will.
+are still held. `more` names partitions that the host has led since: a new stream will hold them.
 
 The `remaining` of an event was true when the event was written, and the event may have been delayed since. So a client
 that receives an event asks for the lease or the share, and counts the remaining time in the answer from before it
@@ -44,8 +43,7 @@ leases to run out. Only `neli run` can promise that.
 A client that knows its group names it in the header GROUP, as `drivers/addresses.py` spells it, encoded as for a URL.
 An agent of another group refuses such a request with GroupMismatch, whatever it asks.
 
-Any status but 200 comes with a `Refusal`, which carries the three parts of the error: what was wanted, what was found,
-and what to do.
+Any status but 200 comes with a `Refusal`: what was wanted, what was found, and what to do.
 """
 
 from collections.abc import Mapping
@@ -383,8 +381,7 @@ class StatusView(_View, frozen=True):
     """Why partitions are unowned, or the table cannot be believed."""
     led: int = 0
     can_expire: bool = True
-    """Whether the agent's member could expire a member that dies. It cannot if its own heartbeats come back too
-    late."""
+    """Whether the agent's member could expire a dead one. It cannot if its own heartbeats come back too late."""
     protocol: str = "induction"
     """Any other protocol takes no wishes, and has no visible handovers, no lags and no loads."""
     shed: int = 0
@@ -392,8 +389,7 @@ class StatusView(_View, frozen=True):
     store: str = ""
     """Where members and owners were read, if not from the address of the table: a store of owners."""
     peers: PeersView | None = None
-    """Only in a group without a broker. If it has no store either, the members are the peers, and the owners their
-    leaders."""
+    """Only in a group without a broker. Without a store, the members are the peers, and the owners the leaders."""
 
 
 class WishAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,8 +5,7 @@
                                                 '--> --report: one HTML file      --table: Delta tables
 
 The audit only reads, and the group does not notice it. Members trim their ledgers, so the audit begins with the oldest
-snapshot whose records are still there. A copy that Spark keeps goes back further: `dags/jobs/audit_ownership.py` audits
-that copy.
+snapshot whose records are still there. A copy that Spark keeps goes back further: see `dags/jobs/audit_ownership.py`.
 """
 
 import sys

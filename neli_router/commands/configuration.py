@@ -56,7 +56,6 @@ def _parameter(key: str) -> str:
 
 
 def _default(key: str) -> str:
-    """The default of an option, for its help."""
     option = OPTIONS[key]
     value = option.default
     if option.section == "layout":
@@ -185,8 +184,6 @@ def log_to_standard_error(options: AgentOptions) -> None:
 
 
 class _Json(logging.Formatter):
-    """One object on each line."""
-
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = getattr(record, "fields", {})
         line = {

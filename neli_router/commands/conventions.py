@@ -182,7 +182,6 @@ def complain(error: BaseException) -> None:
 
 
 def _exit_code(error: NeliError) -> int:
-    """The exit code for `error`, for scripts."""
     if isinstance(error, NoAgent):
         return EXIT_NO_AGENT
     if isinstance(error, NoOwner | NotLeading):

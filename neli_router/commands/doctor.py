@@ -186,7 +186,6 @@ def _peers(config: Config) -> list[Diagnosis]:
 
 
 def _votes(config: Config) -> Diagnosis:
-    """The folder of this member's votes, and the votes in it."""
     try:
         folder = udp.look_at_votes(config.peers, mark=config.peers_mark)
     except NeliError as error:

@@ -235,7 +235,6 @@ class _Run:
                 self._sleep(left)
 
     def _once(self) -> int:
-        """Wait for the role and run the command once."""
         block = self._client.leading(self._role)
         report = block.report
         report.listeners += (self._poke,)
@@ -399,7 +398,6 @@ class _Run:
         return report.drain_timeout if self._grace is None else self._grace
 
     def _sleep(self, seconds: float, *others: Guardian) -> None:
-        """Sleep until something happens, at most `seconds`."""
         sources = [self._waking, *(other.fileno() for other in others)]
         ready, _, _ = select.select(sources, [], [], min(WAIT_MAX, seconds))
         if self._waking in ready:

@@ -20,8 +20,7 @@ several groups can run on one host, and none answers for another: a request name
 an agent of another group refuses it. Only a client without a configured group takes any agent, if there is just one.
 
 The last folder lies where all users may write: any user could already have made `neli-<uid>`, or a socket of any name.
-A process that answers there learns our keys, and may claim that we lead. So a client calls `distrust` before it
-talks to a socket.
+A process that answers there learns our keys, and may claim that we lead. So clients call `distrust` first.
 
 There is no `--token`, because every user of the host would see it in the list of processes, and no `token` in
 `neli.toml`, because people print, copy and commit that file. Containers get their secrets through the environment, so

@@ -311,11 +311,9 @@ class Config:
         return f"Config({ledger!r}, {', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def _name(self) -> str:
-        """The name, or a fresh one if none was given."""
         return f"{host_name()}-{os.getpid()}-{os.urandom(4).hex()}" if self.name is None else self.name
 
     def _shared(self) -> dict[str, Any]:
-        """The options that all protocols have."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "protocol"}
 
     def _problems(self) -> list[str]:

@@ -395,7 +395,6 @@ def _strange_table(name: str, held: Mapping[str, object], where: str) -> str:
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each unknown variable with our prefix."""
     options = {option.variable for option in OPTIONS.values()} | _FOR_CLIENTS
     found = sorted(
         name

@@ -51,8 +51,7 @@ class Period:
 class Barrier:
     """May be shared between threads. Handlers are called outside of every lock.
 
-    `release` is called with the terms of the partitions that the program has finished, `failed` with the name of the
-    event whose handler raised.
+    `release` gets the terms of the partitions that are finished, `failed` the name of the event whose handler raised.
     """
 
     def __init__(

@@ -401,7 +401,6 @@ class Engine:
             self.published.wait(FLUSH_MAX)
 
     def _fail(self, event: str, error: BaseException) -> None:
-        """The program's handler raised."""
         failure = HandlerFailed(
             f"the program's handler of {event} was to return",
             f"it raised {type(error).__name__} ({place_of(error)})",

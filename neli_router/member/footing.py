@@ -214,8 +214,7 @@ class LedgerFooting(Footing):
 
 
 class GroupFooting(Footing):
-    """The footing of a member whose protocol borrows a broker's consumer group. Raises LedgerError, ConfigError and
-    GroupMismatch."""
+    """The footing of a member of a borrowed consumer group. Raises LedgerError, ConfigError and GroupMismatch."""
 
     takes = (Released, Close)
     _pump: SubscriptionPump[GroupMachine]

@@ -7,8 +7,7 @@ which is notified when a partition is led, is lost, or the member ends. The pass
 thread sleeps for long.
 
 A forked child has these objects, but not the threads that keep them up to date. So in the child the membership is
-*void*: it has no standing, and every call says so before it touches a lock, because the thread that holds the lock may
-not exist there.
+*void*: it has no standing, and every call says so before it touches a lock, which a thread of the parent may hold.
 
     a lease holds  <=>  its period was not lost  and  the member's standing has the partition under its term
                         and  the host's clock has not reached the end of the last heartbeat that came back
@@ -226,8 +225,7 @@ class Membership:
     def wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         """Wait for `ready()`, at most `timeout` seconds; return whether it became true.
 
-        `ready` must also become true when the member ends. A signal to the program breaks the wait off, unless the
-        member is already closing.
+        `ready` must also become true when the member ends. A signal breaks the wait off, unless the member is closing.
         """
         self.require_own_process()
         if (signals := Signals.here()) is None:

@@ -291,8 +291,7 @@ class Feed:
     def _settle(self) -> Notice | None:
         """Show the current view; returns a notice if an operator would want to know. The caller holds the lock.
 
-        The caller must report the notice without the lock: a log may be slow, and the program behind it may look
-        something up.
+        The caller reports the notice without the lock: a log may be slow, and its program may look something up.
         """
         was, now = self.view, self._judge()
         if was is now or (isinstance(was, NoTable) and isinstance(now, NoTable) and was.plight is now.plight):

@@ -157,8 +157,7 @@ class Groups(BaseGroups, Closing):
 
     `sources` maps a name of your choice to each group's source; answers come in its order. `max_age` is the same as for
     a Router, for all groups or by the group's name; a Router that is passed in has its own. Waits until every group has
-    a table, at most `GRACE` seconds longer than for the first one, and raises only if no group has one within
-    `timeout`.
+    a table, at most `GRACE` seconds longer than for the first, and raises if none has one within `timeout`.
     """
 
     def __init__(
@@ -261,8 +260,7 @@ class Groups(BaseGroups, Closing):
 class AsyncGroups(BaseGroups, AsyncClosing):
     """Groups for one event loop. Look-ups may come from any thread; the coroutines belong to the loop.
 
-    Takes the same arguments as Groups. Nothing is opened before `open`, which `async with` calls; until then,
-    everything else raises Closed.
+    Takes the same arguments as Groups. Until `open`, which `async with` calls, everything else raises Closed.
     """
 
     owners: Callable[[Key], list[Leader]]

@@ -204,8 +204,7 @@ class At(NamedTuple):
 class NoTable:
     """Why look-ups have no table. `explain(wanted)` makes the error for a look-up that wanted something.
 
-    It makes a new error each time: raising a kept one again would grow its traceback, and keep every caller's variables
-    alive.
+    It makes a new error each time: raising one again would grow its traceback, and keep callers' variables alive.
     """
 
     plight: Plight

@@ -53,8 +53,7 @@ class FilesRead:
 
 
 def laid_out(df: DataFrame, key: str, layout: Layout, *, name: str = PARTITION, tasks: int | None = None) -> DataFrame:
-    """`df` with the partition of each key, so that `.write.partitionBy("partition")` writes one file for each
-    partition.
+    """`df` with the partition of each key, so that `.write.partitionBy("partition")` writes one file for each.
 
     Each task has whole partitions: one, or several if `tasks` are fewer than the partitions. A row without a key fails
     the job, because it belongs to no partition that an owner would read. Raises the errors of `with_partition`.

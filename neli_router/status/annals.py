@@ -398,7 +398,6 @@ class Annals:
         self.plans.append(Plan(change.offset, least, planned, pending=pending))
 
     def _own(self, change: Transition, record: Record) -> None:
-        """Owners or terms changed."""
         offset, after = change.offset, change.after
         self.axis.mark(offset)
         cause = CAUSES.get(change.kind, "other")

@@ -478,7 +478,6 @@ def _panel(name: str, title: str, note: str, body: str) -> str:
 
 
 def _picture(kind: str, label: str, height: float, drawn: str) -> str:
-    """One of the pictures over time."""
     box = f'viewBox="0 0 {WIDTH} {height:.4g}" preserveAspectRatio="none"'
     return f'<svg class="{kind}" {box} role="img" aria-label="{label}">{drawn}</svg>'
 

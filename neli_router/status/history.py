@@ -107,8 +107,7 @@ def record_rows(entries: Iterable[Entry], state: State | None) -> Iterator[Recor
 
 
 def tenure_rows(entries: Iterable[Entry], state: State | None) -> Iterator[TenureRow]:
-    """A row for each partition at each of `entries` that gave it another owner or term. Otherwise like
-    `record_rows`."""
+    """A row for each partition at each entry that gave it another owner or term. Otherwise like `record_rows`."""
     for entry, change in replayed(entries, state):
         for partition in change.moved:
             had = change.former_owner(partition)

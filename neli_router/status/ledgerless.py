@@ -56,8 +56,7 @@ STORE = "the store of owners"
 """A silent member expires by the store's clock, and not on any other member's word."""
 
 EXPLAINED_MAX = 10.0
-"""Seconds after which an event no longer waits for its reason: a member that has not heard of the election by then
-never will."""
+"""Seconds after which an event no longer waits for its reason: a member that has not heard it by then never will."""
 
 VERSION = 1
 """The version of a fold that never takes place."""

@@ -63,8 +63,7 @@ class Client(Transport):
         return named(self.call(calls.owner_of_role(role)))
 
     def owners(self, keys: Iterable[Key]) -> list[wire.OwnerView]:
-        """The owner of each of `keys`, in order. A key without an owner gets a view without a `name`, but with the
-        reason."""
+        """The owner of each of `keys`, in order. Without an owner, a view has no `name`, but the reason."""
         return [view for batch in calls.batches(keys) for view in self.call(calls.owners(batch)).owners]
 
     def table(self) -> wire.TableView:
@@ -86,8 +85,7 @@ class Client(Transport):
         return self.call(calls.history(limit))
 
     def follow(self) -> Stream[wire.EventView]:
-        """Each event of the group from now on. Iterate and close it. An event that grows is repeated with the same
-        offset."""
+        """Each event of the group from now on. Iterate and close it. One that grows is repeated with its offset."""
         return self.stream(calls.HISTORY_EVENTS)
 
     def status(self) -> wire.StatusView:
@@ -116,9 +114,8 @@ class Client(Transport):
     def leading(self, role: Role, *, timeout: float | None = None) -> LeadingBlock[AgentLease]:
         """A block of work for `role`: waits until this host leads it, and holds up its handover until the block ends.
 
-        Raises NotLeading if that takes longer than `timeout` seconds. Raises LeaseLost at the end of a block whose
-        lease no longer holds by then, unless the block itself raised an error. Raises NoAgent if the agent ends while
-        this waits.
+        Raises NotLeading if that takes longer than `timeout` seconds; LeaseLost at the end of a block whose lease no
+        longer holds, unless the block itself raised an error; NoAgent if the agent ends while this waits.
         """
         question = calls.lease(role)
         return LeadingBlock(self, calls.leadership(role), lambda _: question, partial(AgentLease, role), timeout)

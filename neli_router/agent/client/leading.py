@@ -33,8 +33,7 @@ from neli_router.member.leases import BaseRight
 __all__ = ["AsyncLeadingBlock", "BaseLeadingBlock", "LeadingBlock"]
 
 CONFIRM_MAX = 1.0
-"""How long the follower waits for an answer about the lease. The stream's next event, for example that the member was
-fenced, has to wait that long too."""
+"""How long the follower waits for an answer about the lease. The stream's next event has to wait that long, too."""
 
 PAUSE = 0.02
 """Seconds before a broken stream is opened again, so that an agent which breaks every stream is not asked in a tight
@@ -107,7 +106,6 @@ class BaseLeadingBlock(Generic[Right]):
         return "the lease ran out without being renewed"
 
     def _refused(self) -> NeliError:
-        """Why the block cannot begin."""
         return self.trouble or self.report.not_leading(self._timeout)
 
     def _hung_up(self, why: str = "") -> NoAgent:
@@ -119,8 +117,7 @@ class BaseLeadingBlock(Generic[Right]):
 
 
 class LeadingBlock(BaseLeadingBlock[Right]):
-    """`with client.leading(role) as lease`. One thread enters and leaves the block; the block starts another to
-    listen."""
+    """`with client.leading(role) as lease`. One thread enters and leaves it; another one listens."""
 
     _transport: Transport
 
@@ -219,8 +216,7 @@ class LeadingBlock(BaseLeadingBlock[Right]):
 
 
 class AsyncLeadingBlock(BaseLeadingBlock[Right]):
-    """`async with client.leading(role) as lease`: one task's block of work, which is cancelled when its lease is
-    lost."""
+    """`async with client.leading(role) as lease`: one task's work, cancelled when its lease is lost."""
 
     _transport: AsyncTransport
 
@@ -266,7 +262,6 @@ class AsyncLeadingBlock(BaseLeadingBlock[Right]):
             await asyncio.wait([self._following])
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleep for `seconds`, or until the next news."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._bell.wait()
@@ -281,7 +276,6 @@ class AsyncLeadingBlock(BaseLeadingBlock[Right]):
             asyncio.get_running_loop().call_soon(self._news)  # After this task counts as done.
 
     async def _listen(self) -> bool:
-        """Follow one stream to its end. Returns whether to follow another."""
         self._is_new = self._goes_on = True
         events = self._transport.stream(self._stream_call).events()
         try:

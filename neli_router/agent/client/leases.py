@@ -323,8 +323,7 @@ class BaseShare(_Reported[Signal]):
 
     @property
     def revoked(self) -> frozenset[int]:
-        """The partitions that are to go to other members. Each handover waits until this share is closed, at most
-        `drain_timeout`."""
+        """The partitions that are to go to other members. Handovers wait until this closes, at most `drain_timeout`."""
         return self._report.revoked
 
     @property

@@ -47,8 +47,7 @@ STALE = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 """An idle connection may end just when it is used again. Every request here is safe to repeat."""
 
 EVENT_MAX = 1 << 24
-"""Bytes of one event. The page's status of 4096 partitions takes a few hundred thousand; anything larger than this did
-not come from an agent."""
+"""Bytes of one event. The page's status of 4096 partitions takes a few hundred thousand; no agent sends more."""
 
 BROKEN = (httpx.TransportError, httpx.StreamError, ValueError)
 """How a stream breaks: the connection fails, the stream is used after its end, or an event never ends."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 
 from starlette.types import Receive, Scope, Send
 
+from neli_router.agent import wire
 from neli_router.agent.server import page, views
 from neli_router.agent.server.connections import event
 from neli_router.agent.server.hub import STATUS_PAUSE, Hub
@@ -39,17 +40,6 @@ from neli_router.agent.server.requests import (
     require_group,
 )
 from neli_router.agent.server.wishes import Wishes
-from neli_router.agent.wire import (
-    AGE_MAX,
-    HistoryView,
-    LeaderView,
-    MembersView,
-    OwnersView,
-    OwnerView,
-    Refusal,
-    StatusView,
-    refusal,
-)
 from neli_router.config.protocols import ELECTED
 from neli_router.core.clock import host_clock
 from neli_router.errors import BeyondProtocol, NeliError, NoOwner
@@ -129,19 +119,19 @@ class App:
         await answer(request.send, self._owner_of(place(request.asked, self._layout)))
 
     async def _leader(self, request: Request) -> None:
-        owner: OwnerView | None = None
-        refused: Refusal | None = None
+        owner: wire.OwnerView | None = None
+        refused: wire.Refusal | None = None
         may_act = False
         if request.asked:
             where = place(request.asked, self._layout)
             try:
                 owner = self._owner_of(where)
             except NeliError as error:
-                refused = refusal(error)
+                refused = wire.refusal(error)
             may_act = self._member.lease(where.partition) is not None
-        await answer(request.send, LeaderView(self._member.name, may_act, self._layout, owner, refused))
+        await answer(request.send, wire.LeaderView(self._member.name, may_act, self._layout, owner, refused))
 
-    def _owner_of(self, where: Place) -> OwnerView:
+    def _owner_of(self, where: Place) -> wire.OwnerView:
         view = self._feed.view
         if not isinstance(view, Table):
             error = view.explain(f"the owner of partition {where.partition} was wanted")
@@ -169,7 +159,7 @@ class App:
             owners.append(self._hub.owner_view(view, layout.partition_of_slot(slot), slot, at))
         owned = sum(owner.name is not None for owner in owners)
         self._traffic.lookups.update({"owned": owned, "NoOwner": len(owners) - owned})
-        await answer(request.send, OwnersView(owners, at.offset, views.age_of(at)))
+        await answer(request.send, wire.OwnersView(owners, at.offset, views.age_of(at)))
 
     # The group
 
@@ -180,7 +170,7 @@ class App:
     async def _members(self, request: Request) -> None:
         self._require_read("the members were wanted")
         members, at = views.member_views(self._group, host_clock()), self._at
-        await answer(request.send, MembersView(members, at.offset, views.age_of(at), are_peers=self._hub.is_alone))
+        await answer(request.send, wire.MembersView(members, at.offset, views.age_of(at), are_peers=self._hub.is_alone))
 
     async def _peers(self, request: Request) -> None:
         if (outlook := self._membership.outlook) is None:
@@ -210,7 +200,7 @@ class App:
         if self._hub.is_alone:
             return
         view = self._feed.view
-        if self._feed.at.age > AGE_MAX and not isinstance(view, Table):
+        if self._feed.at.age > wire.AGE_MAX and not isinstance(view, Table):
             raise view.explain(wanted)
 
     async def _moves(self, request: Request) -> None:
@@ -221,12 +211,12 @@ class App:
         limit = int(number(request.asked, "limit", default=views.EVENTS_SHOWN, most=EVENTS_MAX))
         self._require_read("the history was wanted")
         group = self._group
-        await answer(request.send, HistoryView(views.history_views(group, host_clock(), limit), group.at))
+        await answer(request.send, wire.HistoryView(views.history_views(group, host_clock(), limit), group.at))
 
     async def _status(self, request: Request) -> None:
         await answer(request.send, self._status_view())
 
-    def _status_view(self) -> StatusView:
+    def _status_view(self) -> wire.StatusView:
         config, view, group, at = self._config, self._feed.view, self._group, self._at
         outlook, now = self._membership.outlook, host_clock()
         if self._hub.is_alone:
@@ -236,7 +226,7 @@ class App:
         else:
             error = view.explain("the table was wanted")
             why = f"{error.found}: {error.remedy}"
-        return StatusView(
+        return wire.StatusView(
             agent=self._member.name,
             version=self._version,
             guarantee=config.guarantee,
@@ -353,7 +343,7 @@ class App:
             return "leaving"
         if self._hub.is_alone:
             return "member" if member.incarnation else "joining"
-        if self._feed.at.age > AGE_MAX or self._membership.obstacle:  # Never read to the end, or cannot be read now.
+        if self._feed.at.age > wire.AGE_MAX or self._membership.obstacle:  # Never read to the end, or unreadable now.
             return "reading"
         if not group.is_founded:
             return "founding"

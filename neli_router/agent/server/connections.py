@@ -19,8 +19,7 @@ A hundred bytes of request on the wire become some kilobytes of Python objects. 
 first byte is parsed, not when it would be answered: a megabyte of small requests would take a gigabyte here.
 
 The connection offers the application two things that ASGI lacks: it reports when it is lost, without a task for each
-waiter, and it can be cut off. Closing would wait until the client has read everything, and a stalled client does not
-read.
+waiter, and it can be cut off. Closing would wait until a stalled client has read everything.
 
 A *channel* is a stream of events to one client, at that client's pace. The hub never waits for a client: a client that
 does not read fills only its own queue. Then it is cut off, because skipped events would leave it with a wrong picture;
@@ -359,8 +358,7 @@ class Channel:
         await send(HEAD)
 
     async def carry(self, send: Send, look: Callable[[], object] = lambda: None) -> None:
-        """Send what is put into it until it is over, and end the answer. `look` is called at each ring, and may put
-        more."""
+        """Send what is put into it until it is over, and end the answer. `look`, called at each ring, may put more."""
         await self.begin(send)
         while not self.is_over:
             look()
@@ -390,8 +388,7 @@ class Channel:
 
 
 class HttpServer(uvicorn.Server):
-    """Serves `app` on sockets. `connection` creates the protocol for one client; `told` is set once the server
-    listens."""
+    """Serves `app` on sockets. `connection` makes the protocol of one client; `told` is set once it listens."""
 
     def __init__(self, app: ASGIApp, connection: Callable[..., Connection], told: asyncio.Event) -> None:
         settings = uvicorn.Config(

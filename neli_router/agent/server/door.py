@@ -172,7 +172,6 @@ class DoorProcess:
         await self._keeping
 
     async def _keep(self) -> None:
-        """Keep a door running, until `close`."""
         log, pause = logs.logger(), PAUSE_MIN
         while True:
             began = self._loop.time()

@@ -222,8 +222,6 @@ class Exchange:
 
 
 class _Posting(NamedTuple):
-    """An answer of the agent's."""
-
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes

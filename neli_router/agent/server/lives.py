@@ -53,15 +53,13 @@ LOOK_EVERY = 1.0
 """Seconds between two looks while all processes live, to find lives that can be forgotten."""
 
 LOOK_OFTEN = 0.02
-"""The same while a process has just died. Its Join may arrive at any moment, and a takeover waits for each
-certificate."""
+"""The same while a process has just died. Its Join may still arrive, and takeovers wait for each certificate."""
 
 JUST = 3.0
 """Seconds. A Join is seldom in flight for longer, and with a long lease the agent must not look often for hours."""
 
 REPEAT_AFTER = 0.5
-"""Seconds until a certificate that the ledger does not show is written again. It usually appears in a few
-milliseconds."""
+"""Seconds until a certificate that the ledger does not show is written again. Usually it appears in milliseconds."""
 
 LEASES_KEPT = 2
 """A dead life is forgotten after the ledger has shown no seat of it for this many leases."""

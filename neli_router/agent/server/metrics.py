@@ -11,9 +11,8 @@ Only delays are counted here, because there are too many to keep; every other nu
 metric and a page never disagree, and an agent that is not scraped pays nothing.
 
 **Whose numbers.** Numbers about the agent (its lease, its clients, its fencings) are its own and may be summed over
-agents. Numbers about the group (members, partitions, moves, suspicions) are the group's as this agent read it, and
-every agent reports the same: aggregate them with `max`, not `sum`. Labels are the names of members and peers, outcomes
-and reasons, never keys.
+agents. Numbers about the group (members, partitions, moves, suspicions) are the group's, and every agent reports the
+same: aggregate them with `max`, not `sum`. Labels are the names of members and peers, outcomes and reasons, never keys.
 
 A group without a ledger has no records, and no heartbeats that expire members; a member that leads nothing has no lease
 there. Without a store of owners, no table has an age to measure. The series about these are left out, because a 0 would

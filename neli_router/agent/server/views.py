@@ -4,8 +4,7 @@
     feed.view (a table, or why there is none) --+--> views
     feed.at (how far, how long ago) ------------'
 
-*Look-ups* use the feed's table. People see the group's view, which contains more: targets, pins, loads. At the same
-offset the two agree.
+*Look-ups* use the feed's table. People see the group's view, with targets, pins and loads. At one offset both agree.
 """
 
 from collections import Counter, defaultdict

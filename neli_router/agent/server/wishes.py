@@ -17,18 +17,10 @@ from functools import partial
 
 from starlette.types import Send
 
+from neli_router.agent import wire
 from neli_router.agent.server import views
 from neli_router.agent.server.hub import Hub
 from neli_router.agent.server.requests import Request, Route, answer, body_of, decoded, not_ready
-from neli_router.agent.wire import (
-    DrainView,
-    LoadAsked,
-    LoadView,
-    RebalanceAsked,
-    RebalanceView,
-    WishAsked,
-    WishView,
-)
 from neli_router.config.protocols import ELECTED, Term
 from neli_router.errors import ConfigError, StaleTable
 from neli_router.member import wishes
@@ -68,9 +60,9 @@ class Wishes:
         if not self._config.has_ledger:
             raise wishes.no_wishes(f"the wish {kind!r}", self._config.protocol_name)
         member, group = self._member, self._chronicle.group
-        asked: WishAsked | LoadAsked
+        asked: wire.WishAsked | wire.LoadAsked
         if kind == "load":
-            asked = decoded(LoadAsked, body, '{"loads": {"17": 2.5}}')
+            asked = decoded(wire.LoadAsked, body, '{"loads": {"17": 2.5}}')
             wish = self._load(asked, group)
         else:
             asked = _wish_asked(body, kind)
@@ -86,12 +78,11 @@ class Wishes:
         if not asked.preview:
             await member.operator.wish(wish)
         done = not asked.preview
-        await answer(
-            send, LoadView(done, moves, *group.balance_by(record)) if kind == "load" else WishView(done, moves)
-        )
+        view = wire.LoadView(done, moves, *group.balance_by(record)) if kind == "load" else wire.WishView(done, moves)
+        await answer(send, view)
 
     async def _rebalance(self, request: Request) -> None:
-        asked = decoded(RebalanceAsked, await body_of(request.receive), '{"to": "host-1:7801"}')
+        asked = decoded(wire.RebalanceAsked, await body_of(request.receive), '{"to": "host-1:7801"}')
         if asked.to is not None:
             self._require_answers(asked.to)
             self._member.operator.nominate(asked.to, asked.partitions)
@@ -99,7 +90,7 @@ class Wishes:
             self._member.operator.rebalance()
         else:
             raise ConfigError(["partitions need a peer to lead them: name one with `to`"])
-        await answer(request.send, RebalanceView(self._member.name, len(self._member.led)))
+        await answer(request.send, wire.RebalanceView(self._member.name, len(self._member.led)))
 
     def _require_answers(self, peer: str) -> None:
         """Raise why `peer` cannot be elected now: otherwise its nomination would fail without any notice."""
@@ -124,8 +115,7 @@ class Wishes:
         raise not_ready(f"{peer} was to lead", found, remedy)
 
     async def _drain_itself(self, kind: Cause, body: bytes, send: Send) -> None:
-        """The same where a member drains itself: see `Operator.drain`. The peers that will take over are not known
-        yet."""
+        """The same where a member drains itself: see `Operator.drain`. The peers that take over are not known yet."""
         asked, name, is_drain = _wish_asked(body, kind), self._member.name, kind == "drain"
         operator = self._member.operator
         operator.require_itself(asked.name or "")
@@ -148,7 +138,7 @@ class Wishes:
             remark = "Its peers give back what it is preferred for, one partition after another, within some seconds."
         else:
             remark = "This member may be elected again. The present leader stays until it is gone or another is named."
-        await answer(send, DrainView(not asked.preview, moves, remark))
+        await answer(send, wire.DrainView(not asked.preview, moves, remark))
 
     def _passed_on(self) -> list[int]:
         """Partitions that this member leads and another peer can lead: one that answers and is not drained itself."""
@@ -159,21 +149,20 @@ class Wishes:
         replicas = self._member.operator.replicas()
         return [i for i in sorted(self._member.led) if not able.isdisjoint(replicas[i])]
 
-    def _load(self, asked: LoadAsked, group: GroupView) -> CheckedWish:
+    def _load(self, asked: wire.LoadAsked, group: GroupView) -> CheckedWish:
         layout = self._member.layout
         if not asked.loads:
             raise ConfigError(["load needs the load of at least one partition: give some"])
         if asked.layout is not None and (unequal := asked.layout.difference(layout)):
             raise ConfigError([f"these loads are of another layout than the group's: {unequal}"])
         wish = wishes.load(asked.loads, layout)
-        # Scale the loads only if they are all that the group knows. Otherwise the others' loads would be in another
-        # unit from now on.
+        # Scale the loads only if they are all that the group knows. Otherwise the others' would be in another unit.
         if not wish.shown(group.state) or group.loads.keys() - asked.loads.keys():
             return wish
         factor = 2.0 if max(asked.loads.values()) <= LOAD_MAX / 2 else 0.5
         return wishes.load({partition: factor * load for partition, load in asked.loads.items()}, layout)
 
-    def _checked(self, kind: Cause, asked: WishAsked) -> CheckedWish:
+    def _checked(self, kind: Cause, asked: wire.WishAsked) -> CheckedWish:
         name, partition, layout = asked.name or "", asked.partition or 0, self._member.layout
         match kind:
             case "drain":
@@ -188,9 +177,9 @@ class Wishes:
                 return wishes.weigh(name, asked.weight)
 
 
-def _wish_asked(body: bytes, kind: Cause) -> WishAsked:
+def _wish_asked(body: bytes, kind: Cause) -> wire.WishAsked:
     """A wish with all that it needs. Fields that it would ignore are refused."""
-    asked = decoded(WishAsked, body, '{"name": "host-1"}')
+    asked = decoded(wire.WishAsked, body, '{"name": "host-1"}')
     taken = (*NAMED[kind], "weight") if kind == "weigh" else NAMED[kind]
     problems = [f"{kind} needs a {part}: give one" for part in NAMED[kind] if getattr(asked, part) is None]
     problems += [

@@ -4,12 +4,10 @@
       member b --append-->   ^ start
 
 A driver may lose an append, delay it for any time, or apply one after reporting to its caller that it failed; the
-protocol copes with all three. It must never hand two readers different records at one offset, or leave one out:
-everything that members agree on is a fold over this one order. `tests/drivers/ledgers/test_contract.py` holds every
-driver to the promises below.
+protocol copes with all three. It must never hand two readers different records at one offset, or leave one out: members
+agree on a fold over this one order. `tests/drivers/ledgers/test_contract.py` holds every driver to the promises below.
 
-Payloads are opaque bytes here. Decoding happens once, above the drivers, so that all members alike skip a record that
-cannot be decoded.
+Payloads are opaque bytes here. Decoding happens once, above the drivers, so that all members skip the same records.
 
 A ledger handle belongs to the process that opened it, until it is closed:
 

@@ -3,8 +3,7 @@
      handle a --append--> MemoryLog [ 1 | 2 | 3 | ... | tip ) --read--> handle a, at its own position
      handle b --append-->           ^ start                   --read--> handle b, at its own position
 
-One `MemoryLog` is the shared record, and every member holds a `MemoryLedger` of it. Nothing is ever lost, delayed or
-reordered.
+Every member holds a `MemoryLedger` of one `MemoryLog`. Nothing is ever lost, delayed or reordered.
 
 The ledger is neither DURABLE nor MULTI_HOST: the log dies with its process. It does promise NEVER_REWINDS, because all
 readers of a record die at the same moment: no reader is left to see the log start over. A fence or a table in Redis

@@ -64,8 +64,7 @@ CLOSE_MAX = 1.0
 
 
 class Extent(NamedTuple):
-    """The records that a stream holds: `first` to `tip` - 1; none if the two are equal. `exists` is false if there is
-    no key."""
+    """The records that a stream holds: `first` to `tip` - 1; none if equal. `exists` says whether there is a key."""
 
     first: int
     tip: int
