@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,8 @@ TEST_MAX = 400
 PATIENCE = "PATIENCE = 20.0"
 """Tests of mutants wait less long for what may never come."""
 
-WORKERS = 2
+WORKERS = 4
+"""Trees at a time: most of these tests wait."""
 
 
 @dataclass(frozen=True)
@@ -202,12 +203,15 @@ def main() -> None:
             area = AREAS[name]
             assert all(_passes(words, ROOT) for words in area.tests), f"the tests of {name} fail without any mutant"
             mutants = drawn(area, given.each, given.seed)
-            lives = list(pool.map(lambda mutant, area=area: tried(mutant, area), mutants))
-            survivors = [mutant for mutant, is_alive in zip(mutants, lives, strict=True) if is_alive]
+            tries = {pool.submit(tried, mutant, area): mutant for mutant in mutants}
+            survivors = list[Mutant]()
+            for done in as_completed(tries):
+                if done.result():
+                    survivors.append(tries[done])
+                    sys.stdout.write(f"survived: {tries[done]}\n")
+                sys.stdout.flush()
             killed, total = killed + len(mutants) - len(survivors), total + len(mutants)
             sys.stdout.write(f"{name}: {len(mutants) - len(survivors)} of {len(mutants)} killed\n")
-            for mutant in survivors:
-                sys.stdout.write(f"  {mutant}\n")
     sys.stdout.write(f"all: {killed} of {total} killed\n")
     raise SystemExit(killed < KILLED_MIN * total)
 
