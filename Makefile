@@ -17,7 +17,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 # Tests start hundreds of processes. With this variable, which some containers set, each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: airflow bench chaos check clean demo explore fetch format goneli help jars kafka lock pipeline prove test test-core
+.PHONY: airflow airflows bench chaos check clean demo explore fetch format goneli help jars kafka lock pipeline prove test test-core
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ chaos: fetch ## Ten minutes of faults each on members and three brokers, on Redi
 	NELI_TEST_SECONDS=600 $(DEV)/bin/python -m pytest -rP tests/chaos
 
 # Neither needs a package, so both are made while packages are installed.
+airflows: $(DEV)/ready $(UV)/ready ## The provider on Airflow 3.1, 3.2, 3.3 and the 3.4 beta, in environments of their own
+	@$(DEV)/bin/python -m tests.provider.airflow_versions $(UV)/bin/uv
+
 jars: $(UV)/ready
 	@$(UV)/bin/python -m tests.support.servers.jars
 

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.providers.common.compat.sdk import conf
 
-from airflow_provider.partitions import SECTION, by_default, configured_layout
 from neli_router.agent.wire import KEY_MAX, OwnerView
-from neli_router.core.keyspace import Layout, numbered
+from neli_router.core.keyspace import PARTITIONS, SLOTS, Layout, numbered
 from neli_router.errors import BadKey
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.common.compat.sdk import DAG, Context
 
 __all__ = [
     "Expected",
@@ -33,12 +32,16 @@ __all__ = [
     "WhenAway",
     "WhenNotLeading",
     "asked_role",
+    "by_default",
+    "configured_layout",
+    "layout_of_run",
     "led_text",
     "require_choice",
     "require_literals",
     "require_sense",
     "role_for",
     "seconds_of",
+    "spelled_layout",
 ]
 
 Expected = Literal["here", "anybody"] | str  # noqa: PYI051 - the two words mean more than a name.
@@ -56,6 +59,41 @@ WhenNotLeading = Literal["skip", "fail", "wait", "reschedule"]
 CHOICES = {"otherwise": Otherwise, "when_away": WhenAway, "when_not_leading": WhenNotLeading}
 
 RENDERED = "see what its template was rendered to in Airflow's page"
+
+
+SECTION = "neli"
+
+
+def configured_layout() -> Layout:
+    """The layout of the `[neli]` section: `slots`, `partitions` and `tags`. Raises ConfigError if it is invalid."""
+    return Layout(
+        conf.getint(SECTION, "slots", fallback=SLOTS),
+        conf.getint(SECTION, "partitions", fallback=PARTITIONS),
+        conf.getboolean(SECTION, "tags", fallback=False),
+    )
+
+
+def by_default(dag: "DAG | None") -> str:
+    """How to read the `partition_key` of a run of `dag`: as a partition if our mapper made it, or as a key."""
+    return "key" if layout_of_run(dag) is None else "partition"
+
+
+def layout_of_run(dag: "DAG | None") -> Layout | None:
+    """The layout that gives the runs of `dag` their `partition_key`, or None if no SlotPartitionMapper does. `dag` is
+    the Dag in a task's context."""
+    schedule = getattr(dag, "timetable", None)
+    mappers = [getattr(schedule, "default_partition_mapper", None)]
+    mappers += (getattr(schedule, "partition_mapper_config", None) or {}).values()
+    for mapper in mappers:
+        last = (getattr(mapper, "mappers", None) or [mapper])[-1] if type(mapper).__name__ == "ChainMapper" else mapper
+        if isinstance(layout := getattr(last, "layout", None), Layout):
+            return layout
+    return None
+
+
+def spelled_layout(layout: Layout) -> dict[str, Any]:
+    """The layout in the form that Airflow stores with a Dag."""
+    return {name: getattr(layout, name) for name in layout.__struct_fields__}
 
 
 def asked_role(

@@ -22,41 +22,19 @@ them, or wait for fewer, with Airflow's `wait_policy=MinimumCount(...)`.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from airflow_provider import require_airflow
+from airflow_provider import require_feature
 
-require_airflow()
+require_feature("partitioned runs")
 
 from airflow.partition_mappers.base import PartitionMapper
 from airflow.partition_mappers.window import Window
-from airflow.providers.common.compat.sdk import conf
 
-from neli_router.core.keyspace import PARTITIONS, SLOTS, Layout
+from airflow_provider._arguments import configured_layout, layout_of_run, spelled_layout
+from neli_router.core.keyspace import Layout
 
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import DAG
-
-__all__ = [
-    "SECTION",
-    "AllPartitions",
-    "SlotPartitionMapper",
-    "by_default",
-    "configured_layout",
-    "layout_of_run",
-    "spelled_layout",
-]
-
-SECTION = "neli"
-
-
-def configured_layout() -> Layout:
-    """The layout of the `[neli]` section: `slots`, `partitions` and `tags`. Raises ConfigError if it is invalid."""
-    return Layout(
-        conf.getint(SECTION, "slots", fallback=SLOTS),
-        conf.getint(SECTION, "partitions", fallback=PARTITIONS),
-        conf.getboolean(SECTION, "tags", fallback=False),
-    )
+__all__ = ["AllPartitions", "SlotPartitionMapper", "configured_layout", "layout_of_run"]
 
 
 class SlotPartitionMapper(PartitionMapper):
@@ -107,29 +85,6 @@ class AllPartitions(Window):
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> Self:
         return cls(_layout(data))
-
-
-def by_default(dag: "DAG | None") -> str:
-    """How to read the `partition_key` of a run of `dag`: as a partition if our mapper made it, or as a key."""
-    return "key" if layout_of_run(dag) is None else "partition"
-
-
-def layout_of_run(dag: "DAG | None") -> Layout | None:
-    """The layout that gives the runs of `dag` their `partition_key`, or None if no SlotPartitionMapper does. `dag` is
-    the Dag in a task's context."""
-    schedule = getattr(dag, "timetable", None)
-    mappers = [getattr(schedule, "default_partition_mapper", None)]
-    mappers += (getattr(schedule, "partition_mapper_config", None) or {}).values()
-    for mapper in mappers:
-        last = (getattr(mapper, "mappers", None) or [mapper])[-1] if type(mapper).__name__ == "ChainMapper" else mapper
-        if isinstance(last, SlotPartitionMapper):
-            return last.layout
-    return None
-
-
-def spelled_layout(layout: Layout) -> dict[str, Any]:
-    """The layout in the form that Airflow stores with a Dag."""
-    return {name: getattr(layout, name) for name in layout.__struct_fields__}
 
 
 def _layout(data: Mapping[str, Any]) -> Layout:

@@ -23,9 +23,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider import require_airflow
+from airflow_provider import require_feature
 
-require_airflow()
+require_feature("retry policies")
 
 from airflow.providers.common.compat.sdk import AirflowException, RetryDecision, RetryPolicy
 

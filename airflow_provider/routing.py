@@ -31,10 +31,9 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import ThreadSensitiveContext
 
-from airflow_provider._arguments import asked_role
+from airflow_provider._arguments import asked_role, by_default
 from airflow_provider._machinery.subscription import Subscription
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
-from airflow_provider.partitions import by_default
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError, NeliError, NoOwner
 

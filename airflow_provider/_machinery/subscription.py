@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException
 from airflow.sdk.exceptions import AirflowRuntimeError
-from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
+from airflow_provider._compat import AdvanceItem, SharedStreamProducer
 from airflow_provider.hooks._changes import Away
 from airflow_provider.hooks.neli import NeliHook
 from neli_router.agent.wire import OwnerView

@@ -24,22 +24,22 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
-from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferralTimeout
 
 from airflow_provider._arguments import (
     WhenAway,
     WhenNotLeading,
     asked_role,
+    layout_of_run,
     led_text,
     require_literals,
     role_for,
     seconds_of,
 )
+from airflow_provider._compat import AirflowRescheduleException, TaskDeferralTimeout
 from airflow_provider._machinery.leases import END_MAX, HeldBlock, holding
 from airflow_provider.exceptions import NotLeadingHere
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
 from airflow_provider.links import NeliLink
-from airflow_provider.partitions import layout_of_run
 from airflow_provider.triggers.neli import LEADER_KEY, LeaderTrigger, leader_of
 from neli_router.core.keyspace import Role
 from neli_router.errors import NeliError, NoAgent

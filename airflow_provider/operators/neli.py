@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.standard.operators.python import ShortCircuitOperator
 
+from airflow_provider import has_airflow
 from airflow_provider._arguments import require_choice
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
 from airflow_provider.links import NeliLink
@@ -52,7 +53,7 @@ class LeaderGate(WaitingSensor):
         timeout: timedelta | float = GATE_TIMEOUT,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**{"start_from_trigger": True, **kwargs}, timeout=timeout)
+        super().__init__(**{"start_from_trigger": has_airflow(3, 3), **kwargs}, timeout=timeout)
         require_choice("when_not_leading", when_not_leading, ("skip", "fail"))
         self.otherwise = when_not_leading
         self._begin(role=role, partition=partition)

@@ -14,6 +14,8 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin
 
+from airflow_provider import has_airflow
+
 __all__ = ["NeliPlugin"]
 
 PAGE = "NELI Router"
@@ -35,6 +37,8 @@ class NeliPlugin(AirflowPlugin):
 
     @property
     def windows(self) -> list[Any]:  # type: ignore[override]  # As above.
+        if not has_airflow(3, 3):
+            return []
         from airflow_provider.partitions import AllPartitions  # noqa: PLC0415 - see above.
 
         return [AllPartitions]

@@ -31,22 +31,25 @@ from airflow.providers.common.compat.sdk import (
     BaseSensorOperator,
     PokeReturnValue,
 )
-from airflow.sdk.exceptions import AirflowRescheduleException
 from airflow.triggers.base import StartTriggerArgs
 
+from airflow_provider import require_feature
 from airflow_provider._arguments import (
     Expected,
     Otherwise,
     WhenAway,
     asked_role,
+    by_default,
+    layout_of_run,
     led_text,
     require_literals,
     require_sense,
     role_for,
+    spelled_layout,
 )
+from airflow_provider._compat import AirflowRescheduleException
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
 from airflow_provider.links import NeliLink
-from airflow_provider.partitions import by_default, layout_of_run, spelled_layout
 from airflow_provider.triggers.neli import LeaderTrigger, leader_of
 from neli_router.errors import BadKey, ConfigError, GroupMismatch, NeliError, NoOwner
 
@@ -97,6 +100,8 @@ class WaitingSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         self.expect, self.neli_conn_id, self.when_away = expect, neli_conn_id, when_away
         self.deferrable, self.ends_in_triggerer = deferrable, start_from_trigger
+        if start_from_trigger:
+            require_feature("sensors that need no worker (start_from_trigger)")
 
     def execute(self, context: "Context") -> Any:
         if not self.deferrable:

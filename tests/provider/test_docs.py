@@ -30,10 +30,9 @@ NOT_TESTED = {
 """A Dag -> why `dag.test()` cannot run it. It is parsed all the same."""
 
 WITHOUT_EXAMPLE = {
-    *("Away", "Moment", "OnePerConnection", "Subscription"),  # Shared by the triggers of one connection.
     "LeaderHere",  # NeliHook.leader returns it.
-    *("Companion", "NeliPlugin", "Switch"),  # Found by Airflow on its own, or through its settings.
-    *("Conclusion", "HeldBlock", "LeaderSparkSubmitHook", "WaitingSensor"),  # Parts of others.
+    "NeliPlugin",  # Found by Airflow on its own.
+    *("Conclusion", "LeaderSparkSubmitHook", "WaitingSensor"),  # Parts of others.
     *("LeaderDecoratedOperator", "LeaderPySparkDecoratedOperator"),  # Behind the decorators.
 }
 """The public classes that no Dag names."""

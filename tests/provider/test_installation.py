@@ -54,7 +54,7 @@ WHO_LEADS = {"Who leads": "/plugin/neli"}
 ON_WORKERS = {"mapped", "resumed", "below", "work", "short", "tell"}
 
 IN_VAIN = {
-    "unnamed": ("failed", "a template gave an empty text"),
+    "unnamed": ("failed", "the text is empty, or None"),
     "softly_away": ("skipped", "there is no socket"),
     "closed": ("failed", "led by 'nobody' was wanted, but"),
 }

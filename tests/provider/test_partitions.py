@@ -10,8 +10,8 @@ from airflow.serialization.encoders import encode_partition_mapper, encode_windo
 from hypothesis import given
 from hypothesis import strategies as some
 
-from airflow_provider._arguments import asked_role
-from airflow_provider.partitions import AllPartitions, SlotPartitionMapper, configured_layout, layout_of_run
+from airflow_provider._arguments import asked_role, configured_layout, layout_of_run
+from airflow_provider.partitions import AllPartitions, SlotPartitionMapper
 from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey, ConfigError
 from tests.support.spellings import SPELLINGS, require_same

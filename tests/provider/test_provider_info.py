@@ -12,11 +12,19 @@ from typing import Any
 
 import jsonschema
 import pytest
-from airflow.providers.common.compat.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator
+from airflow.providers.common.compat.sdk import (
+    AirflowOptionalProviderFeatureException,
+    BaseHook,
+    BaseOperator,
+    BaseOperatorLink,
+    BaseSensorOperator,
+)
 from airflow.triggers.base import BaseTrigger
 
 import airflow_provider
 from airflow_provider.get_provider_info import get_provider_info
+from airflow_provider.operators.neli import LeaderGate
+from airflow_provider.sensors.neli import LeaderSensor
 
 pytestmark = pytest.mark.airflow
 
@@ -36,8 +44,8 @@ def ours(module: ModuleType, base: type) -> Iterator[type]:
 
 
 def modules(folder: Path = PROVIDER) -> list[str]:
-    paths = sorted(path for path in folder.rglob("*.py") if path.name != "__init__.py")
-    return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
+    found = [path.relative_to(ROOT).with_suffix("").parts for path in sorted(folder.rglob("*.py"))]
+    return [".".join(parts) for parts in found if not any(part.startswith("_") for part in parts)]
 
 
 def schema(name: str) -> Any:
@@ -73,7 +81,7 @@ def test_each_type_of_connection_has_its_hook_and_each_decorator_and_each_link_i
 
 @pytest.mark.parametrize(
     ("version", "problem"),
-    [("2.10.4", "2.10.4 is installed"), ("3.2.9", "3.2.9 is installed"), ("", "it is not installed")],
+    [("2.10.4", "2.10.4 is installed"), ("3.0.6", "3.0.6 is installed"), ("", "it is not installed")],
 )
 def test_an_airflow_that_is_too_old_is_told_why(monkeypatch: pytest.MonkeyPatch, version: str, problem: str) -> None:
     monkeypatch.setattr(airflow_provider, "version", lambda name: version_of(name, version))
@@ -81,8 +89,18 @@ def test_an_airflow_that_is_too_old_is_told_why(monkeypatch: pytest.MonkeyPatch,
     assert {"package-name", "name", "description"} == set(bare)
     folders = (path.parent.name for path in sorted(PROVIDER.glob("*/__init__.py")))
     for name in (*folders, "partitions", "retries"):
-        with pytest.raises(ImportError, match=f"Airflow 3.3 or newer was wanted, but {problem}: install the extra"):
+        with pytest.raises(ImportError, match=f"Airflow 3.1 or newer was wanted, but {problem}: install the extra"):
             importlib.reload(importlib.import_module(f"airflow_provider.{name}"))
+
+
+def test_an_older_airflow_is_told_what_came_with_3_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(airflow_provider, "version", lambda name: "3.2.2")
+    for name, what in (("partitions", "partitioned runs"), ("retries", "retry policies")):
+        with pytest.raises(AirflowOptionalProviderFeatureException, match=f"3.3 or newer was wanted for {what}"):
+            importlib.reload(importlib.import_module(f"airflow_provider.{name}"))
+    with pytest.raises(AirflowOptionalProviderFeatureException, match="start_from_trigger"):
+        LeaderSensor(task_id="sensor", role="nightly", start_from_trigger=True)
+    assert not LeaderGate(task_id="gate", role="nightly").start_from_trigger
 
 
 def version_of(name: str, version: str) -> str:
@@ -93,6 +111,6 @@ def version_of(name: str, version: str) -> str:
 
 
 def test_an_airflow_that_is_new_enough_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    for version in ("3.3.0", "3.3.2", "3.4.0rc1", "4.0.0"):
+    for version in ("3.1.0", "3.3.2", "3.4.0rc1", "4.0.0"):
         monkeypatch.setattr(airflow_provider, "version", lambda name, version=version: version)
         assert "" == airflow_provider.airflow_problem()

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from airflow.triggers.base import TaskFailedEvent, TaskSkippedEvent, TaskSuccessEvent
 
+from airflow_provider._arguments import spelled_layout
 from airflow_provider._machinery.subscription import Subscription, current
 from airflow_provider.hooks.neli import NeliHook
-from airflow_provider.partitions import spelled_layout
 from airflow_provider.triggers.neli import LeaderTrigger, OwnershipTrigger
 from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey
