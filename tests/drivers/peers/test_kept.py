@@ -33,7 +33,7 @@ def stored(folder: Path, memory: bytes) -> Path:
 def test_nothing_is_kept_at_first_and_then_what_was_kept_last_until_it_is_closed(tmp_path: Path) -> None:
     one = kept(folder := tmp_path / "made" / "for" / "it")
     assert (b"", True) == (one.memory, one.is_first)
-    for memory in (b"term 1", b"", b"term 3" * 1000):
+    for memory in (b"term 1", b"", longest := b"3" * MEMORY_MAX):
         one.keep(memory)
     with pytest.raises(PeersUnusable, match="more than"):
         one.keep(bytes(MEMORY_MAX + 1))
@@ -42,7 +42,7 @@ def test_nothing_is_kept_at_first_and_then_what_was_kept_last_until_it_is_closed
     with pytest.raises(Closed):
         one.keep(b"late")
     again = kept(folder)
-    assert (b"term 3" * 1000, False) == (again.memory, again.is_first)
+    assert (longest, False) == (again.memory, again.is_first)
     assert (0o700, 0o600) == (folder.stat().st_mode & 0o777, again.path.stat().st_mode & 0o777), "others can read it"
 
 

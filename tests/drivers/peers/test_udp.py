@@ -388,11 +388,23 @@ def test_a_place_to_listen_where_others_do_not_reach_it_is_a_doubt(opened: Open,
         with closing(opened(peers, peers[0], options=f"&key_file={key_file}{bind}", resolve=four)) as link:
             return "\n".join(link.doubts)
 
-    assert "where no other host reaches it" in doubts("")
+    unbound = doubts("")
+    assert "where no other host reaches it" in unbound
+    assert "two hosts run one peer" not in unbound
     other_family = doubts(f"&bind=[::1]:{port}")
     assert f"is of the other family of addresses than 127.0.0.1:{port}" in other_family
     assert f"listen at 0.0.0.0:{port}" in other_family
     assert "family" not in doubts(f"&bind=127.0.0.1:{port}")
+
+
+def test_a_wake_is_gone_after_the_wait_that_it_ends(opened: Open) -> None:
+    """Otherwise each later wait would end at once, and its thread would take a whole core."""
+    peers = addresses_at(["127.0.0.1"] * 2)
+    with closing(opened(peers, peers[0])) as link:
+        link.wake()
+        link.wait(60)
+        with pytest.raises(BlockingIOError):
+            link._ear.recv(1)
 
 
 def test_what_fails_at_the_start_lets_go_of_the_memory_and_is_told(opened: Open) -> None:
