@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.providers.standard.operators.python import ShortCircuitOperator
 
 from airflow_provider import has_airflow
-from airflow_provider._arguments import require_choice
+from airflow_provider._arguments import Expected, WhenAway, require_choice
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
 from airflow_provider.links import NeliLink
 from airflow_provider.operators.leader import role_here
@@ -37,11 +37,21 @@ waits longer should be noticed."""
 
 
 class LeaderGate(WaitingSensor):
-    """Lets the run go on where this host leads `role`, and skips the tasks below elsewhere, without a worker.
+    """Lets the run go on where this host leads a role, and skips the tasks below elsewhere, without a worker.
 
     Tasks below it with the trigger rule `all_success`, the default, are skipped with it. Tasks with rules such as
-    `none_failed` run after a skipped task, and so do tasks that are not below the gate. `when_not_leading="fail"` fails
-    the run instead. If it is mapped, it needs a worker to begin with. The other arguments are those of LeaderSensor.
+    `none_failed` run after a skipped task, and so do tasks that are not below the gate. If it is mapped, it needs a
+    worker to begin with; so does each gate in Airflow 3.1 and 3.2.
+
+    :param role: a name, or the number of a partition; by default the partition or the key of the run (templated)
+    :param partition: the number of a partition, in place of a role (templated)
+    :param when_not_leading: "skip" the tasks below, or "fail"
+    :param timeout: seconds, or a timedelta, to wait for a leader, or for an agent that is away
+    :param expect: "here" (this host leads it and may act), "anybody", or the name of a member (templated)
+    :param neli_conn_id: the connection to this host's agent (templated)
+    :param when_away: "wait", at most until `timeout`, or "fail", if the agent cannot be asked
+    :param deferrable: whether to wait in the triggerer; otherwise a worker asks every `poke_interval` seconds
+    :param start_from_trigger: whether to begin and end in the triggerer, without a worker (Airflow 3.3)
     """
 
     def __init__(
@@ -51,9 +61,22 @@ class LeaderGate(WaitingSensor):
         partition: str | int | None = None,
         when_not_leading: Literal["skip", "fail"] = "skip",
         timeout: timedelta | float = GATE_TIMEOUT,
+        expect: Expected = "here",
+        neli_conn_id: str = CONNECTION_ID,
+        when_away: WhenAway = "wait",
+        deferrable: bool = True,
+        start_from_trigger: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**{"start_from_trigger": has_airflow(3, 3), **kwargs}, timeout=timeout)
+        super().__init__(
+            expect=expect,
+            neli_conn_id=neli_conn_id,
+            when_away=when_away,
+            deferrable=deferrable,
+            start_from_trigger=has_airflow(3, 3) if start_from_trigger is None else start_from_trigger,
+            timeout=timeout,
+            **kwargs,
+        )
         require_choice("when_not_leading", when_not_leading, ("skip", "fail"))
         self.otherwise = when_not_leading
         self._begin(role=role, partition=partition)

@@ -90,11 +90,11 @@ class WaitingSensor(BaseSensorOperator):
     def __init__(
         self,
         *,
-        expect: Expected = "here",
-        neli_conn_id: str = CONNECTION_ID,
-        when_away: WhenAway = "wait",
-        deferrable: bool = True,
-        start_from_trigger: bool = False,
+        expect: Expected,
+        neli_conn_id: str,
+        when_away: WhenAway,
+        deferrable: bool,
+        start_from_trigger: bool,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -241,29 +241,73 @@ class WaitingSensor(BaseSensorOperator):
 
 
 class LeaderSensor(WaitingSensor):
-    """Waits until `role` has the expected leader, and returns that leader.
-
-    `role` is a name or the number of a partition, and `partition` the number of one, also as text; by default it is the
-    partition or the key of the run. `expect` is "here" (this host leads it and may act), "anybody", or the name of a
-    member. `when_away` says what to do while the agent cannot be asked: "wait", at most until `timeout`, or "fail".
-    With `start_from_trigger` no worker is needed at any time.
+    """Waits until a role has the expected leader, and returns that leader.
 
     The XCom holds role, partition, leader, address, term, and `here`, which is whether this host leads: see
     `leader_from`.
+
+    :param role: a name, or the number of a partition; by default the partition or the key of the run (templated)
+    :param partition: the number of a partition, in place of a role (templated)
+    :param expect: "here" (this host leads it and may act), "anybody", or the name of a member (templated)
+    :param neli_conn_id: the connection to this host's agent, or to a ledger (templated)
+    :param when_away: "wait", at most until `timeout`, or "fail", if the agent cannot be asked
+    :param deferrable: whether to wait in the triggerer; otherwise a worker asks every `poke_interval` seconds
+    :param start_from_trigger: whether to begin and end in the triggerer, without a worker (Airflow 3.3)
     """
 
-    def __init__(self, *, role: str | int | None = None, partition: str | int | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        role: str | int | None = None,
+        partition: str | int | None = None,
+        expect: Expected = "here",
+        neli_conn_id: str = CONNECTION_ID,
+        when_away: WhenAway = "wait",
+        deferrable: bool = True,
+        start_from_trigger: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            expect=expect,
+            neli_conn_id=neli_conn_id,
+            when_away=when_away,
+            deferrable=deferrable,
+            start_from_trigger=start_from_trigger,
+            **kwargs,
+        )
         self._begin(role=role, partition=partition)
 
 
 class SlotOwnerSensor(WaitingSensor):
-    """Waits until the partition of `key` has the expected owner, and returns that owner.
+    """Waits until the partition of a key has the expected owner, and returns that owner.
 
-    `key` is by default the partition key of the run; the other arguments are those of LeaderSensor. Airflow stores a
-    task's rendered arguments in its database, and thus the key; our logs and XComs never contain it.
+    Airflow stores a task's rendered arguments in its database, and thus the key; our logs and XComs never contain it.
+
+    :param key: any text; by default the partition key of the run (templated)
+    :param expect: "here" (this host leads it and may act), "anybody", or the name of a member (templated)
+    :param neli_conn_id: the connection to this host's agent, or to a ledger (templated)
+    :param when_away: "wait", at most until `timeout`, or "fail", if the agent cannot be asked
+    :param deferrable: whether to wait in the triggerer; otherwise a worker asks every `poke_interval` seconds
+    :param start_from_trigger: whether to begin and end in the triggerer, without a worker (Airflow 3.3)
     """
 
-    def __init__(self, *, key: str = PARTITION_KEY, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        key: str = PARTITION_KEY,
+        expect: Expected = "here",
+        neli_conn_id: str = CONNECTION_ID,
+        when_away: WhenAway = "wait",
+        deferrable: bool = True,
+        start_from_trigger: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            expect=expect,
+            neli_conn_id=neli_conn_id,
+            when_away=when_away,
+            deferrable=deferrable,
+            start_from_trigger=start_from_trigger,
+            **kwargs,
+        )
         self._begin(key=key)

@@ -6,8 +6,10 @@ import inspect
 from pathlib import Path
 
 import pytest
+from airflow.sdk.execution_time.comms import CommsDecoder
 
 import airflow_provider
+from airflow_provider._machinery.leases import TALKING
 
 pytestmark = pytest.mark.airflow
 
@@ -34,6 +36,11 @@ def test_it_is_there(place: str) -> None:
     kind = getattr(importlib.import_module(module), name)
     text = "".join(inspect.getsource(base) for base in kind.__mro__ if base is not object)
     assert set() == {private for private in NAMES[place] if private not in text}
+
+
+def test_airflow_talks_to_its_supervisor_in_the_module_that_no_task_is_stopped_in() -> None:
+    assert TALKING == CommsDecoder.__module__
+    assert callable(CommsDecoder.send)
 
 
 def test_no_other_is_used() -> None:
