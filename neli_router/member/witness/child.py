@@ -107,7 +107,7 @@ class _Child:
     """The child of this process. May be used by several threads."""
 
     def __init__(self) -> None:
-        self._guard, self._process = threading.RLock(), os.getpid()
+        self.guard, self._process = threading.RLock(), os.getpid()
         self._pages: dict[SharedPage, bool] = {}
         """Whether the child has it."""
         self._line: socket.socket | None = None
@@ -116,7 +116,7 @@ class _Child:
 
     def look(self, page: SharedPage, now: float) -> str:
         """Let the child know `page`, and start another child if it has ended. Returns what is wrong."""
-        with self._guard:
+        with self.guard:
             self._pages.setdefault(page, False)
             if self._starter is not None and self._starter.poll() is not None:
                 self._starter = None
@@ -141,7 +141,7 @@ class _Child:
         if os.getpid() != self._process:
             return  # In a fork, whose parent's members go on.
         page.leave()
-        with self._guard:
+        with self.guard:
             self._pages.pop(page, None)
             if not self._pages and self._line is not None:
                 with suppress(OSError):
@@ -197,10 +197,20 @@ class _Child:
 _child = _Child()
 
 
+def _before_fork() -> None:
+    """Wait until no child is being started. A fork at that moment would inherit the pipe at whose end the start waits,
+    and then the start, with the member's thread, would wait for as long as that fork lives."""
+    _child.guard.acquire()
+
+
+def _after_fork_in_parent() -> None:
+    _child.guard.release()
+
+
 def _after_fork_in_child() -> None:
     global _child  # noqa: PLW0603 - a lock that a fork left locked can only be replaced.
     _child.forget()
     _child = _Child()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

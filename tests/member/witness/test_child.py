@@ -27,7 +27,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
 from neli_router.hosts.descendants import children
 from neli_router.member.member import Member
-from neli_router.member.witness import child_program
+from neli_router.member.witness import child, child_program
 from neli_router.member.witness.child_program import LENT_MAX, SharedPage, certify
 from neli_router.protocols.induction.records import Certify, Expire, Join, Leave
 from tests.member.witness.records_of import LedgerRecords, child_witness_of, child_witnesses_of, command_of, pages_of
@@ -309,6 +309,28 @@ def _open_files(pid: int) -> Iterator[str]:
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):  # It may have been closed already.
                 yield str(link.readlink())
+
+
+def test_a_fork_waits_for_the_start_of_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would inherit the pipe of that start, which would then wait until the fork ends."""
+    begun, done = threading.Event(), threading.Event()
+
+    def start(*_: object, **__: object) -> None:
+        begun.set()
+        done.wait(PATIENCE)
+        raise OSError("no process was wanted")
+
+    monkeypatch.setattr(child, "_child", child._Child())
+    monkeypatch.setattr("subprocess.Popen", start)
+    with closing(SharedPage.of("{}")) as page:
+        starting = threading.Thread(target=child._child.look, args=(page, 0.0))
+        starting.start()
+        assert begun.wait(PATIENCE)
+        threading.Timer(0.2, done.set).start()
+        if (fork := os.fork()) == 0:
+            os._exit(not done.is_set())
+        starting.join(PATIENCE)
+    assert 0 == os.waitpid(fork, 0)[1]
 
 
 def test_a_lease_that_was_lent_has_ended_by_the_clock_of_its_holder_too(monkeypatch: pytest.MonkeyPatch) -> None:
