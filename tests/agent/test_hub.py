@@ -209,11 +209,13 @@ def test_a_watcher_that_does_not_read_is_cut_off_and_the_others_hear_it_all(
 
 
 def test_clients_that_come_and_go_leave_nothing_behind(follower: Running) -> None:
-    paths = ("/v1/watch", "/v1/watch?partition=1", "/v1/events", "/v1/leadership/events?partition=1")
+    paths = ("watch", "watch?partition=1", "events", "leadership/events?partition=1", "share/events")
     for path in paths * 5:
-        with follower.events(path) as events:
+        with follower.events(f"/v1/{path}") as events:
             assert events.next()[0]
     until(lambda: follower.agent.traffic.streams == 0 and not follower.agent.traffic.connections)
     hub = follower.agent.hub
-    left = follower.on_loop(lambda: [hub._waiting, hub._watching, hub.status._streams, hub._all, *hub._wheel])
+    left = follower.on_loop(
+        lambda: [hub._waiting, hub._leading, hub._watching, hub.status._streams, hub._all, *hub._wheel]
+    )
     assert not any(left)
