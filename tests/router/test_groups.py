@@ -24,7 +24,7 @@ from neli_router.errors import (
 from neli_router.router.groups import Groups, Leader, SharedHost, by_host, by_zone
 from neli_router.router.router import Router
 from neli_router.router.table import Peer
-from tests.support.groups import Flaky, Plights, genesis, join, log_of, named, static, write
+from tests.support.groups import Flaky, Plights, flaky, genesis, join, log_of, named, static, write
 
 AWAY = LedgerUnavailable("a read was wanted", "the test cut the line", "heal it")
 
@@ -99,12 +99,7 @@ def test_different_troubles_make_one_failed_look_up() -> None:
 def test_each_group_has_a_max_age_of_its_own_and_heals_by_itself() -> None:
     logs = {"blue": log_of("anna"), "green": log_of("gerd")}
     ledgers: dict[str, list[Flaky]] = {"blue": [], "green": []}
-
-    def opened(group: str) -> Flaky:
-        ledgers[group].append(Flaky(logs[group]))
-        return ledgers[group][-1]
-
-    sources = {"blue": lambda: opened("blue"), "green": lambda: opened("green")}
+    sources = {group: lambda group=group: flaky(logs[group], ledgers[group]) for group in logs}
     with Groups(sources, max_age={"blue": 1.0, "green": None}) as groups:
         assert {"blue": "anna", "green": "gerd"} == named(groups.owners("key"))
         blue = Plights(groups["blue"])
