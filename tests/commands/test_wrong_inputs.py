@@ -71,6 +71,7 @@ COMMANDS = [
     ("agent --ledger kafka://localhost", 2, "a group was wanted after the brokers, as in kafka://localhost:9092/jobs"),
     ("agent --ledger kafka://h:9092/jobs?acks=1", 2, "the setting acks cannot be chosen"),
     ("agent --ledger memory://x --lease 0", 2, "Error: lease='0' must be a number of seconds above 0 (flag --lease)\n"),
+    ("agent --ledger kafka://127.0.0.1:1/jobs --protocol fast-neli", 2, "knows only what it leads itself"),
     ("agent --protocol term", 2, "no peers are named to elect from: name them all, such as --peers a:7801,b"),
     ("agent --protocol gossip", 2, "no peers are named to elect from: name them all, such as --peers a:7801,b"),
     # The rest
