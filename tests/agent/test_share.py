@@ -178,8 +178,11 @@ def test_a_share_has_all_that_the_host_leads_under_its_terms_and_the_next_one_wh
             share.check(6)
         with host_client.share() as later:
             assert {**share.terms, **share.more} == later.terms
+    # Nothing of them is left behind in the agent.
+    until(lambda: host.agent.traffic.streams == 0)
+    assert {} == host.on_loop(lambda: host.agent.hub._leading)
     periods = [host.agent.member.engine.barrier.period(partition) for partition in (3, 5)]
-    until(lambda: [0, 0] == [period.working for period in periods if period is not None])
+    assert [0, 0] == [period.working for period in periods if period is not None]
 
 
 def test_leases_are_renewed_for_longer_than_they_are_also_while_a_revoked_partition_is_finished(
