@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from neli_router.agent.wire import Refusal
 from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout
 from neli_router.member.member import Member
@@ -108,11 +107,6 @@ def test_without_an_agent_they_end_with_4_and_one_sentence(command: str, tmp_pat
     result = neli(*command.split(), NELI_AGENT=f"unix:{tmp_path}/none.sock")
     assert (4, "") == (result.exit_code, result.stdout)
     assert re.fullmatch(r"Error: an agent was wanted at unix:.*start one with `neli agent`.*\n", result.stderr)
-
-
-def test_a_refusal_ends_with_5(place: StandIn) -> None:
-    place.refusal = Refusal("StaleTable", "a table was wanted", "it is old", "wait")
-    assert 5 == neli("owner", "k").exit_code
 
 
 def test_a_token_is_read_from_a_file(tmp_path: Path) -> None:

@@ -126,8 +126,6 @@ def test_a_configuration_or_an_address_opens_the_ledger_and_speaks_where_the_cal
             Router(config)
         with Router(config, layout=LAYOUT, name="a") as router:
             assert ["key"] == router.mine(["key"])
-        with pytest.raises(ConfigError, match="max_age=0"):
-            Router(config, layout=LAYOUT, max_age=0)
 
 
 def test_what_is_no_source_is_refused(log: MemoryLog) -> None:
