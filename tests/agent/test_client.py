@@ -229,11 +229,7 @@ def test_a_lease_of_an_agent_that_died_runs_out_by_itself(tmp_path: Path) -> Non
 
 def test_an_agent_that_ends_or_is_killed_while_it_is_waited_for_raises(stand_in: StandIn, client: Client) -> None:
     for end, why in ((lambda: stand_in.say("ended", why="stopped"), "stopped"), (stand_in.hang_up, "ended the con")):
-        with (
-            whenever(lambda: stand_in.held == 1, end),
-            pytest.raises(NoAgent, match=why),
-            client.leading("nightly"),
-        ):
+        with whenever(lambda: stand_in.held == 1, end), pytest.raises(NoAgent, match=why), client.leading("nightly"):
             raise AssertionError("nobody leads")
         until(lambda: stand_in.held == 0)
 

@@ -75,11 +75,7 @@ def test_an_event_that_is_followed_is_told_when_it_begins_and_when_more_has_move
 
     with whenever(lambda: place.held == 1 and "/v1/history" in place.requests, then):
         result = neli("events", "--follow", "--exec", hook(notes), NELI_TOKEN=TOKEN)
-    told = [
-        "alpha was drained by ops",
-        "alpha was drained by ops: 2 partitions to beta",
-        "beta was expired by alpha",
-    ]
+    told = ["alpha was drained by ops", "alpha was drained by ops: 2 partitions to beta", "beta was expired by alpha"]
     assert ["alpha joined: 100 partitions to alpha", *told] == [
         line.split("  ", 1)[1] for line in result.stdout.splitlines()
     ]

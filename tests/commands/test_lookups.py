@@ -120,8 +120,7 @@ def test_a_token_is_read_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("commands", "option"),
-    [("members owner table watch events", "NELI_AGENT"), ("drain pin weigh load", "--dry-run")],
+    ("commands", "option"), [("members owner table watch events", "NELI_AGENT"), ("drain pin weigh load", "--dry-run")]
 )
 def test_each_help_has_an_example_and_the_exit_codes(commands: str, option: str) -> None:
     for command in commands.split():
