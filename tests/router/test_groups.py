@@ -49,17 +49,6 @@ def test_each_group_gives_one_owner_in_the_order_of_the_groups(pair: Pair) -> No
     assert {} == groups.errors
 
 
-def test_a_group_that_died_is_left_out_and_is_back_with_its_first_member(pair: Pair) -> None:
-    blue, _, groups = pair
-    blue.kill("anna")
-    blue.advance(10.0)
-    assert ["green"] == [leader.group for leader in groups.owners("key")]
-    assert {"blue": NoOwner} == {group: type(error) for group, error in groups.errors.items()}
-    blue.restart("anna")
-    blue.settle()
-    assert ["blue", "green"] == [leader.group for leader in groups.owners("key")]
-
-
 def test_a_role_always_has_a_leader_while_one_group_looks_for_another(pair: Pair) -> None:
     """The paper's continuous availability: each group in turn loses a member, and look-ups always find an owner."""
     _, green, groups = pair
