@@ -22,7 +22,7 @@ from click.testing import Result
 from neli_router.agent.server.server import Agent
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
-from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
+from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.open import owners_at
 from neli_router.drivers.owners.base import Card, Claim
@@ -204,6 +204,3 @@ def test_an_agent_without_a_store_of_owners_says_which_option_is_missing(tmp_pat
     config = Config("kafka://127.0.0.1:1/jobs", protocol="neli", layout=Layout(64, PARTITIONS))
     with pytest.raises(ConfigError, match="give all members the same --ownership redis://host:6379/group"):
         Agent(config, AgentOptions(socket=f"{tmp_path}/agent.sock"))
-    options = ["--ledger", "kafka://127.0.0.1:1/jobs", "--protocol", "fast-neli", "--socket", f"{tmp_path}/agent.sock"]
-    result = neli("agent", *options, **{name: None for name in os.environ if "NELI_" in name})
-    assert (EXIT_USAGE, True) == (result.exit_code, "knows only what it leads itself" in result.stderr)

@@ -14,7 +14,7 @@ from neli_router.agent.wire import LeaseView, Refusal
 from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey, Closed, ConfigError, LeaseLost, LedgerUnavailable, NeliError, NoOwner, NotLeading
 from neli_router.member.member import Member
-from tests.support.agents.running import PARTITIONS, STEADY, TOKEN, Running, over_once_told
+from tests.support.agents.running import PARTITIONS, STEADY, Running, over_once_told
 from tests.support.agents.stand_in import StandIn, standing_in, whenever
 from tests.support.waiting import PATIENCE, until
 
@@ -229,11 +229,7 @@ def test_a_lease_of_an_agent_that_died_runs_out_by_itself(tmp_path: Path) -> Non
 
 def test_an_agent_that_ends_or_is_killed_while_it_is_waited_for_raises(stand_in: StandIn, client: Client) -> None:
     for end, why in ((lambda: stand_in.say("ended", why="stopped"), "stopped"), (stand_in.hang_up, "ended the con")):
-        with (
-            whenever(lambda: stand_in.held == 1, end),
-            pytest.raises(NoAgent, match=why),
-            client.leading("nightly"),
-        ):
+        with whenever(lambda: stand_in.held == 1, end), pytest.raises(NoAgent, match=why), client.leading("nightly"):
             raise AssertionError("nobody leads")
         until(lambda: stand_in.held == 0)
 
@@ -303,7 +299,7 @@ def test_clients_that_come_and_go_leave_no_descriptor_and_no_thread_behind(tmp_p
         until(lambda: all(now <= then + 3 for now, then in zip(open_now(), before, strict=True)))
 
 
-def test_a_real_agent_is_asked_over_both_doors(agent: Running) -> None:
+def test_a_real_agent_answers_every_question(agent: Running) -> None:
     with Client(agent.options.socket or "", timeout=PATIENCE) as client:
         with client.leading(0, timeout=PATIENCE) as lease:
             assert ("a", 0) == (lease.member, lease.partition)
@@ -315,12 +311,6 @@ def test_a_real_agent_is_asked_over_both_doors(agent: Running) -> None:
         assert (Layout(partitions=PARTITIONS), "a") == (client.table().layout, client.status().agent)
         with client.watch(1) as changes:
             assert "a" == next(iter(changes)).name
-        with Client(agent.address, token="another-token-of-ours", timeout=PATIENCE) as stranger:  # noqa: S106 - of a test.
-            assert 1 == len(stranger.members().members)
-            with pytest.raises(NeliError, match="it knows another one"):
-                stranger.owner("customer-7")
-        with Client(agent.address, token=TOKEN, timeout=PATIENCE) as friend:
-            assert "a" == friend.owner("customer-7").name
 
 
 def test_a_role_is_waited_for_until_a_pin_brings_it(follower: Running, other: Member) -> None:

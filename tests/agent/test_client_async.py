@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from neli_router.agent import AsyncClient, NoAgent
-from neli_router.agent.wire import LeaseView
+from neli_router.agent.wire import LeaseView, ShareView
 from neli_router.errors import Closed, LeaseLost, NoOwner, NotLeading
 from tests.support.agents.running import PATIENCE, over_once_told
 from tests.support.agents.stand_in import StandIn, standing_in
@@ -82,11 +82,20 @@ async def test_leading_waits_is_renewed_and_gives_the_role_back(agent: StandIn, 
 
 
 @scene
-async def test_a_block_is_cancelled_at_once_when_its_lease_is_lost(agent: StandIn, client: AsyncClient) -> None:
+async def test_a_block_is_cancelled_at_once_when_its_lease_or_a_partition_is_lost(
+    agent: StandIn, client: AsyncClient
+) -> None:
     agent.leads()
     with pytest.raises(LeaseLost, match="was expired by beta"):  # noqa: PT012 - its end raises.
         async with client.leading("nightly"):
             agent.say("fenced", why="it was expired by beta")
+            await asyncio.Event().wait()
+    agent.share = ShareView("alpha", {3: 7, 5: 7}, 30.0, 10.0)
+    with pytest.raises(LeaseLost, match="expired by beta"):  # noqa: PT012 - its end raises.
+        async with client.share([3, 5]) as share:
+            agent.say("revoked", ShareView("alpha", {3: 7}))
+            assert await share.ending.wait(60)
+            agent.say("fenced", ShareView("alpha", {5: 7}, why="expired by beta"))
             await asyncio.Event().wait()
     task = asyncio.current_task()
     assert task is not None

@@ -189,11 +189,3 @@ def test_bytes_that_are_no_request_harm_nobody(unharmed: Running, said: bytes) -
         if body:
             require_sense(status, body)
     assert is_served(unharmed)
-
-
-def test_requests_that_stop_halfway_leave_no_trace(unharmed: Running) -> None:
-    whole = b'POST /v1/owners HTTP/1.1\r\nhost: a\r\ncontent-length: 13\r\n\r\n{"keys": []}\n'
-    for size in range(len(whole)):
-        with unharmed.connected() as client:
-            client.sendall(whole[:size])
-        assert is_served(unharmed)

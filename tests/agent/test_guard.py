@@ -154,14 +154,3 @@ def test_who_does_not_read_is_cut_off_and_hurts_nobody(agent: Running, monkeypat
         with suppress(ConnectionError):
             while client.recv(65536):
                 pass
-
-
-def test_more_clients_than_there_is_room_for_are_told_so(agent: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    until(lambda: agent.agent.traffic.counted == 0)
-    monkeypatch.setattr(agent.agent.traffic, "room", 1)
-    with agent.connected():
-        until(lambda: agent.agent.traffic.counted == 1)
-        with agent.connected() as other:
-            assert rest(other).startswith(b"HTTP/1.1 503 ")
-    until(lambda: agent.agent.traffic.counted == 0)
-    assert agent.is_ready()

@@ -383,14 +383,7 @@ def test_where_leaders_are_not_elected_nobody_can_be_named(agent: Running) -> No
         assert (5, True) == (code, words in said)
 
 
-def test_peers_are_refused_as_a_ledger_that_could_be_read_and_an_elector_is_told_how_to_name_them() -> None:
-    for words in (("audit", "peers://a:1,b:1/x"), ("events", "--ledger", "peers://a:1,b:1/x")):
-        code, said = neli(*words)
-        assert (2, True) == (code, "peers have none, and write nothing down" in said)
-    for protocol in ("term", "gossip"):
-        code, said = neli("agent", "--protocol", protocol)
-        assert (2, 1) == (code, said.count("Error:"))
-        assert "no peers are named to elect from: name them all, such as --peers a:7801,b" in said
+def test_partitions_without_a_leader_are_counted_and_a_peer_that_is_refused_says_why() -> None:
     assert ["1 partition has", "2 partitions have"] == [unled(PeersView([], 2, 3, 1, one)) for one in (1, 2)]
     assert "start all peers with the same" in str(why_of(PeerView("a:1", "refused", None, 0, "protocol")))
 

@@ -18,7 +18,7 @@ from neli_router.errors import ConfigError, Forked, LeaseLost, NotLeading
 from neli_router.member.member import Member
 from neli_router.protocols.protocol import Standing
 from tests.support.agents.running import DRAIN, PARTITIONS, STEADY, Running, over_once_told, paired
-from tests.support.agents.stand_in import StandIn, standing_in, whenever
+from tests.support.agents.stand_in import StandIn, whenever
 from tests.support.waiting import PATIENCE, until, until_in_loop
 
 
@@ -143,22 +143,6 @@ def test_partitions_that_cannot_be_asked_for_are_refused_at_once(
     assert [] == stand_in.requests
 
 
-def test_an_async_share_is_cancelled_when_a_partition_is_lost(tmp_path: Path) -> None:
-    async def work(agent: StandIn, address: str) -> None:
-        shares(agent, {3: 7, 5: 7})
-        async with asyncio.timeout(60), AsyncClient(address) as client:
-            with pytest.raises(LeaseLost, match="expired by beta"):  # noqa: PT012 - its end raises.
-                async with client.share([3, 5]) as share:
-                    assert {3: 7, 5: 7} == share.terms
-                    agent.say("revoked", ShareView("alpha", {3: 7}))
-                    assert await share.ending.wait(60)
-                    agent.say("fenced", ShareView("alpha", {5: 7}, why="expired by beta"))
-                    await asyncio.Event().wait()
-
-    with standing_in(tmp_path) as (agent, address):
-        asyncio.run(work(agent, address))
-
-
 # How the agent counts what it lends
 
 
@@ -194,6 +178,11 @@ def test_a_share_has_all_that_the_host_leads_under_its_terms_and_the_next_one_wh
             share.check(6)
         with host_client.share() as later:
             assert {**share.terms, **share.more} == later.terms
+    # Nothing of them is left behind in the agent.
+    until(lambda: host.agent.traffic.streams == 0)
+    assert {} == host.on_loop(lambda: host.agent.hub._leading)
+    periods = [host.agent.member.engine.barrier.period(partition) for partition in (3, 5)]
+    assert [0, 0] == [period.working for period in periods if period is not None]
 
 
 def test_leases_are_renewed_for_longer_than_they_are_also_while_a_revoked_partition_is_finished(
@@ -268,17 +257,6 @@ def test_partitions_that_there_are_not_are_refused(host: Running, host_client: C
     with host.client() as bare:
         for spelled in ("", "3-", "5-3", "a", "1,,2", "-1", "9" * 40):
             assert 400 == bare.get("/v1/share", params={"partitions": spelled}).status_code
-
-
-def test_shares_leave_nothing_behind_in_the_agent(host: Running, host_client: Client) -> None:
-    for _ in range(5):
-        with host_client.share(timeout=PATIENCE):
-            pass
-    until(lambda: host.agent.traffic.streams == 0)
-    hub = host.agent.hub
-    assert [0, 0] == host.on_loop(lambda: [len(hub._waiting), len(hub._leading)])
-    periods = [host.agent.member.engine.barrier.period(partition) for partition in (3, 5)]
-    assert [0, 0] == [period.working for period in periods if period is not None]
 
 
 def test_an_agent_that_ends_revokes_what_is_held_and_waits_for_it(tmp_path: Path) -> None:

@@ -22,11 +22,7 @@ for line in "$@"; do
 done
 """
 
-COMPLETED = {
-    "me": "members",
-    "drain --dr": "--dry-run",
-    "members --output j": "json",
-}
+COMPLETED = {"me": "members", "drain --dr": "--dry-run", "members --output j": "json"}
 
 
 @pytest.mark.parametrize(

@@ -75,11 +75,7 @@ def test_an_event_that_is_followed_is_told_when_it_begins_and_when_more_has_move
 
     with whenever(lambda: place.held == 1 and "/v1/history" in place.requests, then):
         result = neli("events", "--follow", "--exec", hook(notes), NELI_TOKEN=TOKEN)
-    told = [
-        "alpha was drained by ops",
-        "alpha was drained by ops: 2 partitions to beta",
-        "beta was expired by alpha",
-    ]
+    told = ["alpha was drained by ops", "alpha was drained by ops: 2 partitions to beta", "beta was expired by alpha"]
     assert ["alpha joined: 100 partitions to alpha", *told] == [
         line.split("  ", 1)[1] for line in result.stdout.splitlines()
     ]
@@ -170,19 +166,6 @@ def test_a_command_that_is_not_there_is_said(place: StandIn, notes: Path) -> Non
     assert "it cannot be started: No such file or directory" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--follow", "--exec", ""], "a command was wanted, but it is empty"),
-        (["--follow", "--exec", "a 'b"], "a command was wanted, but this is none (No closing quotation)"),
-        (["--exec", "true"], "events that are to come were wanted, but --follow is not given"),
-    ],
-)
-def test_wrong_options_are_refused(place: StandIn, arguments: list[str], said: str) -> None:
-    result = neli("events", *arguments)
-    assert (2, True) == (result.exit_code, said in result.stderr)
-
-
 def test_a_ledger_without_any_agent_tells_its_whole_past(tmp_path: Path) -> None:
     began = datetime.now(UTC)
     with Member(configured(tmp_path)) as member:
@@ -207,8 +190,3 @@ def test_a_ledger_is_followed(tmp_path: Path) -> None:
             assert "a joined" in process.stdout.readline()
             member.operator.weigh("x", 7)
             assert "x was weighed by a" in process.stdout.readline()
-
-
-def test_a_ledger_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    result = neli("events", "--ledger", f"sqlite://{tmp_path}/none.db")
-    assert (5, 1) == (result.exit_code, len(result.stderr.splitlines()))

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from neli_router.agent.wire import Refusal
 from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout
 from neli_router.member.member import Member
@@ -110,11 +109,6 @@ def test_without_an_agent_they_end_with_4_and_one_sentence(command: str, tmp_pat
     assert re.fullmatch(r"Error: an agent was wanted at unix:.*start one with `neli agent`.*\n", result.stderr)
 
 
-def test_a_refusal_ends_with_5(place: StandIn) -> None:
-    place.refusal = Refusal("StaleTable", "a table was wanted", "it is old", "wait")
-    assert 5 == neli("owner", "k").exit_code
-
-
 def test_a_token_is_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("correct-horse-battery\n")
     (tmp_path / "token").chmod(0o600)
@@ -126,8 +120,7 @@ def test_a_token_is_read_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("commands", "option"),
-    [("members owner table watch events", "NELI_AGENT"), ("drain pin weigh load", "--dry-run")],
+    ("commands", "option"), [("members owner table watch events", "NELI_AGENT"), ("drain pin weigh load", "--dry-run")]
 )
 def test_each_help_has_an_example_and_the_exit_codes(commands: str, option: str) -> None:
     for command in commands.split():

@@ -86,30 +86,6 @@ def test_slots_that_no_member_should_carry_alone_are_named(place: StandIn) -> No
     ] == remarks
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("{", "bad.json is not JSON: give a file that LoadProfile.save wrote"),
-        (
-            '{"layout": {"slots": 16, "partitions": 2}, "partitions": [-1, 0], "slots": {}}',
-            "bad.json is not a usable load profile: Expected `float` >= 0.0 - at `$.partitions[0]`",
-        ),
-        (
-            '{"layout": {"slots": 16, "partitions": 2}, "partitions": [0, 0], "slots": {}}',
-            "the profile has no load in it: measure where keys are worked on",
-        ),
-    ],
-)
-def test_a_profile_that_cannot_be_used_is_refused_before_the_agent_is_asked(
-    place: StandIn, text: str, sentence: str
-) -> None:
-    Path("bad.json").write_text(text)
-    result = neli("load", "bad.json")
-    assert (2, "", f"Error: {sentence}") == (result.exit_code, result.stdout, result.stderr.strip())
-    assert 2 == neli("weigh", "c", "²").exit_code
-    assert [] == place.requests
-
-
 @pytest.mark.parametrize("words", ["pin 3 x", "load profile.json"])
 def test_what_the_agent_finds_wrong_with_a_wish_is_one_sentence_without_ceremony(place: StandIn, words: str) -> None:
     found = "no member is called 'x': the members are a, b"

@@ -50,12 +50,7 @@ async def test_it_answers_as_groups_do() -> None:
 @in_loop
 async def test_before_it_is_opened_it_says_so() -> None:
     groups = AsyncGroups({"blue": static("a")})
-    for ask in (
-        lambda: groups.owners("key"),
-        lambda: groups["blue"],
-        lambda: groups.errors,
-        lambda: list(groups),
-    ):
+    for ask in (lambda: groups.owners("key"), lambda: groups["blue"], lambda: groups.errors, lambda: list(groups)):
         with pytest.raises(Closed, match="not opened yet"):
             ask()
     assert "<AsyncGroups, not opened>" == repr(groups)

@@ -5,7 +5,6 @@ Each line is `time verb words -> what a look-up then finds, and the notices for 
 
 import gc
 import threading
-from collections.abc import Callable
 from math import inf
 from weakref import ref
 
@@ -21,7 +20,7 @@ from neli_router.router.ledger_reader import LedgerReadings
 from neli_router.router.router import Router
 from neli_router.router.table import NoTable, Owner
 from neli_router.router.watch import CHANGES_MAX, Change, Gap
-from tests.support.groups import LAYOUT, genesis, join
+from tests.support.groups import LAYOUT, genesis, join, refused_by
 from tests.support.waiting import PATIENCE
 
 KEY = "somebody's name"
@@ -95,12 +94,6 @@ class Story:
             return self.router.owner(KEY).name
         except NeliError as error:
             return "the key itself" if KEY in str(error) else type(error).__name__
-
-
-def refused_by(act: Callable[[], object]) -> NeliError:
-    with pytest.raises(NeliError) as caught:
-        act()
-    return caught.value
 
 
 SCRIPTS = {

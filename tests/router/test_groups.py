@@ -24,7 +24,7 @@ from neli_router.errors import (
 from neli_router.router.groups import Groups, Leader, SharedHost, by_host, by_zone
 from neli_router.router.router import Router
 from neli_router.router.table import Peer
-from tests.support.groups import Flaky, Plights, genesis, join, log_of, named, static, write
+from tests.support.groups import Flaky, Plights, flaky, genesis, join, log_of, named, static, write
 
 AWAY = LedgerUnavailable("a read was wanted", "the test cut the line", "heal it")
 
@@ -47,17 +47,6 @@ def test_each_group_gives_one_owner_in_the_order_of_the_groups(pair: Pair) -> No
     assert ["blue", "green"] == list(groups)
     assert 2 == len(groups)
     assert {} == groups.errors
-
-
-def test_a_group_that_died_is_left_out_and_is_back_with_its_first_member(pair: Pair) -> None:
-    blue, _, groups = pair
-    blue.kill("anna")
-    blue.advance(10.0)
-    assert ["green"] == [leader.group for leader in groups.owners("key")]
-    assert {"blue": NoOwner} == {group: type(error) for group, error in groups.errors.items()}
-    blue.restart("anna")
-    blue.settle()
-    assert ["blue", "green"] == [leader.group for leader in groups.owners("key")]
 
 
 def test_a_role_always_has_a_leader_while_one_group_looks_for_another(pair: Pair) -> None:
@@ -99,12 +88,7 @@ def test_different_troubles_make_one_failed_look_up() -> None:
 def test_each_group_has_a_max_age_of_its_own_and_heals_by_itself() -> None:
     logs = {"blue": log_of("anna"), "green": log_of("gerd")}
     ledgers: dict[str, list[Flaky]] = {"blue": [], "green": []}
-
-    def opened(group: str) -> Flaky:
-        ledgers[group].append(Flaky(logs[group]))
-        return ledgers[group][-1]
-
-    sources = {"blue": lambda: opened("blue"), "green": lambda: opened("green")}
+    sources = {group: lambda group=group: flaky(logs[group], ledgers[group]) for group in logs}
     with Groups(sources, max_age={"blue": 1.0, "green": None}) as groups:
         assert {"blue": "anna", "green": "gerd"} == named(groups.owners("key"))
         blue = Plights(groups["blue"])

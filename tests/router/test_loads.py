@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neli_router.core.keyspace import Layout
-from neli_router.errors import BadKey, ConfigError, NeliError
+from neli_router.errors import ConfigError, NeliError
 from neli_router.protocols.induction.assignment import LOAD_MOVES_MAX
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Load
@@ -85,9 +85,7 @@ def test_weights_that_are_none_are_refused(weights: list[Any], problem: str) -> 
         LoadProfile.of_columns(pl.Series(["a", "b"]), LAYOUT, weights=pl.Series(weights))
 
 
-def test_a_column_of_numbers_has_no_profile_and_columns_need_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadKey, match="found a column of Int64"):
-        LoadProfile.of_columns(pl.Series([1]), LAYOUT)
+def test_columns_need_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(NeliError, match=r"polars was wanted, for .*'\.\[columns\]'"):
         LoadProfile.of_columns(pa.array(["a"]), LAYOUT)

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 
 from neli_router.config.config import Config
-from neli_router.core.keyspace import Key, Layout
+from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
@@ -37,7 +37,7 @@ from neli_router.protocols.induction.records import Leave
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer, Table
 from neli_router.router.watch import Change
-from tests.support.groups import LAYOUT, Flaky, Plights, genesis, join, log_of, log_with, write
+from tests.support.groups import LAYOUT, Flaky, Plights, flaky, genesis, join, log_of, refused_by, write
 from tests.support.waiting import PATIENCE, until
 
 
@@ -64,17 +64,6 @@ def test_a_router_names_the_owner_and_follows_the_ledger(log: MemoryLog, router:
     assert Owner("b", "b:1", partition, 1_004) == router.owner("key") == kept("key")
     assert router.table.offset == router.at.offset == 5
     assert (Peer("b", "b:1", 1, ""),) == router.members
-
-
-@pytest.mark.parametrize(
-    "layout", [LAYOUT, Layout(), Layout(tags=True), Layout(slots=1000, partitions=10), Layout(partitions=300)]
-)
-def test_whatever_the_layout_owner_is_the_owner_of_the_keys_partition(layout: Layout) -> None:
-    log = log_with(genesis(layout), join("a"), join("b"), Leave(by="a"), join("c"))
-    keys: list[Key] = ["", "Zoë", "{a}b", "{}", b"\xff\x00", "x" * 1000, *(f"customer-{i}" for i in range(200))]
-    with Router(lambda: MemoryLedger(log)) as router:
-        expected = [router.table.partitions[layout.partition(key)] for key in keys]
-        assert expected == [router.owner(key) for key in keys] == router.owners(keys)
 
 
 def test_what_is_neither_text_nor_bytes_is_refused_whatever_else_is_wrong(router: Router) -> None:
@@ -137,8 +126,6 @@ def test_a_configuration_or_an_address_opens_the_ledger_and_speaks_where_the_cal
             Router(config)
         with Router(config, layout=LAYOUT, name="a") as router:
             assert ["key"] == router.mine(["key"])
-        with pytest.raises(ConfigError, match="max_age=0"):
-            Router(config, layout=LAYOUT, max_age=0)
 
 
 def test_what_is_no_source_is_refused(log: MemoryLog) -> None:
@@ -161,8 +148,6 @@ def test_a_static_router_needs_no_ledger() -> None:
         assert [key for key in map(str, range(9)) if LAYOUT.partition(key) == 1] == router.mine(map(str, range(9)))
     with pytest.raises(Closed):
         router.owner("key")
-    with pytest.raises(ConfigError, match="4 owners were given for 256 partitions"):
-        Router.static(owners)
 
 
 def test_a_router_may_be_opened_before_the_first_member_and_makes_no_ledger(
@@ -188,7 +173,9 @@ def test_a_router_may_be_opened_before_the_first_member_and_makes_no_ledger(
         assert "a" == router.owner("key").name
         ledger.close()
     why = f"no member has made the ledger sqlite:{path} yet (there is no such file)"
-    assert [f"router.waits ledger=sqlite:{path} why='{why}'"] == [record.getMessage() for record in caplog.records]
+    # The last notice of an earlier test's router may come this late.
+    told = [record.getMessage() for record in caplog.records if str(path) in record.getMessage()]
+    assert [f"router.waits ledger=sqlite:{path} why='{why}'"] == told
 
 
 def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller_and_the_log_says_what_it_waits_for(
@@ -246,12 +233,7 @@ def test_a_driver_that_hangs_does_not_keep_an_old_table_in_use(log: MemoryLog) -
 
 def test_what_ends_the_reading_is_what_look_ups_raise_until_it_is_mended_and_reopened(log: MemoryLog) -> None:
     handles: list[Flaky] = []
-
-    def open_ledger() -> Ledger:
-        handles.append(Flaky(log))
-        return handles[-1]
-
-    with Router(open_ledger) as router:
+    with Router(lambda: flaky(log, handles)) as router:
         plights, kept = Plights(router), router.owner
         handles[0].failure = failure = LedgerUnusable("a ledger was wanted", "it is damaged", "make a new one")
         assert ["none", "stopped"] == [plights.next(), plights.next()]
@@ -282,12 +264,7 @@ def test_a_defect_in_the_reading_thread_is_no_reason_to_trust_the_last_table(log
 def test_a_reader_that_hung_and_comes_back_disturbs_no_other(log: MemoryLog) -> None:
     """Closing gave up waiting for it. Another reader has opened the ledger since, so its news must not count."""
     handles: list[Flaky] = []
-
-    def open_ledger() -> Ledger:
-        handles.append(Flaky(log))
-        return handles[-1]
-
-    with Router(open_ledger) as router:
+    with Router(lambda: flaky(log, handles)) as router:
         hung = handles[0]
         hung.flowing.clear()
         router.reopen()
@@ -332,9 +309,3 @@ def test_a_router_cannot_be_copied_but_its_table_can(router: Router) -> None:
         ):
             duplicate(router)
         duplicate(router.table)
-
-
-def refused_by(act: Callable[[], object]) -> NeliError:
-    with pytest.raises(NeliError) as caught:
-        act()
-    return caught.value

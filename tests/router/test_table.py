@@ -12,6 +12,7 @@ from neli_router.core.keyspace import SLOTS_MAX, Key, Layout
 from neli_router.errors import BadKey, ConfigError, NoOwner
 from neli_router.protocols.induction.records import Leave, Record, Weigh
 from neli_router.router.ledger_reader import table_of
+from neli_router.router.router import Router
 from neli_router.router.table import ROWS_MAX, Owner, Peer, Table
 from neli_router.router.watch import Change, changes
 from tests.support.groups import LAYOUT, genesis, join
@@ -44,6 +45,8 @@ def test_every_way_to_look_a_key_up_names_the_owner_of_its_partition(layout: Lay
     expected = [table.partitions[layout.partition(key)] for key in keys]
     assert expected == [table.owner(key) for key in keys]
     assert expected == table.owners(keys)
+    with Router.static(table.partitions, layout) as router:
+        assert expected == [router.owner(key) for key in keys] == router.owners(keys)
     assert keys == table.held_by("a", keys)
     if table.rows:
         in_bytes = [key.encode() if isinstance(key, str) else key for key in keys]

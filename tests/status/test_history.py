@@ -29,13 +29,7 @@ from neli_router.protocols.induction.records import (
 )
 from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.status import replay
-from neli_router.status.history import (
-    RecordRow,
-    TenureRow,
-    record_rows,
-    standing_rows,
-    tenure_rows,
-)
+from neli_router.status.history import RecordRow, TenureRow, record_rows, standing_rows, tenure_rows
 from neli_router.status.replay import between, state_before
 from tests.support.records import BASE, Plot, beat, expire, folded, genesis, join, next_record, plots
 

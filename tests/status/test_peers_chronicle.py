@@ -14,9 +14,7 @@ from tests.drivers.peers.test_outlook import START as QUIET
 A, B, C = PEERS = QUIET.peers
 LEASE = 5.0
 START = replace(
-    QUIET,
-    heard_at={1: 100.0, 2: 100.0},
-    leaders=(Led(0, 7, "2 of 3 support it"), Led(1, 8, ""), Led(1, 9, ""), None),
+    QUIET, heard_at={1: 100.0, 2: 100.0}, leaders=(Led(0, 7, "2 of 3 support it"), Led(1, 8, ""), Led(1, 9, ""), None)
 )
 GONE = replace(
     START,
@@ -48,10 +46,8 @@ def test_members_are_the_peers_owners_their_leaders_and_the_view_says_who_answer
 
 
 def test_what_a_member_finds_at_its_start_is_told_as_leads_and_not_as_silence() -> None:
-    assert [
-        "a:1 leads, term 7 (2 of 3 support it): 1 partition to a:1",
-        "b:1 leads: 2 partitions to b:1",
-    ] == said(shown(replace(START, silent=frozenset({2}), heard_at={1: 100.0})))
+    expected = ["a:1 leads, term 7 (2 of 3 support it): 1 partition to a:1", "b:1 leads: 2 partitions to b:1"]
+    assert expected == said(shown(replace(START, silent=frozenset({2}), heard_at={1: 100.0})))
 
 
 def test_silence_and_the_reasons_of_each_change_are_told_and_a_refusal_once() -> None:

@@ -1,17 +1,21 @@
 """Ledgers for tests of routers: with members, or with a driver that fails; and routers of given tables."""
 
 import threading
+from collections.abc import Callable
+
+import pytest
 
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.base import Entry, Ledger
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.errors import NeliError
 from neli_router.protocols.induction.records import Genesis, Join, Record, encode
 from neli_router.router.groups import Leader
 from neli_router.router.router import Router
 from neli_router.router.table import NoTable, Owner, View
 from tests.support.waiting import until
 
-__all__ = ["LAYOUT", "Flaky", "Plights", "genesis", "join", "log_of", "log_with", "named", "static", "write"]
+__all__ = ["LAYOUT", "Flaky", "Plights", "flaky", "genesis", "join", "log_of", "named", "refused_by", "static", "write"]
 
 LAYOUT = Layout(slots=64, partitions=4)
 FOREVER = 3600.0
@@ -30,20 +34,22 @@ def write(ledger: Ledger, *records: Record) -> None:
     ledger.append([encode(record) for record in records])
 
 
-def log_with(*records: Record) -> MemoryLog:
-    log = MemoryLog()
-    write(MemoryLedger(log), *records)
-    return log
-
-
 def log_of(*names: str) -> MemoryLog:
-    return log_with(genesis(), *map(join, names))
+    log = MemoryLog()
+    write(MemoryLedger(log), genesis(), *map(join, names))
+    return log
 
 
 def static(*owners: str, layout: Layout | None = None) -> Router:
     """A router with these owners' addresses, one for each partition; each address is also the owner's name."""
     given = [Owner(name, name, partition, 1) for partition, name in enumerate(owners)]
     return Router.static(given, layout or Layout(slots=64, partitions=len(owners)))
+
+
+def refused_by(act: Callable[[], object]) -> NeliError:
+    with pytest.raises(NeliError) as caught:
+        act()
+    return caught.value
 
 
 def named(leaders: list[Leader]) -> dict[str, str]:
@@ -69,6 +75,12 @@ class Flaky(MemoryLedger):
     def close(self) -> None:
         super().close()
         self.closed.set()
+
+
+def flaky(log: MemoryLog, handles: list[Flaky]) -> Flaky:
+    """One more handle of `log`, which is added to `handles`."""
+    handles.append(Flaky(log))
+    return handles[-1]
 
 
 class Plights:
