@@ -67,10 +67,10 @@ explore: $(CORE)/ready ## Every reachable state within the full bounds (some hou
 chaos: fetch ## Ten minutes of faults each on members and three brokers, on Redis, on three electors (needs root)
 	NELI_TEST_SECONDS=600 $(DEV)/bin/python -m pytest -rP tests/chaos
 
-# Neither needs a package, so both are made while packages are installed.
-airflows: $(DEV)/ready $(UV)/ready ## The provider on Airflow 3.1, 3.2, 3.3 and the 3.4 beta, in environments of their own
+airflows: $(DEV)/ready $(UV)/ready ## The provider on Airflow 3.1, 3.2, 3.3 and the 3.4 beta
 	@$(DEV)/bin/python -m tests.provider.airflow_versions $(UV)/bin/uv
 
+# Neither needs a package, so both are made while packages are installed.
 jars: $(UV)/ready
 	@$(UV)/bin/python -m tests.support.servers.jars
 

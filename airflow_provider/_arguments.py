@@ -1,4 +1,4 @@
-"""Arguments: what a task or a trigger was told, and whether it makes sense.
+"""Arguments: the choices of a task or a trigger, and whether they make sense.
 
     a literal ----------------------------- judged when the Dag is read: a Dag import error
     a template, or another task's output -- judged once it is rendered: the task fails
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Expected",
     "Otherwise",
+    "Place",
     "WhenAway",
     "WhenNotLeading",
     "asked_role",
@@ -47,6 +48,9 @@ __all__ = [
 Expected = Literal["here", "anybody"] | str  # noqa: PYI051 - the two words mean more than a name.
 """The member to wait for: this host's, any, or the one of that name."""
 
+Place = tuple[object, object, object]
+"""The role, the key and the partition of a task. At most one is not None."""
+
 Otherwise = Literal["wait", "skip", "fail"]
 """The reaction if a member other than the expected one leads."""
 
@@ -59,7 +63,6 @@ WhenNotLeading = Literal["skip", "fail", "wait", "reschedule"]
 CHOICES = {"otherwise": Otherwise, "when_away": WhenAway, "when_not_leading": WhenNotLeading}
 
 RENDERED = "see what its template was rendered to in Airflow's page"
-
 
 SECTION = "neli"
 
@@ -144,18 +147,18 @@ def role_for(layout: Callable[[], Layout], asked: int | str) -> int | str:
     return asked
 
 
-def require_sense(place: Iterable[object], **chosen: object) -> None:
-    """Raises BadKey for arguments that no leader can ever fulfil: the task would wait until its time is over. `place`
-    has role, key and partition; the rest are `expect` and those of CHOICES, by name."""
+def require_sense(place: Place, **chosen: object) -> None:
+    """Raises BadKey for arguments that no leader can ever fulfil: the task would wait until its time is over. The
+    arguments by name are `expect` and those of CHOICES."""
     asked_role(*place)
     _require_choices(chosen)
 
 
-def require_literals(place: Iterable[object], **chosen: object) -> None:
+def require_literals(place: Place, **chosen: object) -> None:
     """Like `require_sense`, when the Dag is read. Templates and outputs of other tasks are left for later."""
     given = [one for one in place if one is not None]
     if len(given) > 1 or (given and _is_literal(given[0])):
-        asked = asked_role(*(place := tuple(place)))
+        asked = asked_role(*place)
         if place[0] is not None:
             _require_known(asked)
     _require_choices({name: value for name, value in chosen.items() if _is_literal(value)})
@@ -174,7 +177,7 @@ def seconds_of(name: str, value: float | timedelta | None, *, least: float = 0.0
     return None if seconds is None else float(seconds)
 
 
-def led_text(place: tuple[object, object, object], view: OwnerView, waiting_for: str) -> str:
+def led_text(place: Place, view: OwnerView, waiting_for: str) -> str:
     """A line for the log: the leader, and the member that is waited for. It shows no key, which may be personal."""
     role, key, _ = place
     partition = f"partition {view.partition}"

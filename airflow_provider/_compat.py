@@ -4,7 +4,7 @@
     3.2 and newer     airflow.sdk.exceptions has them
     3.3 and newer     triggers of one connection can share a stream
 
-On an older Airflow each trigger follows its connection by itself.
+On an older Airflow each trigger follows its connection on its own.
 """
 
 from typing import TYPE_CHECKING, Any

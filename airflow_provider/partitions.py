@@ -31,10 +31,10 @@ require_feature("partitioned runs")
 from airflow.partition_mappers.base import PartitionMapper
 from airflow.partition_mappers.window import Window
 
-from airflow_provider._arguments import configured_layout, layout_of_run, spelled_layout
+from airflow_provider._arguments import configured_layout, spelled_layout
 from neli_router.core.keyspace import Layout
 
-__all__ = ["AllPartitions", "SlotPartitionMapper", "configured_layout", "layout_of_run"]
+__all__ = ["AllPartitions", "SlotPartitionMapper"]
 
 
 class SlotPartitionMapper(PartitionMapper):

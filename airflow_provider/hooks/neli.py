@@ -167,7 +167,7 @@ class NeliHook(BaseHook):
 
     def owner_of_role(self, role: Role) -> OwnerView:
         """The member that leads `role`, a number or a name. Raises the errors of `owner`."""
-        conn, role = self.get_conn(), role_for(self.layout, asked_role(role))
+        conn, role = self.get_conn(), self._role(role)
         return conn.owner_of_role(role) if isinstance(conn, Client) else _named(_of_role(conn, role))
 
     def owners(self, keys: Iterable[Key]) -> list[OwnerView]:
@@ -184,7 +184,7 @@ class NeliHook(BaseHook):
     def leader(self, role: Role, *, wanted: Layout | None = None) -> LeaderHere:
         """The leader of `role`, and whether that is this host, in one question. Raises the errors of `owner`, and
         GroupMismatch if `wanted` is another layout than the group's."""
-        conn, role = self.get_conn(), role_for(self.layout, asked_role(role))
+        conn, role = self.get_conn(), self._role(role)
         if not isinstance(conn, Client):
             checked(conn.feed.layout, wanted)
             return LeaderHere(_named(_of_role(conn, role)), None, may_act=False)
@@ -237,12 +237,12 @@ class NeliHook(BaseHook):
 
     def lease(self, role: Role, *, within: float = 0.0) -> AgentLease | None:
         """The lease of `role`, if this host leads it now or `within` that many seconds. It is not renewed."""
-        return self._agent("a lease").lease(role_for(self.layout, asked_role(role)), within=within)
+        return self._agent("a lease").lease(self._role(role), within=within)
 
     def leading(self, role: Role, *, timeout: float | None = None) -> LeadingBlock[AgentLease]:
         """A block of work for `role`: `with` waits until this host leads it, and holds it until the end of the
         block."""
-        return self._agent("a lease").leading(role_for(self.layout, asked_role(role)), timeout=timeout)
+        return self._agent("a lease").leading(self._role(role), timeout=timeout)
 
     def share(self, partitions: Iterable[int] | None = None, *, timeout: float | None = None) -> LeadingBlock[Share]:
         """A block of work for all partitions that this host leads, or for those of `partitions` that it leads."""
@@ -297,6 +297,10 @@ class NeliHook(BaseHook):
             return False, str(error)
 
     # Internals
+
+    def _role(self, role: Role) -> int | str:
+        """A role as an agent takes it. Raises BadKey."""
+        return role_for(self.layout, asked_role(role))
 
     def _agent(self, wanted: str) -> Client:
         conn = self.get_conn()

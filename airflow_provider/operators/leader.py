@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
 
 from airflow_provider._arguments import (
+    Place,
     WhenAway,
     WhenNotLeading,
     asked_role,
@@ -145,7 +146,8 @@ class LeaderOperator(BaseOperator):
         except TaskDeferralTimeout as error:
             with NeliHook(self.neli_conn_id) as hook:
                 try:
-                    found = led_text(self._place, hook.leader(role_here(hook, self, context)).owner, hook.member())
+                    seen = hook.leader(role_here(hook, self, context))
+                    found = led_text(self._place, seen.owner, seen.member or "here")
                 except NeliError as unknown:
                     found = str(unknown)
             raise self._in_vain(found) from error
@@ -198,7 +200,7 @@ class LeaderOperator(BaseOperator):
         )
 
     @property
-    def _place(self) -> tuple[object, object, object]:
+    def _place(self) -> Place:
         return self.role, self.key, self.partition
 
     @property

@@ -20,6 +20,7 @@ role: `@task.leader`.
 """
 
 import json
+import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ from airflow_provider import require_feature
 from airflow_provider._arguments import (
     Expected,
     Otherwise,
+    Place,
     WhenAway,
     asked_role,
     by_default,
@@ -152,7 +154,7 @@ class WaitingSensor(BaseSensorOperator):
         except NeliError as error:
             if self.when_away == "fail":
                 raise AirflowException(str(error)) from error
-            self._go_on(f"waiting until it can be asked again: {error}")
+            self._go_on(f"waiting until it can be asked again: {error}", logging.WARNING)
         return PokeReturnValue(is_done=False)
 
     @property
@@ -160,11 +162,11 @@ class WaitingSensor(BaseSensorOperator):
         """Whether a worker's host is to lead."""
         return self.expect == "here" and not self.ends_in_triggerer
 
-    def _go_on(self, told: str) -> None:
+    def _go_on(self, told: str, level: int = logging.INFO) -> None:
         """Wait on, and log why when that changes."""
         if told != self._told:
             self._told = told
-            self.log.info("%s", told)
+            self.log.log(level, "%s", told)
 
     def _first_look(self, context: "Context") -> PokeReturnValue | None:
         """Look once on the worker, which may save the detour through the triggerer."""
@@ -216,7 +218,7 @@ class WaitingSensor(BaseSensorOperator):
         return {"expect": self.expect, "otherwise": self.otherwise, "when_away": self.when_away}
 
     @property
-    def _place(self) -> tuple[object, object, object]:
+    def _place(self) -> Place:
         return self.role, self.key, self.partition
 
     def _begin(

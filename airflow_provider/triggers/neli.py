@@ -44,7 +44,7 @@ from airflow.triggers.base import (
     TriggerEvent,
 )
 
-from airflow_provider._arguments import Expected, Otherwise, WhenAway, asked_role, led_text, require_sense
+from airflow_provider._arguments import Expected, Otherwise, Place, WhenAway, asked_role, led_text, require_sense
 from airflow_provider._machinery.subscription import Moment, OnePerConnection, Subscription, current
 from airflow_provider.hooks.neli import CONNECTION_ID, checked
 from airflow_provider.links import link_xcom
@@ -214,7 +214,7 @@ class LeaderTrigger(_Follower):
             self.log.log(level, "%s", told)
 
     @property
-    def _place(self) -> tuple[object, object, object]:
+    def _place(self) -> Place:
         return self.role, self.key, self.partition
 
     def _wanted(self) -> str:

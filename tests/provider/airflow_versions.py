@@ -78,7 +78,7 @@ def main(uv: str, names: Sequence[str] = tuple(VERSIONS)) -> int:
 
 
 def _ran(uv: str, python: Path, wanted: Sequence[str], home: Path, connection: str) -> tuple[str, str]:
-    """What the Dag told, or else the end of Airflow's output; and Airflow's exact version."""
+    """The text that the Dag wrote, or the end of Airflow's output if it wrote none; and Airflow's exact version."""
     if not python.exists():
         _run([uv, "venv", "-q", "--python", sys.executable, str(python.parents[1])])
         _run([uv, "pip", "install", "-q", f"--python={python}", *wanted, *NEEDS])

@@ -1,4 +1,4 @@
-"""What a forked child does and answers, and which error a call raises there."""
+"""Runs a call in a forked child, and reports its result or its error."""
 
 import json
 import os

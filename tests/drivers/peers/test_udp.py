@@ -398,7 +398,7 @@ def test_a_place_to_listen_where_others_do_not_reach_it_is_a_doubt(opened: Open,
 
 
 def test_a_wake_is_gone_after_the_wait_that_it_ends(opened: Open) -> None:
-    """Otherwise each later wait would end at once, and its thread would take a whole core."""
+    """Otherwise each later wait would end immediately, and its thread would take a whole core."""
     peers = addresses_at(["127.0.0.1"] * 2)
     with closing(opened(peers, peers[0])) as link:
         link.wake()
