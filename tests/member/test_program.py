@@ -17,9 +17,10 @@ from tests.support.processes.forked import Program
 from tests.support.waiting import PATIENCE
 
 CODE = """
-import asyncio, os, signal, sys, threading, time
+import asyncio, logging, os, signal, sys, threading, time
 from neli_router import AsyncMember, Config, Layout, Member, run
 
+logging.getLogger("neli_router").addHandler(logging.NullHandler())  # A slow machine may lose such a short lease.
 config = Config(sys.argv[1], name="program", lease=0.3, layout=Layout(partitions=1))
 
 def ready():
@@ -35,8 +36,10 @@ run(main)
 """
 
 CLOSING = """
-import os, signal, sys, time
+import logging, os, signal, sys, time
 from neli_router import Config, Layout, Member, run
+
+logging.getLogger("neli_router").addHandler(logging.NullHandler())
 
 def handle(event):
     if "Revoked" in str(event):  # The main thread waits in `close` for this handler.
