@@ -66,15 +66,8 @@ _OPTIONS: dict[str, Any] = {
         "example": "/etc/neli/neli.toml",
         "default": "",
     },
-    "switch": {
-        "description": "Whether the scheduler pauses the Dags tagged neli:ROLE where the role is not led by this host.",
-        "version_added": "0.1.0",
-        "type": "boolean",
-        "example": None,
-        "default": "False",
-    },
     "conn_id": {
-        "description": "The connection to this host's agent: its page is shown, and the switch goes by what it leads.",
+        "description": "The connection to this host's agent: its page is shown.",
         "version_added": "0.1.0",
         "type": "string",
         "example": "neli_tokyo",

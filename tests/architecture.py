@@ -136,8 +136,8 @@ airflow_provider.routing: GROUND agent config router | airflow airflow_provider 
 # They start Spark, and know its words.
 airflow_provider.decorators.leader_pyspark airflow_provider.operators.spark: GROUND agent hosts spark |
     airflow airflow_provider msgspec pyspark
-# It changes Airflow's metadata database, inside the scheduler.
-airflow_provider._machinery.switch: GROUND agent config router | airflow airflow_provider sqlalchemy
+# Airflow loads it in each process, as a plugin of its policies.
+airflow_provider.policy: GROUND | airflow airflow_provider pluggy
 airflow_provider.get_provider_info: | airflow_provider
 # The door. It is outside the arrows: importing any module passes through it.
 __init__: GROUND config drivers.ledgers.base member router

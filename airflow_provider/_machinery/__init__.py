@@ -3,8 +3,7 @@
     subscription  one stream of changes for all triggers of a connection
     leases        a task works under a lease, and ends with it
     warden        ends a job in another process with its lease
-    listener      starts the agent and the switch with a scheduler or a triggerer
-    switch        pauses Dags whose role is led elsewhere
+    listener      starts the agent with a scheduler or a triggerer
     page          the status page, in the API server
 
 Users import nothing from here: it may change in any release.

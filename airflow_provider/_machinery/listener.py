@@ -1,8 +1,8 @@
-"""The listener: runs the host's agent and the switch inside an Airflow process, where `[neli]` says so.
+"""The listener: runs the host's agent inside an Airflow process, if `[neli] agent_in` names it.
 
-    airflow scheduler --on_starting------> the agent, if `agent_in` names this process
-    airflow triggerer |                    the switch, if `switch` is true and this is a scheduler
-                      --before_stopping--> the switch pauses and lets go; then the agent hands over
+    airflow scheduler --on_starting------> the agent starts
+    airflow triggerer |
+                      --before_stopping--> the agent hands over
 
     a thread of the process --starts, and starts again--> Companion: `neli agent`
     the process ends, for any reason: the kernel -SIGTERM---^  and the agent hands over
@@ -18,7 +18,7 @@ systems, the agent of a killed process stays.
 
 Airflow calls `on_starting` for all of its jobs alike, and also within each task. Only the class of the component, a
 `Job`, and the command line identify the process. A wrong option ends the process before it begins: Airflow would log a
-listener's error and go on, and a scheduler without the required switch creates runs where they must not be.
+listener's error and go on without the agent.
 """
 
 import logging
@@ -29,15 +29,12 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.providers.common.compat.sdk import conf, hookimpl
 
 from neli_router.core.exit_codes import EXIT_USAGE
 from neli_router.hosts.leash import leashed
-
-if TYPE_CHECKING:
-    from airflow_provider._machinery.switch import Switch
 
 __all__ = ["Companion", "before_stopping", "on_starting"]
 
@@ -111,13 +108,12 @@ class Companion:
 
 
 _agent: Companion | None = None
-_switch: "Switch | None" = None
 
 
 @hookimpl
 def on_starting(component: Any) -> None:
-    global _agent, _switch  # noqa: PLW0603 - Airflow's listener is a module; a process has one of each.
-    if type(component).__name__ != "Job" or _agent is not None or _switch is not None:
+    global _agent  # noqa: PLW0603 - Airflow's listener is a module; a process has one agent.
+    if type(component).__name__ != "Job" or _agent is not None:
         return
     here, where = sys.argv[1] if len(sys.argv) > 1 else "", conf.get(SECTION, "agent_in", fallback="")
     if where and where not in PLACES:
@@ -128,17 +124,9 @@ def on_starting(component: Any) -> None:
             [sys.executable, "-P", "-m", "neli_router", "agent", *(["--config", config] if config else [])]
         )
         _agent.start()
-    if here == "scheduler" and conf.getboolean(SECTION, "switch", fallback=False):
-        from airflow_provider._machinery.switch import Switch  # noqa: PLC0415 - each task imports this module, but not the switch.
-
-        _switch = Switch(conf.get(SECTION, "conn_id"))
-        _switch.start()
 
 
 @hookimpl
 def before_stopping(component: Any) -> None:
-    if type(component).__name__ != "Job":
-        return
-    for one in (_switch, _agent):
-        if one is not None:
-            one.stop()
+    if type(component).__name__ == "Job" and _agent is not None:
+        _agent.stop()

@@ -17,10 +17,16 @@ tasks fail, with the reason: if a task were skipped just because no agent answer
 `when_away` chooses.
 
 Derive from it as the first base, `class MyOperator(LeaderOperator, TheirOperator)`, and it holds the lease around
-`TheirOperator.execute`.
+`TheirOperator.execute`. If that defers, the lease is given back, and `TheirOperator` continues under a lease, too. If
+the role is led elsewhere by then, the task fails, because what it began here is no longer its own.
+
+`UnderLease` is the same without arguments, for the tasks of a Dag with the tag `neli:ROLE` (`policy`).
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
@@ -50,7 +56,7 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["LEASE_KEY", "TERM_KEY", "LeaderOperator", "role_here"]
+__all__ = ["LEASE_KEY", "TERM_KEY", "LeaderOperator", "RoleWanted", "UnderLease", "role_here"]
 
 LEASE_KEY = "lease"
 """The key of the lease in the context, while the task works under it and in the callbacks of its end."""
@@ -58,8 +64,141 @@ LEASE_KEY = "lease"
 TERM_KEY = "neli_term"
 """The XCom with the lease's term, for downstream tasks and their templates, if `push_term` asks for it."""
 
+FAILED = "__fail__"
+"""The method by which Airflow resumes a task whose trigger failed, or whose time is over."""
 
-class LeaderOperator(BaseOperator):
+
+@dataclass(frozen=True)
+class RoleWanted:
+    """The role that a task wants to hold, and what it does if it cannot: see the arguments of LeaderOperator."""
+
+    place: Place
+    conn_id: str = CONNECTION_ID
+    when_not_leading: WhenNotLeading = "skip"
+    when_away: WhenAway | None = None
+    timeout: float | None = None
+    poke_interval: float = 60.0
+    push_term: bool = False
+    end_within: float | None = END_MAX
+
+    def if_away(self) -> WhenAway:
+        return self.when_away or ("wait" if self.when_not_leading in {"wait", "reschedule"} else "fail")
+
+    def in_vain(self, found: str) -> NotLeadingHere:
+        limit = "in time" if self.timeout is None else f"within {self.timeout:g} s"
+        return NotLeadingHere(
+            f"this host was to lead the task's role {limit}",
+            found,
+            "wait longer, or see with `neli members` and `neli table` who leads, and why",
+        )
+
+
+class UnderLease(BaseOperator):
+    """Runs the operator that it is combined with under the lease that it wants."""
+
+    operator_extra_links = (NeliLink(),)
+
+    _give_up_at: float | None = None
+    """When to stop waiting, by the wall clock: a waiting task moves from one host to another."""
+    _has_waited = False
+
+    def wanted(self) -> RoleWanted:
+        """The role that the task wants."""
+        raise NotImplementedError
+
+    def holding(self, hook: NeliHook, context: "Context") -> "HeldBlock[Any]":
+        """The block that the operator's `execute` runs in."""
+        wanted = self.wanted()
+        return holding(hook, role_here(hook, wanted.place, context), end_within=wanted.end_within)
+
+    def execute(self, context: "Context") -> Any:
+        wanted = self.wanted()
+        with NeliHook(wanted.conn_id) as hook:
+            try:
+                held = self.holding(hook, context)
+                held.take()
+            except NotLeadingHere as error:
+                self._put_off(context, error, hook.member())
+            except NoAgent as error:
+                if wanted.if_away() == "fail":
+                    raise
+                self._put_off(context, error, "here")
+            return self._work(context, held, partial(super().execute, context))
+
+    def _work(self, context: "Context", held: "HeldBlock[Any]", work: Callable[[], Any]) -> Any:
+        with held as right:
+            self.held, space = held, cast("dict[str, Any]", context)
+            space[LEASE_KEY] = right  # A key of our own in a TypedDict.
+            if self.wanted().push_term and hasattr(right, "term"):  # A share has several.
+                context["ti"].xcom_push(key=TERM_KEY, value=right.term)
+            return work()
+
+    def resume(self, context: "Context", event: Any = None, give_up_at: float | None = None) -> Any:
+        """The trigger has fired: either this host led the role a moment ago, or waiting is useless."""
+        if event is not None and event["outcome"] != "success":
+            raise AirflowException(event["why"])
+        self._give_up_at, self._has_waited = give_up_at, True
+        return self.execute(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: "dict[str, Any] | None", context: "Context") -> Any:
+        go_on, wanted = partial(super().resume_execution, next_method, next_kwargs, context), self.wanted()
+        with NeliHook(wanted.conn_id) as hook:
+            if next_method not in {"resume", FAILED}:  # Not our deferral, but that of the operator.
+                return self._work(context, self.holding(hook, context), go_on)
+            try:
+                return go_on()
+            except TaskDeferralTimeout as error:
+                if wanted.timeout is None:
+                    raise  # Not ours, either.
+                try:
+                    seen = hook.leader(role_here(hook, wanted.place, context))
+                    found = led_text(wanted.place, seen.owner, seen.member or "here")
+                except NeliError as unknown:
+                    found = str(unknown)
+                raise wanted.in_vain(found) from error
+
+    # Not leading
+
+    def _put_off(self, context: "Context", error: NeliError, here: str) -> NoReturn:
+        """Leave the worker in the way that the task chose; `error` is the reason, `here` the member to wait for."""
+        wanted = self.wanted()
+        way: WhenNotLeading = wanted.when_not_leading
+        if isinstance(error, NoAgent) and way in {"skip", "fail"}:
+            way = "reschedule"  # Nothing can be decided until the agent answers.
+        if way == "skip" and isinstance(error, NotLeadingHere) and error.nobody_leads:
+            way = "fail"  # If every host skipped it, no host would do it.
+        if way == "skip":
+            if isinstance(error, NotLeadingHere) and error.leader is not None:
+                context["ti"].xcom_push(key=LEADER_KEY, value=leader_of(wanted.place[0], error.leader, here=False))
+            raise AirflowSkipException(str(error)) from error
+        if way == "fail":
+            raise error
+        self.log.info("The task waits: %s", error)
+        if way == "wait" and not self._has_waited:
+            self._defer(context, error, here)
+        self._reschedule(context, error)
+
+    def _defer(self, context: "Context", error: NeliError, here: str) -> NoReturn:
+        wanted, now = self.wanted(), datetime.now(UTC).timestamp()
+        if wanted.timeout is not None and self._give_up_at is None:
+            self._give_up_at = now + wanted.timeout
+        if self._give_up_at is not None and now >= self._give_up_at:
+            raise wanted.in_vain(error.found) from error
+        asked = asked_role(*wanted.place, context=context)
+        place: dict[str, Any] = {"key" if isinstance(asked, str) else "partition": asked}
+        trigger = LeaderTrigger(**place, expect=here, neli_conn_id=wanted.conn_id, when_away=wanted.if_away())
+        limit = None if self._give_up_at is None else timedelta(seconds=self._give_up_at - now)
+        self.defer(trigger=trigger, method_name="resume", kwargs={"give_up_at": self._give_up_at}, timeout=limit)
+
+    def _reschedule(self, context: "Context", error: NeliError) -> NoReturn:
+        wanted, now = self.wanted(), datetime.now(UTC)
+        since = context["ti"].get_first_reschedule_date(context) or now
+        if wanted.timeout is not None and now >= since + timedelta(seconds=wanted.timeout):
+            raise wanted.in_vain(error.found) from error
+        raise AirflowRescheduleException(now + timedelta(seconds=wanted.poke_interval))  # type: ignore[no-untyped-call]
+
+
+class LeaderOperator(UnderLease):
     """Runs the operator that it is combined with under the lease of a role.
 
     :param role: a name, or the number of a partition; by default the run's `partition_key` (templated)
@@ -77,7 +216,6 @@ class LeaderOperator(BaseOperator):
     """
 
     template_fields: "Sequence[str]" = ("role", "key", "partition", "neli_conn_id")
-    operator_extra_links = (NeliLink(),)
 
     def __init__(
         self,
@@ -105,114 +243,18 @@ class LeaderOperator(BaseOperator):
         self.poke_interval = seconds_of("poke_interval", poke_interval) or 0.0
         self.push_term = push_term
         self.end_within = seconds_of("end_within", end_within, least=-1e-9)
-        require_literals(self._place, **self._chosen)
+        require_literals(self.wanted().place, when_not_leading=when_not_leading, when_away=when_away or "fail")
 
-    _give_up_at: float | None = None
-    """When to stop waiting, by the wall clock: a waiting task moves from one host to another."""
-    _has_waited = False
-
-    def holding(self, hook: NeliHook, context: "Context") -> "HeldBlock[Any]":
-        """The block that the operator's `execute` runs in."""
-        return holding(hook, role_here(hook, self, context), end_within=self.end_within)
-
-    def execute(self, context: "Context") -> Any:
-        with NeliHook(self.neli_conn_id) as hook:
-            try:
-                held = self.holding(hook, context)
-                right = held.take()
-            except NotLeadingHere as error:
-                self._put_off(context, error, hook.member())
-            except NoAgent as error:
-                if self._when_away() == "fail":
-                    raise
-                self._put_off(context, error, "here")
-            with held:
-                self.held, space = held, cast("dict[str, Any]", context)
-                space[LEASE_KEY] = right  # A key of our own in a TypedDict.
-                if self.push_term and hasattr(right, "term"):  # A share has several.
-                    context["ti"].xcom_push(key=TERM_KEY, value=right.term)
-                return super().execute(context)
-
-    def resume(self, context: "Context", event: Any = None, give_up_at: float | None = None) -> Any:
-        """The trigger has fired: either this host led the role a moment ago, or waiting is useless."""
-        if event is not None and event["outcome"] != "success":
-            raise AirflowException(event["why"])
-        self._give_up_at, self._has_waited = give_up_at, True
-        return self.execute(context)
-
-    def resume_execution(self, next_method: str, next_kwargs: "dict[str, Any] | None", context: "Context") -> Any:
-        try:
-            return super().resume_execution(next_method, next_kwargs, context)
-        except TaskDeferralTimeout as error:
-            with NeliHook(self.neli_conn_id) as hook:
-                try:
-                    seen = hook.leader(role_here(hook, self, context))
-                    found = led_text(self._place, seen.owner, seen.member or "here")
-                except NeliError as unknown:
-                    found = str(unknown)
-            raise self._in_vain(found) from error
-
-    # Not leading
-
-    def _put_off(self, context: "Context", error: NeliError, here: str) -> NoReturn:
-        """Leave the worker in the way that the task chose; `error` is the reason, `here` the member to wait for."""
-        way = self.when_not_leading
-        if isinstance(error, NoAgent) and way in {"skip", "fail"}:
-            way = "reschedule"  # Nothing can be decided until the agent answers.
-        if way == "skip" and isinstance(error, NotLeadingHere) and error.nobody_leads:
-            way = "fail"  # If every host skipped it, no host would do it.
-        if way == "skip":
-            if isinstance(error, NotLeadingHere) and error.leader is not None:
-                context["ti"].xcom_push(key=LEADER_KEY, value=leader_of(self.role, error.leader, here=False))
-            raise AirflowSkipException(str(error)) from error
-        if way == "fail":
-            raise error
-        self.log.info("The task waits: %s", error)
-        if way == "wait" and not self._has_waited:
-            self._defer(context, error, here)
-        self._reschedule(context, error)
-
-    def _defer(self, context: "Context", error: NeliError, here: str) -> NoReturn:
-        now = datetime.now(UTC).timestamp()
-        if self.timeout is not None and self._give_up_at is None:
-            self._give_up_at = now + self.timeout
-        if self._give_up_at is not None and now >= self._give_up_at:
-            raise self._in_vain(error.found) from error
-        asked = asked_role(*self._place, context=context)
-        place: dict[str, Any] = {"key" if isinstance(asked, str) else "partition": asked}
-        trigger = LeaderTrigger(**place, expect=here, neli_conn_id=self.neli_conn_id, when_away=self._when_away())
-        limit = None if self._give_up_at is None else timedelta(seconds=self._give_up_at - now)
-        self.defer(trigger=trigger, method_name="resume", kwargs={"give_up_at": self._give_up_at}, timeout=limit)
-
-    def _reschedule(self, context: "Context", error: NeliError) -> NoReturn:
-        now = datetime.now(UTC)
-        since = context["ti"].get_first_reschedule_date(context) or now
-        if self.timeout is not None and now >= since + timedelta(seconds=self.timeout):
-            raise self._in_vain(error.found) from error
-        raise AirflowRescheduleException(now + timedelta(seconds=self.poke_interval))  # type: ignore[no-untyped-call]
-
-    def _in_vain(self, found: str) -> NotLeadingHere:
-        limit = "in time" if self.timeout is None else f"within {self.timeout:g} s"
-        return NotLeadingHere(
-            f"this host was to lead the task's role {limit}",
-            found,
-            "wait longer, or see with `neli members` and `neli table` who leads, and why",
+    def wanted(self) -> RoleWanted:
+        place = self.role, self.key, self.partition
+        waiting = self.timeout, self.poke_interval
+        return RoleWanted(
+            place, self.neli_conn_id, self.when_not_leading, self.when_away, *waiting, self.push_term, self.end_within
         )
 
-    @property
-    def _place(self) -> Place:
-        return self.role, self.key, self.partition
 
-    @property
-    def _chosen(self) -> dict[str, object]:
-        return {"when_not_leading": self.when_not_leading, "when_away": self._when_away()}
-
-    def _when_away(self) -> WhenAway:
-        return self.when_away or ("wait" if self.when_not_leading in {"wait", "reschedule"} else "fail")
-
-
-def role_here(hook: NeliHook, task: Any, context: "Context") -> Role:
+def role_here(hook: NeliHook, place: Place, context: "Context") -> Role:
     """The role of a task, as leases take it. Raises GroupMismatch if its run was made with another layout."""
     if (layout := layout_of_run(context.get("dag"))) is not None:
         hook.layout(wanted=layout)  # Another layout would give this run's partition to the wrong host.
-    return role_for(hook.layout, asked_role(task.role, task.key, task.partition, context=context))
+    return role_for(hook.layout, asked_role(*place, context=context))

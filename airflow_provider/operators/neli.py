@@ -119,5 +119,5 @@ class LeaderShortCircuitOperator(ShortCircuitOperator):
 def _leader(operator: LeaderShortCircuitOperator, context: "Context") -> dict[str, Any] | bool:
     """This host's lease, in a form for XCom; False if it has none."""
     with NeliHook(operator.neli_conn_id) as hook:
-        lease = hook.lease(role_here(hook, operator, context))
+        lease = hook.lease(role_here(hook, (operator.role, operator.key, operator.partition), context))
     return lease is not None and {"member": lease.member, "partition": lease.partition, "term": lease.term}

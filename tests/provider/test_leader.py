@@ -6,14 +6,16 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import DAG, Asset, Context, TaskDeferred, get_current_context
+from airflow.exceptions import AirflowClusterPolicyViolation
+from airflow.providers.common.compat.sdk import DAG, Asset, BaseOperator, Context, TaskDeferred, get_current_context
 from airflow.providers.standard.operators.python import PythonOperator
+from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
 from airflow.sdk import PartitionedAssetTimetable, task
 from airflow.sdk.exceptions import AirflowRescheduleException
 
@@ -25,6 +27,7 @@ from airflow_provider.hooks.neli import NeliHook
 from airflow_provider.operators.leader import LeaderOperator
 from airflow_provider.operators.neli import LeaderShortCircuitOperator
 from airflow_provider.partitions import SlotPartitionMapper
+from airflow_provider.policy import task_policy
 from airflow_provider.retries import LeadershipRetryPolicy
 from airflow_provider.sensors.neli import LeaderSensor
 from airflow_provider.triggers.neli import LeaderTrigger
@@ -44,6 +47,21 @@ LONG = 10 * PATIENCE
 
 
 class WaitingTask(LeaderOperator, PythonOperator): ...
+
+
+class TwoParts(BaseOperator):
+    """Like an operator of another provider: it defers, and its `role` means something else."""
+
+    def __init__(self, *, role: str = "arn:aws", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.role = role
+
+    def execute(self, context: Any) -> None:
+        assert context["lease"].holds()
+        self.defer(trigger=TimeDeltaTrigger(timedelta()), method_name="end")
+
+    def end(self, context: Any, event: Any = None) -> str:
+        return f"{self.role} {context['lease'].partition}"
 
 
 MAPPER: Any = SlotPartitionMapper(Layout())
@@ -210,6 +228,58 @@ def test_a_task_does_not_run_where_its_role_is_not_led(dag: DAG, dag_test: DagTe
     told = skipped.xcom_pull("skips", key="neli_leader")
     assert (led_by.name, led_by.term, role) == (told["leader"], told["term"], told["partition"])
     assert len(tries) == 1, "what a fence refused is not retried"
+
+
+def test_each_task_of_a_tagged_dag_runs_under_the_lease_of_the_dag_s_role(
+    dag: DAG, dag_test: DagTest, here: AgentProcess
+) -> None:
+    dag.tags = {"mine", "neli:partition=0"}
+    with dag:
+
+        @task
+        def work(number: int = 0, lease: Any = None) -> int:
+            lease.check()
+            return int(lease.partition)
+
+        work()
+        work.override(task_id="mapped").expand(number=[1, 2])
+        two = TwoParts(task_id="two")
+        TwoParts.partial(task_id="twos").expand(role=["a", "b"])
+        own = LeaderShortCircuitOperator(task_id="own", role=elsewhere(here))
+        own >> work.override(task_id="skipped")()
+    for one in dag.tasks:
+        task_policy(one)
+    run = dag_test(dag)
+    good = ["work", "mapped[0]", "mapped[1]", "two", "twos[0]", "twos[1]", "own"]
+    assert {**dict.fromkeys(good, "success"), "skipped": "skipped"} == states(run)
+    ended: Any = run.get_task_instance("two")
+    assert "arn:aws 0" == ended.xcom_pull("two")
+    assert ("TwoParts", __name__) == (two.task_type, type(two).__module__), "what Airflow stores and shows"
+
+
+def test_a_tagged_task_waits_for_its_role_and_a_part_of_it_fails_where_the_role_is_not_led(here: AgentProcess) -> None:
+    dag = DAG("tagged", schedule=None, tags=[f"neli:partition={elsewhere(here)}"])
+    two = TwoParts(task_id="two", dag=dag)
+    task_policy(two)
+    context = Context(ti=SimpleNamespace(get_first_reschedule_date=lambda _: None))  # type: ignore[typeddict-item]
+    with pytest.raises(TaskDeferred) as raised:
+        two.execute(context)
+    assert isinstance(raised.value.trigger, LeaderTrigger)
+    with pytest.raises(NotLeadingHere):
+        two.resume_execution("end", {}, context)
+
+
+@pytest.mark.parametrize(
+    ("tags", "found"),
+    [
+        (["neli:7"], "may mean a key or a partition"),
+        (["neli:"], "the text is empty"),
+        (["neli:a", "neli:b"], "one tag that begins with 'neli:' was wanted, but the Dag 'tagged' has a, b"),
+    ],
+)
+def test_a_tag_that_names_no_role_is_an_import_error(tags: list[str], found: str) -> None:
+    with pytest.raises(AirflowClusterPolicyViolation, match=found):
+        task_policy(TwoParts(task_id="two", dag=DAG("tagged", schedule=None, tags=tags)))
 
 
 def test_a_task_that_no_host_leads_is_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,11 +91,10 @@ def test_nothing_starts_in_a_task_or_by_default_or_at_an_unknown_place(monkeypat
     monkeypatch.setattr(sys, "argv", ["airflow", "scheduler"])
     listener.on_starting(component=job)
     monkeypatch.setenv("AIRFLOW__NELI__AGENT_IN", "scheduler")
-    monkeypatch.setenv("AIRFLOW__NELI__SWITCH", "true")
     listener.on_starting(component=SimpleNamespace())  # A task of that scheduler has the scheduler's command line.
     monkeypatch.setattr(sys, "argv", ["airflow", "dag-processor"])
     listener.on_starting(component=job)
-    assert (None, None) == (listener._agent, listener._switch)
+    assert listener._agent is None
     monkeypatch.setenv("AIRFLOW__NELI__AGENT_IN", "worker")
     with pytest.raises(SystemExit, match="agent_in was wanted to be scheduler or triggerer, or empty, but it is 'work"):
         listener.on_starting(component=job)
