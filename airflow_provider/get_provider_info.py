@@ -113,7 +113,7 @@ def get_provider_info() -> dict[str, Any]:
     return {
         **_ABOUT,
         "hooks": _modules("hooks"),
-        "operators": _modules("operators", "leader", "neli", "spark"),
+        "operators": _modules("operators", "leader", "neli", "spark", "sql"),
         "sensors": _modules("sensors"),
         "triggers": _modules("triggers"),
         "connection-types": [_CONNECTION],

@@ -45,6 +45,7 @@ from neli_router.fence.statements import (
     RESOURCE_MAX,
     TERM_MAX,
     Admission,
+    AnyLease,
     Term,
     batches_of,
     checked,
@@ -84,8 +85,9 @@ def install(connection: Any, *, paramstyle: str | None = None) -> None:
 
 
 def admit(connection: Any, resource: str, term: Term, *, paramstyle: str | None = None) -> None:
-    """Let `term` write to `resource` until this transaction ends, or raise Refused if a higher one was admitted. For a
-    pair of a term and a counter, also raise Refused unless it is greater than every pair that was admitted.
+    """Let `term`, or the lease that has it, write to `resource` until this transaction ends, or raise Refused if a
+    higher one was admitted. For a pair of a term and a counter, also raise Refused unless it is greater than every pair
+    that was admitted.
 
     `resource` is a name of your choice, of at most RESOURCE_MAX characters; errors show it, so do not use personal
     data. Waits while another transaction has admitted a term to it and is still open. Raises FenceMisused for an
@@ -103,7 +105,9 @@ def admit(connection: Any, resource: str, term: Term, *, paramstyle: str | None 
             cursor.execute(*statement)
 
 
-def admit_batch(connection: Any, resource: str, term: int, batch: int, *, paramstyle: str | None = None) -> bool:
+def admit_batch(
+    connection: Any, resource: str, term: int | AnyLease, batch: int, *, paramstyle: str | None = None
+) -> bool:
     """Admit `term` like `admit`. Then return True if `batch` is to be written now, in this transaction, and False if
     it, or a later one, was written before. Each batch of a resource is True once: in the transaction that commits.
 

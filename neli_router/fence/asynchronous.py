@@ -13,6 +13,7 @@ from typing import Any
 
 from neli_router.fence.statements import (
     Admission,
+    AnyLease,
     Driver,
     Term,
     batches_of,
@@ -46,7 +47,9 @@ async def admit(connection: Any, resource: str, term: Term, *, paramstyle: str |
             await cursor.execute(*statement)
 
 
-async def admit_batch(connection: Any, resource: str, term: int, batch: int, *, paramstyle: str | None = None) -> bool:
+async def admit_batch(
+    connection: Any, resource: str, term: int | AnyLease, batch: int, *, paramstyle: str | None = None
+) -> bool:
     """See `neli_router.fence.admit_batch`."""
     batch = checked_batch(checked(resource, term)[0], batch)
     await admit(connection, resource, term, paramstyle=paramstyle)

@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from neli_router.fence.refusals import FenceMisused, Refused, tally
-from neli_router.fence.statements import Term, batches_of, checked, checked_batch, checked_pair
+from neli_router.fence.statements import AnyLease, Term, batches_of, checked, checked_batch, checked_pair
 
 __all__ = [
     "KEY",
@@ -110,9 +110,9 @@ FORBIDDEN = frozenset({"FLUSHALL", "FLUSHDB", "SELECT", "SWAPDB"})
 
 
 def admit(client: Any, resource: str, term: Term, *commands: Command) -> list[Any]:
-    """Carry out `commands` if no term higher than `term` was admitted to `resource`; return their answers, as Redis
-    gives them. A pair of a term and a counter must also be greater than every pair that was admitted. Raises Refused,
-    and then nothing was carried out; FenceMisused; and the client's errors."""
+    """Carry out `commands` if no term higher than `term`, or than the lease's, was admitted to `resource`; return their
+    answers, as Redis gives them. A pair of a term and a counter must also be greater than every pair that was admitted.
+    Raises Refused, and then nothing was carried out; FenceMisused; and the client's errors."""
     return list(_judged(_sent(client, resource, term, commands), resource, term)[2])
 
 
@@ -121,7 +121,7 @@ async def admit_async(client: Any, resource: str, term: Term, *commands: Command
     return list(_judged(await _awaited(_sent(client, resource, term, commands)), resource, term)[2])
 
 
-def admit_batch(client: Any, resource: str, term: int, batch: int, *commands: Command) -> bool:
+def admit_batch(client: Any, resource: str, term: int | AnyLease, batch: int, *commands: Command) -> bool:
     """Like `admit`, but True if the commands were carried out, and False if `batch`, or a later one, was written
     before.
 
@@ -130,7 +130,7 @@ def admit_batch(client: Any, resource: str, term: int, batch: int, *commands: Co
     return bool(_judged(_sent(client, resource, term, commands, batch), resource, term)[0] == WRITTEN)
 
 
-async def admit_batch_async(client: Any, resource: str, term: int, batch: int, *commands: Command) -> bool:
+async def admit_batch_async(client: Any, resource: str, term: int | AnyLease, batch: int, *commands: Command) -> bool:
     """Like `admit_batch`, for a client whose methods are awaited."""
     answer = await _awaited(_sent(client, resource, term, commands, batch))
     return bool(_judged(answer, resource, term)[0] == WRITTEN)

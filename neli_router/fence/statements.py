@@ -27,7 +27,7 @@ would be found first, and would fence only this connection.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from neli_router.fence.refusals import FenceMisused, Refused, tally
 
@@ -35,6 +35,7 @@ __all__ = [
     "RESOURCE_MAX",
     "TERM_MAX",
     "Admission",
+    "AnyLease",
     "Driver",
     "Term",
     "batches_of",
@@ -96,8 +97,24 @@ _MARKS: Mapping[str, Callable[[str, int], str]] = {
 }
 _BY_NAME = ("named", "pyformat")
 
-Term = int | tuple[int, int]
-"""A term, or a pair of a term and a counter that starts again under each term: see `lease.next()`."""
+
+@runtime_checkable
+class AnyLease(Protocol):
+    """A lease of a member, of an agent's client, or of a task. The owners that a router names have a term, too, but
+    cannot be held: no program may write under the term of another member."""
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def term(self) -> int: ...
+
+    def holds(self) -> bool: ...
+
+
+Term = int | tuple[int, int] | AnyLease
+"""A term, or the lease that has it, or a pair of a term and a counter that starts again under each term: see
+`lease.next()`."""
 
 Statement = tuple[str, Any]
 """SQL text and its parameters, in one driver's form."""
@@ -221,7 +238,8 @@ def driver_of(connection: object, paramstyle: str | None) -> Driver:
 
 
 def checked(resource: object, term: object) -> tuple[str, int]:
-    """Both, if they are valid."""
+    """The resource and the term, if they are valid. A lease stands for its term."""
+    term = term.term if isinstance(term, AnyLease) else term
     if not isinstance(resource, str) or not resource.isprintable() or not 0 < len(resource) <= RESOURCE_MAX:
         # The name itself is not shown: it may be anything, even a key.
         length = f" of {len(resource)} characters" if isinstance(resource, str) else ""
@@ -236,7 +254,7 @@ def checked(resource: object, term: object) -> tuple[str, int]:
         raise FenceMisused(
             "a term was wanted: a whole number of 0 to 2**63 - 1",
             f"found {shown} ({type(term).__name__})",
-            "pass `lease.term` unchanged, or to number what is written, `lease.next()`",
+            "pass the lease, `lease.term` unchanged, or to number what is written, `lease.next()`",
         )
     return resource, term
 
@@ -246,7 +264,7 @@ def checked_pair(resource: object, term: object) -> tuple[str, int, int | None]:
     counter = None
     if type(term) is tuple and len(term) == 2:
         term, counter = term
-        checked(resource, counter)
+        counter = checked(resource, counter)[1]
     return (*checked(resource, term), counter)
 
 

@@ -24,7 +24,7 @@ folder names, so a filter on it skips files, and `partitions=` does not even lis
 
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from pyspark.sql import DataFrame, Observation, SparkSession, functions
@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 from neli_router.fence import TableUnavailable
 from neli_router.fence.delta import PARTITION, Commit, FencedTable, Staging
 from neli_router.fence.delta.layouts import columns_of, require_columns
+from neli_router.fence.delta.table import Terms
 from neli_router.spark.slots import NOTE, noted_as
 
 __all__ = ["append_rows", "read_table", "stage_rows", "to_read", "to_write"]
@@ -49,9 +50,7 @@ PATTERN = re.compile(r"[\\{}\[\]*?]")
 """Characters that make a path name many files."""
 
 
-def append_rows(
-    rows: DataFrame, table: FencedTable, terms: Mapping[int, int], batch: int, *, after: int | None = None
-) -> Commit:
+def append_rows(rows: DataFrame, table: FencedTable, terms: Terms, batch: int, *, after: int | None = None) -> Commit:
     """Write `rows` and commit them like `FencedTable.append`: one step of all partitions in `terms`.
 
     `rows` have the table's columns; `partition` says where each row belongs. It must be one of `terms`. Raises the

@@ -125,7 +125,7 @@ CALLS: dict[str, tuple[Callable[[Member], Any], type[Exception], str]] = {
         ConfigError,
         "on_event must be a function of one event, got a int",
     ),
-    "a term of text": (lambda _: admit(A_TEXT), fence.FenceMisused, "pass `lease.term` unchanged, or to number"),
+    "a term of text": (lambda _: admit(A_TEXT), fence.FenceMisused, "pass the lease, `lease.term` unchanged, or to"),
     "a key that is a number": (lambda it: it.router.owner(A_NUMBER), BadKey, "such as str(number)"),
     "a role that is no whole number": (lambda it: it.lease(A_FRACTION), BadKey, "a role was wanted: a key as str or"),
     "a task that cannot be called": (lambda it: it.background(A_NUMBER), ConfigError, "a task must be a function of"),

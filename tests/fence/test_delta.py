@@ -22,6 +22,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
 from neli_router.fence import BatchGap, FenceMisused, Refused, TableMismatch, TableUnavailable, tally
 from neli_router.fence.delta import FencedTable, Progress, Staging
+from tests.fence.test_fence import lease
 
 LAYOUT = Layout(partitions=8)
 SCHEMA = pa.schema([("instrument", pa.string()), ("price", pa.float64())])
@@ -83,10 +84,10 @@ def test_a_longer_step_begins_where_the_last_one_ended(table: FencedTable, batch
 def test_a_lower_term_is_refused_and_the_error_names_the_rivals(table: FencedTable) -> None:
     zombie = FencedTable(table.path)
     zombie.append(rows(1), {1: 7}, 0)
-    table.append(rows(1), {1: 9}, 1)
+    table.append(rows(1), lease(9, partition=1), 1)
     before = tally.refused
     with pytest.raises(Refused) as refused:
-        zombie.append(rows(1), {1: 7}, 2)
+        zombie.append(rows(1), lease(7, partition=1), 2)
     assert (7, 9, "prices/partition=1") == (refused.value.term, refused.value.admitted, refused.value.resource)
     assert 1 == tally.refused - before
     assert 2 == len(prices(table))

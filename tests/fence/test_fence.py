@@ -20,6 +20,8 @@ import pytest
 from neli_router import fence
 from neli_router.fence import RESOURCE_MAX, TERM_MAX, FenceMisused, Refused, Tally
 from neli_router.fence.statements import driver_of
+from neli_router.member.leases import BaseLease
+from neli_router.router.table import Owner
 from tests.support.waiting import PATIENCE
 
 
@@ -40,15 +42,19 @@ def connection(path: Path) -> Iterator[sqlite3.Connection]:
         yield opened
 
 
+def lease(term: int, partition: int = 3) -> BaseLease:
+    return BaseLease("books", partition, term, "alpha", float)
+
+
 def test_a_term_is_admitted_unless_a_higher_one_was_and_is_counted(connection: sqlite3.Connection) -> None:
     before = fence.tally.admitted, fence.tally.refused
     assert fence.admitted(connection, "invoices") is None
     for term in (0, 7, 7, 9, TERM_MAX):
         fence.admit(connection, "invoices", term)
         assert term == fence.admitted(connection, "invoices")
-    fence.admit(connection, "orders", 9)
+    fence.admit(connection, "orders", lease(9))
     with pytest.raises(Refused) as caught:
-        fence.admit(connection, "orders", 7)
+        fence.admit(connection, "orders", lease(7))
     expected = (
         "term 7 was to be admitted to 'orders', but term 9 was already: roll this transaction back and stop the "
         "work: a newer owner has taken it over. If every member is refused, the group's terms started over (another "
@@ -186,7 +192,7 @@ def test_the_fence_is_in_the_file_that_was_opened(connection: sqlite3.Connection
 
 
 def test_what_is_no_term_or_no_name_is_refused_and_not_shown(connection: sqlite3.Connection) -> None:
-    for term in (True, False, Grade.HIGH, 7.0, -1, TERM_MAX + 1, "7", None, 10**1000, (7,), [7, 1]):
+    for term in (Owner("beta", "", 3, 7), True, Grade.HIGH, 7.0, -1, TERM_MAX + 1, "7", None, 10**1000, (7,), [7, 1]):
         with pytest.raises(FenceMisused, match="a term was wanted") as caught:
             fence.admit(connection, "invoices", term)  # type: ignore[arg-type]
         assert isinstance(caught.value, TypeError)

@@ -14,7 +14,7 @@ import pytest
 import neli_router.fence.redis as fence
 from neli_router.fence import TERM_MAX, FenceMisused, Refused, tally
 from tests.conftest import require
-from tests.fence.test_fence import PAIRS
+from tests.fence.test_fence import PAIRS, lease
 from tests.support.servers.redis import Redis, missing
 
 redis_py = pytest.importorskip("redis")
@@ -74,9 +74,9 @@ def test_what_is_admitted_is_written_in_the_same_step(client: Any, resource: str
     key = f"key of {resource}"
     answers = fence.admit(client, resource, 7, ("SET", key, "first"), ("APPEND", key, b"!"), ["GET", key])
     assert ["6", "first!"] == [text(answer) for answer in answers[1:]]
-    fence.admit(client, resource, 9)
+    fence.admit(client, resource, lease(9))
     with pytest.raises(Refused):
-        fence.admit(client, resource, 7, ("SET", key, "zombie"))
+        fence.admit(client, resource, lease(7), ("SET", key, "zombie"))
     assert "first!" == text(client.get(key))
 
 
@@ -90,7 +90,7 @@ def test_a_batch_is_written_once_and_a_later_one_ends_all_before_it(client: Any,
     assert ["9", "10", str(2**53 + 1), str(TERM_MAX)] == [text(batch) for batch in client.lrange(key, 0, -1)]
     assert (9, TERM_MAX) == (fence.admitted(client, resource), fence.admitted_batch(client, resource))
     with pytest.raises(Refused):
-        fence.admit_batch(client, resource, 8, TERM_MAX, ("RPUSH", key, "zombie"))
+        fence.admit_batch(client, resource, lease(8), TERM_MAX, ("RPUSH", key, "zombie"))
     assert 4 == client.llen(key)
 
 

@@ -25,6 +25,7 @@ NOT_TESTED = {
     "on_change": "an asset starts it; tests/provider/test_local_airflow.py does that on a real installation",
     "prices_of_a_partition": "its run must have a partition_key; test_local_airflow.py does that, too",
     "nightly_count": "it starts a Spark; tests/provider/test_leader_pyspark.py does that",
+    "nightly_invoices": "its database is the reader's; tests/provider/test_fencing.py has such tasks",
     "nightly_prices": "its job is the reader's; tests/provider/test_installation.py runs such ones",
 }
 """A Dag -> why `dag.test()` cannot run it. It is parsed all the same."""

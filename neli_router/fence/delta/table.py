@@ -60,9 +60,9 @@ from neli_router.errors import NeliError
 from neli_router.fence.delta.layouts import PARTITION, Format, format_of, local_path, require_columns
 from neli_router.fence.delta.staging import Staging, Step, abandoned, clear, flush
 from neli_router.fence.refusals import BatchGap, FenceMisused, Refused, TableMismatch, TableUnavailable, tally
-from neli_router.fence.statements import checked
+from neli_router.fence.statements import AnyLease, checked
 
-__all__ = ["Commit", "FencedTable", "Progress"]
+__all__ = ["Commit", "FencedTable", "Progress", "Terms"]
 
 SPARE_TRIES = 5
 """Tries beyond one for each partition, for a disk that is full or a server that is away."""
@@ -70,6 +70,9 @@ SPARE_TRIES = 5
 TERM, BATCH = "neli.term", "neli.batch"
 
 LOG = "_delta_log"
+
+Terms = Mapping[int, int] | AnyLease
+"""Partition -> term, such as `share.terms`; or a lease, for its partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,17 +200,17 @@ class FencedTable:
 
     # Methods that move the fence
 
-    def raise_terms(self, terms: Mapping[int, int]) -> Commit:
+    def raise_terms(self, terms: Terms) -> Commit:
         """Raise the fence of each partition to its term, without rows. Call this first when partitions were acquired.
 
         From then on, an older owner is refused. Only afterwards is `progress` final. Raises Refused if all partitions
         have a higher term already; if only some have, they are `lost` in the result.
         """
-        terms = self._checked(terms)
+        wanted = self._checked(terms)
 
         def judge() -> _Verdict:
             verdict = _Verdict()
-            for partition, term in terms.items():
+            for partition, term in wanted.items():
                 held = self._progress(partition).term
                 if held is not None and held > term:
                     verdict.lost[partition] = held
@@ -220,11 +223,11 @@ class FencedTable:
 
         with self._lock:
             self._look(sure=True)  # If nothing is left to raise, no commit would detect that this look was outdated.
-            step = Step.drawn(terms, self.made.start, self.made.start, self._handle.version())
+            step = Step.drawn(wanted, self.made.start, self.made.start, self._handle.version())
             return self._land(step, judge, lambda _: [])
 
     @contextmanager
-    def stage(self, terms: Mapping[int, int], batch: int, *, after: int | None = None) -> Iterator[Staging]:
+    def stage(self, terms: Terms, batch: int, *, after: int | None = None) -> Iterator[Staging]:
         """A place for the rows of one commit: stage rows in it, then `commit` it. Rows that do not land are removed.
 
         `terms` names every partition that takes the step from `after` (by default `batch` - 1) to `batch`, with rows or
@@ -262,7 +265,7 @@ class FencedTable:
         staging.has_landed = len(commit.landed) == len(step.terms)
         return commit
 
-    def append(self, rows: pa.Table, terms: Mapping[int, int], batch: int, *, after: int | None = None) -> Commit:
+    def append(self, rows: pa.Table, terms: Terms, batch: int, *, after: int | None = None) -> Commit:
         """Stage, write and commit in one call: for programs without Spark. Raises the errors of all three."""
         with self.stage(terms, batch, after=after) as staging:
             staging.write(rows)
@@ -362,17 +365,19 @@ class FencedTable:
         wanted = f"batch {step.batch} was to be committed to the table at {self.path}"
         return TableUnavailable(wanted, found, "look at the disk and the rights to write, and repeat the same batch")
 
-    def _step(self, terms: Mapping[int, int], batch: int, after: int | None) -> Step:
-        terms, after = self._checked(terms), batch - 1 if after is None else after
+    def _step(self, terms: Terms, batch: int, after: int | None) -> Step:
+        wanted, after = self._checked(terms), batch - 1 if after is None else after
         if type(batch) is not int or type(after) is not int or not self.made.start <= after < batch:
             raise FenceMisused(
                 f"a step from one batch to a later one was wanted, from {self.made.start} or above",
                 f"found one from {after!r:.30} to {batch!r:.30}",
                 "number the batches upwards; the table's `first_batch` says where they begin",
             )
-        return Step.drawn(terms, after, batch, self._handle.version())
+        return Step.drawn(wanted, after, batch, self._handle.version())
 
-    def _checked(self, terms: Mapping[int, int]) -> dict[int, int]:
+    def _checked(self, terms: Terms) -> dict[int, int]:
+        if isinstance(terms, AnyLease):
+            terms = {terms.partition: terms.term}
         most = self.layout.partitions
         if not terms or not all(type(partition) is int and 0 <= partition < most for partition in terms):
             raise FenceMisused(
