@@ -212,6 +212,7 @@ def test_a_fenced_lease_is_lost_at_once_and_its_block_raises(stand_in: StandIn, 
         assert (True, True) == (lease.revoked.wait(60), heard.wait(60))
         with pytest.raises(LeaseLost):
             lease.check()
+        until(lambda: stand_in.held == 0, "the end of its stream")
     assert 0.0 == lease.remaining()
 
 

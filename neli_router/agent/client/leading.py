@@ -69,8 +69,15 @@ class BaseLeadingBlock(Generic[Right]):
         """Whether an agent has ever said anything."""
         self.trouble: NeliError | None = None
         """Why nothing more will be heard, if the agent is the cause."""
+
+    _is_new: bool
+    """Whether the present stream has said nothing yet."""
+    _goes_on: bool
+    """Whether to read on."""
+
+    def _begin(self) -> None:
+        """A stream begins."""
         self._is_new = self._goes_on = True
-        """Whether the present stream has said nothing yet, and whether to read on."""
 
     def _take(self, name: str, view: View) -> bool:
         """Take note of an event. Returns whether to ask for the time left now; the answer is then the news."""
@@ -183,7 +190,7 @@ class LeadingBlock(BaseLeadingBlock[Right]):
 
     def _listen(self) -> bool:
         """Follow one stream to its end. Returns whether to follow another."""
-        self._is_new = self._goes_on = True
+        self._begin()
         try:
             with self._transport.stream(self._stream_call) as stream:
                 with self._changed:
@@ -276,7 +283,7 @@ class AsyncLeadingBlock(BaseLeadingBlock[Right]):
             asyncio.get_running_loop().call_soon(self._news)  # After this task counts as done.
 
     async def _listen(self) -> bool:
-        self._is_new = self._goes_on = True
+        self._begin()
         events = self._transport.stream(self._stream_call).events()
         try:
             async for name, view in events:
