@@ -12,6 +12,7 @@ The job gets these values in Spark's configuration and in the driver's environme
     spark.neli.partitions   3,5                                            what this host leads and the task holds
     spark.neli.terms        {"3":7,"5":9}                                  partition -> term, for fences
     spark.neli.term         7                                              for a task with one role
+    spark.neli.counter      1790000000123456                               of this submission, for fences, too
     spark.neli.member       host-1
     NELI_AGENT, NELI_TOKEN                                                 how `Client()` finds the agent on its own
 
@@ -28,6 +29,11 @@ it writes until then. Its driver's host has a different agent, so neither NELI_A
 **A retry** may find such a cluster job still running, because the worker crashed. Airflow's operator goes on with it.
 This operator does so only under the same terms. Under other terms the job belongs to a deposed owner: it is killed, and
 submitted again.
+
+A worker that dies after the submission, but before Airflow has stored the job's id, leaves a driver on the cluster that
+no retry knows. It has the terms of the retry's driver, but a lower counter. So a job that admits the pair of term and
+counter writes only if it was submitted last. The counter is the host's time: if a clock is wrong, the later job is
+refused, and a retry comes later still.
 
 **Before anything runs**, the operator refuses a missing Spark connection, which Airflow's operator would take for YARN,
 and a PySpark that was overwritten by installing pyspark-client.
@@ -341,6 +347,7 @@ def settings_of(right: AgentLease | Share, layout: Layout) -> dict[str, str]:
     settings = {
         "spark.neli.layout": msgspec.json.encode(layout).decode(),
         "spark.neli.member": right.member,
+        "spark.neli.counter": str(time.time_ns() // 1000),
         "spark.neli.partitions": ",".join(terms),
         "spark.neli.terms": spelled,
     }
