@@ -31,7 +31,7 @@ NOT_TESTED = {
 
 WITHOUT_EXAMPLE = {
     "LeaderHere",  # NeliHook.leader returns it.
-    "NeliPlugin",  # Found by Airflow on its own.
+    *("NeliMessageQueueProvider", "NeliPlugin"),  # Found by Airflow on its own.
     *("Conclusion", "LeaderSparkSubmitHook", "WaitingSensor"),  # Parts of others.
     *("LeaderDecoratedOperator", "LeaderPySparkDecoratedOperator"),  # Behind the decorators.
 }
