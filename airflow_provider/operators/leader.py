@@ -1,4 +1,4 @@
-"""LeaderOperator: the base of operators whose work runs only where a role is led, under its lease.
+"""LeaderMixin: the first base of operators whose work runs only where a role is led, under its lease.
 
     execute --led here--> the lease is held: context["lease"], and then the operator's own execute
        |                     '-- lost meanwhile --> LeadershipLost
@@ -16,7 +16,7 @@ back after `poke_interval`, and waits again. `timeout` counts from the first tim
 tasks fail, with the reason: if a task were skipped just because no agent answered, perhaps no host would do its work.
 `when_away` chooses.
 
-Derive from it as the first base, `class MyOperator(LeaderOperator, TheirOperator)`, and it holds the lease around
+Derive from it as the first base, `class MyOperator(LeaderMixin, TheirOperator)`, and it holds the lease around
 `TheirOperator.execute`.
 """
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["LEASE_KEY", "TERM_KEY", "LeaderOperator", "role_here"]
+__all__ = ["LEASE_KEY", "TERM_KEY", "LeaderMixin", "role_here"]
 
 LEASE_KEY = "lease"
 """The key of the lease in the context, while the task works under it and in the callbacks of its end."""
@@ -59,7 +59,7 @@ TERM_KEY = "neli_term"
 """The XCom with the lease's term, for downstream tasks and their templates, if `push_term` asks for it."""
 
 
-class LeaderOperator(BaseOperator):
+class LeaderMixin(BaseOperator):
     """Runs the operator that it is combined with under the lease of a role.
 
     :param role: a name, or the number of a partition; by default the run's `partition_key` (templated)

@@ -56,7 +56,7 @@ from airflow_provider._machinery.leases import HeldBlock, holding
 from airflow_provider._machinery.warden import warded
 from airflow_provider.exceptions import LeadershipEnding, LeadershipLost
 from airflow_provider.hooks.neli import NeliHook
-from airflow_provider.operators.leader import LEASE_KEY, LeaderOperator
+from airflow_provider.operators.leader import LEASE_KEY, LeaderMixin
 from neli_router.agent import Client
 from neli_router.agent.client.leases import AgentLease, Share
 from neli_router.core.clock import host_clock
@@ -254,18 +254,18 @@ class _SparkSubmission(SparkSubmitOperator):
         return shutil.which(named or "spark-submit")
 
 
-class LeaderSparkSubmitOperator(LeaderOperator, _SparkSubmission):
+class LeaderSparkSubmitOperator(LeaderMixin, _SparkSubmission):
     """Submits a Spark job where `role` is led, and ends all of it when the lease is lost.
 
     :param partitions: in place of a role: hold all partitions that this host leads ("led"), or those of a list that it
         leads, and lose them together (templated). Nothing is deferred then: `wait` acts like `reschedule`
 
-    The other arguments are those of LeaderOperator and of Airflow's SparkSubmitOperator. The connection `conn_id` must
+    The other arguments are those of LeaderMixin and of Airflow's SparkSubmitOperator. The connection `conn_id` must
     exist. A job that ends with exit code 75, like `run_job` after it lost its own lease, raises LeadershipLost.
     """
 
     template_fields: Sequence[str] = (
-        *LeaderOperator.template_fields,
+        *LeaderMixin.template_fields,
         "partitions",
         *SparkSubmitOperator.template_fields,
     )

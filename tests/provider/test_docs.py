@@ -32,7 +32,7 @@ NOT_TESTED = {
 WITHOUT_EXAMPLE = {
     "LeaderHere",  # NeliHook.leader returns it.
     *("NeliMessageQueueProvider", "NeliPlugin"),  # Found by Airflow on its own.
-    *("Conclusion", "LeaderSparkSubmitHook", "WaitingSensor"),  # Parts of others.
+    *("Conclusion", "LeaderSparkSubmitHook"),  # Parts of others.
     *("LeaderDecoratedOperator", "LeaderPySparkDecoratedOperator"),  # Behind the decorators.
 }
 """The public classes that no Dag names."""

@@ -32,8 +32,7 @@ from airflow.triggers.base import BaseTrigger
 import airflow_provider
 from airflow_provider.assets.neli import convert_asset_to_openlineage, create_asset
 from airflow_provider.get_provider_info import get_provider_info
-from airflow_provider.operators.neli import LeaderGate
-from airflow_provider.sensors.neli import LeaderSensor
+from airflow_provider.sensors.neli import LeaderGateSensor, LeaderSensor
 from airflow_provider.triggers.neli import OwnershipTrigger
 
 pytestmark = pytest.mark.airflow
@@ -159,7 +158,7 @@ def test_an_older_airflow_is_told_what_came_with_3_3(monkeypatch: pytest.MonkeyP
             importlib.reload(importlib.import_module(f"airflow_provider.{name}"))
     with pytest.raises(AirflowOptionalProviderFeatureException, match="start_from_trigger"):
         LeaderSensor(task_id="sensor", role="nightly", start_from_trigger=True)
-    assert not LeaderGate(task_id="gate", role="nightly").start_from_trigger
+    assert not LeaderGateSensor(task_id="gate", role="nightly").start_from_trigger
 
 
 def version_of(name: str, version: str) -> str:
