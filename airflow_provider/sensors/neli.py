@@ -1,6 +1,6 @@
 """Sensors: tasks that wait until a role has its leader, or a key its owner.
 
-    deferrable (the default)   a worker asks once --expected--> done
+    deferrable=True       a worker asks once --expected--> done
                                              '-----------> LeaderTrigger --event--> a worker returns its leader
                             ^-- after `poke_interval`, if "here" is the worker's host, and it does not lead --'
     start_from_trigger    LeaderTrigger --> done, skipped or failed: no worker at any time
@@ -43,6 +43,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowSkipException,
     BaseSensorOperator,
     PokeReturnValue,
+    conf,
 )
 from airflow.triggers.base import StartTriggerArgs
 
@@ -112,12 +113,14 @@ class _WaitingSensor(BaseSensorOperator):
         expect: Expected,
         neli_conn_id: str,
         when_away: WhenAway,
-        deferrable: bool,
+        deferrable: bool | None,
         start_from_trigger: bool,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.expect, self.neli_conn_id, self.when_away = expect, neli_conn_id, when_away
+        if deferrable is None:
+            deferrable = start_from_trigger or conf.getboolean("operators", "default_deferrable", fallback=False)
         self.deferrable, self.ends_in_triggerer = deferrable, start_from_trigger
         if start_from_trigger:
             require_feature("sensors that need no worker (start_from_trigger)")
@@ -270,7 +273,8 @@ class LeaderSensor(_WaitingSensor):
     :param expect: "here" (this host leads it and may act), "anybody", or the name of a member (templated)
     :param neli_conn_id: the connection to this host's agent, or to a ledger (templated)
     :param when_away: "wait", at most until `timeout`, or "fail", if the agent cannot be asked
-    :param deferrable: whether to wait in the triggerer; otherwise a worker asks every `poke_interval` seconds
+    :param deferrable: whether to wait in the triggerer, as `[operators] default_deferrable` says by default; otherwise
+        a worker asks every `poke_interval` seconds
     :param start_from_trigger: whether to begin and end in the triggerer, without a worker (Airflow 3.3)
     """
 
@@ -282,7 +286,7 @@ class LeaderSensor(_WaitingSensor):
         expect: Expected = "here",
         neli_conn_id: str = CONNECTION_ID,
         when_away: WhenAway = "wait",
-        deferrable: bool = True,
+        deferrable: bool | None = None,
         start_from_trigger: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -306,7 +310,8 @@ class SlotOwnerSensor(_WaitingSensor):
     :param expect: "here" (this host leads it and may act), "anybody", or the name of a member (templated)
     :param neli_conn_id: the connection to this host's agent, or to a ledger (templated)
     :param when_away: "wait", at most until `timeout`, or "fail", if the agent cannot be asked
-    :param deferrable: whether to wait in the triggerer; otherwise a worker asks every `poke_interval` seconds
+    :param deferrable: whether to wait in the triggerer, as `[operators] default_deferrable` says by default; otherwise
+        a worker asks every `poke_interval` seconds
     :param start_from_trigger: whether to begin and end in the triggerer, without a worker (Airflow 3.3)
     """
 
@@ -317,7 +322,7 @@ class SlotOwnerSensor(_WaitingSensor):
         expect: Expected = "here",
         neli_conn_id: str = CONNECTION_ID,
         when_away: WhenAway = "wait",
-        deferrable: bool = True,
+        deferrable: bool | None = None,
         start_from_trigger: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -346,7 +351,8 @@ class LeaderGateSensor(_WaitingSensor):
     :param expect: "here" (this host leads it and may act), "anybody", or the name of a member (templated)
     :param neli_conn_id: the connection to this host's agent (templated)
     :param when_away: "wait", at most until `timeout`, or "fail", if the agent cannot be asked
-    :param deferrable: whether to wait in the triggerer; otherwise a worker asks every `poke_interval` seconds
+    :param deferrable: whether to wait in the triggerer, as `[operators] default_deferrable` says by default; otherwise
+        a worker asks every `poke_interval` seconds
     :param start_from_trigger: whether to begin and end in the triggerer, without a worker (Airflow 3.3)
     """
 
@@ -360,7 +366,7 @@ class LeaderGateSensor(_WaitingSensor):
         expect: Expected = "here",
         neli_conn_id: str = CONNECTION_ID,
         when_away: WhenAway = "wait",
-        deferrable: bool = True,
+        deferrable: bool | None = None,
         start_from_trigger: bool | None = None,
         **kwargs: Any,
     ) -> None:

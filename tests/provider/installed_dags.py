@@ -37,7 +37,7 @@ with DAG("waits", params={"role": "nightly", "expect": "b"}, **GIVEN):
 
     LeaderSensor(task_id="templated", role="{{ params.role }}", expect="{{ params.expect }}", **IN_TRIGGERER)
     LeaderSensor.partial(task_id="mapped", start_from_trigger=True, **ON_WORKER).expand(role=[ROLE])
-    resumed = SlotOwnerSensor(task_id="resumed", key="nightly", **ON_WORKER)
+    resumed = SlotOwnerSensor(task_id="resumed", key="nightly", deferrable=True, **ON_WORKER)
     below(here.output, resumed.output)
 
 with DAG("gated", **GIVEN):
