@@ -32,7 +32,12 @@ __all__ = ["LeaderDecoratedOperator", "leader_task"]
 
 
 class LeaderDecoratedOperator(LeaderMixin, DecoratedOperator, PythonOperator):
-    """The operator behind `@task.leader`."""
+    """The operator behind `@task.leader`. The other arguments are those of LeaderMixin and of any operator.
+
+    :param python_callable: the function
+    :param op_args: its arguments by position (templated)
+    :param op_kwargs: its arguments by name, without the lease (templated)
+    """
 
     template_fields: Sequence[str] = ("templates_dict", "op_args", "op_kwargs", *LeaderMixin.template_fields)
     template_fields_renderers = {"templates_dict": "json", "op_args": "py", "op_kwargs": "py"}  # noqa: RUF012 - like Airflow's own.
@@ -73,8 +78,10 @@ def leader_task(
 ) -> "TaskDecorator":
     """Turn a function into a task, as `@task.leader`.
 
-    It takes the arguments of LeaderMixin and of any operator; with `multiple_outputs`, a returned dict becomes one
-    XCom for each key.
+    It takes the arguments of LeaderMixin and of any operator.
+
+    :param python_callable: the function
+    :param multiple_outputs: whether a returned dict becomes one XCom for each key
     """
     return task_decorator_factory(
         python_callable=python_callable,

@@ -86,6 +86,8 @@ def leader_from(xcom: Any) -> dict[str, Any]:
     """The leader that a sensor found, from its XCom, for the tasks below the sensor.
 
     If a task ends in the triggerer, Airflow 3.3 stores its result as text, as if it had always been text.
+
+    :param xcom: the result of a sensor
     """
     found: dict[str, Any] = json.loads(xcom) if isinstance(xcom, str) else xcom
     return found

@@ -50,6 +50,20 @@ def test_each_class_has_an_example_or_a_reason_and_no_reason_is_left_over() -> N
     assert [] == [dag_id for dag_id in NOT_TESTED if f'"{dag_id}"' not in "".join(BLOCKS)]
 
 
+def test_each_argument_of_a_class_or_a_function_of_the_page_is_explained_in_order() -> None:
+    offered = {
+        name: getattr(module, name) for module in map(importlib.import_module, modules()) for name in module.__all__
+    }
+    lacking = {}
+    for name in sorted(classes() | {name for name in offered if f"{name}(" in "".join(BLOCKS)}):
+        made = offered[name].__dict__.get("__init__", None if inspect.isclass(offered[name]) else offered[name])
+        arguments = inspect.signature(made).parameters.values() if inspect.isfunction(made) else ()
+        names = [one.name for one in arguments if one.name != "self" and one.kind != one.VAR_KEYWORD]
+        if names != (told := re.findall(r":param (\w+):", offered[name].__doc__ or "")):
+            lacking[name] = names, told
+    assert {} == lacking
+
+
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_each_dag_of_the_page_runs(number: int, dag_test: DagTest, tmp_path: Path) -> None:
     (tmp_path / "page.py").write_text(BLOCKS[number], encoding="utf-8")
