@@ -103,29 +103,14 @@ class _WaitingSensor(BaseSensorOperator):
     role: str | int | None
     key: str | None
     partition: str | int | None
+    expect: Expected
+    neli_conn_id: str
+    when_away: WhenAway
     otherwise: Otherwise = "wait"
     _here: str | None = None
     """The member of this host, once it was asked."""
     _told = "the group did not answer"
     """The last line in the log: who is waited for, and why."""
-
-    def __init__(
-        self,
-        *,
-        expect: Expected,
-        neli_conn_id: str,
-        when_away: WhenAway,
-        deferrable: bool | None,
-        start_from_trigger: bool,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.expect, self.neli_conn_id, self.when_away = expect, neli_conn_id, when_away
-        if deferrable is None:
-            deferrable = start_from_trigger or conf.getboolean("operators", "default_deferrable", fallback=False)
-        self.deferrable, self.ends_in_triggerer = deferrable, start_from_trigger
-        if start_from_trigger:
-            require_feature("sensors that need no worker (start_from_trigger)")
 
     def execute(self, context: "Context") -> Any:
         if not self.deferrable:
@@ -243,12 +228,15 @@ class _WaitingSensor(BaseSensorOperator):
     def _place(self) -> Place:
         return self.role, self.key, self.partition
 
-    def _begin(
-        self, *, role: str | int | None = None, key: str | None = None, partition: str | int | None = None
-    ) -> None:
-        """The last step of a constructor: assign these, and what Airflow needs to begin without a worker."""
-        self.role, self.key, self.partition = role, key, partition
-        if role is key is partition:
+    def _begin(self, *, deferrable: bool | None, start_from_trigger: bool) -> None:
+        """The last step of a constructor: judge the arguments, and assign what Airflow needs to begin without a
+        worker."""
+        if start_from_trigger:
+            require_feature("sensors that need no worker (start_from_trigger)")
+        if deferrable is None:
+            deferrable = start_from_trigger or conf.getboolean("operators", "default_deferrable", fallback=False)
+        self.deferrable, self.ends_in_triggerer = deferrable, start_from_trigger
+        if self.role is self.key is self.partition:
             setattr(self, by_default(self.get_dag()), PARTITION_KEY)
         require_literals(self._place, **self._chosen)
         arguments = self._arguments()
@@ -275,8 +263,7 @@ class LeaderSensor(_WaitingSensor):
     :param expect: "here" (this host leads it and may act), "anybody", or the name of a member (templated)
     :param neli_conn_id: the connection to this host's agent, or to a ledger (templated)
     :param when_away: "wait", at most until `timeout`, or "fail", if the agent cannot be asked
-    :param deferrable: whether to wait in the triggerer, as `[operators] default_deferrable` says by default; otherwise
-        a worker asks every `poke_interval` seconds
+    :param deferrable: whether to wait in the triggerer; by default, what `[operators] default_deferrable` says
     :param start_from_trigger: whether to begin and end in the triggerer, without a worker (Airflow 3.3)
     """
 
@@ -292,15 +279,10 @@ class LeaderSensor(_WaitingSensor):
         start_from_trigger: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            expect=expect,
-            neli_conn_id=neli_conn_id,
-            when_away=when_away,
-            deferrable=deferrable,
-            start_from_trigger=start_from_trigger,
-            **kwargs,
-        )
-        self._begin(role=role, partition=partition)
+        super().__init__(**kwargs)
+        self.role, self.key, self.partition = role, None, partition
+        self.expect, self.neli_conn_id, self.when_away = expect, neli_conn_id, when_away
+        self._begin(deferrable=deferrable, start_from_trigger=start_from_trigger)
 
 
 class SlotOwnerSensor(_WaitingSensor):
@@ -312,8 +294,7 @@ class SlotOwnerSensor(_WaitingSensor):
     :param expect: "here" (this host leads it and may act), "anybody", or the name of a member (templated)
     :param neli_conn_id: the connection to this host's agent, or to a ledger (templated)
     :param when_away: "wait", at most until `timeout`, or "fail", if the agent cannot be asked
-    :param deferrable: whether to wait in the triggerer, as `[operators] default_deferrable` says by default; otherwise
-        a worker asks every `poke_interval` seconds
+    :param deferrable: whether to wait in the triggerer; by default, what `[operators] default_deferrable` says
     :param start_from_trigger: whether to begin and end in the triggerer, without a worker (Airflow 3.3)
     """
 
@@ -328,15 +309,10 @@ class SlotOwnerSensor(_WaitingSensor):
         start_from_trigger: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            expect=expect,
-            neli_conn_id=neli_conn_id,
-            when_away=when_away,
-            deferrable=deferrable,
-            start_from_trigger=start_from_trigger,
-            **kwargs,
-        )
-        self._begin(key=key)
+        super().__init__(**kwargs)
+        self.role, self.key, self.partition = None, key, None
+        self.expect, self.neli_conn_id, self.when_away = expect, neli_conn_id, when_away
+        self._begin(deferrable=deferrable, start_from_trigger=start_from_trigger)
 
 
 class LeaderGateSensor(_WaitingSensor):
@@ -353,8 +329,7 @@ class LeaderGateSensor(_WaitingSensor):
     :param expect: "here" (this host leads it and may act), "anybody", or the name of a member (templated)
     :param neli_conn_id: the connection to this host's agent (templated)
     :param when_away: "wait", at most until `timeout`, or "fail", if the agent cannot be asked
-    :param deferrable: whether to wait in the triggerer, as `[operators] default_deferrable` says by default; otherwise
-        a worker asks every `poke_interval` seconds
+    :param deferrable: whether to wait in the triggerer; by default, what `[operators] default_deferrable` says
     :param start_from_trigger: whether to begin and end in the triggerer, without a worker (Airflow 3.3)
     """
 
@@ -372,15 +347,10 @@ class LeaderGateSensor(_WaitingSensor):
         start_from_trigger: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            expect=expect,
-            neli_conn_id=neli_conn_id,
-            when_away=when_away,
-            deferrable=deferrable,
-            start_from_trigger=has_airflow(3, 3) if start_from_trigger is None else start_from_trigger,
-            timeout=timeout,
-            **kwargs,
-        )
+        super().__init__(timeout=timeout, **kwargs)
         require_choice("when_not_leading", when_not_leading, ("skip", "fail"))
+        self.role, self.key, self.partition = role, None, partition
+        self.expect, self.neli_conn_id, self.when_away = expect, neli_conn_id, when_away
         self.otherwise = when_not_leading
-        self._begin(role=role, partition=partition)
+        start_from_trigger = has_airflow(3, 3) if start_from_trigger is None else start_from_trigger
+        self._begin(deferrable=deferrable, start_from_trigger=start_from_trigger)
