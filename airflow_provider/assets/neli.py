@@ -24,10 +24,7 @@ __all__ = ["convert_asset_to_openlineage", "create_asset", "sanitize_uri"]
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """Give each role one spelling.
-
-    :param uri: the URI of an asset; ValueError is raised unless it is `neli://group/role`
-    """
+    """Give each role one spelling. Raises ValueError unless `uri` is `neli://group/role`."""
     role = uri.path[1:]
     if not uri.netloc or not role or "/" in role or uri.query:
         raise ValueError(
@@ -48,11 +45,7 @@ def create_asset(*, group: str, role: int | str, extra: dict[str, Any] | None = 
 
 
 def convert_asset_to_openlineage(asset: Asset, lineage_context: object) -> "Dataset":  # noqa: ARG001 - Airflow passes it.
-    """The role as a data set of OpenLineage.
-
-    :param asset: an asset with a URI as above
-    :param lineage_context: the hook or operator that used it, which changes nothing
-    """
+    """The role of an asset `neli:` as a data set of OpenLineage."""
     # Importing OpenLineage takes a moment, and few Dag files need it.
     from airflow.providers.common.compat.openlineage.facet import Dataset  # noqa: PLC0415
 

@@ -68,16 +68,8 @@ def test_it_fits_the_schema_by_which_airflow_checks_providers_and_the_stricter_o
 
 
 def test_it_lacks_nothing_that_airflows_own_providers_of_kafka_and_spark_have() -> None:
-    of_kafka = {
-        "asset-uris",
-        "config",
-        "hooks",
-        "operators",
-        "plugins",
-        "queues",
-        "sensors",
-        "triggers",
-    }  # Version 2.1 has these.
+    # Those of Kafka's version 2.1.
+    of_kafka = {"asset-uris", "config", "hooks", "operators", "plugins", "queues", "sensors", "triggers"}
     spark = info_of_spark()  # type: ignore[no-untyped-call]
     assert set() == (set(spark) | of_kafka) - set(INFO)
     (ours,) = INFO["integrations"]

@@ -111,9 +111,7 @@ def test_an_instance_starts_in_the_triggerer_and_its_class_does_not() -> None:
 
 
 @pytest.mark.parametrize("configured", [True, False])
-def test_a_sensor_is_deferrable_if_airflow_s_configuration_says_so(
-    configured: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_airflow_s_configuration_says_what_is_deferrable(configured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", str(configured))
     assert configured is LeaderSensor(task_id="sensor", role="nightly").deferrable
     assert configured is not SlotOwnerSensor(task_id="owner", deferrable=not configured).deferrable
