@@ -31,7 +31,7 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
             f"neli://group/role was wanted, but the URI is {uri.geturl()!r:.200}: name both, and write a / in a role "
             "as %2F"
         )
-    return uri._replace(path=f"/{quote(unquote(role), safe='')}")
+    return SplitResult(uri.scheme, uri.netloc, f"/{quote(unquote(role), safe='')}", query="", fragment="")
 
 
 def create_asset(*, group: str, role: int | str, extra: dict[str, Any] | None = None) -> Asset:
