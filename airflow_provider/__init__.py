@@ -6,9 +6,10 @@
                                           ^
     page, mappers --plugins---------------'
 
-It is laid out like Airflow's own providers: `hooks`, `operators`, `sensors`, `triggers`, `decorators`, `plugins`.
-Airflow finds it through two entry points: `get_provider_info.py` lists the classes, and `plugins/neli.py` adds what
-only a plugin can. Within `neli_router`, only the laboratory's local Airflow imports the provider.
+It is laid out like Airflow's own providers: `hooks`, `operators`, `sensors`, `triggers`, `decorators`, `assets`,
+`queues`, `plugins`. Airflow finds it through two entry points: `get_provider_info.py` lists the classes, and
+`plugins/neli.py` adds what only a plugin can. Within `neli_router`, only the laboratory's local Airflow imports the
+provider.
 
 Airflow loads the first entry point in every process, whatever its version. So this package imports nothing of Airflow:
 a machine that has an older Airflow and uses NELI Router for something else must keep working.

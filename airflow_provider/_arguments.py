@@ -14,11 +14,13 @@ number beyond `[neli] partitions`.
 
 import difflib
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.providers.common.compat.sdk import conf
 
+from airflow_provider.exceptions import NotLeadingHere
 from neli_router.agent.wire import KEY_MAX, OwnerView
 from neli_router.core.keyspace import PARTITIONS, SLOTS, Layout, numbered
 from neli_router.errors import BadKey
@@ -30,6 +32,7 @@ __all__ = [
     "Expected",
     "Otherwise",
     "Place",
+    "RoleWanted",
     "WhenAway",
     "WhenNotLeading",
     "asked_role",
@@ -65,6 +68,31 @@ CHOICES = {"otherwise": Otherwise, "when_away": WhenAway, "when_not_leading": Wh
 RENDERED = "see what its template was rendered to in Airflow's page"
 
 SECTION = "neli"
+
+
+@dataclass(frozen=True)
+class RoleWanted:
+    """The role that a task wants to hold, and what it does if it cannot: see the arguments of LeaderMixin."""
+
+    place: Place
+    conn_id: str
+    when_not_leading: WhenNotLeading = "skip"
+    when_away: WhenAway | None = None
+    timeout: float | None = None
+    poke_interval: float = 60.0
+    push_term: bool = False
+    end_within: float | None = 0.0
+
+    def if_away(self) -> WhenAway:
+        return self.when_away or ("wait" if self.when_not_leading in {"wait", "reschedule"} else "fail")
+
+    def in_vain(self, found: str) -> NotLeadingHere:
+        limit = "in time" if self.timeout is None else f"within {self.timeout:g} s"
+        return NotLeadingHere(
+            f"this host was to lead the task's role {limit}",
+            found,
+            "wait longer, or see with `neli members` and `neli table` who leads, and why",
+        )
 
 
 def configured_layout() -> Layout:

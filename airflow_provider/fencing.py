@@ -51,8 +51,13 @@ class _Borrowed:
 def fenced(hook: "DbApiHook", lease: "AnyLease", resource: str, *, paramstyle: str | None = None) -> Iterator[Any]:
     """One transaction of `hook` in which the lease's term is admitted to `resource`; gives its connection.
 
-    `resource` names what the term protects, as in `fence.admit`: only leaders of one role may write to it. Raises
-    Refused if a higher term was admitted, and FenceMisused for a database that has no fence; nothing is written then.
+    Raises Refused if a higher term was admitted, and FenceMisused for a database that has no fence; nothing is written
+    then.
+
+    :param hook: of the database that is written to
+    :param lease: the task's lease, `context["lease"]`
+    :param resource: what the term protects, as in `fence.admit`: only leaders of one role may write to it
+    :param paramstyle: that of the driver's module, if the fence does not know the driver
     """
     with closing(hook.get_conn()) as connection:
         if hook.supports_autocommit:
@@ -76,7 +81,11 @@ def fenced(hook: "DbApiHook", lease: "AnyLease", resource: str, *, paramstyle: s
 
 
 def install(hook: "DbApiHook", *, paramstyle: str | None = None) -> None:
-    """Make the fence's table in the database of `hook`, if it does not exist. Call it once, when you set it up."""
+    """Make the fence's table, if it does not exist. Call it once, when you set up the database.
+
+    :param hook: of the database that is written to
+    :param paramstyle: as in `fenced`
+    """
     with closing(hook.get_conn()) as connection:
         fence.install(connection, paramstyle=paramstyle)
         connection.commit()

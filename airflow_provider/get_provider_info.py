@@ -21,6 +21,16 @@ _ABOUT: dict[str, Any] = {
     "description": "Tasks, sensors and Spark jobs that run only where their role is led.",
 }
 
+_INTEGRATION: dict[str, Any] = {
+    "integration-name": NAME,
+    "external-doc-url": "https://github.com/obsidiandynamics/neli",
+    "how-to-guide": ["/docs/airflow.md"],
+    "logo": "/neli/assets/icon.svg",  # Airflow's API server has it, next to the page.
+    "tags": ["software"],
+}
+
+_ASSETS = "airflow_provider.assets.neli"
+
 _CONNECTION: dict[str, Any] = {
     "connection-type": "neli",
     "hook-class-name": "airflow_provider.hooks.neli.NeliHook",
@@ -112,10 +122,22 @@ def get_provider_info() -> dict[str, Any]:
         return dict(_ABOUT)
     return {
         **_ABOUT,
+        "integrations": [_INTEGRATION],
         "hooks": _modules("hooks"),
         "operators": _modules("operators", "leader", "neli", "spark", "sql"),
         "sensors": _modules("sensors"),
         "triggers": _modules("triggers"),
+        "asset-uris": [
+            {
+                "schemes": ["neli"],
+                "handler": f"{_ASSETS}.sanitize_uri",
+                "factory": f"{_ASSETS}.create_asset",
+                "to_openlineage_converter": f"{_ASSETS}.convert_asset_to_openlineage",
+            }
+        ],
+        "queues": ["airflow_provider.queues.neli.NeliMessageQueueProvider"],
+        # Airflow loads it by the entry point of the same name; this lists it in `airflow providers`.
+        "plugins": [{"name": "neli", "plugin-class": "airflow_provider.plugins.neli.NeliPlugin"}],
         "connection-types": [_CONNECTION],
         "extra-links": ["airflow_provider.links.NeliLink"],
         "config": {"neli": {"description": "NELI Router, in every process of this installation.", "options": _OPTIONS}},

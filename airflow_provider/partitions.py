@@ -40,12 +40,14 @@ __all__ = ["AllPartitions", "SlotPartitionMapper"]
 class SlotPartitionMapper(PartitionMapper):
     """Maps each key to the run of its partition: "EURUSD" to the run "3", and perhaps "GBPUSD" to the same run.
 
-    `layout` is the group's; by default, that of the `[neli]` section. The `partition_key` of a run is then the number
-    of a partition, and by default also the role of the run's tasks.
+    The `partition_key` of a run is then the number of a partition, and by default also the role of the run's tasks.
 
         PartitionedAssetTimetable(assets=prices, default_partition_mapper=SlotPartitionMapper(Layout(partitions=8)))
 
     A key without a UTF-8 form raises BadKey; Airflow logs it, and drops the event.
+
+    :param layout: the group's; by default, that of the `[neli]` section
+    :param max_downstream_keys: Airflow's limit of the runs that one event starts; here it starts one
     """
 
     def __init__(self, layout: Layout | None = None, *, max_downstream_keys: int | None = None) -> None:
@@ -68,8 +70,9 @@ class AllPartitions(Window):
 
         RollupMapper(upstream_mapper=FixedKeyMapper("all"), window=AllPartitions(Layout(partitions=8)))
 
-    `layout` is the same as in SlotPartitionMapper. The events are those of runs by partition, and carry their
-    `partition_key`.
+    The events are those of runs by partition, and carry their `partition_key`.
+
+    :param layout: the group's; by default, that of the `[neli]` section
     """
 
     def __init__(self, layout: Layout | None = None) -> None:

@@ -66,10 +66,12 @@ def task_policy(task: Any) -> None:
 
 @cache
 def _under_lease(kind: Any, place: "Place") -> Any:
-    from airflow_provider.operators.leader import RoleWanted, UnderLease  # noqa: PLC0415 - as above.
+    from airflow_provider._arguments import RoleWanted  # noqa: PLC0415 - as above.
+    from airflow_provider.hooks.neli import CONNECTION_ID  # noqa: PLC0415
+    from airflow_provider.operators.leader import UnderLease  # noqa: PLC0415
 
     if issubclass(kind, UnderLease) or kind.__module__.startswith("airflow_provider."):
         return kind
-    wanted = RoleWanted(place, when_not_leading="wait")
+    wanted = RoleWanted(place, CONNECTION_ID, when_not_leading="wait")
     own = {"__module__": kind.__module__, "__doc__": kind.__doc__, "wanted": lambda _: wanted}
     return new_class(kind.__name__, (UnderLease, kind), exec_body=lambda space: space.update(own))

@@ -68,6 +68,8 @@ def owned_partitions(neli_conn_id: str = CONNECTION_ID) -> list[int]:
         work.expand(number=mine())
 
     Raises ConfigError if the connection is to a ledger, which does not know this host.
+
+    :param neli_conn_id: the connection to this host's agent
     """
     with NeliHook(neli_conn_id) as hook:
         return hook.led()
@@ -88,12 +90,14 @@ def queue_of_owner(
             if task_instance.dag_id == "prices_of_each_symbol":
                 by_symbol(task_instance, dag_run)
 
-    `key_from` names the argument that the task is mapped over and whose value is the key; `partition_from` names the
-    argument whose value is a partition. With neither, the run's `partition_key` counts: as a partition if our mapper
-    made the run, and otherwise as a key. `queue` is a pattern, or a function of the member's name. Raises ConfigError
-    for invalid arguments. The function that it returns never waits and never raises.
+    Without `key_from` and `partition_from`, the run's `partition_key` counts: as a partition if our mapper made the
+    run, and otherwise as a key. Raises ConfigError for invalid arguments. The function that it returns never waits and
+    never raises. The values must be written in the Dag: the scheduler does not know values that another task returns.
 
-    The values must be written in the Dag: the scheduler does not know values that another task returns.
+    :param key_from: the name of the argument that the task is mapped over, if its values are keys
+    :param partition_from: the name of that argument, if its values are partitions
+    :param queue: a pattern, or a function of the member's name
+    :param neli_conn_id: the connection to an agent or a ledger, as the scheduler reaches it
     """
     name_of = queue if callable(queue) else _pattern(queue)
     if key_from is not None and partition_from is not None:

@@ -13,13 +13,13 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from airflow_provider.operators.neli import LeaderGate
 from airflow_provider.retries import LeadershipRetryPolicy
+from airflow_provider.sensors.neli import LeaderGateSensor
 
 ROLE = "nightly"
 
 with DAG("leader_only", schedule="@hourly", start_date=datetime(2026, 1, 1, tzinfo=UTC), catchup=False):
-    gate = LeaderGate(task_id="gate", role=ROLE)
+    gate = LeaderGateSensor(task_id="gate", role=ROLE)
 
     @task.leader(role=ROLE, retries=3, retry_policy=LeadershipRetryPolicy())
     def report(lease: Any = None) -> int:

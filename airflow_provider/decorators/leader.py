@@ -7,7 +7,7 @@
             ...
         write(rows, term=lease.term)            the fence refuses it if another member leads by then
 
-    function --LeaderOperator: the lease is held--> called with `lease`, if it takes one
+    function --LeaderMixin: the lease is held--> called with `lease`, if it takes one
        ^                                              '-- the lease is lost: stopped at that line, LeadershipLost
        '------ retried where the role is led
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import DecoratedOperator, task_decorator_factory
 from airflow.providers.standard.operators.python import PythonOperator
 
-from airflow_provider.operators.leader import LEASE_KEY, LeaderOperator
+from airflow_provider.operators.leader import LEASE_KEY, LeaderMixin
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, TaskDecorator
@@ -31,10 +31,15 @@ if TYPE_CHECKING:
 __all__ = ["LeaderDecoratedOperator", "leader_task"]
 
 
-class LeaderDecoratedOperator(LeaderOperator, DecoratedOperator, PythonOperator):
-    """The operator behind `@task.leader`."""
+class LeaderDecoratedOperator(LeaderMixin, DecoratedOperator, PythonOperator):
+    """The operator behind `@task.leader`. The other arguments are those of LeaderMixin and of any operator.
 
-    template_fields: Sequence[str] = ("templates_dict", "op_args", "op_kwargs", *LeaderOperator.template_fields)
+    :param python_callable: the function
+    :param op_args: its arguments by position (templated)
+    :param op_kwargs: its arguments by name, without the lease (templated)
+    """
+
+    template_fields: Sequence[str] = ("templates_dict", "op_args", "op_kwargs", *LeaderMixin.template_fields)
     template_fields_renderers = {"templates_dict": "json", "op_args": "py", "op_kwargs": "py"}  # noqa: RUF012 - like Airflow's own.
     custom_operator_name = "@task.leader"
 
@@ -73,8 +78,10 @@ def leader_task(
 ) -> "TaskDecorator":
     """Turn a function into a task, as `@task.leader`.
 
-    It takes the arguments of LeaderOperator and of any operator; with `multiple_outputs`, a returned dict becomes one
-    XCom for each key.
+    It takes the arguments of LeaderMixin and of any operator.
+
+    :param python_callable: the function
+    :param multiple_outputs: whether a returned dict becomes one XCom for each key
     """
     return task_decorator_factory(
         python_callable=python_callable,

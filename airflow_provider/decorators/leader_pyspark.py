@@ -36,7 +36,12 @@ __all__ = ["LeaderPySparkDecoratedOperator", "leader_pyspark_task"]
 
 
 class LeaderPySparkDecoratedOperator(LeaderDecoratedOperator, PySparkOperator):  # type: ignore[misc]  # Like Airflow's own.
-    """The operator behind `@task.leader_pyspark`."""
+    """The operator behind `@task.leader_pyspark`. The other arguments are those of `@task.leader`.
+
+    :param python_callable: the function, which gets `spark` and `lease` if it takes them
+    :param conn_id: a Spark connection; by default a local Spark (templated)
+    :param config_kwargs: Spark settings (templated)
+    """
 
     template_fields: Sequence[str] = (*LeaderDecoratedOperator.template_fields, "conn_id", "config_kwargs")
     custom_operator_name = "@task.leader_pyspark"
@@ -103,8 +108,10 @@ def leader_pyspark_task(
 ) -> "TaskDecorator":
     """Turn a function into a task, as `@task.leader_pyspark`.
 
-    `conn_id` names a Spark connection, by default a local Spark; `config_kwargs` are Spark settings. Everything else
-    works as with `@task.leader`. The function gets `spark` and `lease` if it takes them.
+    It takes the arguments of LeaderPySparkDecoratedOperator.
+
+    :param python_callable: the function
+    :param multiple_outputs: whether a returned dict becomes one XCom for each key
     """
     return task_decorator_factory(
         python_callable=python_callable,

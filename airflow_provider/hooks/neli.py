@@ -88,10 +88,12 @@ class LeaderHere(NamedTuple):
 class NeliHook(BaseHook):
     """Asks who owns a key, who leads a role, and what this host leads.
 
-    `neli_conn_id` names a connection of the type `neli`; `timeout` is in seconds, for each answer of an agent. Threads
-    may share a hook; its async methods belong to one event loop. Errors are those of NELI Router: NoAgent if no agent
-    answers, NoOwner if the partition has no owner, NotLeading if leadership did not come in time. A missing connection
-    raises AirflowNotFoundException.
+    Threads may share a hook; its async methods belong to one event loop. Errors are those of NELI Router: NoAgent if no
+    agent answers, NoOwner if the partition has no owner, NotLeading if leadership did not come in time. A missing
+    connection raises AirflowNotFoundException.
+
+    :param neli_conn_id: a connection of the type `neli`
+    :param timeout: seconds for each answer of an agent
     """
 
     conn_name_attr = "neli_conn_id"

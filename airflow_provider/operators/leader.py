@@ -1,4 +1,4 @@
-"""LeaderOperator: the base of operators whose work runs only where a role is led, under its lease.
+"""LeaderMixin: the first base of operators whose work runs only where a role is led, under its lease.
 
     execute --led here--> the lease is held: context["lease"], and then the operator's own execute
        |                     '-- lost meanwhile --> LeadershipLost
@@ -16,7 +16,7 @@ back after `poke_interval`, and waits again. `timeout` counts from the first tim
 tasks fail, with the reason: if a task were skipped just because no agent answered, perhaps no host would do its work.
 `when_away` chooses.
 
-Derive from it as the first base, `class MyOperator(LeaderOperator, TheirOperator)`, and it holds the lease around
+Derive from it as the first base, `class MyOperator(LeaderMixin, TheirOperator)`, and it holds the lease around
 `TheirOperator.execute`. If that defers, the lease is given back, and `TheirOperator` continues under a lease, too. If
 the role is led elsewhere by then, the task fails, because what it began here is no longer its own.
 
@@ -24,7 +24,6 @@ the role is led elsewhere by then, the task fails, because what it began here is
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -33,6 +32,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipExc
 
 from airflow_provider._arguments import (
     Place,
+    RoleWanted,
     WhenAway,
     WhenNotLeading,
     asked_role,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["LEASE_KEY", "TERM_KEY", "LeaderOperator", "RoleWanted", "UnderLease", "role_here"]
+__all__ = ["LEASE_KEY", "TERM_KEY", "LeaderMixin", "UnderLease", "role_here"]
 
 LEASE_KEY = "lease"
 """The key of the lease in the context, while the task works under it and in the callbacks of its end."""
@@ -66,31 +66,6 @@ TERM_KEY = "neli_term"
 
 FAILED = "__fail__"
 """The method by which Airflow resumes a task whose trigger failed, or whose time is over."""
-
-
-@dataclass(frozen=True)
-class RoleWanted:
-    """The role that a task wants to hold, and what it does if it cannot: see the arguments of LeaderOperator."""
-
-    place: Place
-    conn_id: str = CONNECTION_ID
-    when_not_leading: WhenNotLeading = "skip"
-    when_away: WhenAway | None = None
-    timeout: float | None = None
-    poke_interval: float = 60.0
-    push_term: bool = False
-    end_within: float | None = END_MAX
-
-    def if_away(self) -> WhenAway:
-        return self.when_away or ("wait" if self.when_not_leading in {"wait", "reschedule"} else "fail")
-
-    def in_vain(self, found: str) -> NotLeadingHere:
-        limit = "in time" if self.timeout is None else f"within {self.timeout:g} s"
-        return NotLeadingHere(
-            f"this host was to lead the task's role {limit}",
-            found,
-            "wait longer, or see with `neli members` and `neli table` who leads, and why",
-        )
 
 
 class UnderLease(BaseOperator):
@@ -198,7 +173,7 @@ class UnderLease(BaseOperator):
         raise AirflowRescheduleException(now + timedelta(seconds=wanted.poke_interval))  # type: ignore[no-untyped-call]
 
 
-class LeaderOperator(UnderLease):
+class LeaderMixin(UnderLease):
     """Runs the operator that it is combined with under the lease of a role.
 
     :param role: a name, or the number of a partition; by default the run's `partition_key` (templated)

@@ -49,6 +49,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -58,11 +59,12 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, BaseHook
 
+from airflow_provider._arguments import WhenAway, WhenNotLeading
 from airflow_provider._machinery.leases import HeldBlock, holding
 from airflow_provider._machinery.warden import warded
 from airflow_provider.exceptions import LeadershipEnding, LeadershipLost
-from airflow_provider.hooks.neli import NeliHook
-from airflow_provider.operators.leader import LEASE_KEY, LeaderOperator
+from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
+from airflow_provider.operators.leader import LEASE_KEY, LeaderMixin
 from neli_router.agent import Client
 from neli_router.agent.client.leases import AgentLease, Share
 from neli_router.core.clock import host_clock
@@ -260,24 +262,73 @@ class _SparkSubmission(SparkSubmitOperator):
         return shutil.which(named or "spark-submit")
 
 
-class LeaderSparkSubmitOperator(LeaderOperator, _SparkSubmission):
+class LeaderSparkSubmitOperator(LeaderMixin, _SparkSubmission):
     """Submits a Spark job where `role` is led, and ends all of it when the lease is lost.
 
+    The other arguments are those of Airflow's SparkSubmitOperator. The connection `conn_id` must exist. A job that ends
+    with exit code 75, like `run_job` after it lost its own lease, raises LeadershipLost.
+
+    :param role: a name, or the number of a partition; by default the run's `partition_key` (templated)
+    :param key: any text, in place of a role: the owner of this key runs the job (templated)
+    :param partition: the number of a partition, in place of a role (templated)
     :param partitions: in place of a role: hold all partitions that this host leads ("led"), or those of a list that it
         leads, and lose them together (templated). Nothing is deferred then: `wait` acts like `reschedule`
-
-    The other arguments are those of LeaderOperator and of Airflow's SparkSubmitOperator. The connection `conn_id` must
-    exist. A job that ends with exit code 75, like `run_job` after it lost its own lease, raises LeadershipLost.
+    :param application: the job: a script, or a jar (templated)
+    :param application_args: its arguments (templated)
+    :param conn_id: the Spark connection
+    :param conf: Spark settings (templated)
+    :param neli_conn_id: the connection to this host's agent (templated)
+    :param when_not_leading: `skip`, `fail`, `wait` or `reschedule`, as in LeaderMixin
+    :param when_away: `fail` or `wait` if the agent cannot be asked; by default like when another host leads
+    :param timeout: maximum seconds to wait, or a timedelta, after which the task fails; None waits forever
+    :param poke_interval: seconds between two questions of a rescheduled task
+    :param push_term: whether to push the lease's term as the XCom `neli_term` before the job begins
+    :param end_within: seconds from the lease's end until the process of a task that goes on is ended; None means never
     """
 
     template_fields: Sequence[str] = (
-        *LeaderOperator.template_fields,
+        *LeaderMixin.template_fields,
         "partitions",
         *SparkSubmitOperator.template_fields,
     )
 
-    def __init__(self, *, partitions: str | Sequence[int] | None = None, **kwargs: Any) -> None:
-        super().__init__(**{"end_within": END_WITHIN, **kwargs})
+    def __init__(
+        self,
+        *,
+        role: int | str | None = None,
+        key: str | None = None,
+        partition: int | str | None = None,
+        partitions: str | Sequence[int] | None = None,
+        application: str = "",
+        application_args: list[Any] | None = None,
+        conn_id: str = "spark_default",
+        conf: dict[str, Any] | None = None,
+        neli_conn_id: str = CONNECTION_ID,
+        when_not_leading: WhenNotLeading = "skip",
+        when_away: WhenAway | None = None,
+        timeout: float | timedelta | None = None,
+        poke_interval: float | timedelta = 60.0,
+        push_term: bool = False,
+        end_within: float | None = END_WITHIN,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            role=role,
+            key=key,
+            partition=partition,
+            neli_conn_id=neli_conn_id,
+            when_not_leading=when_not_leading,
+            when_away=when_away,
+            timeout=timeout,
+            poke_interval=poke_interval,
+            push_term=push_term,
+            end_within=end_within,
+            application=application,
+            application_args=application_args,
+            conn_id=conn_id,
+            conf=conf,
+            **kwargs,
+        )
         self.partitions = partitions
 
     def execute(self, context: "Context") -> Any:

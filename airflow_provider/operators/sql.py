@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 
 from airflow_provider.fencing import fenced
-from airflow_provider.operators.leader import LEASE_KEY, LeaderOperator
+from airflow_provider.operators.leader import LEASE_KEY, LeaderMixin
 from neli_router.fence import FenceMisused
 
 try:
@@ -45,19 +45,19 @@ class _FencedExecution(SQLExecuteQueryOperator):
             return super().execute(context)  # type: ignore[no-untyped-call]
 
 
-class LeaderSQLExecuteQueryOperator(LeaderOperator, _FencedExecution):
+class LeaderSQLExecuteQueryOperator(LeaderMixin, _FencedExecution):
     """Runs all of `sql` in one transaction that admits the term of the role's lease, on SQLite or PostgreSQL.
 
     :param resource: the name under which the database remembers the term: what `sql` writes to, such as "invoices"
         (templated)
     :param paramstyle: that of the driver's module, if the fence does not know the driver
 
-    The other arguments are those of LeaderOperator and of Airflow's SQLExecuteQueryOperator, except `autocommit`: the
+    The other arguments are those of LeaderMixin and of Airflow's SQLExecuteQueryOperator, except `autocommit`: the
     fence would be down again before the write. `airflow_provider.fencing.install` makes the table of terms.
     """
 
     template_fields: Sequence[str] = (
-        *LeaderOperator.template_fields,
+        *LeaderMixin.template_fields,
         "resource",
         *SQLExecuteQueryOperator.template_fields,
     )

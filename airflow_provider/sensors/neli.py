@@ -1,10 +1,10 @@
 """Sensors: tasks that wait until a role has its leader, or a key its owner.
 
-    deferrable (the default)   a worker asks once --expected--> done
-                                                  '-----------> LeaderTrigger --event--> a worker returns its leader
-                                 ^-- after `poke_interval`, if "here" is the worker's host, and it does not lead --'
-    start_from_trigger         LeaderTrigger --> done, skipped or failed: no worker at any time
-    deferrable=False           a worker asks every `poke_interval` seconds
+    deferrable=True       a worker asks once --expected--> done
+                                             '-----------> LeaderTrigger --event--> a worker returns its leader
+                            ^-- after `poke_interval`, if "here" is the worker's host, and it does not lead --'
+    start_from_trigger    LeaderTrigger --> done, skipped or failed: no worker at any time
+    deferrable=False      a worker asks every `poke_interval` seconds
 
 Airflow fixes the arguments of `start_from_trigger` when it reads the Dag, and gives all instances of a mapped task the
 arguments of the class. So the class has no arguments, an instance has its own, and a mapped sensor starts on a worker
@@ -15,6 +15,18 @@ and in the trigger, which is why the names here and there are the same.
 has fired, because Airflow may choose a worker on another host. With `start_from_trigger` there is no worker, and "here"
 is the triggerer's host.
 
+**A gate** decides for the tasks below it:
+
+    run --> LeaderGateSensor, in the triggerer --this host leads-------> success: the tasks below run
+                                               |--another one leads----> skipped, and all below: no worker was used
+                                               |--no member leads yet--> waits, at most `timeout`
+                                               '--the agent is away ---> waits, at most `timeout`, or fails
+
+Where the same Dag runs on several installations, each installation makes a run for each interval, and the gate ends the
+run in all but one. A gate decides once. If the leader dies after the others skipped, no installation does that
+interval. So a Dag that must do every interval begins with a LeaderSensor, which goes on waiting, and writes through a
+fence.
+
 When a sensor is done, it names the leader at that moment. Work that may run only while a role is led must hold the
 role: `@task.leader`.
 """
@@ -23,7 +35,7 @@ import json
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import (
     AirflowException,
@@ -31,10 +43,11 @@ from airflow.providers.common.compat.sdk import (
     AirflowSkipException,
     BaseSensorOperator,
     PokeReturnValue,
+    conf,
 )
 from airflow.triggers.base import StartTriggerArgs
 
-from airflow_provider import require_feature
+from airflow_provider import has_airflow, require_feature
 from airflow_provider._arguments import (
     Expected,
     Otherwise,
@@ -44,6 +57,7 @@ from airflow_provider._arguments import (
     by_default,
     layout_of_run,
     led_text,
+    require_choice,
     require_literals,
     require_sense,
     role_for,
@@ -58,7 +72,11 @@ from neli_router.errors import BadKey, ConfigError, GroupMismatch, NeliError, No
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["PARTITION_KEY", "LeaderSensor", "SlotOwnerSensor", "WaitingSensor", "leader_from"]
+__all__ = ["PARTITION_KEY", "LeaderGateSensor", "LeaderSensor", "SlotOwnerSensor", "leader_from"]
+
+GATE_TIMEOUT = timedelta(minutes=5)
+"""How long a gate waits for a leader, or for an agent that is away. A takeover takes a few seconds at most; a run that
+waits longer should be noticed."""
 
 PARTITION_KEY = "{{ dag_run.partition_key or '' }}"
 """A sensor waits for this by default: the partition or the key of a partitioned run."""
@@ -68,12 +86,14 @@ def leader_from(xcom: Any) -> dict[str, Any]:
     """The leader that a sensor found, from its XCom, for the tasks below the sensor.
 
     If a task ends in the triggerer, Airflow 3.3 stores its result as text, as if it had always been text.
+
+    :param xcom: the result of a sensor
     """
     found: dict[str, Any] = json.loads(xcom) if isinstance(xcom, str) else xcom
     return found
 
 
-class WaitingSensor(BaseSensorOperator):
+class _WaitingSensor(BaseSensorOperator):
     """Everything that both sensors share. One of `role`, `key` and `partition` is not None."""
 
     template_fields: Sequence[str] = ("role", "key", "partition", "expect", "neli_conn_id")
@@ -83,27 +103,14 @@ class WaitingSensor(BaseSensorOperator):
     role: str | int | None
     key: str | None
     partition: str | int | None
+    expect: Expected
+    neli_conn_id: str
+    when_away: WhenAway
     otherwise: Otherwise = "wait"
     _here: str | None = None
     """The member of this host, once it was asked."""
     _told = "the group did not answer"
     """The last line in the log: who is waited for, and why."""
-
-    def __init__(
-        self,
-        *,
-        expect: Expected,
-        neli_conn_id: str,
-        when_away: WhenAway,
-        deferrable: bool,
-        start_from_trigger: bool,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.expect, self.neli_conn_id, self.when_away = expect, neli_conn_id, when_away
-        self.deferrable, self.ends_in_triggerer = deferrable, start_from_trigger
-        if start_from_trigger:
-            require_feature("sensors that need no worker (start_from_trigger)")
 
     def execute(self, context: "Context") -> Any:
         if not self.deferrable:
@@ -221,12 +228,15 @@ class WaitingSensor(BaseSensorOperator):
     def _place(self) -> Place:
         return self.role, self.key, self.partition
 
-    def _begin(
-        self, *, role: str | int | None = None, key: str | None = None, partition: str | int | None = None
-    ) -> None:
-        """The last step of a constructor: assign these, and what Airflow needs to begin without a worker."""
-        self.role, self.key, self.partition = role, key, partition
-        if role is key is partition:
+    def _begin(self, *, deferrable: bool | None, start_from_trigger: bool) -> None:
+        """The last step of a constructor: judge the arguments, and assign what Airflow needs to begin without a
+        worker."""
+        if start_from_trigger:
+            require_feature("sensors that need no worker (start_from_trigger)")
+        if deferrable is None:
+            deferrable = start_from_trigger or conf.getboolean("operators", "default_deferrable", fallback=False)
+        self.deferrable, self.ends_in_triggerer = deferrable, start_from_trigger
+        if self.role is self.key is self.partition:
             setattr(self, by_default(self.get_dag()), PARTITION_KEY)
         require_literals(self._place, **self._chosen)
         arguments = self._arguments()
@@ -242,7 +252,7 @@ class WaitingSensor(BaseSensorOperator):
             )
 
 
-class LeaderSensor(WaitingSensor):
+class LeaderSensor(_WaitingSensor):
     """Waits until a role has the expected leader, and returns that leader.
 
     The XCom holds role, partition, leader, address, term, and `here`, which is whether this host leads: see
@@ -253,7 +263,7 @@ class LeaderSensor(WaitingSensor):
     :param expect: "here" (this host leads it and may act), "anybody", or the name of a member (templated)
     :param neli_conn_id: the connection to this host's agent, or to a ledger (templated)
     :param when_away: "wait", at most until `timeout`, or "fail", if the agent cannot be asked
-    :param deferrable: whether to wait in the triggerer; otherwise a worker asks every `poke_interval` seconds
+    :param deferrable: whether to wait in the triggerer; by default, what `[operators] default_deferrable` says
     :param start_from_trigger: whether to begin and end in the triggerer, without a worker (Airflow 3.3)
     """
 
@@ -265,22 +275,17 @@ class LeaderSensor(WaitingSensor):
         expect: Expected = "here",
         neli_conn_id: str = CONNECTION_ID,
         when_away: WhenAway = "wait",
-        deferrable: bool = True,
+        deferrable: bool | None = None,
         start_from_trigger: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            expect=expect,
-            neli_conn_id=neli_conn_id,
-            when_away=when_away,
-            deferrable=deferrable,
-            start_from_trigger=start_from_trigger,
-            **kwargs,
-        )
-        self._begin(role=role, partition=partition)
+        super().__init__(**kwargs)
+        self.role, self.key, self.partition = role, None, partition
+        self.expect, self.neli_conn_id, self.when_away = expect, neli_conn_id, when_away
+        self._begin(deferrable=deferrable, start_from_trigger=start_from_trigger)
 
 
-class SlotOwnerSensor(WaitingSensor):
+class SlotOwnerSensor(_WaitingSensor):
     """Waits until the partition of a key has the expected owner, and returns that owner.
 
     Airflow stores a task's rendered arguments in its database, and thus the key; our logs and XComs never contain it.
@@ -289,7 +294,7 @@ class SlotOwnerSensor(WaitingSensor):
     :param expect: "here" (this host leads it and may act), "anybody", or the name of a member (templated)
     :param neli_conn_id: the connection to this host's agent, or to a ledger (templated)
     :param when_away: "wait", at most until `timeout`, or "fail", if the agent cannot be asked
-    :param deferrable: whether to wait in the triggerer; otherwise a worker asks every `poke_interval` seconds
+    :param deferrable: whether to wait in the triggerer; by default, what `[operators] default_deferrable` says
     :param start_from_trigger: whether to begin and end in the triggerer, without a worker (Airflow 3.3)
     """
 
@@ -300,16 +305,52 @@ class SlotOwnerSensor(WaitingSensor):
         expect: Expected = "here",
         neli_conn_id: str = CONNECTION_ID,
         when_away: WhenAway = "wait",
-        deferrable: bool = True,
+        deferrable: bool | None = None,
         start_from_trigger: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            expect=expect,
-            neli_conn_id=neli_conn_id,
-            when_away=when_away,
-            deferrable=deferrable,
-            start_from_trigger=start_from_trigger,
-            **kwargs,
-        )
-        self._begin(key=key)
+        super().__init__(**kwargs)
+        self.role, self.key, self.partition = None, key, None
+        self.expect, self.neli_conn_id, self.when_away = expect, neli_conn_id, when_away
+        self._begin(deferrable=deferrable, start_from_trigger=start_from_trigger)
+
+
+class LeaderGateSensor(_WaitingSensor):
+    """Lets the run go on where this host leads a role, and skips the tasks below elsewhere, without a worker.
+
+    Tasks below it with the trigger rule `all_success`, the default, are skipped with it. Tasks with rules such as
+    `none_failed` run after a skipped task, and so do tasks that are not below the gate. A mapped gate needs a worker to
+    begin with. So does each gate in Airflow 3.1 and 3.2, and without `deferrable` also to wait.
+
+    :param role: a name, or the number of a partition; by default the partition or the key of the run (templated)
+    :param partition: the number of a partition, in place of a role (templated)
+    :param when_not_leading: "skip" the tasks below, or "fail"
+    :param timeout: seconds, or a timedelta, to wait for a leader, or for an agent that is away
+    :param expect: "here" (this host leads it and may act), "anybody", or the name of a member (templated)
+    :param neli_conn_id: the connection to this host's agent (templated)
+    :param when_away: "wait", at most until `timeout`, or "fail", if the agent cannot be asked
+    :param deferrable: whether to wait in the triggerer; by default, what `[operators] default_deferrable` says
+    :param start_from_trigger: whether to begin and end in the triggerer, without a worker (Airflow 3.3)
+    """
+
+    def __init__(
+        self,
+        *,
+        role: str | int | None = None,
+        partition: str | int | None = None,
+        when_not_leading: Literal["skip", "fail"] = "skip",
+        timeout: timedelta | float = GATE_TIMEOUT,
+        expect: Expected = "here",
+        neli_conn_id: str = CONNECTION_ID,
+        when_away: WhenAway = "wait",
+        deferrable: bool | None = None,
+        start_from_trigger: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(timeout=timeout, **kwargs)
+        require_choice("when_not_leading", when_not_leading, ("skip", "fail"))
+        self.role, self.key, self.partition = role, None, partition
+        self.expect, self.neli_conn_id, self.when_away = expect, neli_conn_id, when_away
+        self.otherwise = when_not_leading
+        start_from_trigger = has_airflow(3, 3) if start_from_trigger is None else start_from_trigger
+        self._begin(deferrable=deferrable, start_from_trigger=start_from_trigger)

@@ -107,15 +107,19 @@ class _Follower(BaseEventTrigger):
 class LeaderTrigger(_Follower):
     """Fires once the expected member leads `role`, `key` or `partition`: one of the three.
 
-    `expect` is "here" (the triggerer's host leads, and may act), "anybody", or the name of a member. `otherwise` says
-    what to do when another member leads: "wait", "skip" or "fail". `when_away` says what to do when the agent or the
-    ledger cannot be asked: "wait" or "fail". The event holds an `outcome` (success, skipped or failed) and `why`. On
-    success it also holds role, partition, leader, address, term, and `here`, which is whether this host leads (None if
-    the connection is to a ledger).
+    The event holds an `outcome` (success, skipped or failed) and `why`. On success it also holds role, partition,
+    leader, address, term, and `here`, which is whether this host leads (None if the connection is to a ledger).
 
-    With `ends_task` the task ends in the triggerer, without a worker, with the leader as its XCom; `soft_fail` then
-    turns a failure into a skip. `layout` is the layout that gave the task's run its partition: a group with another
-    layout fails the task.
+    :param role: a name, or the number of a partition
+    :param key: any text, in place of a role
+    :param partition: the number of a partition, in place of a role
+    :param expect: "here" (the triggerer's host leads it and may act), "anybody", or the name of a member
+    :param neli_conn_id: the connection to this host's agent, or to a ledger
+    :param otherwise: "wait", "skip" or "fail", if another member leads
+    :param when_away: "wait" or "fail", if the agent or the ledger cannot be asked
+    :param ends_task: whether the task ends in the triggerer, without a worker, with the leader as its XCom
+    :param soft_fail: whether a task that ends so is skipped in place of a failure
+    :param layout: the layout that gave the task's run its partition: a group with another one fails the task
     """
 
     def __init__(
@@ -251,10 +255,7 @@ class LeaderTrigger(_Follower):
 class OwnershipTrigger(_Follower):
     """Fires for each new owner of a role or of partitions: for an AssetWatcher, so that a Dag runs at a change.
 
-    It watches the partition of `role`, or `partitions`, or all. An event is one of `on`: "acquired" (`member` owns it
-    under a new term), "lost" (another member owns what `member` had), "moved" (the owner has changed, to any member).
-    `member` is this host's member by default, according to the connection's agent. Partitions that move the same way at
-    the same moment share one event:
+    Partitions that move the same way at the same moment share one event:
 
         {"event": "acquired", "member": "a", "role": "nightly", "partitions": [42], "terms": [1790000000000123],
          "term": 1790000000000123, "from": "b", "to": "a", "address": "10.0.0.7:8000"}
@@ -263,6 +264,13 @@ class OwnershipTrigger(_Follower):
     `member` owns when an asset is first watched count as acquired; a partition without an owner causes no event until
     it has one. Give each asset a watcher with its own arguments, because a watcher that several assets share remembers
     nothing.
+
+    :param role: the role to watch, a name or the number of a partition
+    :param partitions: the partitions to watch, in place of a role; by default all
+    :param on: the events: "acquired" (`member` owns it under a new term), "lost" (another member owns what `member`
+        had), "moved" (the owner has changed, to any member)
+    :param member: the name of a member; by default this host's, according to the connection's agent
+    :param neli_conn_id: the connection to this host's agent, or to a ledger
     """
 
     def __init__(

@@ -5,7 +5,7 @@ import time
 import pendulum
 from airflow.providers.common.compat.sdk import DAG, BaseOperator, Context
 
-from airflow_provider.operators.leader import LeaderOperator
+from airflow_provider.operators.leader import LeaderMixin
 from airflow_provider.sensors.neli import LeaderSensor
 from benchmarks._airflow.sizes import FIRING, GATES, HELD_HERE, ROLE, WAITED_FOR, WAITING
 
@@ -28,7 +28,7 @@ class Work(BaseOperator):
         return None
 
 
-class GatedWork(LeaderOperator, Work):
+class GatedWork(LeaderMixin, Work):
     """The same, under the lease of a role."""
 
 

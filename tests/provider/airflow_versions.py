@@ -38,8 +38,7 @@ from datetime import datetime
 from pathlib import Path
 from airflow.sdk import dag
 from airflow_provider.decorators.leader import leader_task
-from airflow_provider.operators.neli import LeaderGate
-from airflow_provider.sensors.neli import LeaderSensor
+from airflow_provider.sensors.neli import LeaderGateSensor, LeaderSensor
 
 @dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
 def story():
@@ -52,8 +51,8 @@ def story():
         Path({told!r}).write_text("it ran below a closed gate")
 
     waits = LeaderSensor(task_id="waits", role=3)
-    waits >> LeaderGate(task_id="opens", role=3, start_from_trigger=False) >> work(waits.output)
-    LeaderGate(task_id="closed", role=3, expect="nobody", start_from_trigger=False) >> skipped()
+    waits >> LeaderGateSensor(task_id="opens", role=3, start_from_trigger=False) >> work(waits.output)
+    LeaderGateSensor(task_id="closed", role=3, expect="nobody", start_from_trigger=False) >> skipped()
 
 story()
 """

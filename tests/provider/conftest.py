@@ -44,6 +44,7 @@ SETTINGS = {
     "AIRFLOW_HOME": str(HOME),
     "AIRFLOW__CORE__DAGS_FOLDER": str(HOME / "dags"),
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True",
     # Two connections for each test: one to an agent that never exists, and one of another type.
     "AIRFLOW_CONN_AWAY": '{"conn_type": "neli", "extra": {"address": "unix:/nowhere/agent.sock"}}',
     "AIRFLOW_CONN_WRONG": '{"conn_type": "http"}',

@@ -14,10 +14,10 @@ import pendulum
 from airflow.providers.common.compat.sdk import DAG, Asset, task
 from airflow.sdk import AssetWatcher, PartitionedAtRuntime
 
-from airflow_provider.operators.neli import LeaderGate, LeaderShortCircuitOperator
+from airflow_provider.operators.neli import LeaderShortCircuitOperator
 from airflow_provider.operators.spark import LeaderSparkSubmitOperator
 from airflow_provider.retries import LeadershipRetryPolicy
-from airflow_provider.sensors.neli import LeaderSensor, SlotOwnerSensor, leader_from
+from airflow_provider.sensors.neli import LeaderGateSensor, LeaderSensor, SlotOwnerSensor, leader_from
 from airflow_provider.triggers.neli import OwnershipTrigger
 
 ROLE = 3
@@ -37,7 +37,7 @@ with DAG("waits", params={"role": "nightly", "expect": "b"}, **GIVEN):
 
     LeaderSensor(task_id="templated", role="{{ params.role }}", expect="{{ params.expect }}", **IN_TRIGGERER)
     LeaderSensor.partial(task_id="mapped", start_from_trigger=True, **ON_WORKER).expand(role=[ROLE])
-    resumed = SlotOwnerSensor(task_id="resumed", key="nightly", **ON_WORKER)
+    resumed = SlotOwnerSensor(task_id="resumed", key="nightly", deferrable=True, **ON_WORKER)
     below(here.output, resumed.output)
 
 with DAG("gated", **GIVEN):
@@ -46,14 +46,14 @@ with DAG("gated", **GIVEN):
     def work(lease: Any) -> int:
         return int(lease.term)
 
-    LeaderGate(task_id="gate", role=ROLE, pool="no_slots") >> work()  # type: ignore[call-arg, misc]  # The task gives the rest.
+    LeaderGateSensor(task_id="gate", role=ROLE, pool="no_slots") >> work()  # type: ignore[call-arg, misc]  # The task gives the rest.
     LeaderShortCircuitOperator(task_id="short", role=ROLE, **ON_WORKER)
 
 with DAG("in_vain", params={"nothing": ""}, **GIVEN):
     LeaderSensor(task_id="unnamed", role="{{ params.nothing }}", **IN_TRIGGERER)
     away: dict[str, Any] = {"neli_conn_id": "away", "when_away": "fail", **IN_TRIGGERER}
     LeaderSensor(task_id="softly_away", role=ROLE, soft_fail=True, **away)
-    LeaderGate(task_id="closed", when_not_leading="fail", role=ROLE, expect="nobody", pool="no_slots")
+    LeaderGateSensor(task_id="closed", when_not_leading="fail", role=ROLE, expect="nobody", pool="no_slots")
 
 with DAG("of_partition", **{**GIVEN, "schedule": PartitionedAtRuntime()}):
     LeaderSensor(task_id="by_key_of_run", expect="anybody", **IN_TRIGGERER)

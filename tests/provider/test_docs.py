@@ -1,6 +1,6 @@
 """docs/airflow.md: each block of Python is a file of Dags, which are run; each command exists in Airflow.
 
-Each public class of the provider appears in one of those blocks, or here with the reason why it does not.
+The first table points from each public class to the section whose blocks show it, or here is the reason why not.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from airflow.dag_processing.dagbag import BundleDagBag
 
 from tests.provider.test_provider_info import modules
 from tests.support.given import DagTest
-from tests.test_docs import SHELL, blocks
+from tests.test_docs import FENCED, PAGES, SHELL, blocks
 
 pytestmark = pytest.mark.airflow
 
@@ -32,8 +32,8 @@ NOT_TESTED = {
 
 WITHOUT_EXAMPLE = {
     "LeaderHere",  # NeliHook.leader returns it.
-    "NeliPlugin",  # Found by Airflow on its own.
-    *("Conclusion", "LeaderSparkSubmitHook", "RoleWanted", "UnderLease", "WaitingSensor"),  # Parts of others.
+    *("NeliMessageQueueProvider", "NeliPlugin"),  # Found by Airflow on its own.
+    *("Conclusion", "LeaderSparkSubmitHook", "UnderLease"),  # Parts of others.
     *("LeaderDecoratedOperator", "LeaderPySparkDecoratedOperator"),  # Behind the decorators.
 }
 """The public classes that no Dag names."""
@@ -45,10 +45,28 @@ def classes() -> set[str]:
     return {name for module, name in offered if inspect.isclass(getattr(module, name))}
 
 
-def test_each_class_has_an_example_or_a_reason_and_no_reason_is_left_over() -> None:
-    shown = {name for name in classes() for block in BLOCKS if re.search(rf"\b{name}\b", block)}
+def test_each_class_has_a_guide_with_an_example_or_a_reason_and_no_reason_is_left_over() -> None:
+    guides = re.findall(r"^\| (`.+?) \|.*\]\(#([\w-]+)\) \|$", PAGES[PAGE], re.MULTILINE)
+    named = [(name, place) for names, place in guides for name in re.findall(r"(\w+)`", names)]
+    sections = re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGES[PAGE], re.MULTILINE | re.DOTALL)
+    code = {title.lower().replace(" ", "-"): "".join(map("".join, FENCED.findall(text))) for title, text in sections}
+    shown = {name for name, place in named if re.search(rf"\b{name}\b", code[place])}
     assert WITHOUT_EXAMPLE == classes() - shown, f"show each in {PAGE}, or say why not above"
     assert [] == [dag_id for dag_id in NOT_TESTED if f'"{dag_id}"' not in "".join(BLOCKS)]
+
+
+def test_each_argument_of_a_class_or_a_function_of_the_page_is_explained_in_order() -> None:
+    offered = {
+        name: getattr(module, name) for module in map(importlib.import_module, modules()) for name in module.__all__
+    }
+    lacking = {}
+    for name in sorted(classes() | {name for name in offered if f"{name}(" in "".join(BLOCKS)}):
+        made = offered[name].__dict__.get("__init__", None if inspect.isclass(offered[name]) else offered[name])
+        arguments = inspect.signature(made).parameters.values() if inspect.isfunction(made) else ()
+        names = [one.name for one in arguments if one.name != "self" and one.kind != one.VAR_KEYWORD]
+        if names != (told := re.findall(r":param (\w+):", offered[name].__doc__ or "")):
+            lacking[name] = names, told
+    assert {} == lacking
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))

@@ -1,4 +1,4 @@
-"""@task.leader and LeaderOperator, in Dags that `dag.test()` runs on real agents."""
+"""@task.leader and LeaderMixin, in Dags that `dag.test()` runs on real agents."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ from airflow_provider._machinery import leases
 from airflow_provider._machinery.subscription import current
 from airflow_provider.exceptions import LeadershipLost, NotLeadingHere
 from airflow_provider.hooks.neli import NeliHook
-from airflow_provider.operators.leader import LeaderOperator
+from airflow_provider.operators.leader import LeaderMixin
 from airflow_provider.operators.neli import LeaderShortCircuitOperator
 from airflow_provider.partitions import SlotPartitionMapper
 from airflow_provider.policy import task_policy
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.airflow
 LONG = 10 * PATIENCE
 
 
-class WaitingTask(LeaderOperator, PythonOperator): ...
+class WaitingTask(LeaderMixin, PythonOperator): ...
 
 
 class TwoParts(BaseOperator):

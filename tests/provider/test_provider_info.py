@@ -3,28 +3,37 @@
 import importlib
 import inspect
 import json
+import sys
 from collections.abc import Iterator
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import jsonschema
 import pytest
+from airflow.providers.apache.spark.get_provider_info import get_provider_info as info_of_spark
+from airflow.providers.common.compat.openlineage import facet
 from airflow.providers.common.compat.sdk import (
     AirflowOptionalProviderFeatureException,
+    Asset,
     BaseHook,
     BaseOperator,
     BaseOperatorLink,
     BaseSensorOperator,
 )
+from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
+from airflow.providers_manager import ProvidersManager
+from airflow.sdk.lineage import HookLineageCollector
+from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 from airflow.triggers.base import BaseTrigger
 
 import airflow_provider
+from airflow_provider.assets.neli import convert_asset_to_openlineage, create_asset
 from airflow_provider.get_provider_info import get_provider_info
-from airflow_provider.operators.neli import LeaderGate
-from airflow_provider.sensors.neli import LeaderSensor
+from airflow_provider.sensors.neli import LeaderGateSensor, LeaderSensor
+from airflow_provider.triggers.neli import OwnershipTrigger
 
 pytestmark = pytest.mark.airflow
 
@@ -56,6 +65,47 @@ def test_it_fits_the_schema_by_which_airflow_checks_providers_and_the_stricter_o
     jsonschema.validate(INFO, schema("provider_info.schema.json"))
     of_a_release = {"state": "ready", "source-date-epoch": 0, "versions": ["0.1.0"]}
     jsonschema.validate({**INFO, **of_a_release}, schema("provider.yaml.schema.json"))
+
+
+def test_it_lacks_nothing_that_airflows_own_providers_of_kafka_and_spark_have() -> None:
+    # Those of Kafka's version 2.1.
+    of_kafka = {"asset-uris", "config", "hooks", "operators", "plugins", "queues", "sensors", "triggers"}
+    spark = info_of_spark()  # type: ignore[no-untyped-call]
+    assert set() == (set(spark) | of_kafka) - set(INFO)
+    (ours,) = INFO["integrations"]
+    assert set(spark["integrations"][0]) == set(ours)
+    assert {ours["integration-name"]} == {entry["integration-name"] for kind in BASES for entry in INFO[kind]}
+    assert all((ROOT / guide.removeprefix("/")).is_file() for guide in ours["how-to-guide"])
+    assert (ROOT / "neli_router/status/page" / Path(ours["logo"]).name).is_file()
+
+
+def test_airflow_finds_the_queue_the_plugin_and_what_makes_assets() -> None:
+    manager, at_run_time = ProvidersManager(), ProvidersManagerTaskRuntime()  # type: ignore[no-untyped-call]
+    assert set(INFO["queues"]) <= set(manager.queue_class_names or [])
+    assert {one["plugin-class"] for one in INFO["plugins"]} <= {one.plugin_class for one in manager.plugins}
+    assert convert_asset_to_openlineage is at_run_time.asset_to_openlineage_converters["neli"]
+
+
+def test_a_role_is_an_asset_of_one_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
+    asset = create_asset(group="jobs", role="EUR/USD é", extra={"desk": "fx"})
+    assert ("neli://jobs/EUR%2FUSD%20%C3%A9", {"desk": "fx"}) == (asset.uri, asset.extra)
+    assert asset.uri == Asset("neli://jobs/EUR%2fUSD é/").uri
+    lineage = HookLineageCollector()  # type: ignore[no-untyped-call]
+    assert Asset("neli://jobs/7") == lineage.create_asset(scheme="neli", asset_kwargs={"group": "jobs", "role": 7})
+    for wrong in ("neli://jobs", "neli:///nightly", "neli://jobs/EUR/USD", "neli://jobs/nightly?on=lost"):
+        with pytest.raises(ValueError, match="neli://group/role was wanted"):
+            Asset(wrong)
+    monkeypatch.setattr(facet, "Dataset", SimpleNamespace)  # OpenLineage's, which may not be installed.
+    seen = convert_asset_to_openlineage(asset, None)
+    assert ("neli://jobs", "EUR/USD é") == (seen.namespace, seen.name)
+
+
+def test_a_message_queue_of_our_scheme_is_an_ownership_trigger(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments: dict[str, Any] = {"role": "nightly", "on": ["lost"]}
+    assert OwnershipTrigger(**arguments).serialize() == MessageQueueTrigger(scheme="neli", **arguments).serialize()
+    monkeypatch.setitem(sys.modules, "airflow.providers.common.messaging.providers.base_provider", None)
+    with pytest.raises(AirflowOptionalProviderFeatureException, match=r"common-messaging was wanted .* 'messaging'"):
+        importlib.reload(importlib.import_module("airflow_provider.queues.neli"))
 
 
 @pytest.mark.parametrize("kind", BASES)
@@ -100,7 +150,7 @@ def test_an_older_airflow_is_told_what_came_with_3_3(monkeypatch: pytest.MonkeyP
             importlib.reload(importlib.import_module(f"airflow_provider.{name}"))
     with pytest.raises(AirflowOptionalProviderFeatureException, match="start_from_trigger"):
         LeaderSensor(task_id="sensor", role="nightly", start_from_trigger=True)
-    assert not LeaderGate(task_id="gate", role="nightly").start_from_trigger
+    assert not LeaderGateSensor(task_id="gate", role="nightly").start_from_trigger
 
 
 def version_of(name: str, version: str) -> str:

@@ -18,10 +18,9 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import PartitionedAssetTimetable
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_provider.operators.leader import LeaderOperator
-from airflow_provider.operators.neli import LeaderGate
+from airflow_provider.operators.leader import LeaderMixin
 from airflow_provider.partitions import SlotPartitionMapper
-from airflow_provider.sensors.neli import LeaderSensor, SlotOwnerSensor
+from airflow_provider.sensors.neli import LeaderGateSensor, LeaderSensor, SlotOwnerSensor
 from airflow_provider.triggers.neli import LeaderTrigger
 from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey
@@ -74,7 +73,7 @@ def test_gates_decide_for_the_tasks_below(dag_test: DagTest) -> None:
     }
     with DAG("gated", start_date=START) as dag:
         for name, (arguments, _, _) in gates.items():
-            LeaderGate(task_id=name, role="nightly", **arguments) >> EmptyOperator(task_id=f"below_{name}")
+            LeaderGateSensor(task_id=name, role="nightly", **arguments) >> EmptyOperator(task_id=f"below_{name}")
         # None of these can be decided immediately, so they go on in a trigger.
         HastyGate(task_id="deferred", role="nightly")
         HastyGate(task_id="deferred_away", role="nightly", neli_conn_id="nowhere")
@@ -85,7 +84,7 @@ def test_gates_decide_for_the_tasks_below(dag_test: DagTest) -> None:
     assert ("success", "failed") == (found["deferred"], found["deferred_away"])
 
 
-class HastyGate(LeaderGate):
+class HastyGate(LeaderGateSensor):
     """A gate that found nothing at its first look, as if everything had changed since."""
 
     def _first_look(self, context: Context) -> None:
@@ -96,10 +95,10 @@ def test_an_instance_starts_in_the_triggerer_and_its_class_does_not() -> None:
     with DAG("started", start_date=START) as dag:
         LeaderSensor(task_id="plain", role="{{ params.role }}", start_from_trigger=True, timeout=60)
         LeaderSensor(task_id="waits", role="nightly")
-        LeaderGate(task_id="gate", role="nightly")
+        LeaderGateSensor(task_id="gate", role="nightly")
         first = EmptyOperator(task_id="first")
         LeaderSensor(task_id="of_output", role=first.output, start_from_trigger=True)  # type: ignore[arg-type]
-        LeaderGate.partial(task_id="mapped").expand(role=["nightly"])
+        LeaderGateSensor.partial(task_id="mapped").expand(role=["nightly"])
     assert LeaderSensor.start_trigger_args is None
     read = DagSerialization.from_dict(DagSerialization.to_dict(dag))
     started = {task.task_id: task.start_from_trigger and task.start_trigger_args is not None for task in read.tasks}
@@ -109,6 +108,14 @@ def test_an_instance_starts_in_the_triggerer_and_its_class_does_not() -> None:
     arguments = plain.start_trigger_args.trigger_kwargs
     names = {name for name in plain.template_fields if name in arguments and hasattr(LeaderTrigger(**arguments), name)}
     assert set(plain.template_fields) == names  # Otherwise Airflow would not render them in the triggerer.
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_airflow_s_configuration_says_what_is_deferrable(configured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", str(configured))
+    assert configured is LeaderSensor(task_id="sensor", role="nightly").deferrable
+    assert configured is not SlotOwnerSensor(task_id="owner", deferrable=not configured).deferrable
+    assert LeaderGateSensor(task_id="gate", role="nightly").start_from_trigger
 
 
 NONSENSE = [
@@ -126,12 +133,12 @@ NONSENSE = [
         *((LeaderSensor, *case) for case in NONSENSE),
         (LeaderSensor, {"partition": 3}, "role and partition were given"),
         (LeaderSensor, {"role": "nigthly"}, "did you mean 'nightly'"),
-        (LeaderGate, {"role": 256}, "a partition below 256 was wanted"),
-        (LeaderGate, {"when_not_leading": "maybe"}, "`when_not_leading` was wanted to be skip or fail"),
-        (LeaderOperator, {"role": ""}, "a role was wanted"),
-        (LeaderOperator, {"key": "EURUSD"}, "role and key were given"),
-        (LeaderOperator, {"when_not_leading": "maybe"}, "`when_not_leading` was wanted"),
-        (LeaderOperator, {"timeout": timedelta()}, "timeout must be seconds or a timedelta, and more than 0 s"),
+        (LeaderGateSensor, {"role": 256}, "a partition below 256 was wanted"),
+        (LeaderGateSensor, {"when_not_leading": "maybe"}, "`when_not_leading` was wanted to be skip or fail"),
+        (LeaderMixin, {"role": ""}, "a role was wanted"),
+        (LeaderMixin, {"key": "EURUSD"}, "role and key were given"),
+        (LeaderMixin, {"when_not_leading": "maybe"}, "`when_not_leading` was wanted"),
+        (LeaderMixin, {"timeout": timedelta()}, "timeout must be seconds or a timedelta, and more than 0 s"),
     ],
 )
 def test_what_makes_no_sense_is_an_import_error(
@@ -168,7 +175,7 @@ def test_a_run_that_another_layout_made_is_refused(neli_default: str) -> None:
     schedule = PartitionedAssetTimetable(assets=Asset("prices"), default_partition_mapper=mapper)
     with DAG("by_partition", schedule=schedule) as dag:
         sensor = LeaderSensor(task_id="sensor", partition="3")
-        gate: Any = LeaderGate(task_id="gate", partition="3")
+        gate: Any = LeaderGateSensor(task_id="gate", partition="3")
     with pytest.raises(AirflowException, match="partitions=9"):
         sensor.poke(Context())
     layout = gate.start_trigger_args.trigger_kwargs["layout"]

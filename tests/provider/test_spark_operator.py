@@ -45,14 +45,14 @@ def test_a_job_is_told_what_its_share_is_and_one_that_lost_it_raises_the_loss(
     program.write_text(f"#!/usr/bin/env bash\ncd {tmp_path}\n{record}\nexit {EXIT_LOST}", encoding="utf-8")
     program.chmod(0o755)
     given: dict[str, Any] = {"application": "job.py", "spark_binary": str(program)}
-    counters = []
+    told = []
     for _ in range(2):
         with pytest.raises(LeadershipLost, match="it ended because it had lost it"):
             LeaderSparkSubmitOperator(task_id="job", partitions="led", **given).execute(Context())
-        words = (tmp_path / "words").read_text().splitlines()
-        settings = dict(word.split("=", 1) for word in words if word.startswith("spark.neli."))
-        counters.append(int(settings["spark.neli.counter"]))
-    assert counters[0] < counters[1], "a fence tells the drivers of two submissions apart"
+        told.append((tmp_path / "words").read_text().splitlines())
+    words = told[1]
+    first, settings = (dict(word.split("=", 1) for word in words if word.startswith("spark.neli.")) for words in told)
+    assert int(first["spark.neli.counter"]) < int(settings["spark.neli.counter"]), "two submissions"
     assert ("a", ",".join(map(str, range(PARTITIONS)))) == (
         settings["spark.neli.member"],
         settings["spark.neli.partitions"],
