@@ -39,7 +39,7 @@ from airflow_provider.hooks._changes import Away, Batch
 from neli_router.agent import AgentLease, AsyncAgentLease, AsyncClient, Client, Share
 from neli_router.agent.client import calls
 from neli_router.agent.client.leading import LeadingBlock
-from neli_router.agent.server.views import owner_view
+from neli_router.agent.owners import owner_view
 from neli_router.agent.wire import OwnerView, StatusView
 from neli_router.config.agent_address import PORT, spell_place
 from neli_router.core.keyspace import Key, Layout, Role
