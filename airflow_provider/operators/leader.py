@@ -78,6 +78,8 @@ class LeaderOperator(BaseOperator):
 
     template_fields: "Sequence[str]" = ("role", "key", "partition", "neli_conn_id")
     operator_extra_links = (NeliLink(),)
+    shown_partition: int | None = None
+    """The partition that the link opens, once it is known."""
 
     def __init__(
         self,
@@ -126,6 +128,7 @@ class LeaderOperator(BaseOperator):
                 if self._when_away() == "fail":
                     raise
                 self._put_off(context, error, "here")
+            self.shown_partition = getattr(right, "partition", None)  # A share has several.
             with held:
                 self.held, space = held, cast("dict[str, Any]", context)
                 space[LEASE_KEY] = right  # A key of our own in a TypedDict.
@@ -156,14 +159,15 @@ class LeaderOperator(BaseOperator):
 
     def _put_off(self, context: "Context", error: NeliError, here: str) -> NoReturn:
         """Leave the worker in the way that the task chose; `error` is the reason, `here` the member to wait for."""
-        way = self.when_not_leading
+        way, leader = self.when_not_leading, getattr(error, "leader", None)
+        self.shown_partition = None if leader is None else leader.partition
         if isinstance(error, NoAgent) and way in {"skip", "fail"}:
             way = "reschedule"  # Nothing can be decided until the agent answers.
         if way == "skip" and isinstance(error, NotLeadingHere) and error.nobody_leads:
             way = "fail"  # If every host skipped it, no host would do it.
         if way == "skip":
-            if isinstance(error, NotLeadingHere) and error.leader is not None:
-                context["ti"].xcom_push(key=LEADER_KEY, value=leader_of(self.role, error.leader, here=False))
+            if leader is not None:
+                context["ti"].xcom_push(key=LEADER_KEY, value=leader_of(self.role, leader, here=False))
             raise AirflowSkipException(str(error)) from error
         if way == "fail":
             raise error

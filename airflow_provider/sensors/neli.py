@@ -84,6 +84,8 @@ class WaitingSensor(BaseSensorOperator):
     key: str | None
     partition: str | int | None
     otherwise: Otherwise = "wait"
+    shown_partition: int | None = None
+    """The partition that the link opens, once it is known."""
     _here: str | None = None
     """The member of this host, once it was asked."""
     _told = "the group did not answer"
@@ -130,6 +132,7 @@ class WaitingSensor(BaseSensorOperator):
         """The leader in the event of the trigger. Raises an error if the wait ended in any other way."""
         outcome, why, leader = event["outcome"], event["why"], {**event}
         del leader["outcome"], leader["why"]
+        self.shown_partition = event.get("partition")
         if outcome == "skipped":
             raise _skipped(why, leader, context)
         if outcome != "success":
@@ -182,7 +185,7 @@ class WaitingSensor(BaseSensorOperator):
     def _asked(self, hook: NeliHook, context: "Context") -> PokeReturnValue:
         # The Dag's mapper made a run by partition, and it must have the group's layout.
         seen = hook.leader(role_for(hook.layout, asked_role(*self._place)), wanted=layout_of_run(self.get_dag()))
-        self._here = seen.member
+        self._here, self.shown_partition = seen.member, seen.owner.partition
         view, is_here = seen.owner, None if seen.member is None else seen.member == seen.owner.name
         if self.expect == "here" and is_here is None:
             raise hook.no_agent("the name of this host's member")

@@ -139,6 +139,7 @@ class LeaderTrigger(_Follower):
         self.ends_task, self.soft_fail, self.layout = ends_task, soft_fail, layout
         self._told = ""
         """The last line in the log: who is waited for, and why."""
+        self._partition: int | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         places, ways = ("role", "key", "partition", "expect", "neli_conn_id"), ("otherwise", "when_away")
@@ -183,7 +184,7 @@ class LeaderTrigger(_Follower):
             return None
         try:
             checked(seen.layout, None if self.layout is None else Layout(**self.layout))
-            partition = seen.layout.partition_of_role(asked_role(*self._place))
+            self._partition = partition = seen.layout.partition_of_role(asked_role(*self._place))
         except (GroupMismatch, BadKey) as error:
             return Conclusion("failed", str(error))
         if self.expect == "here" and seen.member is None:
@@ -235,17 +236,17 @@ class LeaderTrigger(_Follower):
         return self.ends_task and self.trigger_id is not None
 
     def _event(self, conclusion: Conclusion) -> TriggerEvent:
-        leader = dict(conclusion.leader or {})
+        leader, link = dict(conclusion.leader or {}), link_xcom(self._partition)
         if not self._is_last_word:
             return TriggerEvent({"outcome": conclusion.outcome, "why": conclusion.why, **leader})  # type: ignore[no-untyped-call]
         if conclusion.outcome == "success":
             self.log.info("Leader: %s", leader)
-            return TaskSuccessEvent(xcoms={"return_value": leader, **link_xcom()})
+            return TaskSuccessEvent(xcoms={"return_value": leader, **link})
         if conclusion.outcome == "skipped":
             self.log.info("Skipped: %s", conclusion.why)
-            return TaskSkippedEvent(xcoms={LEADER_KEY: leader, **link_xcom()})
+            return TaskSkippedEvent(xcoms={LEADER_KEY: leader, **link})
         self.log.error("%s: %s", "Skipped, by soft_fail" if self.soft_fail else "Failed", conclusion.why)
-        return (TaskSkippedEvent if self.soft_fail else TaskFailedEvent)(xcoms=link_xcom())
+        return (TaskSkippedEvent if self.soft_fail else TaskFailedEvent)(xcoms=link)
 
 
 class OwnershipTrigger(_Follower):

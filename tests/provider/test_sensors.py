@@ -18,6 +18,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import PartitionedAssetTimetable
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_provider.links import NeliLink
 from airflow_provider.operators.leader import LeaderOperator
 from airflow_provider.operators.neli import LeaderGate
 from airflow_provider.partitions import SlotPartitionMapper
@@ -63,6 +64,7 @@ def test_sensors_of_each_kind_return_the_leader_or_end(dag_test: DagTest) -> Non
         assert isinstance(leader, dict)
         assert {"partition", "leader", "address", "term", "here"} == leader.keys() - {"role"}
         assert ("a", True) == (leader["leader"], leader["here"])
+        assert f"/plugin/neli#partition={leader['partition']}" == returned(run, task, NeliLink().xcom_key)
 
 
 def test_gates_decide_for_the_tasks_below(dag_test: DagTest) -> None:
