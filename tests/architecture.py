@@ -141,6 +141,8 @@ airflow_provider.decorators.leader_pyspark airflow_provider.operators.spark: GRO
 # It changes Airflow's metadata database, inside the scheduler.
 airflow_provider._machinery.switch: GROUND agent config router | airflow airflow_provider sqlalchemy
 airflow_provider.get_provider_info: | airflow_provider
+# Only OpenLineage imports it.
+airflow_provider.lineage: | openlineage
 # The door. It is outside the arrows: importing any module passes through it.
 __init__: GROUND config drivers.ledgers.base member router
 """

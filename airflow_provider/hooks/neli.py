@@ -222,6 +222,10 @@ class NeliHook(BaseHook):
         """The name of this host's member."""
         return self._agent("the name of this host's member").call(calls.HERE).member
 
+    def group(self) -> str:
+        """The group's address, without secrets. Terms of two groups have nothing to do with each other."""
+        return self._agent("the group's address").call(calls.HERE).group
+
     def takeover_max(self) -> float:
         """Seconds after the death of a leader by which the next one has begun: twice the group's lease."""
         return LEASES * self._agent("the group's lease").status().lease

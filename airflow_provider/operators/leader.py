@@ -20,10 +20,11 @@ Derive from it as the first base, `class MyOperator(LeaderOperator, TheirOperato
 `TheirOperator.execute`.
 """
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
+from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator, conf
 
 from airflow_provider._arguments import (
     Place,
@@ -42,6 +43,7 @@ from airflow_provider.exceptions import NotLeadingHere
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
 from airflow_provider.links import NeliLink
 from airflow_provider.triggers.neli import LEADER_KEY, LeaderTrigger, leader_of
+from neli_router.agent.client.leases import AgentLease, Share
 from neli_router.core.keyspace import Role
 from neli_router.errors import NeliError, NoAgent
 
@@ -50,10 +52,13 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["LEASE_KEY", "TERM_KEY", "LeaderOperator", "role_here"]
+__all__ = ["FACET", "LEASE_KEY", "TERM_KEY", "LeaderOperator", "role_here"]
 
 LEASE_KEY = "lease"
 """The key of the lease in the context, while the task works under it and in the callbacks of its end."""
+
+FACET = "airflow_provider.lineage.leadership"
+"""The function that users name in `[openlineage] custom_run_facets`."""
 
 TERM_KEY = "neli_term"
 """The XCom with the lease's term, for downstream tasks and their templates, if `push_term` asks for it."""
@@ -109,6 +114,8 @@ class LeaderOperator(BaseOperator):
         self.end_within = seconds_of("end_within", end_within, least=-1e-9)
         require_literals(self._place, **self._chosen)
 
+    leadership: dict[str, Any] | None = None
+    """The lease that the task holds or held, without any key, for OpenLineage's events."""
     _give_up_at: float | None = None
     """When to stop waiting, by the wall clock: a waiting task moves from one host to another."""
     _has_waited = False
@@ -128,10 +135,11 @@ class LeaderOperator(BaseOperator):
                 if self._when_away() == "fail":
                     raise
                 self._put_off(context, error, "here")
-            self.shown_partition = getattr(right, "partition", None)  # A share has several.
             with held:
                 self.held, space = held, cast("dict[str, Any]", context)
                 space[LEASE_KEY] = right  # A key of our own in a TypedDict.
+                self.leadership = _told(hook, self.role, right)
+                self.shown_partition = self.leadership.get("partition")
                 if self.push_term and hasattr(right, "term"):  # A share has several.
                     context["ti"].xcom_push(key=TERM_KEY, value=right.term)
                 return super().execute(context)
@@ -213,6 +221,16 @@ class LeaderOperator(BaseOperator):
 
     def _when_away(self) -> WhenAway:
         return self.when_away or ("wait" if self.when_not_leading in {"wait", "reschedule"} else "fail")
+
+
+def _told(hook: NeliHook, role: int | str | None, right: AgentLease | Share) -> dict[str, Any]:
+    told: dict[str, Any] = {"member": right.member} | ({} if role is None else {"role": str(role)})
+    if FACET in conf.get("openlineage", "custom_run_facets", fallback=""):  # It takes a request.
+        with suppress(NeliError):
+            told["group"] = hook.group()
+    if isinstance(right, Share):
+        return told | {"terms": {str(partition): term for partition, term in right.terms.items()}}
+    return told | {"partition": right.partition, "term": right.term}
 
 
 def role_here(hook: NeliHook, task: Any, context: "Context") -> Role:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 from airflow.providers.common.compat.sdk import DAG, Asset, Context, TaskDeferred, get_current_context
 from airflow.providers.standard.operators.python import PythonOperator
@@ -22,7 +23,7 @@ from airflow_provider._machinery import leases
 from airflow_provider._machinery.subscription import current
 from airflow_provider.exceptions import LeadershipLost, NotLeadingHere
 from airflow_provider.hooks.neli import NeliHook
-from airflow_provider.operators.leader import LeaderOperator
+from airflow_provider.operators.leader import FACET, LeaderOperator
 from airflow_provider.operators.neli import LeaderShortCircuitOperator
 from airflow_provider.partitions import SlotPartitionMapper
 from airflow_provider.retries import LeadershipRetryPolicy
@@ -309,6 +310,25 @@ def test_a_coroutine_that_loses_its_role_is_cancelled(
 
     assert {"work": "failed"} == states(dag_test(dag))
     assert ["cleaned up", LeadershipLost] == [one if isinstance(one, str) else type(one) for one in told]
+
+
+def test_openlineage_hears_of_the_lease_and_of_no_key(here: AgentProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    openlineage = pytest.importorskip("airflow.providers.openlineage.utils.utils")
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__CUSTOM_RUN_FACETS", FACET)
+    context: Any = {"ti": SimpleNamespace(get_first_reschedule_date=lambda _: None)}
+    with here.client() as client:
+        group = client.table().address
+        key = next(key for key in map("Jane {}".format, range(100)) if client.owner(key).name == here.name)
+        view = client.owner(key)
+    cases: list[tuple[dict[str, Any], dict[str, str]]] = [({"key": key}, {}), ({"role": key}, {"role": key})]
+    for given, role in cases:
+        task = WaitingTask(task_id="task", python_callable=lambda: None, **given)
+        assert {} == openlineage.get_user_provided_run_facets(SimpleNamespace(task=task), "running")
+        task.execute(context)
+        ((name, facet),) = openlineage.get_user_provided_run_facets(SimpleNamespace(task=task), "success").items()
+        expected = {"group": group, "member": here.name, "partition": view.partition, "term": view.term}
+        shown = {field: told for field, told in attrs.asdict(facet).items() if not field.startswith("_")}
+        assert ("neli_leadership", {**expected, **role}) == (name, shown)
 
 
 @pytest.mark.parametrize(

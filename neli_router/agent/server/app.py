@@ -130,7 +130,8 @@ class App:
             except NeliError as error:
                 refused = wire.refusal(error)
             may_act = self._member.lease(where.partition) is not None
-        await answer(request.send, wire.LeaderView(self._member.name, may_act, self._layout, owner, refused))
+        view = wire.LeaderView(self._member.name, may_act, self._layout, owner, refused, self._address)
+        await answer(request.send, view)
 
     def _owner_of(self, where: Place) -> wire.OwnerView:
         view = self._feed.view
