@@ -24,7 +24,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator, conf
+from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator, Stats, conf
 
 from airflow_provider._arguments import (
     Place,
@@ -119,15 +119,19 @@ class LeaderOperator(BaseOperator):
     _give_up_at: float | None = None
     """When to stop waiting, by the wall clock: a waiting task moves from one host to another."""
     _has_waited = False
+    _asked_at: datetime | None = None
+    """When the task first asked for its lease, by the wall clock of the host on which it was then."""
 
     def holding(self, hook: NeliHook, context: "Context") -> "HeldBlock[Any]":
         """The block that the operator's `execute` runs in."""
         return holding(hook, role_here(hook, self, context), end_within=self.end_within)
 
     def execute(self, context: "Context") -> Any:
+        self._asked_at = self._asked_at or datetime.now(UTC)
         with NeliHook(self.neli_conn_id) as hook:
             try:
                 held = self.holding(hook, context)
+                held.tags = {"dag_id": self.dag_id, "task_id": self.task_id}
                 right = held.take()
             except NotLeadingHere as error:
                 self._put_off(context, error, hook.member())
@@ -138,17 +142,23 @@ class LeaderOperator(BaseOperator):
             with held:
                 self.held, space = held, cast("dict[str, Any]", context)
                 space[LEASE_KEY] = right  # A key of our own in a TypedDict.
+                if context.get("task_reschedule_count"):
+                    self._asked_at = context["ti"].get_first_reschedule_date(context) or self._asked_at
+                Stats.timing("neli.wait", datetime.now(UTC) - self._asked_at, tags=held.tags)
                 self.leadership = _told(hook, self.role, right)
                 self.shown_partition = self.leadership.get("partition")
                 if self.push_term and hasattr(right, "term"):  # A share has several.
                     context["ti"].xcom_push(key=TERM_KEY, value=right.term)
                 return super().execute(context)
 
-    def resume(self, context: "Context", event: Any = None, give_up_at: float | None = None) -> Any:
+    def resume(
+        self, context: "Context", event: Any = None, give_up_at: float | None = None, asked_at: float | None = None
+    ) -> Any:
         """The trigger has fired: either this host led the role a moment ago, or waiting is useless."""
         if event is not None and event["outcome"] != "success":
             raise AirflowException(event["why"])
         self._give_up_at, self._has_waited = give_up_at, True
+        self._asked_at = None if asked_at is None else datetime.fromtimestamp(asked_at, UTC)
         return self.execute(context)
 
     def resume_execution(self, next_method: str, next_kwargs: "dict[str, Any] | None", context: "Context") -> Any:
@@ -194,7 +204,8 @@ class LeaderOperator(BaseOperator):
         place: dict[str, Any] = {"key" if isinstance(asked, str) else "partition": asked}
         trigger = LeaderTrigger(**place, expect=here, neli_conn_id=self.neli_conn_id, when_away=self._when_away())
         limit = None if self._give_up_at is None else timedelta(seconds=self._give_up_at - now)
-        self.defer(trigger=trigger, method_name="resume", kwargs={"give_up_at": self._give_up_at}, timeout=limit)
+        times = {"give_up_at": self._give_up_at, "asked_at": self._asked_at and self._asked_at.timestamp()}
+        self.defer(trigger=trigger, method_name="resume", kwargs=times, timeout=limit)
 
     def _reschedule(self, context: "Context", error: NeliError) -> NoReturn:
         now = datetime.now(UTC)

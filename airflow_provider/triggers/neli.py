@@ -30,12 +30,14 @@ error.
 import asyncio
 import json
 import logging
+import socket
 from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping
-from contextlib import aclosing
-from datetime import UTC, datetime
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+from airflow.providers.common.compat.sdk import Stats
 from airflow.triggers.base import (
     BaseEventTrigger,
     TaskFailedEvent,
@@ -72,6 +74,9 @@ MEMORY = "neli_told"
 
 CHANGES = ("acquired", "lost", "moved")
 
+_waiting: set[int] = set()
+"""The LeaderTriggers that wait in this process, by `id`."""
+
 
 class Conclusion(NamedTuple):
     """The outcome of the wait."""
@@ -85,6 +90,19 @@ def leader_of(role: object, view: OwnerView, *, here: bool | None) -> dict[str, 
     """A leader, in the form of events and XComs. A key may be a person's name, and events are logged: so no keys."""
     told = {"leader": view.name, "address": view.address, "term": view.term, "here": here}
     return {**({} if role is None else {"role": role}), "partition": view.partition, **told}
+
+
+@asynccontextmanager
+async def _counted(trigger: object) -> AsyncIterator[None]:
+    """Show in the metrics that it waits here. Each triggerer knows only its own."""
+    tags = {"hostname": socket.gethostname()}
+    _waiting.add(id(trigger))
+    Stats.gauge("neli.waiting", len(_waiting), tags=tags)
+    try:
+        yield
+    finally:
+        _waiting.discard(id(trigger))
+        Stats.gauge("neli.waiting", len(_waiting), tags=tags)
 
 
 class _Follower(BaseEventTrigger):
@@ -140,6 +158,9 @@ class LeaderTrigger(_Follower):
         self._told = ""
         """The last line in the log: who is waited for, and why."""
         self._partition: int | None = None
+        self._leader: str | None = None
+        self._lost_at: float | None = None
+        """When another leader was last seen to have lost it, if that was while this trigger waited."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         places, ways = ("role", "key", "partition", "expect", "neli_conn_id"), ("otherwise", "when_away")
@@ -161,7 +182,7 @@ class LeaderTrigger(_Follower):
         except NeliError as error:
             return Conclusion("failed", str(error))
         try:
-            async with asyncio.timeout(self._patience()):
+            async with asyncio.timeout(self._patience()), _counted(self):
                 if present is not None and (conclusion := await self._judge(present)):
                     return conclusion
                 async for moment in moments:
@@ -192,6 +213,10 @@ class LeaderTrigger(_Follower):
             return Conclusion("failed", f"{self._wanted()} was wanted, but {problem}: name one to this host's agent")
         if (view := seen.owners.get(partition)) is None:
             return None
+        if view.name != self._leader:
+            if self._leader is not None:
+                self._lost_at = asyncio.get_running_loop().time()
+            self._leader = view.name
         is_here = None if seen.member is None else seen.member == view.name
         wanted = seen.member or "" if self.expect == "here" else self.expect
         told = led_text(self._place, view, wanted)
@@ -200,6 +225,8 @@ class LeaderTrigger(_Follower):
             self._go_on(told)
             return None
         if wanted in {"anybody", view.name}:
+            if is_here and self._lost_at is not None:
+                Stats.timing("neli.takeover", timedelta(seconds=asyncio.get_running_loop().time() - self._lost_at))
             return Conclusion("success", leader=leader_of(self.role, view, here=is_here))
         if self.otherwise == "wait":
             self._go_on(told)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -290,7 +290,7 @@ def test_a_task_waits_for_its_worker_s_host_whatever_the_triggerer_s_host_leads(
 
 @pytest.mark.usefixtures("_loop")
 def test_a_coroutine_that_loses_its_role_is_cancelled(
-    dag: DAG, dag_test: DagTest, both: list[AgentProcess], here: AgentProcess
+    dag: DAG, dag_test: DagTest, both: list[AgentProcess], here: AgentProcess, measured: Mapping[str, list[Any]]
 ) -> None:
     (other,) = (agent for agent in both if agent is not here)
     told: list[BaseException | str] = []
@@ -310,12 +310,14 @@ def test_a_coroutine_that_loses_its_role_is_cancelled(
 
     assert {"work": "failed"} == states(dag_test(dag))
     assert ["cleaned up", LeadershipLost] == [one if isinstance(one, str) else type(one) for one in told]
+    tags = {"dag_id": dag.dag_id, "task_id": "work"}
+    assert [(1, tags)] == measured["neli.lost"]
+    assert [tags] == [its_tags for _, its_tags in measured["neli.wait"]]
 
 
 def test_openlineage_hears_of_the_lease_and_of_no_key(here: AgentProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     openlineage = pytest.importorskip("airflow.providers.openlineage.utils.utils")
     monkeypatch.setenv("AIRFLOW__OPENLINEAGE__CUSTOM_RUN_FACETS", FACET)
-    context: Any = {"ti": SimpleNamespace(get_first_reschedule_date=lambda _: None)}
     with here.client() as client:
         group = client.table().address
         key = next(key for key in map("Jane {}".format, range(100)) if client.owner(key).name == here.name)
@@ -324,7 +326,7 @@ def test_openlineage_hears_of_the_lease_and_of_no_key(here: AgentProcess, monkey
     for given, role in cases:
         task = WaitingTask(task_id="task", python_callable=lambda: None, **given)
         assert {} == openlineage.get_user_provided_run_facets(SimpleNamespace(task=task), "running")
-        task.execute(context)
+        task.execute(Context())
         ((name, facet),) = openlineage.get_user_provided_run_facets(SimpleNamespace(task=task), "success").items()
         expected = {"group": group, "member": here.name, "partition": view.partition, "term": view.term}
         shown = {field: told for field, told in attrs.asdict(facet).items() if not field.startswith("_")}
