@@ -38,6 +38,7 @@ __all__ = [
     "asked_role",
     "by_default",
     "configured_layout",
+    "fits_an_address",
     "layout_of_run",
     "led_text",
     "require_choice",
@@ -166,13 +167,16 @@ def asked_role(
     return value
 
 
-def role_for(layout: Callable[[], Layout], asked: int | str) -> int | str:
-    """A key or a partition, as an agent takes it: a key that looks like a number, or is too long for an address,
-    becomes its partition by the group's layout."""
+def fits_an_address(asked: int | str) -> bool:
+    """Whether a request to an agent can name it. A key that looks like a number, or is too long, does not fit."""
     # Percent-encoded, a character takes up to 12.
-    if isinstance(asked, str) and (_is_number(asked.strip()) or len(asked) > KEY_MAX // 12):
-        return layout().partition(asked)
-    return asked
+    return isinstance(asked, int) or not (_is_number(asked.strip()) or len(asked) > KEY_MAX // 12)
+
+
+def role_for(layout: Callable[[], Layout], asked: int | str) -> int | str:
+    """A key or a partition, as an agent takes it: a key that does not fit becomes its partition by the group's
+    layout."""
+    return asked if fits_an_address(asked) else layout().partition_of_role(asked)
 
 
 def require_sense(place: Place, **chosen: object) -> None:

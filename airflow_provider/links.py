@@ -1,10 +1,13 @@
-"""The link: from a task that waits for a role, or holds it, to the page that shows who leads the role.
+"""The link: from a task that waits for a role, or holds it, to the role's partition in the page that shows who leads.
 
     worker, after each run or deferral --get_link--> XCom `_link_NeliLink` --> a button at the task, in Airflow's page
     trigger that ends a task -----------link_xcom--> XCom, with its last event ---^
 
 Airflow asks a worker for the link of the task that it ran, and keeps the answer as an XCom. A task that begins and ends
 in the triggerer never reaches a worker, so its trigger sends the XCom along.
+
+A key's partition is known once the agent has answered. The operator then leaves it in `shown_partition`, where its
+worker finds it without another request. Until then, the link opens the page at its top.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -32,9 +35,13 @@ class NeliLink(BaseOperatorLink):
     name = "Who leads"
 
     def get_link(self, operator: "BaseOperator", *, ti_key: "TaskInstanceKey") -> str:
-        return path_in_browser(f"/plugin/{ROUTE}")
+        return _path_of(getattr(operator, "shown_partition", None))
 
 
-def link_xcom() -> dict[str, Any]:
+def link_xcom(partition: int | None) -> dict[str, Any]:
     """The XCom of the link, for a task that ends without a worker."""
-    return {NeliLink().xcom_key: path_in_browser(f"/plugin/{ROUTE}")}
+    return {NeliLink().xcom_key: _path_of(partition)}
+
+
+def _path_of(partition: int | None) -> str:
+    return path_in_browser(f"/plugin/{ROUTE}") + ("" if partition is None else f"#partition={partition}")

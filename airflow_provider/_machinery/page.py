@@ -26,9 +26,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
-from neli_router.agent import AsyncClient
+from neli_router.agent import AsyncClient, page
 from neli_router.agent.client.calls import EVENTS
-from neli_router.agent.server import page
 from neli_router.errors import ConfigError, NeliError
 
 __all__ = ["status_page"]

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from neli_router.agent import AsyncClient
 from neli_router.agent.client import calls
-from neli_router.agent.server.views import owner_view
+from neli_router.agent.owners import owner_view
 from neli_router.agent.wire import OwnerView
 from neli_router.errors import Closed, ConfigError, LookupFailed, NeliError, NoAgent
 from neli_router.router.router import Router

@@ -33,13 +33,13 @@ from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, BaseHook, Connection
 
-from airflow_provider._arguments import asked_role, role_for
+from airflow_provider._arguments import asked_role, fits_an_address, role_for
 from airflow_provider.hooks import _changes as changes
 from airflow_provider.hooks._changes import Away, Batch
 from neli_router.agent import AgentLease, AsyncAgentLease, AsyncClient, Client, Share
 from neli_router.agent.client import calls
 from neli_router.agent.client.leading import LeadingBlock
-from neli_router.agent.server.views import owner_view
+from neli_router.agent.owners import owner_view
 from neli_router.agent.wire import OwnerView, StatusView
 from neli_router.config.agent_address import PORT, spell_place
 from neli_router.core.keyspace import Key, Layout, Role
@@ -199,7 +199,7 @@ class NeliHook(BaseHook):
         return await conn.owner(key) if isinstance(conn, AsyncClient) else _named(_of_keys(conn, [key])[0])
 
     async def aowner_of_role(self, role: Role) -> OwnerView:
-        conn, role = await self.aget_conn(), asked_role(role)
+        conn, role = await self.aget_conn(), await self._arole(role)
         return await conn.owner_of_role(role) if isinstance(conn, AsyncClient) else _named(_of_role(conn, role))
 
     async def aowners(self, keys: Iterable[Key]) -> list[OwnerView]:
@@ -223,6 +223,10 @@ class NeliHook(BaseHook):
     def member(self) -> str:
         """The name of this host's member."""
         return self._agent("the name of this host's member").call(calls.HERE).member
+
+    def group(self) -> str:
+        """The group's address, without secrets. Terms of two groups have nothing to do with each other."""
+        return self._agent("the group's address").call(calls.HERE).group
 
     def takeover_max(self) -> float:
         """Seconds after the death of a leader by which the next one has begun: twice the group's lease."""
@@ -261,12 +265,12 @@ class NeliHook(BaseHook):
         return sorted((await agent.call(calls.share(range((await self.alayout()).partitions)))).terms)
 
     async def alease(self, role: Role, *, within: float = 0.0) -> AsyncAgentLease | None:
-        return await (await self._aagent("a lease")).lease(asked_role(role), within=within)
+        return await (await self._aagent("a lease")).lease(await self._arole(role), within=within)
 
     @asynccontextmanager
     async def aleading(self, role: Role, *, timeout: float | None = None) -> AsyncIterator[AsyncAgentLease]:  # noqa: ASYNC109 - same name as in `leading`.
         """A block of work, for `async with`: cancelled when its lease is lost, and then raises LeaseLost."""
-        async with (await self._aagent("a lease")).leading(asked_role(role), timeout=timeout) as lease:
+        async with (await self._aagent("a lease")).leading(await self._arole(role), timeout=timeout) as lease:
             yield lease
 
     async def changes(self) -> AsyncGenerator[Batch | Away, None]:
@@ -303,6 +307,10 @@ class NeliHook(BaseHook):
     def _role(self, role: Role) -> int | str:
         """A role as an agent takes it. Raises BadKey."""
         return role_for(self.layout, asked_role(role))
+
+    async def _arole(self, role: Role) -> int | str:
+        asked = asked_role(role)
+        return asked if fits_an_address(asked) else (await self.alayout()).partition_of_role(asked)
 
     def _agent(self, wanted: str) -> Client:
         conn = self.get_conn()

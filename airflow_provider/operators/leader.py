@@ -24,11 +24,12 @@ the role is led elsewhere by then, the task fails, because what it began here is
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
+from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator, Stats, conf
 
 from airflow_provider._arguments import (
     Place,
@@ -48,6 +49,7 @@ from airflow_provider.exceptions import NotLeadingHere
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
 from airflow_provider.links import NeliLink
 from airflow_provider.triggers.neli import LEADER_KEY, LeaderTrigger, leader_of
+from neli_router.agent.client.leases import AgentLease, Share
 from neli_router.core.keyspace import Role
 from neli_router.errors import NeliError, NoAgent
 
@@ -56,10 +58,13 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["LEASE_KEY", "TERM_KEY", "LeaderMixin", "UnderLease", "role_here"]
+__all__ = ["FACET", "LEASE_KEY", "TERM_KEY", "LeaderMixin", "UnderLease", "role_here"]
 
 LEASE_KEY = "lease"
 """The key of the lease in the context, while the task works under it and in the callbacks of its end."""
+
+FACET = "airflow_provider.lineage.leadership"
+"""The function that users name in `[openlineage] custom_run_facets`."""
 
 TERM_KEY = "neli_term"
 """The XCom with the lease's term, for downstream tasks and their templates, if `push_term` asks for it."""
@@ -72,10 +77,15 @@ class UnderLease(BaseOperator):
     """Runs the operator that it is combined with under the lease that it wants."""
 
     operator_extra_links = (NeliLink(),)
-
+    shown_partition: int | None = None
+    """The partition that the link opens, once it is known."""
+    leadership: dict[str, Any] | None = None
+    """The lease that the task holds or held, without any key, for OpenLineage's events."""
     _give_up_at: float | None = None
     """When to stop waiting, by the wall clock: a waiting task moves from one host to another."""
     _has_waited = False
+    _asked_at: datetime | None = None
+    """When the task first asked for its lease, by the wall clock of the host on which it was then."""
 
     def wanted(self) -> RoleWanted:
         """The role that the task wants."""
@@ -88,9 +98,11 @@ class UnderLease(BaseOperator):
 
     def execute(self, context: "Context") -> Any:
         wanted = self.wanted()
+        self._asked_at = self._asked_at or datetime.now(UTC)
         with NeliHook(wanted.conn_id) as hook:
             try:
                 held = self.holding(hook, context)
+                held.tags = self._tags()
                 held.take()
             except NotLeadingHere as error:
                 self._put_off(context, error, hook.member())
@@ -98,28 +110,38 @@ class UnderLease(BaseOperator):
                 if wanted.if_away() == "fail":
                     raise
                 self._put_off(context, error, "here")
-            return self._work(context, held, partial(super().execute, context))
+            if context.get("task_reschedule_count"):
+                self._asked_at = context["ti"].get_first_reschedule_date(context) or self._asked_at
+            Stats.timing("neli.wait", datetime.now(UTC) - self._asked_at, tags=held.tags)
+            return self._work(context, hook, held, partial(super().execute, context))
 
-    def _work(self, context: "Context", held: "HeldBlock[Any]", work: Callable[[], Any]) -> Any:
+    def _work(self, context: "Context", hook: NeliHook, held: "HeldBlock[Any]", work: Callable[[], Any]) -> Any:
         with held as right:
             self.held, space = held, cast("dict[str, Any]", context)
             space[LEASE_KEY] = right  # A key of our own in a TypedDict.
+            self.leadership = _told(hook, self.wanted().place[0], right)
+            self.shown_partition = self.leadership.get("partition")
             if self.wanted().push_term and hasattr(right, "term"):  # A share has several.
                 context["ti"].xcom_push(key=TERM_KEY, value=right.term)
             return work()
 
-    def resume(self, context: "Context", event: Any = None, give_up_at: float | None = None) -> Any:
+    def resume(
+        self, context: "Context", event: Any = None, give_up_at: float | None = None, asked_at: float | None = None
+    ) -> Any:
         """The trigger has fired: either this host led the role a moment ago, or waiting is useless."""
         if event is not None and event["outcome"] != "success":
             raise AirflowException(event["why"])
         self._give_up_at, self._has_waited = give_up_at, True
+        self._asked_at = None if asked_at is None else datetime.fromtimestamp(asked_at, UTC)
         return self.execute(context)
 
     def resume_execution(self, next_method: str, next_kwargs: "dict[str, Any] | None", context: "Context") -> Any:
         go_on, wanted = partial(super().resume_execution, next_method, next_kwargs, context), self.wanted()
         with NeliHook(wanted.conn_id) as hook:
             if next_method not in {"resume", FAILED}:  # Not our deferral, but that of the operator.
-                return self._work(context, self.holding(hook, context), go_on)
+                held = self.holding(hook, context)
+                held.tags = self._tags()
+                return self._work(context, hook, held, go_on)
             try:
                 return go_on()
             except TaskDeferralTimeout as error:
@@ -132,19 +154,24 @@ class UnderLease(BaseOperator):
                     found = str(unknown)
                 raise wanted.in_vain(found) from error
 
+    def _tags(self) -> dict[str, str]:
+        return {"dag_id": self.dag_id, "task_id": self.task_id}
+
     # Not leading
 
     def _put_off(self, context: "Context", error: NeliError, here: str) -> NoReturn:
         """Leave the worker in the way that the task chose; `error` is the reason, `here` the member to wait for."""
         wanted = self.wanted()
         way: WhenNotLeading = wanted.when_not_leading
+        leader = getattr(error, "leader", None)
+        self.shown_partition = None if leader is None else leader.partition
         if isinstance(error, NoAgent) and way in {"skip", "fail"}:
             way = "reschedule"  # Nothing can be decided until the agent answers.
         if way == "skip" and isinstance(error, NotLeadingHere) and error.nobody_leads:
             way = "fail"  # If every host skipped it, no host would do it.
         if way == "skip":
-            if isinstance(error, NotLeadingHere) and error.leader is not None:
-                context["ti"].xcom_push(key=LEADER_KEY, value=leader_of(wanted.place[0], error.leader, here=False))
+            if leader is not None:
+                context["ti"].xcom_push(key=LEADER_KEY, value=leader_of(wanted.place[0], leader, here=False))
             raise AirflowSkipException(str(error)) from error
         if way == "fail":
             raise error
@@ -163,7 +190,8 @@ class UnderLease(BaseOperator):
         place: dict[str, Any] = {"key" if isinstance(asked, str) else "partition": asked}
         trigger = LeaderTrigger(**place, expect=here, neli_conn_id=wanted.conn_id, when_away=wanted.if_away())
         limit = None if self._give_up_at is None else timedelta(seconds=self._give_up_at - now)
-        self.defer(trigger=trigger, method_name="resume", kwargs={"give_up_at": self._give_up_at}, timeout=limit)
+        times = {"give_up_at": self._give_up_at, "asked_at": self._asked_at and self._asked_at.timestamp()}
+        self.defer(trigger=trigger, method_name="resume", kwargs=times, timeout=limit)
 
     def _reschedule(self, context: "Context", error: NeliError) -> NoReturn:
         wanted, now = self.wanted(), datetime.now(UTC)
@@ -226,6 +254,16 @@ class LeaderMixin(UnderLease):
         return RoleWanted(
             place, self.neli_conn_id, self.when_not_leading, self.when_away, *waiting, self.push_term, self.end_within
         )
+
+
+def _told(hook: NeliHook, role: object, right: AgentLease | Share) -> dict[str, Any]:
+    told: dict[str, Any] = {"member": right.member} | ({} if role is None else {"role": str(role)})
+    if FACET in conf.get("openlineage", "custom_run_facets", fallback=""):  # It takes a request.
+        with suppress(NeliError):
+            told["group"] = hook.group()
+    if isinstance(right, Share):
+        return told | {"terms": {str(partition): term for partition, term in right.terms.items()}}
+    return told | {"partition": right.partition, "term": right.term}
 
 
 def role_here(hook: NeliHook, place: Place, context: "Context") -> Role:

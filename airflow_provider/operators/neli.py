@@ -35,6 +35,8 @@ class LeaderShortCircuitOperator(ShortCircuitOperator):
 
     template_fields = ("role", "key", "partition", "neli_conn_id")
     operator_extra_links = (NeliLink(),)
+    shown_partition: int | None = None
+    """The partition that the link opens, once it is known."""
 
     def __init__(
         self,
@@ -59,5 +61,7 @@ class LeaderShortCircuitOperator(ShortCircuitOperator):
 def _leader(operator: LeaderShortCircuitOperator, context: "Context") -> dict[str, Any] | bool:
     """This host's lease, in a form for XCom; False if it has none."""
     with NeliHook(operator.neli_conn_id) as hook:
-        lease = hook.lease(role_here(hook, (operator.role, operator.key, operator.partition), context))
+        role = role_here(hook, (operator.role, operator.key, operator.partition), context)
+        lease = hook.lease(role)
+    operator.shown_partition = lease.partition if lease is not None else role if isinstance(role, int) else None
     return lease is not None and {"member": lease.member, "partition": lease.partition, "term": lease.term}

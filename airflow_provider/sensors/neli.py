@@ -66,7 +66,7 @@ from airflow_provider._arguments import (
 from airflow_provider._compat import AirflowRescheduleException
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
 from airflow_provider.links import NeliLink
-from airflow_provider.triggers.neli import LeaderTrigger, leader_of
+from airflow_provider.triggers.neli import LEADER_KEY, LeaderTrigger, leader_of
 from neli_router.errors import BadKey, ConfigError, GroupMismatch, NeliError, NoOwner
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ class _WaitingSensor(BaseSensorOperator):
     neli_conn_id: str
     when_away: WhenAway
     otherwise: Otherwise = "wait"
+    shown_partition: int | None = None
+    """The partition that the link opens, once it is known."""
     _here: str | None = None
     """The member of this host, once it was asked."""
     _told = "the group did not answer"
@@ -135,9 +137,11 @@ class _WaitingSensor(BaseSensorOperator):
 
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
         """The leader in the event of the trigger. Raises an error if the wait ended in any other way."""
-        outcome, why = event["outcome"], event["why"]
+        outcome, why, leader = event["outcome"], event["why"], {**event}
+        del leader["outcome"], leader["why"]
+        self.shown_partition = event.get("partition")
         if outcome == "skipped":
-            raise AirflowSkipException(why)
+            raise _skipped(why, leader, context)
         if outcome != "success":
             raise AirflowException(why)
         if self._means_worker:
@@ -146,14 +150,14 @@ class _WaitingSensor(BaseSensorOperator):
             self.log.info("%s leads it, and this task was started on another host, or too late", event["leader"])
             back_at = datetime.now(UTC) + timedelta(seconds=self.poke_interval)
             raise AirflowRescheduleException(back_at)  # type: ignore[no-untyped-call]
-        return {name: value for name, value in event.items() if name not in {"outcome", "why"}}
+        return leader
 
     def poke(self, context: "Context") -> PokeReturnValue:
         """Whether the expected member leads now. Raises AirflowException for what waiting cannot fix."""
         try:
             require_sense(self._place, **self._chosen)
             with NeliHook(self.neli_conn_id) as hook:
-                return self._asked(hook)
+                return self._asked(hook, context)
         except (BadKey, ConfigError, GroupMismatch) as error:
             raise AirflowException(str(error)) from error
         except NoOwner as error:
@@ -185,10 +189,10 @@ class _WaitingSensor(BaseSensorOperator):
             raise
         return found or None
 
-    def _asked(self, hook: NeliHook) -> PokeReturnValue:
+    def _asked(self, hook: NeliHook, context: "Context") -> PokeReturnValue:
         # The Dag's mapper made a run by partition, and it must have the group's layout.
         seen = hook.leader(role_for(hook.layout, asked_role(*self._place)), wanted=layout_of_run(self.get_dag()))
-        self._here = seen.member
+        self._here, self.shown_partition = seen.member, seen.owner.partition
         view, is_here = seen.owner, None if seen.member is None else seen.member == seen.owner.name
         if self.expect == "here" and is_here is None:
             raise hook.no_agent("the name of this host's member")
@@ -198,7 +202,9 @@ class _WaitingSensor(BaseSensorOperator):
             is_expected = self.expect in {"anybody", view.name}
             if not is_expected and self.otherwise != "wait":
                 why = f"{self.expect!r} was to lead, but {view.name} leads, under term {view.term}"
-                raise AirflowSkipException(why) if self.otherwise == "skip" else AirflowException(why)
+                if self.otherwise == "skip":
+                    raise _skipped(why, leader_of(self.role, view, here=is_here), context)
+                raise AirflowException(why)
         if not is_expected:
             wanted = seen.member if self.expect == "here" and seen.member else self.expect
             self._go_on(led_text(self._place, view, wanted))
@@ -250,6 +256,13 @@ class _WaitingSensor(BaseSensorOperator):
                 next_method="execute_complete",
                 timeout=timedelta(seconds=self.timeout),
             )
+
+
+def _skipped(why: str, leader: dict[str, Any], context: "Context") -> AirflowSkipException:
+    """The end of a task that another member's lead skips. The XCom says who leads."""
+    if leader:
+        context["ti"].xcom_push(key=LEADER_KEY, value=leader)
+    return AirflowSkipException(why)
 
 
 class LeaderSensor(_WaitingSensor):

@@ -30,12 +30,14 @@ error.
 import asyncio
 import json
 import logging
+import socket
 from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping
-from contextlib import aclosing
-from datetime import UTC, datetime
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+from airflow.providers.common.compat.sdk import Stats
 from airflow.triggers.base import (
     BaseEventTrigger,
     TaskFailedEvent,
@@ -72,6 +74,9 @@ MEMORY = "neli_told"
 
 CHANGES = ("acquired", "lost", "moved")
 
+_waiting: set[int] = set()
+"""The LeaderTriggers that wait in this process, by `id`."""
+
 
 class Conclusion(NamedTuple):
     """The outcome of the wait."""
@@ -85,6 +90,19 @@ def leader_of(role: object, view: OwnerView, *, here: bool | None) -> dict[str, 
     """A leader, in the form of events and XComs. A key may be a person's name, and events are logged: so no keys."""
     told = {"leader": view.name, "address": view.address, "term": view.term, "here": here}
     return {**({} if role is None else {"role": role}), "partition": view.partition, **told}
+
+
+@asynccontextmanager
+async def _counted(trigger: object) -> AsyncIterator[None]:
+    """Show in the metrics that it waits here. Each triggerer knows only its own."""
+    tags = {"hostname": socket.gethostname()}
+    _waiting.add(id(trigger))
+    Stats.gauge("neli.waiting", len(_waiting), tags=tags)
+    try:
+        yield
+    finally:
+        _waiting.discard(id(trigger))
+        Stats.gauge("neli.waiting", len(_waiting), tags=tags)
 
 
 class _Follower(BaseEventTrigger):
@@ -143,6 +161,10 @@ class LeaderTrigger(_Follower):
         self.ends_task, self.soft_fail, self.layout = ends_task, soft_fail, layout
         self._told = ""
         """The last line in the log: who is waited for, and why."""
+        self._partition: int | None = None
+        self._leader: str | None = None
+        self._lost_at: float | None = None
+        """When another leader was last seen to have lost it, if that was while this trigger waited."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         places, ways = ("role", "key", "partition", "expect", "neli_conn_id"), ("otherwise", "when_away")
@@ -164,7 +186,7 @@ class LeaderTrigger(_Follower):
         except NeliError as error:
             return Conclusion("failed", str(error))
         try:
-            async with asyncio.timeout(self._patience()):
+            async with asyncio.timeout(self._patience()), _counted(self):
                 if present is not None and (conclusion := await self._judge(present)):
                     return conclusion
                 async for moment in moments:
@@ -187,7 +209,7 @@ class LeaderTrigger(_Follower):
             return None
         try:
             checked(seen.layout, None if self.layout is None else Layout(**self.layout))
-            partition = seen.layout.partition_of_role(asked_role(*self._place))
+            self._partition = partition = seen.layout.partition_of_role(asked_role(*self._place))
         except (GroupMismatch, BadKey) as error:
             return Conclusion("failed", str(error))
         if self.expect == "here" and seen.member is None:
@@ -195,6 +217,10 @@ class LeaderTrigger(_Follower):
             return Conclusion("failed", f"{self._wanted()} was wanted, but {problem}: name one to this host's agent")
         if (view := seen.owners.get(partition)) is None:
             return None
+        if view.name != self._leader:
+            if self._leader is not None:
+                self._lost_at = asyncio.get_running_loop().time()
+            self._leader = view.name
         is_here = None if seen.member is None else seen.member == view.name
         wanted = seen.member or "" if self.expect == "here" else self.expect
         told = led_text(self._place, view, wanted)
@@ -203,6 +229,8 @@ class LeaderTrigger(_Follower):
             self._go_on(told)
             return None
         if wanted in {"anybody", view.name}:
+            if is_here and self._lost_at is not None:
+                Stats.timing("neli.takeover", timedelta(seconds=asyncio.get_running_loop().time() - self._lost_at))
             return Conclusion("success", leader=leader_of(self.role, view, here=is_here))
         if self.otherwise == "wait":
             self._go_on(told)
@@ -239,17 +267,17 @@ class LeaderTrigger(_Follower):
         return self.ends_task and self.trigger_id is not None
 
     def _event(self, conclusion: Conclusion) -> TriggerEvent:
-        leader = dict(conclusion.leader or {})
+        leader, link = dict(conclusion.leader or {}), link_xcom(self._partition)
         if not self._is_last_word:
             return TriggerEvent({"outcome": conclusion.outcome, "why": conclusion.why, **leader})  # type: ignore[no-untyped-call]
         if conclusion.outcome == "success":
             self.log.info("Leader: %s", leader)
-            return TaskSuccessEvent(xcoms={"return_value": leader, **link_xcom()})
+            return TaskSuccessEvent(xcoms={"return_value": leader, **link})
         if conclusion.outcome == "skipped":
             self.log.info("Skipped: %s", conclusion.why)
-            return TaskSkippedEvent(xcoms={LEADER_KEY: leader, **link_xcom()})
+            return TaskSkippedEvent(xcoms={LEADER_KEY: leader, **link})
         self.log.error("%s: %s", "Skipped, by soft_fail" if self.soft_fail else "Failed", conclusion.why)
-        return (TaskSkippedEvent if self.soft_fail else TaskFailedEvent)(xcoms=link_xcom())
+        return (TaskSkippedEvent if self.soft_fail else TaskFailedEvent)(xcoms=link)
 
 
 class OwnershipTrigger(_Follower):

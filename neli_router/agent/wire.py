@@ -162,6 +162,8 @@ class LeaderView(_View, frozen=True):
     owner: OwnerView | None
     refusal: Refusal | None = None
     """Why the owner that was asked for cannot be named: the error that a question for the owner would raise."""
+    group: str = ""
+    """The group's address, without secrets."""
 
 
 class LeaseView(_View, frozen=True):

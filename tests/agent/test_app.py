@@ -132,6 +132,7 @@ def test_one_question_says_who_leads_what_and_whether_this_member_may_act(agent:
     counted = agent.agent.traffic.lookups.total()
     found = get(agent, "leader", LeaderView)  # Only about this member and the layout, and so no look-up.
     assert ("a", False, LAYOUT, None, None) == (found.member, found.may_act, found.layout, found.owner, found.refusal)
+    assert found.group == get(agent, "table", TableView).address
     assert counted == agent.agent.traffic.lookups.total()
 
 

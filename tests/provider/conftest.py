@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import inf
@@ -153,6 +154,17 @@ def ledger(agent: Running, monkeypatch: pytest.MonkeyPatch) -> str:
     address = f"sqlite://{Path(agent.options.socket or '').parent}/ledger.db"
     monkeypatch.setenv("AIRFLOW_CONN_LEDGER", spelled(address=address))
     return "ledger"
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, list[Any]]:
+    """Metric of Airflow -> its values, and the tags of each."""
+    from airflow.providers.common.compat.sdk import Stats  # noqa: PLC0415 - as above.
+
+    found: defaultdict[str, list[Any]] = defaultdict(list)
+    for kind in ("incr", "gauge", "timing"):
+        monkeypatch.setattr(Stats, kind, lambda name, value=1, *, tags=None: found[name].append((value, tags)))
+    return found
 
 
 @pytest.fixture

@@ -125,6 +125,7 @@ def test_it_knows_what_this_host_leads(neli_default: str) -> None:
 
     async def story(hook: NeliHook) -> None:
         assert ("a", True) == (await hook.amember(), await hook.aleads("nightly", within=PATIENCE))
+        assert await hook.aleads("€" * 8000)  # It does not fit into an address.
         async with hook.aleading("nightly", timeout=PATIENCE) as lease:
             lease.check()
         assert list(range((await hook.alayout()).partitions)) == await hook.aled()

@@ -49,8 +49,6 @@ ROLE = 3
 LEASE = 10.0
 """Seconds. Long enough to be kept while tasks and a JVM start, which take both cores; short enough to be waited out."""
 
-WHO_LEADS = {"Who leads": "/plugin/neli"}
-
 ON_WORKERS = {"mapped", "resumed", "below", "work", "short", "tell"}
 
 IN_VAIN = {
@@ -115,12 +113,13 @@ class Place:
                 assert all(".trigger." in path.name for path in logs.glob("*.log")), task
         assert 0 == self.api.call("GET", "/pools/no_slots")["slots"]
 
-    def await_links(self, dag_id: str, run: str, *tasks: str) -> None:
+    def await_links(self, dag_id: str, run: str, role: int | str, *tasks: str) -> None:
         """The worker stores the link after the state, and Airflow shows no link of a running task."""
+        links = {"Who leads": f"/plugin/neli#partition={Layout(partitions=PARTITIONS).partition_of_role(role)}"}
         for task in tasks:
             path = f"/dags/{dag_id}/dagRuns/{run}/taskInstances/{task}/links"
             awaited(
-                lambda path=path: self.api.call("GET", path)["extra_links"] == WHO_LEADS,  # type: ignore[misc]
+                lambda path=path: self.api.call("GET", path)["extra_links"] == links,  # type: ignore[misc]
                 f"the link of {task}",
             )
 
@@ -220,7 +219,7 @@ def test_tasks_begin_and_end_in_the_triggerer_over_one_stream(place: Place) -> N
     assert api.xcom("gated", elsewhere, "short") is False
     place.require_no_worker("gated", elsewhere)
     place.await_deferred(waits)
-    place.await_links("waits", waits, "resumed")
+    place.await_links("waits", waits, "nightly", "resumed")
 
     # Tasks that never find their leader end there, too, and their logs say why.
     place.require("failed", "in_vain", in_vain)
@@ -246,9 +245,10 @@ def test_tasks_begin_and_end_in_the_triggerer_over_one_stream(place: Place) -> N
     assert dict.fromkeys(("gate", "work", "short"), "success") == api.states("gated", here)
     assert view.term == api.xcom("gated", here, "work")
     place.require_no_worker("gated", here)
-    place.await_links("waits", waits, "here", "templated", "resumed")
-    place.await_links("gated", elsewhere, "gate", "short")
-    place.await_links("gated", here, "gate", "work", "short")
+    place.await_links("waits", waits, ROLE, "here")
+    place.await_links("waits", waits, "nightly", "templated", "resumed")
+    place.await_links("gated", elsewhere, ROLE, "gate", "short")
+    place.await_links("gated", here, ROLE, "gate", "work", "short")
 
 
 def test_a_killed_triggerer_loses_and_doubles_nothing(place: Place) -> None:
@@ -311,6 +311,7 @@ def test_the_link_of_a_task_opens_the_page_and_it_follows_a_takeover(place: Plac
     page.run("window.isTheSame = true")
     until(lambda: Counter(page.owners()) == {"a": PARTITIONS // 2, "b": PARTITIONS // 2}, "two fair shares")
     assert not page.is_shown("#unlock")
+    assert f"Partition {ROLE}" in page.text("#detail")
     place.a.kill()
     until(lambda: page.owners() == ["b"] * PARTITIONS, "the takeover")
     assert "a was expired by b \u2192 b 4 partitions" in page.text("#moves li")

@@ -4,13 +4,14 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 from airflow.exceptions import AirflowClusterPolicyViolation
 from airflow.providers.common.compat.sdk import DAG, Asset, BaseOperator, Context, TaskDeferred, get_current_context
@@ -24,7 +25,7 @@ from airflow_provider._machinery import leases
 from airflow_provider._machinery.subscription import current
 from airflow_provider.exceptions import LeadershipLost, NotLeadingHere
 from airflow_provider.hooks.neli import NeliHook
-from airflow_provider.operators.leader import LeaderMixin
+from airflow_provider.operators.leader import FACET, LeaderMixin
 from airflow_provider.operators.neli import LeaderShortCircuitOperator
 from airflow_provider.partitions import SlotPartitionMapper
 from airflow_provider.policy import task_policy
@@ -359,7 +360,7 @@ def test_a_task_waits_for_its_worker_s_host_whatever_the_triggerer_s_host_leads(
 
 @pytest.mark.usefixtures("_loop")
 def test_a_coroutine_that_loses_its_role_is_cancelled(
-    dag: DAG, dag_test: DagTest, both: list[AgentProcess], here: AgentProcess
+    dag: DAG, dag_test: DagTest, both: list[AgentProcess], here: AgentProcess, measured: Mapping[str, list[Any]]
 ) -> None:
     (other,) = (agent for agent in both if agent is not here)
     told: list[BaseException | str] = []
@@ -379,6 +380,27 @@ def test_a_coroutine_that_loses_its_role_is_cancelled(
 
     assert {"work": "failed"} == states(dag_test(dag))
     assert ["cleaned up", LeadershipLost] == [one if isinstance(one, str) else type(one) for one in told]
+    tags = {"dag_id": dag.dag_id, "task_id": "work"}
+    assert [(1, tags)] == measured["neli.lost"]
+    assert [tags] == [its_tags for _, its_tags in measured["neli.wait"]]
+
+
+def test_openlineage_hears_of_the_lease_and_of_no_key(here: AgentProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    openlineage = pytest.importorskip("airflow.providers.openlineage.utils.utils")
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__CUSTOM_RUN_FACETS", FACET)
+    with here.client() as client:
+        group = client.table().address
+        key = next(key for key in map("Jane {}".format, range(100)) if client.owner(key).name == here.name)
+        view = client.owner(key)
+    cases: list[tuple[dict[str, Any], dict[str, str]]] = [({"key": key}, {}), ({"role": key}, {"role": key})]
+    for given, role in cases:
+        task = WaitingTask(task_id="task", python_callable=lambda: None, **given)
+        assert {} == openlineage.get_user_provided_run_facets(SimpleNamespace(task=task), "running")
+        task.execute(Context())
+        ((name, facet),) = openlineage.get_user_provided_run_facets(SimpleNamespace(task=task), "success").items()
+        expected = {"group": group, "member": here.name, "partition": view.partition, "term": view.term}
+        shown = {field: told for field, told in attrs.asdict(facet).items() if not field.startswith("_")}
+        assert ("neli_leadership", {**expected, **role}) == (name, shown)
 
 
 @pytest.mark.parametrize(

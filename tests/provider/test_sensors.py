@@ -18,10 +18,11 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import PartitionedAssetTimetable
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_provider.links import NeliLink
 from airflow_provider.operators.leader import LeaderMixin
 from airflow_provider.partitions import SlotPartitionMapper
 from airflow_provider.sensors.neli import LeaderGateSensor, LeaderSensor, SlotOwnerSensor
-from airflow_provider.triggers.neli import LeaderTrigger
+from airflow_provider.triggers.neli import LEADER_KEY, LeaderTrigger
 from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey
 from tests.provider.conftest import states
@@ -32,9 +33,9 @@ pytestmark = pytest.mark.airflow
 START = pendulum.datetime(2026, 1, 1)
 
 
-def returned(run: DagRun, task_id: str) -> object:
+def returned(run: DagRun, task_id: str, key: str = "return_value") -> object:
     instances: list[Any] = [one for one in run.get_task_instances() if one.task_id == task_id]
-    return instances[0].xcom_pull(task_ids=task_id)
+    return instances[0].xcom_pull(task_ids=task_id, key=key)
 
 
 def test_sensors_of_each_kind_return_the_leader_or_end(dag_test: DagTest) -> None:
@@ -62,6 +63,7 @@ def test_sensors_of_each_kind_return_the_leader_or_end(dag_test: DagTest) -> Non
         assert isinstance(leader, dict)
         assert {"partition", "leader", "address", "term", "here"} == leader.keys() - {"role"}
         assert ("a", True) == (leader["leader"], leader["here"])
+        assert f"/plugin/neli#partition={leader['partition']}" == returned(run, task, NeliLink().xcom_key)
 
 
 def test_gates_decide_for_the_tasks_below(dag_test: DagTest) -> None:
@@ -77,11 +79,17 @@ def test_gates_decide_for_the_tasks_below(dag_test: DagTest) -> None:
         # None of these can be decided immediately, so they go on in a trigger.
         HastyGate(task_id="deferred", role="nightly")
         HastyGate(task_id="deferred_away", role="nightly", neli_conn_id="nowhere")
-    found = states(dag_test(dag))
+        HastyGate(task_id="deferred_follows", role="nightly", expect="b")
+    run = dag_test(dag)
+    found = states(run)
     assert {name: (gate, below) for name, (_, gate, below) in gates.items()} == {
         name: (found[name], found[f"below_{name}"]) for name in gates
     }
     assert ("success", "failed") == (found["deferred"], found["deferred_away"])
+    for skipped in ("follows", "asks", "deferred_follows"):
+        leader = returned(run, skipped, LEADER_KEY)
+        assert isinstance(leader, dict)
+        assert ("nightly", "a", True) == (leader["role"], leader["leader"], leader["here"])
 
 
 class HastyGate(LeaderGateSensor):

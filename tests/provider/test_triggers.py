@@ -1,7 +1,7 @@
 """The triggers in the triggerer's real runner, with its shared streams, on real agents."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -77,7 +77,9 @@ def test_triggers_fire_on_what_is_so_already_and_share_one_stream(agent: Running
     play(story)
 
 
-def test_a_takeover_fires_once_this_host_may_act(tmp_path: Path, second: str) -> None:
+def test_a_takeover_fires_once_this_host_may_act_and_is_measured(
+    tmp_path: Path, second: str, measured: Mapping[str, list[Any]]
+) -> None:
     async def story(one: Triggerer) -> None:
         with ExitStack() as life:
             first = life.enter_context(member(tmp_path, "a"))
@@ -88,12 +90,15 @@ def test_a_takeover_fires_once_this_host_may_act(tmp_path: Path, second: str) ->
             named = await one.start(LeaderTrigger(role=roles[0], expect="b", neli_conn_id=second))
             await until_in_loop(lambda: picture(second).layout is not None)
             assert all(map(one.is_waiting, [*here, named]))
+            assert len(here) + 1 == measured["neli.waiting"][-1][0]
             first.stop()
             assert "b" == payload(await one.event(named))["leader"]
             for number, role in zip(here, roles, strict=True):
                 event = payload(await one.event(number))
                 assert ("b", True) == (event["leader"], event["here"])
                 assert await asyncio.to_thread(hook.leads, role)
+            assert len(here) + 1 == len(measured["neli.takeover"])
+            assert 0 == measured["neli.waiting"][-1][0]
 
     play(story)
 

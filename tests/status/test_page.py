@@ -91,6 +91,18 @@ def test_a_member_is_shown_with_its_lease_weight_load_lag_and_witness(view: Page
     view.await_text('tr[data-member="worker-2"] .lease', "not heard yet")
 
 
+def test_a_partition_has_an_address(page: Page, agent: StandIn) -> None:
+    agent.view = group()
+    page.open(f"{agent.address}#partition=4000")
+    page.address = agent.address  # To the host, it is the same.
+    seen = "const at = document.activeElement.getBoundingClientRect(); return at.top > 0 && at.bottom <= innerHeight"
+    page.await_text("#detail", "Partition 4000")
+    assert page.run(seen)
+    page.run("location.hash = '#partition=7'")
+    page.await_text("#detail", "Partition 7")
+    assert "7" == page.run("return document.querySelector('.kept:focus').dataset.partition")
+
+
 def test_a_borrowed_group_is_shown_without_what_it_cannot_know_or_do(page: Page, agent: StandIn) -> None:
     claim = EventView(7, 60.0, "claim", "worker-0", "worker-0", [MovedView(None, "worker-0", 2, [0, 3])], last=8)
     members = [replace(member, lag=None) for member in GROUP.members]

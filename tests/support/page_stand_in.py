@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from neli_router.agent.server import page
+from neli_router.agent import page
 from neli_router.agent.wire import (
     EventView,
     MemberView,

@@ -5,7 +5,7 @@
                                     |-- lender.py: lease, share, leadership, leadership/events, share/events
                                     |-- lives.py: witness
                                     |-- wishes.py: drain, undrain, pin, unpin, weigh, load, rebalance
-                                    '-- page.py: /, /assets/
+                                    '-- agent/page.py: /, /assets/
 
 Routes are a dictionary, and endpoints are bare ASGI: owners are looked up thousands of times a second, and a framework
 would add more cost to each request than the answer itself has. No answer occupies the loop for long: a request for many
@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping
 
 from starlette.types import Receive, Scope, Send
 
-from neli_router.agent import wire
-from neli_router.agent.server import page, views
+from neli_router.agent import page, wire
+from neli_router.agent.owners import age_of
+from neli_router.agent.server import views
 from neli_router.agent.server.connections import event
 from neli_router.agent.server.hub import STATUS_PAUSE, Hub
 from neli_router.agent.server.lender import Lender
@@ -129,7 +130,8 @@ class App:
             except NeliError as error:
                 refused = wire.refusal(error)
             may_act = self._member.lease(where.partition) is not None
-        await answer(request.send, wire.LeaderView(self._member.name, may_act, self._layout, owner, refused))
+        view = wire.LeaderView(self._member.name, may_act, self._layout, owner, refused, self._address)
+        await answer(request.send, view)
 
     def _owner_of(self, where: Place) -> wire.OwnerView:
         view = self._feed.view
@@ -159,7 +161,7 @@ class App:
             owners.append(self._hub.owner_view(view, layout.partition_of_slot(slot), slot, at))
         owned = sum(owner.name is not None for owner in owners)
         self._traffic.lookups.update({"owned": owned, "NoOwner": len(owners) - owned})
-        await answer(request.send, wire.OwnersView(owners, at.offset, views.age_of(at)))
+        await answer(request.send, wire.OwnersView(owners, at.offset, age_of(at)))
 
     # The group
 
@@ -170,7 +172,7 @@ class App:
     async def _members(self, request: Request) -> None:
         self._require_read("the members were wanted")
         members, at = views.member_views(self._group, host_clock()), self._at
-        await answer(request.send, wire.MembersView(members, at.offset, views.age_of(at), are_peers=self._hub.is_alone))
+        await answer(request.send, wire.MembersView(members, at.offset, age_of(at), are_peers=self._hub.is_alone))
 
     async def _peers(self, request: Request) -> None:
         if (outlook := self._membership.outlook) is None:

@@ -56,7 +56,7 @@ import msgspec
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from neli_router.agent.server import page
+from neli_router.agent import page
 from neli_router.agent.server.connections import (
     FAREWELL_MAX,
     SWEEP_EVERY,

@@ -26,7 +26,7 @@ from math import inf
 
 from starlette.types import Scope
 
-from neli_router.agent.server import views
+from neli_router.agent import owners
 from neli_router.agent.server.connections import COMMENT, SWEEP_EVERY, AgentTraffic, Channel, connection_of, event
 from neli_router.agent.server.requests import RequestRefused
 from neli_router.agent.wire import OwnerView
@@ -190,8 +190,8 @@ class Hub:
             name, peer = self.member.name, outlook.peers[outlook.me]  # Certain, and not just a belief.
             return OwnerView(partition, name, self.config.address, period.term, slot, at.offset, peer=peer)
         if outlook is None or (led := outlook.leaders[partition]) is None or led.leader is None:
-            return views.owner_view(view, partition, slot, at)
-        return views.owner_view(view, partition, slot, at, peer=outlook.peers[led.leader], believed=True)
+            return owners.owner_view(view, partition, slot, at)
+        return owners.owner_view(view, partition, slot, at, peer=outlook.peers[led.leader], believed=True)
 
     def leads_any(self, partitions: Sequence[int]) -> bool:
         return any(self.membership.period(partition) is not None for partition in partitions)

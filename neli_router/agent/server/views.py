@@ -1,10 +1,11 @@
 """Views: what an agent's member knows, in the classes of the wire.
 
-    chronicle.group (one GroupView) ------------.
-    feed.view (a table, or why there is none) --+--> views
-    feed.at (how far, how long ago) ------------'
+    chronicle.group (one GroupView) --.
+                                      +--> views
+    feed.at (how far, how long ago) --'
 
-*Look-ups* use the feed's table. People see the group's view, with targets, pins and loads. At one offset both agree.
+*Look-ups* use the feed's table (`agent/owners.py`). People see the group's view, with targets, pins and loads. At one
+offset both agree.
 """
 
 from collections import Counter, defaultdict
@@ -13,21 +14,20 @@ from collections.abc import Iterable
 import msgspec
 
 from neli_router.agent import wire
+from neli_router.agent.owners import age_of
 from neli_router.drivers.peers.outlook import Outlook, why_led
 from neli_router.protocols.protocol import Cause
-from neli_router.router.table import At, Table, View
+from neli_router.router.table import At
 from neli_router.status.causes import OF_MEMBERS
 from neli_router.status.group_view import GroupEvent, GroupView
 
 __all__ = [
     "EVENTS_SHOWN",
     "MOVES_SHOWN",
-    "age_of",
     "event_view",
     "history_views",
     "member_views",
     "moves_view",
-    "owner_view",
     "peers_view",
     "planned_views",
     "table_view",
@@ -43,27 +43,6 @@ EVENTS_SHOWN = 50
 NAMED_MAX = 20_000
 """Partitions that the events of one answer name, newest first; older events only give the number that moved. A status
 goes to every page once a second."""
-
-
-def age_of(at: At) -> float:
-    return min(wire.AGE_MAX, at.age)
-
-
-def owner_view(
-    view: View, partition: int, slot: int | None, at: At, *, peer: str = "", believed: bool = False
-) -> wire.OwnerView:
-    """The owner of `partition`, or why there is none."""
-    if isinstance(view, Table):
-        owner = view.partitions[partition]
-        if owner is not None:
-            name, address, _, term = owner
-            return wire.OwnerView(
-                partition, name, address, term, slot, at.offset, age_of(at), believed=believed, peer=peer
-            )
-        why = view.why_unowned[0]
-    else:
-        why = view.explain(f"the owner of partition {partition} was wanted").found
-    return wire.OwnerView(partition, None, slot=slot, at=at.offset, age=age_of(at), why=why)
 
 
 def table_view(group: GroupView, address: str, at: At, outlook: Outlook | None = None) -> wire.TableView:

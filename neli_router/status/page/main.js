@@ -3,6 +3,8 @@
    /v1/events --status, changed--> paint(status) --> facts, map, details, time line, members
                                       in between: the lease bars run down, the clock says how long ago
 
+   #partition=7 in the address --once the map is there--> that cell is scrolled to, and its details are kept
+
    A status is complete and replaces the previous one. Paints wait for the next frame, so that a burst of changes costs
    only one.
 */
@@ -44,15 +46,13 @@ let newest = null;
 let receivedAt = 0;
 let waiting = false;
 let keptMember = null;
+let sought = null;
 
 startTheme(at("theme"));
 
 const map = new PartitionMap(at("map"), colours, {
   onShow: (place) => detail.pass(place),
-  onKeep: (place) => {
-    detail.keep(place);
-    map.mark(place);
-  },
+  onKeep: keep,
 });
 const light = (name) => map.light(name || keptMember);
 const members = new MembersTable(at("members"), at("members-count"), at("members-none"), colours, {
@@ -87,6 +87,27 @@ const wishes = new Wishes(
   },
 );
 
+function keep(place) {
+  detail.keep(place);
+  map.mark(place);
+}
+
+/* A frame has an address of its own: in Airflow, the link's fragment is in the address of the page around it. */
+function seek() {
+  if (location.hash === "" && parent.location.hash !== "") location.replace(parent.location.hash);
+  const named = /^#partition=(\d+)$/.exec(location.hash);
+  if (named) sought = Number(named[1]);
+  if (newest !== null) reveal();
+}
+
+function reveal() {
+  if (sought === null || sought >= map.cells.length) return;
+  keep(sought);
+  map.go(sought);
+  map.cells[sought].scrollIntoView({ block: "center" });
+  sought = null;
+}
+
 function paint() {
   waiting = false;
   const status = newest;
@@ -100,6 +121,7 @@ function paint() {
   timeline.show(history);
   members.show(status, receivedAt);
   peers.show(status, isAlone(status));
+  reveal();
 }
 
 function header(status) {
@@ -194,6 +216,8 @@ const stream = new Stream("v1/events", {
   onConnection: connection,
 });
 stream.open();
+addEventListener("hashchange", seek);
+seek();
 
 setInterval(() => {
   if (document.hidden) return;

@@ -19,8 +19,6 @@ from typing import NamedTuple
 
 from starlette.types import Scope, Send
 
-from neli_router.agent.server.requests import answer_bytes
-
 __all__ = ["CONTENT_TYPES", "Asset", "answer_asset", "load"]
 
 CONTENT_TYPES: Mapping[str, str] = {
@@ -71,11 +69,10 @@ def load(*, frames: str = "'none'", read_only: bool = False) -> dict[str, Asset]
 async def answer_asset(asset: Asset, scope: Scope, send: Send) -> None:
     """Answer with the file, or that the browser's copy is still valid."""
     is_known = any(name == b"if-none-match" and asset.tag in value for name, value in scope["headers"])
-    if is_known:
-        await send({"type": "http.response.start", "status": 304, "headers": asset.headers})
-        await send({"type": "http.response.body", "body": b""})
-    else:
-        await answer_bytes(send, asset.body, asset.headers)
+    length = [] if is_known else [(b"content-length", b"%d" % len(asset.body))]
+    status = 304 if is_known else 200
+    await send({"type": "http.response.start", "status": status, "headers": [*length, *asset.headers]})
+    await send({"type": "http.response.body", "body": b"" if is_known else asset.body})
 
 
 def _files(folder: Traversable, prefix: str, depth: int) -> dict[str, bytes]:
