@@ -57,11 +57,11 @@ QUICK, SLOW = "-m 'not process and not kafka and not redis'", "-m 'process or ka
 AREAS = {
     "fence": Area(("fence/**/*.py",), ("tests/fence -m 'not process'", "tests/fence -m process")),
     "deaths": Area(
-        ("member/witness/*.py", "hosts/process.py"),
+        ("member/witness/*.py", "hosts/process.py", "agent/server/lives.py"),
         ("tests/member/witness tests/hosts", "tests/member/test_leases.py tests/agent/test_client.py"),
     ),
     "lending": Area(
-        ("agent/server/lender.py", "agent/server/lives.py", "agent/client/leases.py", "agent/client/leading.py"),
+        ("agent/server/lender.py", "agent/client/leases.py", "agent/client/leading.py"),
         (f"tests/agent {QUICK}", f"tests/agent {SLOW}"),
     ),
     "peers": Area(("drivers/peers/*.py",), ("tests/drivers/peers",)),
