@@ -7,14 +7,14 @@
                                     '-> led elsewhere: it waits, without a worker, until this host leads
 
 Airflow calls the policy wherever a Dag is read: in the Dag processor, and on each worker. So each task is under its
-lease, whoever wrote it. Tasks that name a role of their own keep it.
+lease. Tasks that name a role of their own keep it.
 
 Only the class changes, because Airflow copies a task before it runs it, and makes a mapped task from its class. The
 class keeps its name and module, which Airflow stores and shows. The task keeps its attributes: many operators have a
 `role`, a `key` or a `timeout` that means something else, so what the policy wants is a method, `wanted`.
 
-A task waits rather than skips: if a leader dies, the runs that wait here do what it left. What it had done they would
-do again, so tasks check that in the transaction of a fence, as in any Dag that two installations have.
+A task waits rather than skips: if a leader dies, the runs that wait here do what it left. They would also do again what
+it had done. So tasks check that in the transaction of a fence, as in any Dag that two installations have.
 """
 
 from functools import cache

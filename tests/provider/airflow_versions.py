@@ -1,6 +1,6 @@
 """The provider on each Airflow that it may meet: `make airflows`, or `python -m tests.provider.airflow_versions UV`.
 
-    for each of VERSIONS: an environment of its own --airflow dags test--> a Dag with a sensor, two gates and a task
+    for each of VERSIONS: an environment of its own --airflow dags test--> a tagged Dag: a sensor, two gates, tasks
                                                                               '-- they ask one real agent
 
 It takes minutes and a network, so `make test` does not run it: there, the Airflow that is pinned is tested in full.
@@ -36,22 +36,26 @@ STEP_MAX = 900.0
 DAG = """
 from datetime import datetime
 from pathlib import Path
-from airflow.sdk import dag
+from airflow.sdk import dag, task
 from airflow_provider.decorators.leader import leader_task
 from airflow_provider.sensors.neli import LeaderGateSensor, LeaderSensor
 
-@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False, tags=["neli:partition=3"])
 def story():
     @leader_task(role=3)
     def work(found, lease):
-        Path({told!r}).write_text(f"{{found['leader']}} {{found['term']}} {{lease.member}} {{lease.term}}")
+        return f"{{found['leader']}} {{found['term']}} {{lease.member}} {{lease.term}}"
+
+    @task
+    def tell(text, lease=None):
+        Path({told!r}).write_text(f"{{text}} {{lease.term}}")
 
     @leader_task(role=3)
     def skipped():
         Path({told!r}).write_text("it ran below a closed gate")
 
     waits = LeaderSensor(task_id="waits", role=3)
-    waits >> LeaderGateSensor(task_id="opens", role=3, start_from_trigger=False) >> work(waits.output)
+    waits >> LeaderGateSensor(task_id="opens", role=3, start_from_trigger=False) >> tell(work(waits.output))
     LeaderGateSensor(task_id="closed", role=3, expect="nobody", start_from_trigger=False) >> skipped()
 
 story()
@@ -69,7 +73,7 @@ def main(uv: str, names: Sequence[str] = tuple(VERSIONS)) -> int:
             python = ROOT / ".make" / f"airflow-{name}" / "bin" / "python"
             home = Path(folder) / name
             found = _ran(uv, python, VERSIONS[name], home, agent.connection)
-            is_right = found[0].split() == ["a", str(term), "a", str(term)]
+            is_right = found[0].split() == ["a", str(term), "a", str(term), str(term)]
             failed += not is_right
             sys.stdout.write(f"Airflow {found[1]}: {'as it should be' if is_right else 'FAILED: ' + found[0]}\n")
             sys.stdout.flush()
@@ -84,7 +88,10 @@ def _ran(uv: str, python: Path, wanted: Sequence[str], home: Path, connection: s
     told, dags = home / "told", home / "dags"
     dags.mkdir(parents=True)
     (dags / "story.py").write_text(DAG.format(told=str(told)))
-    mark = {"AIRFLOW_HOME": str(home), "AIRFLOW_CONN_NELI_DEFAULT": connection, "PYTHONPATH": str(ROOT)}
+    (home / "neli-0.dist-info").mkdir()
+    (home / "neli-0.dist-info" / "METADATA").write_text("Name: neli\nVersion: 0\n")
+    (home / "neli-0.dist-info" / "entry_points.txt").write_text("[airflow.policy]\nneli = airflow_provider.policy\n")
+    mark = {"AIRFLOW_HOME": str(home), "AIRFLOW_CONN_NELI_DEFAULT": connection, "PYTHONPATH": f"{ROOT}:{home}"}
     environment = {**os.environ, **mark, "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "PYTHONWARNINGS": "ignore"}
     _run([str(python), "-m", "airflow", "db", "migrate"], environment)
     output = _run([str(python), "-m", "airflow", "dags", "test", "story"], environment)
