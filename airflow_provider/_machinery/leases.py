@@ -270,7 +270,9 @@ class HeldBlock(Generic[Right]):
     def _lose(self, why: str = "") -> NeliError:
         """Count the loss, also of a process that will end before its block does."""
         self._lost = lost = self._right.lost(why=why)
-        Stats.incr("neli.lost", tags=self.tags)
+        # In a thread of its own: neither an error nor a slow network may keep the task from being stopped.
+        with suppress(RuntimeError):  # No more threads can be started.
+            threading.Thread(target=Stats.incr, args=("neli.lost",), kwargs={"tags": self.tags}, daemon=True).start()
         return lost
 
     def _stop(self, give_up_at: float) -> None:

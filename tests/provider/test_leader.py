@@ -40,7 +40,7 @@ from tests.provider.triggerer import triggerer
 from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
 from tests.support.agents.running import PATIENCE
 from tests.support.given import DagTest, spelled
-from tests.support.waiting import until_in_loop
+from tests.support.waiting import until, until_in_loop
 
 pytestmark = pytest.mark.airflow
 
@@ -381,7 +381,7 @@ def test_a_coroutine_that_loses_its_role_is_cancelled(
     assert {"work": "failed"} == states(dag_test(dag))
     assert ["cleaned up", LeadershipLost] == [one if isinstance(one, str) else type(one) for one in told]
     tags = {"dag_id": dag.dag_id, "task_id": "work"}
-    assert [(1, tags)] == measured["neli.lost"]
+    until(lambda: [(1, tags)] == measured["neli.lost"], "the count of the loss")
     assert [tags] == [its_tags for _, its_tags in measured["neli.wait"]]
 
 
