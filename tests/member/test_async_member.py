@@ -286,14 +286,14 @@ async def test_opening_raises_what_the_constructor_would_and_leaves_no_member_be
         loop, one_thread = asyncio.get_running_loop(), ThreadPoolExecutor(max_workers=1)
         loop.set_default_executor(one_thread)
         opening = asyncio.create_task(
-            AsyncMember(Config(config.ledger, name="b", lease=0.5, layout=config.layout)).open()
+            AsyncMember(Config(config.ledger, name="late", lease=0.5, layout=config.layout)).open()
         )
         await asyncio.sleep(0)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
         await loop.run_in_executor(one_thread, bool)  # Not before the thread has created the member.
-        await until_in_loop(lambda: not any(thread.name.startswith("neli-b") for thread in threading.enumerate()))
+        await until_in_loop(lambda: not any(thread.name.startswith("neli-late") for thread in threading.enumerate()))
         await until_in_loop(lambda: ["a"] == [peer.name for peer in watching.router.members])
 
 
