@@ -115,6 +115,8 @@ CLOSE_MAX = 3.0
 """Seconds that `close` waits for the consumer to leave its group, for which a broker must answer. If none does, the
 consumer's thread ends later on its own, and the session ends at the broker."""
 
+UNSUBSCRIBED_EVERY = 0.002
+
 PARTITIONS = 12
 """The number of partitions of a topic that is created, if the address does not say. The paper advises about as many as
 there are members. More share the roles out more evenly, and each costs one message per beat from each member."""
@@ -160,6 +162,8 @@ class KafkaSubscription:
         """The end of that wait, when to ask the group next, and when the group last counted this consumer."""
         self._to_confirm: dict[int, int] = {}
         self._woken = self._leaving = self._closed = self._broken = False
+        self._heard = 0
+        """How many rebalances the client has reported."""
         self._consumer_is_dead = False
         """Broken for good, by its own account. Closing such a consumer never ends, and keeps a core busy."""
         self._producer = Producer(
@@ -268,9 +272,21 @@ class KafkaSubscription:
                 time.sleep(SLICE)
         with suppress(KafkaException):
             self._revoke_when_done()  # Without this, the consumer would never close.
+            if not self._consumer_is_dead:
+                self._unsubscribe()
         if not self._consumer_is_dead:
             self._consumer.close()
         self._reader.close()
+
+    def _unsubscribe(self) -> None:
+        """Leave the group, and answer what it still reports. If a rebalance were reported only to `close`, the client
+        might unassign after its group had ended, and wait for the answer forever, with Python's lock in its hand."""
+        self._consumer.unsubscribe()
+        give_up_at, last = time.monotonic() + CLOSE_MAX, -1
+        while (self._heard > last or self._consumer.assignment()) and time.monotonic() < give_up_at:
+            last = self._heard
+            self._consumer.poll(0)
+            time.sleep(UNSUBSCRIBED_EVERY)
 
     def _commit(self) -> None:
         """Carry out `confirm`. This is done here because the client lets no other thread call it during a poll, and a
@@ -288,6 +304,9 @@ class KafkaSubscription:
         return not self._broken and not late and len(self._events) < TAKE_MAX
 
     def _given(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._heard += 1
+        if self._leaving:
+            return  # The client assigns them, and revokes them next.
         given = sorted(it.partition for it in partitions)
         if beyond := [it for it in given if it >= self.partitions]:
             self._break(_grown(self._at, self.partitions, max(beyond) + 1))
@@ -305,6 +324,7 @@ class KafkaSubscription:
             self._reads.update(given)
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._heard += 1
         if not partitions or self._leaving:
             return
         self._revoking, self._ask_at, self._counted_at = partitions, 0.0, time.monotonic()
@@ -342,6 +362,7 @@ class KafkaSubscription:
             self._consumer.incremental_unassign(revoked)
 
     def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._heard += 1
         self._put(Lost(sorted(it.partition for it in partitions)))
         self._stop_reading(partitions)
 
