@@ -113,8 +113,8 @@ def test_a_signal_in_the_opening_ends_the_program_and_one_in_the_closing_lets_it
 
 @pytest.mark.process
 def test_a_second_signal_ends_the_program_at_once(tmp_path: Path) -> None:
-    stubborn = "try: time.sleep(3600)\n        finally: print('closing', flush=True); time.sleep(3600)"
-    code = CODE.replace("BODY", stubborn)
+    stubborn = "try: ready(); time.sleep(3600)\n        finally: print('closing', flush=True); time.sleep(3600)"
+    code = CODE.replace("        ready()\n        BODY", f"        {stubborn}")
     with Program(code, f"sqlite:{tmp_path}/ledger.db", folder=tmp_path) as program:
         assert "ready\n" == program.stdout.readline()
         program.terminate()

@@ -10,14 +10,11 @@ is killed in the middle of it.
 
 During `first`, the agent of the host that leads is killed, and the main process of its scheduler, whose workers live
 on; during `second`, everything that its scheduler started; during `third`, only its agent.
-
-`pytest -s tests/provider/test_two_installations.py` prints how long each takeover took.
 """
 
 import os
 import signal
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -193,13 +190,11 @@ class Place:
 
     def take_over(self, dag_id: str, task: int, kill: Callable[[], object]) -> None:
         """Kill the leader of this task, and wait until the task has ended and its work was done."""
-        killed_at = time.monotonic()
         kill()
         # Airflow may not end it: its scheduler is gone, and its worker is an orphan. The lease does.
         awaited(lambda: not Path(f"/proc/{task}").exists(), "the end of the task")
         self.hold.unlink()
         awaited(lambda: len(self.settled(dag_id)) == len(INTERVALS), "the heir's work")
-        print(f"\ndone {time.monotonic() - killed_at:.2f} s after a kill")  # noqa: T201 - for -s.
 
 
 def all_runs(host: Host, dag_id: str) -> list[str]:
