@@ -102,7 +102,6 @@ class UnderLease(BaseOperator):
         with NeliHook(wanted.conn_id) as hook:
             try:
                 held = self.holding(hook, context)
-                held.tags = self._tags()
                 held.take()
             except NotLeadingHere as error:
                 self._put_off(context, error, hook.member())
@@ -112,16 +111,17 @@ class UnderLease(BaseOperator):
                 self._put_off(context, error, "here")
             if context.get("task_reschedule_count"):
                 self._asked_at = context["ti"].get_first_reschedule_date(context) or self._asked_at
-            Stats.timing("neli.wait", datetime.now(UTC) - self._asked_at, tags=held.tags)
+            Stats.timing("neli.wait", datetime.now(UTC) - self._asked_at, tags=self._tags())
             return self._work(context, hook, held, partial(super().execute, context))
 
     def _work(self, context: "Context", hook: NeliHook, held: "HeldBlock[Any]", work: Callable[[], Any]) -> Any:
+        wanted, held.tags = self.wanted(), self._tags()
         with held as right:
             self.held, space = held, cast("dict[str, Any]", context)
             space[LEASE_KEY] = right  # A key of our own in a TypedDict.
-            self.leadership = _told(hook, self.wanted().place[0], right)
+            self.leadership = _told(hook, wanted.place[0], right)
             self.shown_partition = self.leadership.get("partition")
-            if self.wanted().push_term and hasattr(right, "term"):  # A share has several.
+            if wanted.push_term and hasattr(right, "term"):  # A share has several.
                 context["ti"].xcom_push(key=TERM_KEY, value=right.term)
             return work()
 
@@ -139,9 +139,7 @@ class UnderLease(BaseOperator):
         go_on, wanted = partial(super().resume_execution, next_method, next_kwargs, context), self.wanted()
         with NeliHook(wanted.conn_id) as hook:
             if next_method not in {"resume", FAILED}:  # Not our deferral, but that of the operator.
-                held = self.holding(hook, context)
-                held.tags = self._tags()
-                return self._work(context, hook, held, go_on)
+                return self._work(context, hook, self.holding(hook, context), go_on)
             try:
                 return go_on()
             except TaskDeferralTimeout as error:
