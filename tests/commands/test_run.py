@@ -324,6 +324,7 @@ def test_a_process_that_became_root_is_told_of_and_does_not_hold_a_lost_role_up(
         options = ("--allow-new-privileges", "--grace", "0")
         both = [runs.start("bash", "-c", BECOMING_ROOT, str(as_root), options=options, user=65534) for _ in range(2)]
         pids = [run.pids(1)[0] for run in both]
+        until(lambda: all("sleep" in Path(f"/proc/{pid}/comm").read_text() for pid in pids), "both shells are sleeps")
         for run, pid in zip(both, pids, strict=True):
             run.terminate()
             run.await_line(f"PROCESS {pid} (sleep, of the user root) CANNOT BE ENDED")
