@@ -331,7 +331,7 @@ def _recognise(connection: sqlite3.Connection, path: Path, *, create: bool) -> N
 
     if _ask(connection, "PRAGMA page_count") == 0:
         if not create:  # A member that creates a ledger is at this point for a moment.
-            raise LedgerMissing(wanted, "the file is empty", "correct the path, or let the ledger be created")
+            raise LedgerMissing(wanted, "the file is empty", "correct the path, or start a member, which makes it")
         # SQLite takes a file of a few bytes for an empty one. Asked again, because another process may have created it.
         few_bytes = path.stat().st_size > 0 and _ask(connection, "PRAGMA page_count") == 0
         require(not few_bytes, "the file holds something else", "name another file; this one was left unchanged")
@@ -422,7 +422,7 @@ def _problem(path: Path, *, create: bool) -> tuple[type[LedgerUnusable], str, st
     if path.is_dir():
         return LedgerUnusable, "that is a folder", "name a file in it"
     if not path.exists() and not create:
-        return LedgerMissing, "there is no such file", "correct the path, or let the ledger be created"
+        return LedgerMissing, "there is no such file", "correct the path, or start a member, which makes it"
     if create and not _may_write_at(path):
         found = "the file or its folder is read-only for this user"
         return LedgerUnusable, found, "give this user write access to both; only readers do without"
