@@ -100,7 +100,7 @@ STAGES = (
     Stage(
         "spark",
         # Programs that start Spark wait for cores more than other programs do.
-        ("tests/spark", "tests/test_docs.py", "-m", "spark or not airflow", *BY_FILE, "--timeout=1200"),
+        ("tests/test_docs.py", "tests/spark", "-m", "spark or not airflow", *BY_FILE, "--timeout=1200"),
         workers=CORES + 1,
         niced=BEHIND,
         after=("fetch",),
