@@ -20,7 +20,7 @@ from pyspark.sql.types import NumericType
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
 from neli_router.router.loads import SLOTS_KEPT, LoadProfile
-from neli_router.spark.slots import column_of, quoted, with_slot
+from neli_router.spark.slots import Key, quoted, resolved, with_slot
 
 __all__ = ["hot_keys", "load_profile"]
 
@@ -29,7 +29,7 @@ KEYS_SHOWN = 10
 """Keys shown for each slot. One or two keys make a slot hot; if it had many of them, it would not be hot."""
 
 
-def load_profile(df: DataFrame, key: str, layout: Layout, *, weight: str | None = None) -> LoadProfile:
+def load_profile(df: DataFrame, key: Key, layout: Layout, *, weight: Key | None = None) -> LoadProfile:
     """The load of each slot and each partition of `layout`, according to the rows of `df`.
 
     A row counts as 1, or as the value of its column `weight`: a number of at least 0. A row whose key is null counts
@@ -58,11 +58,11 @@ def load_profile(df: DataFrame, key: str, layout: Layout, *, weight: str | None 
 
 def hot_keys(
     df: DataFrame,
-    key: str,
+    key: Key,
     layout: Layout,
     slots: Iterable[int],
     *,
-    weight: str | None = None,
+    weight: Key | None = None,
     count: int = KEYS_SHOWN,
 ) -> DataFrame:
     """The `count` hottest keys of each of `slots`, hottest first: columns `slot`, `key`, `load`.
@@ -71,22 +71,23 @@ def hot_keys(
     before the result is. Raises the errors of `load_profile`, but does not check the weights.
     """
     rows = _rows(df, key, layout, weight).where(sql.col(SLOT).isin(*slots))
-    named = sql.col(quoted(column_of(df, key).name)).alias("key")
+    named = sql.col(quoted(rows.columns[0])).alias("key")
     loads = rows.groupBy(sql.col(SLOT).alias("slot"), named).agg(sql.sum(LOAD).alias("load"))
     order = Window.partitionBy("slot").orderBy(sql.desc("load"), "key")
     ranked = loads.withColumn("rank", sql.row_number().over(order)).where(sql.col("rank") <= count)
     return ranked.drop("rank").orderBy(sql.desc("load"), "slot", "key")
 
 
-def _rows(df: DataFrame, key: str, layout: Layout, weight: str | None) -> DataFrame:
-    """The keys under their own name, which a message may quote, with their slots and loads."""
+def _rows(df: DataFrame, key: Key, layout: Layout, weight: Key | None) -> DataFrame:
+    """The keys under their own name, which a message may quote, with their loads and slots."""
     load = sql.lit(1.0)
     if weight is not None:
-        field = column_of(df, weight)
+        load, field = resolved(df, weight)
         if not isinstance(field.dataType, NumericType):
             raise ConfigError(
-                [f"column {weight!r} is of type {field.dataType.simpleString()}: a number was wanted as weight"]
+                [f"column {field.name!r} is of type {field.dataType.simpleString()}: a number was wanted as weight"]
             )
-        load = sql.col(quoted(field.name)).cast("double")
-    rows = df.select(sql.col(quoted(column_of(df, key).name)), load.alias(LOAD))
-    return with_slot(rows, key, layout, name=SLOT)
+        load = load.cast("double")
+    column, field = resolved(df, key)
+    rows = df.select(column.alias(field.name), load.alias(LOAD))
+    return with_slot(rows, field.name, layout, name=SLOT)

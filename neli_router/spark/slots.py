@@ -28,8 +28,10 @@ collation, and bytes unchanged. Every other type is refused before anything is r
 """
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import reduce
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import BinaryType, CharType, IntegralType, StringType, StructField, VarcharType
@@ -39,10 +41,12 @@ from neli_router.errors import BadKey, ConfigError
 
 __all__ = [
     "NOTE",
+    "Key",
     "column_of",
     "noted",
     "noted_as",
     "quoted",
+    "resolved",
     "unused_name",
     "with_partition",
     "with_partition_of_role",
@@ -62,13 +66,17 @@ INT_MAX = 2**31
 KEY_TYPES = (StringType, VarcharType, CharType, BinaryType)
 SCRATCH = "_neli"
 
+Key = str | Column
+"""The keys of a DataFrame: a column by its name, with any characters; a path into a struct, "customer.id"; or an
+expression."""
+
 NOTE = "neli.layout"
 """The key in a column's metadata that holds the layout by which it was made. Spark keeps it in tables and in Parquet
 files."""
 
 
-def with_slot(df: DataFrame, key: str, layout: Layout, *, name: str = "slot") -> DataFrame:
-    """`df` with a last column `name`: the slot of each key in the column `key`, identical to `layout.slot`.
+def with_slot(df: DataFrame, key: Key, layout: Layout, *, name: str = "slot") -> DataFrame:
+    """`df` with a last column `name`: the slot of each `key`, identical to `layout.slot`.
 
     Use it with `df.transform(with_slot, "key", layout)`. Nothing is read before the result is. Text and binary are
     keys; a null has a null slot. Slots are INT, or BIGINT if the layout has more than 2^31. Raises BadKey for a column
@@ -77,8 +85,8 @@ def with_slot(df: DataFrame, key: str, layout: Layout, *, name: str = "slot") ->
     return _hashed(df, key, layout.tags, name, lambda hashed: _typed(_mod(hashed, layout.slots), layout.slots))
 
 
-def with_partition(df: DataFrame, key: str, layout: Layout, *, name: str = "partition") -> DataFrame:
-    """`df` with a last column `name`: the partition of each key in the column `key`; otherwise like `with_slot`."""
+def with_partition(df: DataFrame, key: Key, layout: Layout, *, name: str = "partition") -> DataFrame:
+    """`df` with a last column `name`: the partition of each `key`; otherwise like `with_slot`."""
 
     def partition(hashed: Column) -> Column:
         # If M divides S, as it usually does, the slot in between changes nothing.
@@ -88,16 +96,16 @@ def with_partition(df: DataFrame, key: str, layout: Layout, *, name: str = "part
     return noted(_hashed(df, key, layout.tags, name, partition), name, layout)
 
 
-def with_partition_of_role(df: DataFrame, role: str, layout: Layout, *, name: str = "partition") -> DataFrame:
+def with_partition_of_role(df: DataFrame, role: Key, layout: Layout, *, name: str = "partition") -> DataFrame:
     """`df` with the partition of each role. Text is a key, and a number is the partition itself; null if there is none.
 
     Numbers have their own function because 7 may be a partition or a key, and as a key it is hashed, as text or bytes.
     Raises the errors of `with_slot`.
     """
-    field = column_of(df, role)
+    column, field = resolved(df, role)
     if not isinstance(field.dataType, IntegralType):
         return with_partition(df, role, layout, name=name)
-    number = sql.col(quoted(field.name)).cast("bigint")
+    number = column.cast("bigint")
     filled = sql.when(number.between(0, layout.partitions - 1), number)
     return df.withColumn(_new_name(df, name), _typed(filled, layout.partitions))
 
@@ -114,6 +122,21 @@ def noted_as(layout: Layout) -> dict[str, int | bool]:
     return {"slots": layout.slots, "partitions": layout.partitions, "tags": layout.tags}
 
 
+def resolved(df: DataFrame, key: Key) -> tuple[Column, StructField]:
+    """`key` as an expression, and its name and type. Raises ConfigError for a name that `df` does not have; for an
+    expression, Spark raises its own error."""
+    if not isinstance(key, str):
+        return key, df.select(key).schema.fields[0]
+    try:
+        field = column_of(df, key)
+    except ConfigError:
+        if "." in key and "*" not in key:
+            with suppress(AnalysisException):  # The path is missing, too.
+                return sql.col(key), df.select(key).schema.fields[0]
+        raise
+    return sql.col(quoted(field.name)), field
+
+
 def column_of(df: DataFrame, name: str) -> StructField:
     """The one column of `df` that Spark finds under `name`, with any characters. Raises ConfigError."""
     fold = _fold(df)
@@ -122,8 +145,7 @@ def column_of(df: DataFrame, name: str) -> StructField:
         return found[0]
     if found:
         raise ConfigError([f"column {name!r} must be there once, and is there {len(found)} times: rename the others"])
-    there = ", ".join(map(repr, df.columns)) or "none"
-    raise ConfigError([f"column {name!r} is missing; there are {there} (a field of a struct must be made a column)"])
+    raise ConfigError([f"column {name!r} is missing; there are {', '.join(map(repr, df.columns)) or 'none'}"])
 
 
 def _new_name(df: DataFrame, name: str) -> str:
@@ -152,9 +174,9 @@ def _fold(df: DataFrame) -> Callable[[str], str]:
     return (lambda name: name) if sensitive else str.lower
 
 
-def _hashed(df: DataFrame, key: str, tags: bool, name: str, result: Callable[[Column], Column]) -> DataFrame:
+def _hashed(df: DataFrame, key: Key, tags: bool, name: str, result: Callable[[Column], Column]) -> DataFrame:
     """`df` with `result` of the keys' unsigned murmur3 as the column `name`."""
-    field = column_of(df, key)
+    column, field = resolved(df, key)
     if not isinstance(field.dataType, KEY_TYPES):
         raise BadKey(
             f"a column of keys, string or binary, was wanted in {field.name!r}",
@@ -165,7 +187,9 @@ def _hashed(df: DataFrame, key: str, tags: bool, name: str, result: Callable[[Co
     steps = _Steps(df, (*df.columns, name))
     # Cast to text without checking the bytes, so that one path serves all kinds of keys; and drop any collation,
     # because `hash` may treat as equal what the collation calls equal.
-    text = sql.col(quoted(field.name)).cast("string")
+    text = column.cast("string")
+    if not isinstance(key, str):  # An expression is computed once, and not by each step.
+        text = steps.column("key", text)
     if tags:
         text = _tag(steps, text)
     size = steps.column("size", sql.octet_length(text))

@@ -4,14 +4,24 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.functions import col, lit
+from pyspark.sql.functions import col, lit, lower
 
 from neli_router.core.keyspace import SLOTS_MAX, Key, Layout
 from neli_router.errors import BadKey, ConfigError
-from neli_router.spark import with_partition, with_partition_of_role, with_slot
+from neli_router.spark import (
+    hot_keys,
+    laid_out,
+    load_profile,
+    owned,
+    with_partition,
+    with_partition_of_role,
+    with_slot,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -144,6 +154,28 @@ def test_a_column_may_have_any_name_and_the_other_columns_are_left_as_they_are(s
     assert [expected] == [tuple(row) for row in slots.collect()]
 
 
+def test_a_key_may_be_a_path_or_an_expression(spark: SparkSession) -> None:
+    df = spark.sql(
+        "SELECT 'KEY' AS key, 3 AS number, struct('inner' AS key, 'dotted' AS `a.b`, 2.5 AS weight) AS outer"
+    )
+    keys: list[tuple[Any, str]] = [("outer.key", "inner"), ("outer.`a.b`", "dotted"), ("KEY", "KEY")]
+    for key, text in (*keys, (lower("key"), "key"), (df["outer"]["key"], "inner"), (df["key"], "KEY")):
+        for layout in (LAYOUT, Layout(tags=True)):
+            both = df.transform(with_slot, key, layout).transform(with_partition, key, layout)
+            assert df.columns == both.columns[:-2]
+            assert (layout.slot(text), layout.partition(text)) == both.select("slot", "partition").head(), key
+    assert 3 == with_partition_of_role(df, col("number"), LAYOUT).select("partition").head()[0]  # type: ignore[index]
+    profile = load_profile(df, "outer.key", LAYOUT, weight="outer.weight")
+    assert {LAYOUT.slot("inner"): 2.5} == profile.slots
+    assert "key" == hot_keys(df, lower("key"), LAYOUT, [LAYOUT.slot("key")]).select("key").head()[0]  # type: ignore[index]
+    laid = df.transform(laid_out, df["key"], LAYOUT).drop("partition").transform(laid_out, lower("key"), LAYOUT)
+    assert [3] == [row.number for row in laid.transform(owned, lower("key"), range(256), LAYOUT).collect()]
+    with pytest.raises(BadKey, match="wanted in 'weight', but found decimal"):
+        with_slot(df, "outer.weight", LAYOUT)
+    with pytest.raises(AnalysisException, match="`other` cannot be resolved"):
+        with_slot(df, lower("other"), LAYOUT)
+
+
 def test_a_column_is_found_as_spark_finds_it(spark: SparkSession) -> None:
     df = frame(spark, ["k"])
     assert [LAYOUT.slot("k")] == [row.slot for row in df.transform(with_slot, "KEY", LAYOUT).collect()]
@@ -180,7 +212,7 @@ def test_a_column_that_cannot_be_a_key_or_a_role_is_refused(spark: SparkSession)
 
 
 def test_a_name_of_no_column_or_of_two_or_of_a_column_that_is_there_is_refused(spark: SparkSession) -> None:
-    for name in ("key", "outer.key", "", "*"):
+    for name in ("key", "outer.other", "", "*", "outer.*"):
         with pytest.raises(ConfigError, match="is missing; there are 'outer'"):
             with_slot(spark.sql("SELECT struct('k' AS key) AS outer"), name, LAYOUT)
     with pytest.raises(ConfigError, match="is there 2 times"):
