@@ -41,10 +41,12 @@ __all__ = ["append_rows", "read_table", "stage_rows", "to_read", "to_write"]
 COUNT_SECONDS_MAX = 60.0
 """Spark reports the count through a queue that drops events when it is full; then the count would never arrive."""
 
-COMMITTER = "mapreduce.fileoutputcommitter.algorithm.version"
-
-TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
-"""By default INT96, whose years after 2262 other engines misread."""
+OPTIONS = {
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+    # By default INT96, whose years after 2262 other engines misread.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""The write gets them, and not the session, which other threads may use."""
 
 PATTERN = re.compile(r"[\\{}\[\]*?]")
 """Characters that make a path name many files."""
@@ -69,19 +71,13 @@ def stage_rows(rows: DataFrame, staging: Staging) -> int:
     """
     require_columns(staging.made.columns, columns_of(rows.schema), "the DataFrame")
     counted = Observation()
-    conf = rows.sparkSession.conf
-    before = conf.get(TIMESTAMPS)
-    conf.set(TIMESTAMPS, "TIMESTAMP_MICROS")
-    try:
-        (
-            rows.repartition(PARTITION)
-            .observe(counted, functions.count(functions.lit(1)).alias("rows"))
-            .write.option(COMMITTER, "1")
-            .partitionBy(PARTITION)
-            .parquet(to_write(staging.folder))
-        )
-    finally:
-        conf.set(TIMESTAMPS, str(before))
+    (
+        rows.repartition(PARTITION)
+        .observe(counted, functions.count(functions.lit(1)).alias("rows"))
+        .write.options(**OPTIONS)
+        .partitionBy(PARTITION)
+        .parquet(to_write(staging.folder))
+    )
     written, seen = _answer(counted), staging.count()
     if written != seen:
         raise TableUnavailable(
