@@ -192,6 +192,8 @@ class ShareView(_View, frozen=True):
     """Why no partition is led, or why these were revoked or fenced."""
     rests: dict[int, float] = {}
     """The partitions whose time ends sooner: they were revoked, and the time to finish is nearly over."""
+    layout: Layout | None = None
+    """How keys fall into partitions: in the answer about a share, not in its events."""
 
 
 class PartitionView(_View, frozen=True):

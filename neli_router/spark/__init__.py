@@ -2,7 +2,7 @@
 
     session()                                a SparkSession: Java and Python found, loopback where it is local
     with_slot, with_partition                the slot and the partition of every key, as a column
-    owned(df, key, partitions, layout)       the rows of the partitions that this host leads; reads no other file
+    owned(df, key, share)                    the rows of the partitions that this host leads; reads no other file
     append_rows(rows, table, terms, batch)   a DataFrame into a fenced Delta table (`stage_rows`: in two steps)
     read_table(spark, table)                 the rows of a fenced table, or of some partitions, at any version
     load_profile(rows, "key", layout)        the load of slots and partitions, for `neli load`; `hot_keys`

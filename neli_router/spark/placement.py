@@ -28,10 +28,21 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import IntegralType, StructField
 
+from neli_router.agent.client.leases import Share
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError, NeliError
 from neli_router.fence import TableMismatch
-from neli_router.spark.slots import NOTE, column_of, noted, noted_as, quoted, unused_name, with_partition
+from neli_router.spark.slots import (
+    NOTE,
+    Key,
+    column_of,
+    noted,
+    noted_as,
+    quoted,
+    resolved,
+    unused_name,
+    with_partition,
+)
 
 __all__ = ["FilesRead", "files_read", "laid_out", "owned", "repartition_by_owner"]
 
@@ -52,31 +63,46 @@ class FilesRead:
         return f"{self.read} of {self.total} files"
 
 
-def laid_out(df: DataFrame, key: str, layout: Layout, *, name: str = PARTITION, tasks: int | None = None) -> DataFrame:
+def laid_out(df: DataFrame, key: Key, layout: Layout, *, name: str = PARTITION, tasks: int | None = None) -> DataFrame:
     """`df` with the partition of each key, so that `.write.partitionBy("partition")` writes one file for each.
 
     Each task has whole partitions: one, or several if `tasks` are fewer than the partitions. A row without a key fails
     the job, because it belongs to no partition that an owner would read. Raises the errors of `with_partition`.
     """
-    field = column_of(df, key)
-    placed = with_partition(noted(df, field.name, layout), key, layout, name=name)
+    _, field = resolved(df, key)
+    # The column of partitions loses its note when it becomes the names of folders.
+    known = noted(df, field.name, layout) if isinstance(key, str) and field in df.schema.fields else df
+    placed = with_partition(known, key, layout, name=name)
     missing = ConfigError([f"column {field.name!r} has a row without a key: drop or fill such rows first"])
     return placed.repartitionById(tasks or layout.partitions, _or_fail(_column(name), missing))
 
 
 def owned(
-    df: DataFrame, key: str, partitions: Iterable[int], layout: Layout, *, stored: str | None = PARTITION
+    df: DataFrame,
+    key: Key,
+    share: Share | Iterable[int],
+    layout: Layout | None = None,
+    *,
+    stored: str | None = PARTITION,
 ) -> DataFrame:
-    """The rows of `df` whose keys are in `partitions`, such as `share.terms`. Without partitions, it is empty.
+    """The rows of `df` whose keys are in the partitions of `share`, by the layout of its group.
+
+    `share` may also be partitions, such as `share.terms`, with their `layout`. Without partitions, it is empty.
 
     The table is laid out by the column `stored`, and the files of other partitions are not read: see `files_read`. With
     `stored=None`, for a table that is not laid out, all files are read. A row without a key is in no partition.
 
     Raises BadKey for a column that cannot be a key, ConfigError for a missing column and for a partition that `layout`
-    does not have, and TableMismatch for a table that was laid out by another layout. If only its rows show that, the
-    job fails with the same message.
+    does not have or that is not the share's, and TableMismatch for a table that was laid out by another layout. If only
+    its rows show that, the job fails with the same message.
     """
-    mine = sorted(set(partitions))
+    if isinstance(share, Share):
+        if layout is not None and (difference := layout.difference(share.layout)):
+            raise ConfigError([f"layout is not that of the share's group: {difference}; leave it out"])
+        layout, share = share.layout, share.terms
+    if layout is None:
+        raise ConfigError(["layout is missing: partitions need that of their group, which a share brings"])
+    mine = sorted(set(share))
     if strange := [number for number in mine if not 0 <= number < layout.partitions]:
         raise ConfigError([f"partitions must be from 0 to {layout.partitions - 1}, and have {_some(strange)}"])
     computed = unused_name(df.columns, "partition")
@@ -84,7 +110,7 @@ def owned(
         whole = with_partition(df, key, layout, name=computed)
         return whole.filter(sql.col(computed).isin(mine)).drop(computed)
     field = _stored(df, stored)
-    _require_layout(df, field, column_of(df, key), layout)
+    _require_layout(df, field, resolved(df, key)[1], layout)
     column = _column(field.name)
     read = with_partition(df.filter(column.isin(mine)), key, layout, name=computed)
     other = _mismatch(f"a row of {field.name!r} has a key of another partition, or none", layout)

@@ -14,7 +14,7 @@ from neli_router.agent.server.lender import Lender
 from neli_router.agent.wire import ShareView
 from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
-from neli_router.errors import ConfigError, Forked, LeaseLost, NotLeading
+from neli_router.errors import ConfigError, Forked, GroupMismatch, LeaseLost, NotLeading
 from neli_router.member.member import Member
 from neli_router.protocols.protocol import Standing
 from tests.support.agents.running import DRAIN, PARTITIONS, STEADY, Running, over_once_told, paired
@@ -65,11 +65,13 @@ def test_a_partition_that_is_taken_away_sooner_ends_sooner_and_the_others_do_not
     stand_in: StandIn, client: Client
 ) -> None:
     """Its drain is nearly over. A holder whose process stands still just then does not hear about it."""
-    stand_in.share = ShareView("alpha", {3: 7, 5: 7}, 30.0, 10.0, rests={5: 0.0})
+    stand_in.share = ShareView("alpha", {3: 7, 5: 7}, 30.0, 10.0, rests={5: 0.0})  # Like an older agent: no layout.
     stand_in.say("acquired", stand_in.share)
     expected = r"the leases of partitions 3, 5 were needed.*without being renewed"
     with pytest.raises(LeaseLost, match=expected), client.share() as share:  # noqa: PT012 - its end raises.
         assert (True, False, False) == (share.holds(3), share.holds(5), share.holds())
+        with pytest.raises(GroupMismatch, match="older than this program"):
+            str(share.layout)
         share.check(3)
 
 
@@ -149,7 +151,7 @@ def test_partitions_that_cannot_be_asked_for_are_refused_at_once(
 def test_every_view_is_pledged_and_a_partition_about_to_be_taken_shortens_no_other_lease() -> None:
     pledged: list[float] = []
     standing = Standing({3: 7, 5: 8}, host_clock() + 1000.0, {5: host_clock() + 500.0})
-    member = SimpleNamespace(name="a", pledge=lambda seconds, processes: pledged.append(seconds))
+    member = SimpleNamespace(name="a", layout=None, pledge=lambda seconds, processes: pledged.append(seconds))
     hub = SimpleNamespace(member=member, membership=SimpleNamespace(standing=standing), config=Config("memory://jobs"))
     lender = Lender(cast("Any", hub))
     leases: list[Any] = [

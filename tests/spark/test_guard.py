@@ -18,6 +18,7 @@ import pyspark
 import pytest
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col
 
 from neli_router import fence
 from neli_router.agent import Client
@@ -27,7 +28,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError, LeaseLost, NeliError, NoAgent
 from neli_router.fence.delta import FencedTable
 from neli_router.member.member import Member
-from neli_router.spark import guarded, run_job
+from neli_router.spark import guarded, owned, run_job
 from tests.support.agents.processes import AgentProcess
 from tests.support.agents.running import PARTITIONS, PATIENCE, Running, paired
 from tests.support.waiting import until
@@ -153,6 +154,14 @@ def test_a_lost_share_cancels_what_began_in_its_block_or_later(spark: SparkSessi
         give(hasty)
         with pytest.raises(LeaseLost, match="did not finish within"):  # noqa: PT012, SIM117 - its end raises.
             with hasty[2].share([ROLE], timeout=PATIENCE) as share, guarded(spark, share, end_within=None) as guard:
+                assert hasty[1].layout == share.layout
+                keys = spark.range(1000).select(col("id").cast("string").alias("key"))
+                theirs = owned(
+                    keys, "key", [it for it in range(share.layout.partitions) if it != ROLE], share.layout, stored=None
+                )
+                assert 1000 == owned(keys, "key", share, stored=None).count() + theirs.count()
+                with pytest.raises(ConfigError, match="not that of the share's group: slots=16384, partitions=2,"):
+                    owned(keys, "key", share, Layout(partitions=2), stored=None)
                 query = ticks.writeStream.foreachBatch(write).start()
                 sql = threading.Thread(target=fail, args=[endless])
                 threads = [sql, InheritableThread(target=fail, args=[endless_without_sql])]

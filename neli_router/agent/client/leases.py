@@ -26,8 +26,8 @@ from typing import Any, Generic, TypeVar
 
 from neli_router.agent.wire import LeaseView, ShareView
 from neli_router.core.clock import host_clock
-from neli_router.core.keyspace import Role
-from neli_router.errors import Forked, LeaseLost, NeliError, NotLeading
+from neli_router.core.keyspace import Layout, Role
+from neli_router.errors import Forked, GroupMismatch, LeaseLost, NeliError, NotLeading
 from neli_router.member.leases import AsyncRevocation, BaseLease, BaseRight, Revocation
 
 __all__ = [
@@ -69,6 +69,8 @@ class AgentReport:
         """Partitions that are led since, and not held."""
         self.member = ""
         self.drain_timeout = 0.0
+        self.layout: Layout | None = None
+        """A share has that of its group."""
         self.end = -inf
         """Until when it holds, on the host's clock."""
         self.ends: Mapping[int, float] = {}
@@ -137,6 +139,7 @@ class AgentReport:
             self.end = max(self.end, asked_at + view.remaining)
             if isinstance(view, ShareView):
                 self.ends = {i: asked_at + rest for i, rest in view.rests.items()}
+                self.layout = view.layout
             self.is_held = True
 
     def lose(self, why: str) -> None:
@@ -320,6 +323,17 @@ class BaseShare(_Reported[Signal]):
     def terms(self) -> Mapping[int, int]:
         """Partition -> term, fixed when the share began. It never changes."""
         return MappingProxyType(self._report.terms)
+
+    @property
+    def layout(self) -> Layout:
+        """How keys fall into partitions in this group."""
+        if (layout := self._report.layout) is None:
+            raise GroupMismatch(
+                "the layout of the group was wanted with the share",
+                "the agent does not send it: it is older than this program",
+                "update the agent",
+            )
+        return layout
 
     @property
     def revoked(self) -> frozenset[int]:

@@ -196,7 +196,7 @@ class Lender:
         left = self._lent(left, processes)
         sooner = {i: rest for i, rest in rests.items() if rest < left}
         terms = {i: led[i] for i in rests}
-        return ShareView(self._member.name, terms, left, self._drain_timeout, rests=sooner)
+        return ShareView(self._member.name, terms, left, self._drain_timeout, rests=sooner, layout=self._member.layout)
 
     def _lent(self, left: float, processes: Sequence[ProcessMark] = ()) -> float:
         if left > 0:
