@@ -46,6 +46,9 @@ TICKS = int(os.environ.get("NELI_TEST_TICKS", "60000"))
 """The tests write this many ticks. A million takes some seconds more; `python -m benchmarks pipeline` writes a
 million."""
 
+ELSEWHERE = {"spark.hadoop.fs.defaultFS": "hdfs://nowhere.invalid:8020"}
+"""Like on a cluster, where a path without a scheme is not on this host."""
+
 LOOK_EVERY = 0.05
 PATIENCE = 600.0
 """Seconds from one commit or started job to the next. On a machine that also does other work, starting a JVM takes most
@@ -160,7 +163,7 @@ class _Play:
                 environment={
                     "AIMED_AT": aim,
                     "AIMED_NOTE": str(self._folder / f"{name}.note"),
-                    "PYSPARK_SUBMIT_ARGS": submitted(SETTINGS),
+                    "PYSPARK_SUBMIT_ARGS": submitted({**SETTINGS, **ELSEWHERE}),
                 },
             )
         )
