@@ -60,7 +60,7 @@ class Options(BenchmarkOptions):
 
 
 def run(options: Options) -> Figures:
-    settings = {"spark.driver.memory": "3g", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+    settings = {"spark.driver.memory": "3g", "spark.log.level": "ERROR"}
     with session("benchmark", master="local[2]", settings=settings) as spark:
         mismatches = _mismatches(spark, options.random)
         assert mismatches == 0, f"{mismatches} keys hash differently in mmh3"

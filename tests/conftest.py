@@ -143,7 +143,6 @@ def spark() -> Iterator["SparkSession"]:
         "spark.driver.memory": "1g",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
-        "spark.ui.showConsoleProgress": "false",
     }
     with session("neli tests", master="local[2]", settings=settings) as started:
         yield started

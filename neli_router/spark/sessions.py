@@ -6,6 +6,7 @@
     our defaults, below                  only where nothing else is set
 
 A local Spark listens only on loopback, and serves no pages. By default it would do so on all addresses of the host.
+Spark draws its progress only on a terminal.
 PYSPARK_PYTHON becomes this interpreter, because `python3` on the PATH is often another one, without the packages of the
 job. JAVA_HOME is set if the Java on the PATH does not work (see `runtime`). Spark reads these two, and SPARK_LOCAL_IP,
 from this process's environment; they are set there unless they are set already.
@@ -15,13 +16,20 @@ Nothing else in `neli_router.spark` requires a session from here.
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
 from neli_router.spark.runtime import java_home, require_pyspark
 
-__all__ = ["session"]
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+__all__ = ["described", "session"]
+
+DESCRIPTION = "spark.job.description"
 
 LOOPBACK = "127.0.0.1"
 
@@ -58,6 +66,8 @@ def session(
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - a client of Spark Connect has neither.
 
     said["spark.app.name"] = name
+    if not sys.stderr.isatty():
+        said.setdefault("spark.ui.showConsoleProgress", "false")
     if master is not None:
         said["spark.master"] = master
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit started Java, which started this program.
@@ -73,6 +83,21 @@ def session(
             conf.setIfMissing(setting, value)
     SparkContext.getOrCreate(conf)
     return _reading_ledgers(SparkSession.builder.getOrCreate())
+
+
+@contextmanager
+def described(spark: SparkSession, text: str) -> Iterator[None]:
+    """Spark's page shows `text` for the jobs of this block. A Spark of Connect has no such page."""
+    context: SparkContext | None = getattr(spark, "sparkContext", None)
+    if context is None:
+        yield
+        return
+    before = context.getLocalProperty(DESCRIPTION)
+    context.setLocalProperty(DESCRIPTION, text)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(DESCRIPTION, before)  # type: ignore[arg-type]  # None removes it.
 
 
 def _reading_ledgers(started: SparkSession) -> SparkSession:

@@ -54,7 +54,6 @@ SETTINGS = {
     "spark.speculation.task.duration.threshold": "500ms",  # Otherwise a stage of a single task never runs twice.
     "spark.sql.adaptive.coalescePartitions.enabled": "false",  # Otherwise few rows would make a single task.
     "spark.sql.shuffle.partitions": "1",
-    "spark.ui.showConsoleProgress": "false",
 }
 
 

@@ -54,7 +54,7 @@ from neli_router.fence.delta import FencedTable
 from neli_router.spark import guarded, run_job, session
 
 here, what = Path(sys.argv[1]), sys.argv[2]
-SETTINGS = {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "3", "spark.ui.showConsoleProgress": "false"}
+SETTINGS = {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "3"}
 
 def say(word):
     print(word, flush=True)

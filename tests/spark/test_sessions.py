@@ -15,6 +15,7 @@ def test_a_local_session_is_on_loopback_and_that_of_the_whole_program(spark: Spa
     conf = context.getConf()
     assert ("127.0.0.1", "127.0.0.1") == (conf.get("spark.driver.host"), conf.get("spark.driver.bindAddress"))
     assert context.uiWebUrl is None
+    assert "false" == conf.get("spark.ui.showConsoleProgress"), "no terminal, no bars"
     assert sys.executable == context.pythonExec
     before = spark.conf.get("spark.sql.shuffle.partitions")
     assert spark is session("another", settings={"spark.sql.shuffle.partitions": "77"})

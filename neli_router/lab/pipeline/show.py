@@ -81,7 +81,6 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
     # For hundreds of small jobs, the C2 compiler would cost more than it gains.
     JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
