@@ -34,6 +34,7 @@ from neli_router.fence import TableUnavailable
 from neli_router.fence.delta import PARTITION, Commit, FencedTable, Staging
 from neli_router.fence.delta.layouts import columns_of, require_columns
 from neli_router.fence.delta.table import Terms
+from neli_router.spark.sessions import described
 from neli_router.spark.slots import NOTE, noted_as
 
 __all__ = ["append_rows", "read_table", "stage_rows", "to_read", "to_write"]
@@ -58,7 +59,9 @@ def append_rows(rows: DataFrame, table: FencedTable, terms: Terms, batch: int, *
     `rows` have the table's columns; `partition` says where each row belongs. It must be one of `terms`. Raises the
     errors of `FencedTable.stage` and `commit`, and Spark's own errors.
     """
-    with table.stage(terms, batch, after=after) as staging:
+    step = batch if after is None else f"{after} -> {batch}"
+    told = f"neli {table.path.name} step {step} ({len(terms)} partitions)"
+    with table.stage(terms, batch, after=after) as staging, described(rows.sparkSession, told):
         stage_rows(rows, staging)
         return table.commit(staging)
 

@@ -89,11 +89,11 @@ class StepSource(Protocol):
 class StepWriter:
     """The steps of one share into one table."""
 
-    def __init__(self, table: FencedTable, terms: Mapping[int, int]) -> None:
+    def __init__(self, table: FencedTable, share: Share) -> None:
         """First raises the terms in the table; raises Refused if newer owners have all of these partitions."""
-        lost = table.raise_terms(terms).lost
-        self._table = table
-        self.terms = {partition: term for partition, term in terms.items() if partition not in lost}
+        lost = table.raise_terms(share.terms).lost
+        self._table, self._member = table, share.member
+        self.terms = {partition: term for partition, term in share.terms.items() if partition not in lost}
         self.progress = {partition: at.batch for partition, at in table.progress(self.terms).items()}
 
     def land(self, step: InputStep, rows: DataFrame) -> None:
@@ -106,6 +106,8 @@ class StepWriter:
             del self.progress[partition], self.terms[partition]
         logger().info(
             "step.landed",
+            table=self._table.path.name,
+            member=self._member,
             lane=step.lane,
             after=step.after,
             upto=step.upto,
@@ -167,7 +169,7 @@ class StepLoop:
 
     def _work(self, share: Share) -> bool:
         """Land steps until the share should be closed; return whether the job is done."""
-        writer = StepWriter(self._table, share.terms)
+        writer = StepWriter(self._table, share)
         while not (share.ending or share.more):
             share.check()
             self._look()

@@ -4,6 +4,7 @@ import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 
 import pytest
@@ -44,6 +45,9 @@ def names(table: FencedTable) -> set[str]:
 def test_a_batch_lands_once_and_is_read_by_version_and_by_partition(spark: SparkSession, table: FencedTable) -> None:
     commit = append_rows(ticks(spark, 80), table, ALL, 0)
     assert (1, tuple(range(8))) == (commit.version, commit.landed)
+    jobs: Any = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    assert "Some(neli prices step 0 (8 partitions))" == jobs.head().description().toString()
+    assert None is spark.sparkContext.getLocalProperty("spark.job.description")
     assert tuple(range(8)) == append_rows(ticks(spark, 80), table, ALL, 0).skipped
     before = read_table(spark, table)
     assert list(range(80)) == ids(before)
