@@ -60,9 +60,10 @@ def append_rows(rows: DataFrame, table: FencedTable, terms: Terms, batch: int, *
     errors of `FencedTable.stage` and `commit`, and Spark's own errors.
     """
     step = batch if after is None else f"{after} -> {batch}"
-    told = f"neli {table.path.name} step {step} ({len(terms)} partitions)"
-    with table.stage(terms, batch, after=after) as staging, described(rows.sparkSession, told):
-        stage_rows(rows, staging)
+    with table.stage(terms, batch, after=after) as staging:
+        told = f"neli {table.path.name} step {step} ({len(staging.step.terms)} partitions)"
+        with described(rows.sparkSession, told):
+            stage_rows(rows, staging)
         return table.commit(staging)
 
 

@@ -18,7 +18,7 @@ import random, sys, threading
 from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.dataframe import DataFrame
-from pyspark.sql.functions import spark_partition_id
+from pyspark.sql.functions import col, spark_partition_id
 from neli_router.errors import BadKey, LeaseLost
 from neli_router.fence import TableMismatch
 from neli_router.fence.delta import FencedTable
@@ -46,7 +46,7 @@ layout = Layout(partitions=8)
 df = spark.range(200).selectExpr("concat('customer-', id) AS key", "id AS number")
 df.transform(laid_out, "key", layout).write.partitionBy("partition").parquet(sys.argv[1])
 table = spark.read.parquet(sys.argv[1])
-mine = owned(table, "key", [3], layout)
+mine = owned(table, col("key"), [3], layout)
 rows = mine.collect()
 assert {3} == {layout.partition(row.key) for row in rows} and 0 < len(rows) < 200
 assert "1 of 8 files" == str(files_read(table, [3]))
