@@ -1,12 +1,16 @@
 """The show's frame: it shows the hosts, the table's progress and who has what, and never outgrows its terminal."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from neli_router.lab.demo.scene import StoryEvent
+from neli_router.lab.demo.scene import StoryEvent, Unfinished
+from neli_router.lab.demo.screen import PlainScreen
+from neli_router.lab.pipeline import show
 from neli_router.lab.pipeline.show import Board, core_share, frame
+from neli_router.lab.pipeline.ticks import Market
 
 NOW = 31.25
 
@@ -59,6 +63,23 @@ def test_a_frame_never_outgrows_its_terminal(width: int, height: int) -> None:
     lines = shown(board(), *events, width=width, height=height)
     assert len(lines) <= max(height, 12)
     assert all(len(line) <= width for line in lines)
+
+
+def test_a_show_says_what_it_waits_for_and_what_ends_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(show, "SAY_EVERY", 0.0)
+    market = list(Market(instruments=2, seconds=60).split(8, 4))
+    screen = PlainScreen("a show")
+    one = show._Show(tmp_path, tmp_path / "job.py", market, board(), screen, 6, 1.0)
+    with pytest.raises(Unfinished, match=r"^the table was to move, but nothing moved for 0 s$") as ended:
+        one._await(lambda: False, 0.01, "the table was to move")
+    one.unfinished = str(ended.value)
+    checks, _ = one.judged()
+    screen.show(checks)
+    said = capsys.readouterr().out
+    assert "wait   all      the table was to move, and nothing has moved for 0 s" in said
+    assert "1 of 1 checks failed: the story" in said
 
 
 @pytest.mark.parametrize(("load", "share"), [(0.5, 1.0), (2.0, 1.0), (20.0, 0.1)])
