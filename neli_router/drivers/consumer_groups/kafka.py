@@ -217,7 +217,6 @@ class KafkaSubscription:
         self._require_open()
         with self._changed:
             self._asked_back.difference_update(partitions)
-            self._changed.notify_all()
 
     def leave(self) -> None:
         self._require_open()
@@ -386,10 +385,9 @@ class KafkaSubscription:
             for message in messages:
                 error = message.error()
                 if error is None:
-                    self._append(_message(message))
+                    self._put(_message(message))
                 else:
                     self._complained(error)
-            self._changed.notify_all()
 
     def _complained(self, error: KafkaError) -> None:
         if is_fatal(error):
@@ -453,22 +451,18 @@ class KafkaSubscription:
 
     # All threads
 
-    def _put(self, event: BrokerNews) -> None:
+    def _put(self, event: BrokerNews | Message) -> None:
         with self._changed:
-            self._append(event)
+            if not self._events:
+                self._waiting_since = time.monotonic()
+            self._events.append(event)
             self._changed.notify_all()
-
-    def _append(self, event: BrokerNews | Message) -> None:
-        if not self._events:
-            self._waiting_since = time.monotonic()
-        self._events.append(event)
 
     def _break(self, error: NeliError) -> None:
         with self._changed:
             if not self._broken:
+                self._broken = True
                 self._put(BrokerBroken(error))
-            self._broken = True
-            self._changed.notify_all()
 
     def _delivered(self, error: KafkaError | None, _message: KafkaMessage) -> None:
         """Note a lost message only if the right to write is missing: every other cause heals on its own."""
