@@ -253,7 +253,7 @@ def test_nothing_is_led_before_the_group_has_confirmed_what_the_message_said_and
 
 def test_a_question_whose_message_is_too_old_is_not_asked_again_and_its_answer_begins_nothing() -> None:
     scene = unconfirmed()
-    scene.step(30.9)
+    scene.step(30.0)
     questions = len(scene.asked)
     scene.step(31.0)
     scene.step(40.0)
