@@ -116,10 +116,10 @@ def test_heartbeats_that_are_remembered_have_a_bound() -> None:
 def test_heartbeats_of_strangers_make_a_leader_ask_the_group_once_a_beat_and_cost_it_nothing() -> None:
     scene = leader(1)
     scene.step(1.0)
+    assert [{1: 9}] == scene.asked
     for number in range(100):
         assert [] == scene.message(1.001 + number / 1000, 1, body=b"5%b")
-    assert [{1: 9}] * 2 == scene.asked[:2]
-    assert len(scene.asked) <= 3
+    assert scene.asked in ([{1: 9}] * 2, [{1: 9}] * 3)
     scene.step(1.2)
     scene.returns(1.25)
     assert [1] == scene.leads(5.9)
