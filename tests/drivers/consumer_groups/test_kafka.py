@@ -16,7 +16,6 @@ from typing import Self
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from neli_router.drivers.consumer_groups.address import parse
@@ -26,7 +25,7 @@ from neli_router.drivers.ledgers.kafka.topic import settings_of
 from neli_router.errors import ConfigError, GroupMismatch, LedgerMissing, LedgerUnusable, NeliError
 from neli_router.protocols.consumer_group.events import AskedBack, BrokerAway, BrokerBack, Confirmed
 from tests.conftest import require
-from tests.support.forking import in_child
+from tests.support.forking import in_child, raised_by
 from tests.support.servers.kafka import SHORT_GROUPS, Kafka, missing
 from tests.support.taking import Taking, until
 from tests.support.waiting import PATIENCE
@@ -281,24 +280,9 @@ def test_a_topic_that_is_deleted_breaks_the_subscription(kafka: str, join: Join,
     member, topic = settled(join, group := fresh()), f"{group}.neli"
     admin = AdminClient({"bootstrap.servers": kafka})
     admin.delete_topics([topic])[topic].result(PATIENCE)
-    if anew:
-        made(kafka, topic)
+    if anew:  # The broker takes a while to forget the old one with that name.
+        until(lambda: "nothing" == raised_by(lambda: make(kafka, topic)))
     require_break(LedgerUnusable, "would lower the terms", member)
-
-
-def made(kafka: str, topic: str) -> None:
-    """Create the topic, however long the broker takes to forget the old one with that name."""
-
-    def done() -> bool:
-        try:
-            make(kafka, topic)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
-            return False
-        return True
-
-    until(done)
 
 
 def test_a_broker_that_goes_away_and_comes_back_is_told_and_nobody_waits_for_it_to_close() -> None:
