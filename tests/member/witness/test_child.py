@@ -25,6 +25,7 @@ from neli_router.config.config import Config
 from neli_router.config.protocols import Induction
 from neli_router.core.clock import host_clock
 from neli_router.core.keyspace import Layout
+from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.errors import ConfigError
 from neli_router.hosts.descendants import children
 from neli_router.member.member import Member
@@ -210,10 +211,12 @@ def test_a_member_whose_child_dies_with_it_is_expired_as_one_that_has_none(tmp_p
         assert beta.incarnation == member.of(Expire)[-1].by
 
 
-def test_a_ledger_that_is_not_there_is_not_made_for_a_certificate(tmp_path: Path) -> None:
+def test_a_certificate_makes_no_ledger_and_may_be_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"sqlite:{tmp_path}/ledger.db"
     assert not certify(address, ["00000000000000a0000"], by="witness of alpha", patience=1.0)
     assert [] == list(tmp_path.iterdir())
+    monkeypatch.setattr(MemoryLedger, "acknowledged", lambda _: [])
+    assert child_program._said(MemoryLedger(MemoryLog()), [b"one", b"two"])
 
 
 def test_a_member_that_leaves_in_good_order_takes_its_child_along_and_nobody_certifies_it(tmp_path: Path) -> None:
