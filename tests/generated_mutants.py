@@ -80,6 +80,16 @@ OTHER = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
 }  # fmt: skip
 
+CLOCK = re.compile(r"\b(now|age|\w*clock\(\)|monotonic\(\))")
+OPPOSITE = {ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt}
+"""For a comparison with a real clock, which hardly ever reads the bound exactly: `<` and `<=` do the same."""
+
+PURE = ROOT / "neli_router" / "protocols"
+"""Time is an argument there, and tests meet the bounds."""
+
+READS = {"recv", "recvfrom"}
+"""They take the size of a buffer, and a larger one reads the same."""
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -98,12 +108,17 @@ class Mutant:
 def mutants_of(path: Path) -> Iterator[Mutant]:
     """All mutants of a module's functions."""
     tree = ast.parse(path.read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    reads = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in READS]
+    sizes = {one for call in reads for size in call.args for one in ast.walk(size)}
     for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]:
         for node in [] if function.name == "__repr__" else [one for body in function.body for one in ast.walk(body)]:
             for name, value in ast.iter_fields(node):
                 for place, old in enumerate(value if isinstance(value, list) else [value]):
-                    if (new := _changed(old, node)) is None:
+                    if (new := _changed(old, node)) is None or (isinstance(old, ast.Constant) and old in sizes):
                         continue
+                    if type(old) in OPPOSITE and PURE not in path.parents and CLOCK.search(ast.unparse(node)):
+                        new = OPPOSITE[type(old)]()
                     what = f"{_name(old)} became {_name(new)}"
                     setattr(node, name, [*value[:place], new, *value[place + 1 :]] if isinstance(value, list) else new)
                     line = getattr(old, "lineno", getattr(node, "lineno", function.lineno))

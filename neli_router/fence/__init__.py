@@ -50,6 +50,7 @@ from neli_router.fence.statements import (
     batches_of,
     checked,
     checked_batch,
+    checked_resource,
     driver_of,
     explained,
     number,
@@ -123,7 +124,7 @@ def admit_batch(
 
 def admitted(connection: Any, resource: str, *, paramstyle: str | None = None) -> int | None:
     """The highest term admitted to `resource`, as this transaction sees it; None if there was none yet."""
-    resource, _ = checked(resource, 0)
+    resource = checked_resource(resource)
     driver = driver_of(connection, paramstyle)
     with closing(connection.cursor()) as cursor:
         driver.plain_rows(cursor)
@@ -137,5 +138,4 @@ def admitted_batch(connection: Any, resource: str, *, paramstyle: str | None = N
 
     A new owner calls it after it has raised the fence: from then on no older owner can write another batch.
     """
-    checked_batch(checked(resource, 0)[0], 0)
     return admitted(connection, batches_of(resource), paramstyle=paramstyle)

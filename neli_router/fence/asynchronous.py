@@ -19,6 +19,7 @@ from neli_router.fence.statements import (
     batches_of,
     checked,
     checked_batch,
+    checked_resource,
     driver_of,
     explained,
     number,
@@ -61,7 +62,7 @@ async def admit_batch(
 
 async def admitted(connection: Any, resource: str, *, paramstyle: str | None = None) -> int | None:
     """See `neli_router.fence.admitted`."""
-    resource, _ = checked(resource, 0)
+    resource = checked_resource(resource)
     driver = driver_of(connection, paramstyle)
     async with _cursor(connection, driver) as cursor:
         with explained():
@@ -71,7 +72,6 @@ async def admitted(connection: Any, resource: str, *, paramstyle: str | None = N
 
 async def admitted_batch(connection: Any, resource: str, *, paramstyle: str | None = None) -> int | None:
     """See `neli_router.fence.admitted_batch`."""
-    checked_batch(checked(resource, 0)[0], 0)
     return await admitted(connection, batches_of(resource), paramstyle=paramstyle)
 
 

@@ -36,7 +36,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from neli_router.fence.refusals import FenceMisused, Refused, tally
-from neli_router.fence.statements import AnyLease, Term, batches_of, checked, checked_batch, checked_pair
+from neli_router.fence.statements import (
+    AnyLease,
+    Term,
+    batches_of,
+    checked,
+    checked_batch,
+    checked_pair,
+    checked_resource,
+)
 
 __all__ = [
     "KEY",
@@ -138,23 +146,21 @@ async def admit_batch_async(client: Any, resource: str, term: int | AnyLease, ba
 
 def admitted(client: Any, resource: str) -> int | None:
     """The highest term admitted to `resource`; None if there was none yet."""
-    return _number(client.hget(KEY, checked(resource, 0)[0].encode()))
+    return _number(client.hget(KEY, checked_resource(resource).encode()))
 
 
 async def admitted_async(client: Any, resource: str) -> int | None:
     """Like `admitted`, for a client whose methods are awaited."""
-    return _number(await _awaited(client.hget(KEY, checked(resource, 0)[0].encode())))
+    return _number(await _awaited(client.hget(KEY, checked_resource(resource).encode())))
 
 
 def admitted_batch(client: Any, resource: str) -> int | None:
     """The last batch of `resource` that was written; None if there was none yet. Raise the fence before you ask."""
-    checked_batch(checked(resource, 0)[0], 0)
     return _number(client.hget(KEY, batches_of(resource).encode()))
 
 
 async def admitted_batch_async(client: Any, resource: str) -> int | None:
     """Like `admitted_batch`, for a client whose methods are awaited."""
-    checked_batch(checked(resource, 0)[0], 0)
     return _number(await _awaited(client.hget(KEY, batches_of(resource).encode())))
 
 

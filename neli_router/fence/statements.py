@@ -42,6 +42,7 @@ __all__ = [
     "checked",
     "checked_batch",
     "checked_pair",
+    "checked_resource",
     "driver_of",
     "explained",
     "number",
@@ -237,9 +238,8 @@ def driver_of(connection: object, paramstyle: str | None) -> Driver:
     return Driver(library, paramstyle or _STYLES[library])
 
 
-def checked(resource: object, term: object) -> tuple[str, int]:
-    """The resource and the term, if they are valid. A lease stands for its term."""
-    term = term.term if isinstance(term, AnyLease) else term
+def checked_resource(resource: object) -> str:
+    """The resource, if its name is valid."""
     if not isinstance(resource, str) or not resource.isprintable() or not 0 < len(resource) <= RESOURCE_MAX:
         # The name itself is not shown: it may be anything, even a key.
         length = f" of {len(resource)} characters" if isinstance(resource, str) else ""
@@ -248,6 +248,12 @@ def checked(resource: object, term: object) -> tuple[str, int]:
             f"found a {type(resource).__name__}{length}",
             "name what the term protects, such as 'ledger of invoices'",
         )
+    return resource
+
+
+def checked(resource: object, term: object) -> tuple[str, int]:
+    """The resource and the term, if they are valid. A lease stands for its term."""
+    resource, term = checked_resource(resource), term.term if isinstance(term, AnyLease) else term
     # Not of a subclass of int: an IntEnum has its own text, which some drivers send.
     if type(term) is not int or not 0 <= term <= TERM_MAX:
         shown = repr(term) if type(term) in {bool, int, float} and len(repr(term)) < 30 else "no such number"
@@ -268,25 +274,27 @@ def checked_pair(resource: object, term: object) -> tuple[str, int, int | None]:
     return (*checked(resource, term), counter)
 
 
-def batches_of(resource: str) -> str:
-    """The name under which the highest batch of a resource is stored, next to its term."""
-    return f"{resource}{_BATCHES}"
+def batches_of(resource: object) -> str:
+    """The name under which the highest batch of a resource is stored, next to its term, if there is room for it."""
+    name = f"{checked_resource(resource)}{_BATCHES}"
+    if len(name) > RESOURCE_MAX:
+        raise FenceMisused(
+            f"a resource's name of at most {RESOURCE_MAX - len(_BATCHES)} characters was wanted, if it has batches",
+            f"found one of {len(name) - len(_BATCHES)}",
+            "name it shorter",
+        )
+    return name
 
 
 def checked_batch(resource: str, batch: object) -> int:
-    """The batch, if it is valid and the resource's name leaves room for the batch's own."""
+    """The batch, if it is valid and the resource's name leaves room for its own."""
     if type(batch) is not int or not 0 <= batch <= TERM_MAX:
         raise FenceMisused(
             "a batch was wanted: a whole number of 0 to 2**63 - 1, which grows from batch to batch",
             f"found a {type(batch).__name__} that is none",
             "number the batches by their place in the input, such as an offset or an interval",
         )
-    if len(batches_of(resource)) > RESOURCE_MAX:
-        raise FenceMisused(
-            f"a resource's name of at most {RESOURCE_MAX - len(_BATCHES)} characters was wanted, if it has batches",
-            f"found one of {len(resource)}",
-            "name it shorter",
-        )
+    batches_of(resource)
     return batch
 
 

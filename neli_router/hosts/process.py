@@ -141,6 +141,6 @@ def peer_number(connection: socket.socket) -> int:
     """The ID of the process that connected this Unix socket. Raises OSError: ProcessLookupError if it has none here."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     number, _, _ = _CREDENTIALS.unpack(found)
-    if number <= 0:
+    if not number:
         raise ProcessLookupError("the peer has no number in this PID namespace")
     return int(number)

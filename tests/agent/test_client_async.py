@@ -9,6 +9,7 @@ import pytest
 
 from neli_router.agent import AsyncClient, NoAgent
 from neli_router.agent.wire import LeaseView, ShareView
+from neli_router.core.clock import host_clock
 from neli_router.errors import Closed, LeaseLost, NoOwner, NotLeading
 from tests.support.agents.running import PATIENCE, over_once_told
 from tests.support.agents.stand_in import StandIn, standing_in
@@ -75,6 +76,8 @@ async def test_leading_waits_is_renewed_and_gives_the_role_back(agent: StandIn, 
         agent.lease = LeaseView(0, True, "alpha", 7, 50.0, 10.0)
         agent.say("renewed")
         await until_in_loop(lambda: lease.remaining() > 30)
+        began = host_clock()
+        assert (False, True) == (await lease.revoked.wait(0.01), host_clock() >= began + 0.01)
         agent.say("revoked")
         assert (True, True) == (await lease.revoked.wait(60), lease.holds())
     assert not lease.holds()

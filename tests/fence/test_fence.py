@@ -151,6 +151,9 @@ def test_a_connection_that_commits_each_statement_is_refused_and_savepoints_hold
         by_itself.execute("ROLLBACK TO step")  # So the write belongs in the same nested transaction.
         by_itself.execute("COMMIT")
         assert 7 == fence.admitted(by_itself, "invoices")
+    modern: Any = type("Modern", (sqlite3.Connection,), {"autocommit": True})  # As Python 3.12 has it.
+    with closing(sqlite3.connect(path, factory=modern)) as other, pytest.raises(FenceMisused, match="autocommit mode"):
+        fence.admit(other, "invoices", 8)
 
 
 def test_many_may_make_the_table_at_once_and_without_it_the_drivers_error_says_how_to_make_it(path: Path) -> None:

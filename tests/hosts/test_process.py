@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.hosts.process import HostProcess, ProcessMark
+from neli_router.hosts.process import HostProcess, ProcessMark, hurry
+from tests.support.forking import in_child
 from tests.support.processes.forked import state_of
 from tests.support.waiting import PATIENCE
 
@@ -69,6 +70,11 @@ def test_a_process_that_is_stopped_has_not_ended_and_can_be_killed() -> None:
         assert not process.has_ended(0.2)
         process.kill()
         assert process.has_ended(PATIENCE)
+
+
+def test_a_process_that_may_hurry_learns_how_it_was_scheduled_before() -> None:
+    before = in_child(lambda: [found and (found[0], found[1].sched_priority) for found in (hurry(), hurry())])
+    assert before in ([[os.SCHED_OTHER, 0], [os.SCHED_FIFO, 1]], [None, None])
 
 
 @pytest.mark.parametrize("kernel", ["new", "old"])

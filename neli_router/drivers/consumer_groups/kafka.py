@@ -152,9 +152,8 @@ class KafkaSubscription:
         self._admin = admin
         self.address, self.partitions, self.broker_times, self.doubts = look
         self._changed = threading.Condition()  # Reentrant, so a signal handler may call `wake` at any moment.
-        self._events: deque[BrokerNews | Message] = deque()
-        self._waiting_since = time.monotonic()
-        """When the oldest waiting event arrived, if any event waits."""
+        self._events: deque[tuple[float, BrokerNews | Message]] = deque()
+        """The events that wait, and when each arrived."""
         self._asked_back: set[int] = set()
         self._revoking: list[TopicPartition] = []
         """The partitions that librdkafka waits for, until the program has given back all that was asked back."""
@@ -194,7 +193,7 @@ class KafkaSubscription:
     def take(self) -> list[BrokerNews]:
         self._require_open()
         with self._changed:
-            taken = list(self._events)
+            taken = [event for _, event in self._events]
             self._events.clear()
             self._changed.notify_all()
         return _gathered(taken)
@@ -217,7 +216,6 @@ class KafkaSubscription:
         self._require_open()
         with self._changed:
             self._asked_back.difference_update(partitions)
-            self._changed.notify_all()
 
     def leave(self) -> None:
         self._require_open()
@@ -300,7 +298,7 @@ class KafkaSubscription:
 
     def _may_poll(self) -> bool:
         """Not while the pump hangs: the brokers must notice that."""
-        late = bool(self._events) and time.monotonic() - self._waiting_since >= self.session
+        late = bool(self._events) and time.monotonic() - self._events[0][0] >= self.session
         return not self._broken and not late and len(self._events) < TAKE_MAX
 
     def _given(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -386,10 +384,9 @@ class KafkaSubscription:
             for message in messages:
                 error = message.error()
                 if error is None:
-                    self._append(_message(message))
+                    self._put(_message(message))
                 else:
                     self._complained(error)
-            self._changed.notify_all()
 
     def _complained(self, error: KafkaError) -> None:
         if is_fatal(error):
@@ -453,22 +450,16 @@ class KafkaSubscription:
 
     # All threads
 
-    def _put(self, event: BrokerNews) -> None:
+    def _put(self, event: BrokerNews | Message) -> None:
         with self._changed:
-            self._append(event)
+            self._events.append((time.monotonic(), event))
             self._changed.notify_all()
-
-    def _append(self, event: BrokerNews | Message) -> None:
-        if not self._events:
-            self._waiting_since = time.monotonic()
-        self._events.append(event)
 
     def _break(self, error: NeliError) -> None:
         with self._changed:
             if not self._broken:
+                self._broken = True
                 self._put(BrokerBroken(error))
-            self._broken = True
-            self._changed.notify_all()
 
     def _delivered(self, error: KafkaError | None, _message: KafkaMessage) -> None:
         """Note a lost message only if the right to write is missing: every other cause heals on its own."""

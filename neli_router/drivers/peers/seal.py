@@ -227,7 +227,7 @@ class Seal:
                 return Unsealed(flaw=Flaw.REPLAYED, sender=sender)
         elif echo == peer.offered:
             # This session has just answered a challenge that no earlier session knew.
-            if peer.session not in (0, session):
+            if peer.session != session:
                 peer.retired.append(peer.session)
             peer.session, peer.challenge, peer.offered = session, echo, self._random()
             peer.highest, peer.seen = counter, 1

@@ -275,7 +275,7 @@ class PeerSockets:
 
     def wait(self, timeout: float) -> None:
         self._require_open()
-        for number, _ in self._poll.poll(max(0.0, timeout) * 1000):
+        for number, _ in self._poll.poll(timeout * 1000):
             if number == self._ear.fileno():
                 with contextlib.suppress(BlockingIOError):
                     while self._ear.recv(4096):

@@ -118,8 +118,8 @@ class _Child:
         """Let the child know `page`, and start another child if it has ended. Returns what is wrong."""
         with self.guard:
             self._pages.setdefault(page, False)
-            if self._starter is not None and self._starter.poll() is not None:
-                self._starter = None
+            if self._starter is not None:
+                self._starter.poll()  # Collects it: it has ended by now.
             if self._line is not None and self._has_ended(self._line):
                 self._line.close()
                 self._line, self._why = None, "it ended unexpectedly"
@@ -151,7 +151,6 @@ class _Child:
                 if self._starter is not None:
                     with suppress(subprocess.TimeoutExpired):
                         self._starter.wait(START_MAX)
-                    self._starter = None
         page.close()
 
     def forget(self) -> None:

@@ -299,10 +299,8 @@ def _await_lent(page: SharedPage) -> None:
         left = max([until, *(end for end, _ in lent)]) + CLOCKS_APART - host_clock()
         if left <= 0:
             return
-        if lent:
-            lent[0][1].has_ended(min(left, SLEEP_MAX))
-        else:
-            time.sleep(min(left, SLEEP_MAX))
+        wait = lent[0][1].has_ended if lent else time.sleep
+        wait(min(left, SLEEP_MAX))
 
 
 def certify(address: str, incarnations: Sequence[str], *, by: str, patience: float) -> bool:

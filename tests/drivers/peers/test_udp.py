@@ -19,6 +19,7 @@ from neli_router.drivers.peers.udp import (
     MANY,
     SILENT_AFTER,
     TAKE_MAX,
+    TELL_EVERY,
     PeerSockets,
     _socket_at,
     my_place,
@@ -141,11 +142,12 @@ def sealer(
 def test_bad_input_is_refused_counted_and_told_once_with_the_reason_and_the_peer(
     meeting: Meeting, reason: str, datagram: Callable[[PeerSockets], bytes]
 ) -> None:
-    taken = meeting.refused(reason, 5, lambda: datagram(meeting.link))
-    (notice,) = taken
+    (notice,) = meeting.refused(reason, 5, lambda: datagram(meeting.link))
     assert isinstance(notice, Notice)
     assert ("peers.refused", reason, meeting.peer) == (notice.event, notice.fields["reason"], notice.fields["peer"])
     assert SECRET.decode() not in repr(notice)
+    meeting.now += TELL_EVERY
+    assert told(meeting.refused(reason, 6, lambda: datagram(meeting.link)), times=5)
 
 
 def test_a_stranger_is_told_by_where_it_came_from(opened: Open) -> None:
@@ -230,10 +232,11 @@ def test_an_old_session_marks_nobody_and_is_told_when_it_comes_often(meeting: Me
     older, newer = sealer(link), sealer(link)
     for life in (older, newer):
         meeting.acquaint(life)
-    for times, is_told in ((MANY - 1, False), (MANY, True)):
+    for times, is_told in ((MANY - 1, False), (MANY, True), (2 * MANY - 1, False), (2 * MANY, True)):
         taken = meeting.refused("replaced", times, lambda: older.seal(0, b"x"))
         assert times == link.counts["refused.replaced"]
         assert ({}, is_told) == (link.refusals, told(taken, reason="replaced", peer=meeting.peer))
+        meeting.now += TELL_EVERY * is_told
 
 
 def test_a_silent_peer_that_asks_is_heard_once_for_each_time_that_it_asks(meeting: Meeting) -> None:
@@ -249,7 +252,9 @@ def test_a_silent_peer_that_asks_is_heard_once_for_each_time_that_it_asks(meetin
     assert {} == link.heard_at  # A replay would not be a sign of life.
     meeting.now += ASK_AFTER + SILENT_AFTER
     link.take()
-    assert {1} == link.silent
+    came = link.counts["sent"]
+    link.take()
+    assert ([1], came) == ([*link.silent], link.counts["sent"])  # It is asked once at each look.
     assert {1: 100.0} == link.heard_at
     comes(ask)
     assert {1: 100.0} == link.heard_at
@@ -280,11 +285,13 @@ def test_a_peer_that_answers_is_not_silent_and_one_that_is_gone_is(opened: Open)
     assert {gone.place} == link._names.silent
 
 
-def test_a_second_process_of_one_peer_cannot_start_on_its_host(opened: Open) -> None:
+def test_a_second_process_of_one_peer_cannot_start_on_its_host_and_lets_go_of_its_other_addresses(opened: Open) -> None:
     peers = addresses_at(["127.0.0.1"] * 2)
     opened(peers, peers[0])
-    with pytest.raises(PeersUnusable, match="another process listens there"):
-        opened(peers, peers[0], "another")
+    with pytest.raises(PeersUnusable, match="another process listens there") as caught:
+        opened(peers, peers[0], "another", resolve=lambda host, port: [("127.0.0.2", port), (host, port)])
+    _socket_at(("127.0.0.2", int(peers[0].rpartition(":")[2]))).close()
+    del caught  # Until now, it had all that the start had.
 
 
 def test_of_two_processes_of_one_peer_on_two_hosts_the_older_ends_and_others_are_told(opened: Open) -> None:
@@ -328,6 +335,7 @@ def lost(host: str, port: int) -> list[SocketAddress]:
     [
         (["192.0.2.1:7801", "192.0.2.2:7801"], resolve, True, r"not an address of this host \(192.0.2.1:7801\).*bind="),
         (["here.example:7801"], lost, True, "its name does not resolve"),
+        (["here.example:7801"], lambda _, port: [("fe80::1", port, 0, 0)], True, r"it cannot be listened at \("),
         (
             ["localhost:7801", "localhost:7802"],
             lambda _, port: [("127.0.0.1", port), ("192.0.2.1", port)],
@@ -335,7 +343,7 @@ def lost(host: str, port: int) -> list[SocketAddress]:
             r"leads off loopback \(192.0.2.1:7801\), and the peers have no key",
         ),
     ],
-    ids=["of another host", "lost", "keyless"],
+    ids=["of another host", "lost", "refused", "keyless"],
 )
 def test_where_it_cannot_or_must_not_listen_it_does_not_start(
     opened: Open, key_file: Path, peers: list[str], resolve: Resolve, *, has_key: bool, said: str

@@ -37,7 +37,6 @@ LONG = 600.0
 
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it gives access to nothing.
 
-
 NELI = "from neli_router.commands.cli import main; main(prog_name='neli')"
 
 

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -176,8 +177,12 @@ def test_the_dead_leave_room_for_the_living(tmp_path: Path, monkeypatch: pytest.
         for _ in range(4):
             with WitnessedProcess(config.ledger, options.socket):
                 assert 1 == agent.on_loop(lambda: lives.witnessed)
+                timer: Any = lives._timer
             until(lambda: 0 == agent.on_loop(lambda: lives.witnessed), "its end")
+            assert timer.cancelled() or lives._loop.time() >= timer.when(), "two looks are due"
         assert 2 == agent.on_loop(lambda: len(lives))
+        monkeypatch.setattr("neli_router.agent.server.lives.LEASES_KEPT", 0)
+        until(lambda: 0 == agent.on_loop(lambda: len(lives)), "that they are forgotten")
 
 
 def test_an_agent_that_is_yet_to_join_certifies_by_its_name(tmp_path: Path) -> None:

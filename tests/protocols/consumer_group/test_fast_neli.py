@@ -116,10 +116,10 @@ def test_heartbeats_that_are_remembered_have_a_bound() -> None:
 def test_heartbeats_of_strangers_make_a_leader_ask_the_group_once_a_beat_and_cost_it_nothing() -> None:
     scene = leader(1)
     scene.step(1.0)
+    assert [{1: 9}] == scene.asked
     for number in range(100):
         assert [] == scene.message(1.001 + number / 1000, 1, body=b"5%b")
-    assert [{1: 9}] * 2 == scene.asked[:2]
-    assert len(scene.asked) <= 3
+    assert scene.asked in ([{1: 9}] * 2, [{1: 9}] * 3)
     scene.step(1.2)
     scene.returns(1.25)
     assert [1] == scene.leads(5.9)
@@ -144,46 +144,24 @@ def test_settings_have_gonelis_names_and_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "problem"),
-    [
-        (
-            {"heartbeat_timeout": 5.0, "session": 14.0},
-            (
-                "heartbeat_timeout=5 must be at most a third of session=14, so that a leader that is cut off stops "
-                "well before the broker gives its partitions away: lower it to 4.66667 or raise session to 15"
-            ),
-        ),
-        (
-            {"group_heartbeat": 10.0},
-            (
-                "heartbeat_timeout=5 plus group_heartbeat=10 must be less than session=15, or two members can lead at "
-                "once: lower group_heartbeat to under 10"
-            ),
-        ),
-        (
-            {"min_poll_interval": 2.0},
-            (
-                "min_poll_interval=2 must be above 0 and at most a third of heartbeat_timeout=5, or one lost heartbeat "
-                "would look like silence: lower it to 1.66667 or raise heartbeat_timeout to 6"
-            ),
-        ),
-        ({"heartbeat_timeout": -1.0}, "heartbeat_timeout=-1.0 must be a number of seconds: correct it"),
-        ({"name": "a%b"}, "the name 'a%b' must have no %, which ends the time in a heartbeat: choose another"),
-        (
-            {"goneli": True},
-            (
-                "goneli=True needs a layout of one partition, got 4: goNELI leads partition 0 and no other, so every "
-                "role is its leader's"
-            ),
-        ),
-        (
-            {"goneli": True, "layout": Layout(slots=4, partitions=1), "session": 20.0},
-            (
-                "session=20 must be three times heartbeat_timeout=5 with goneli=True, because goNELI knows no other: "
-                "leave session out"
-            ),
-        ),
-    ],
+    ("problem", "told"),
+    {
+        "heartbeat_timeout=5 must be at most a third of session=14, so that a leader that is cut off stops "
+        "well before the broker gives its partitions away: lower it to 4.66667 or raise session to 15": {
+            "heartbeat_timeout": 5.0,
+            "session": 14.0,
+        },
+        "heartbeat_timeout=5 plus group_heartbeat=10 must be less than session=15, or two members can lead at "
+        "once: lower group_heartbeat to under 10": {"group_heartbeat": 10.0},
+        "min_poll_interval=2 must be above 0 and at most a third of heartbeat_timeout=5, or one lost heartbeat "
+        "would look like silence: lower it to 1.66667 or raise heartbeat_timeout to 6": {"min_poll_interval": 2.0},
+        "heartbeat_timeout=-1.0 must be a number of seconds: correct it": {"heartbeat_timeout": -1.0},
+        "the name 'a%b' must have no %, which ends the time in a heartbeat: choose another": {"name": "a%b"},
+        "goneli=True needs a layout of one partition, got 4: goNELI leads partition 0 and no other, so every "
+        "role is its leader's": {"goneli": True},
+        "session=20 must be three times heartbeat_timeout=5 with goneli=True, because goNELI knows no other: "
+        "leave session out": {"goneli": True, "layout": Layout(slots=4, partitions=1), "session": 20.0},
+    }.items(),
     ids=lambda value: "" if isinstance(value, str) else str(list(value)),
 )
 def test_settings_that_contradict_each_other_are_refused_in_words(told: dict[str, object], problem: str) -> None:
