@@ -12,10 +12,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from typing import Self
+from types import SimpleNamespace
+from typing import Any, Self
 from uuid import uuid4
 
 import pytest
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from neli_router.drivers.consumer_groups.address import parse
@@ -283,6 +285,13 @@ def test_a_topic_that_is_deleted_breaks_the_subscription(kafka: str, join: Join,
     if anew:  # The broker takes a while to forget the old one with that name.
         until(lambda: "nothing" == raised_by(lambda: make(kafka, topic)))
     require_break(LedgerUnusable, "would lower the terms", member)
+
+
+def test_a_reader_that_is_refused_breaks_the_subscription(kafka: str) -> None:
+    refusal: Any = SimpleNamespace(error=lambda: KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    with closing(opened(kafka, fresh())) as subscription:
+        subscription._received([refusal])
+        require_break(NeliError, "a read", Taking(subscription))
 
 
 def test_a_broker_that_goes_away_and_comes_back_is_told_and_nobody_waits_for_it_to_close() -> None:

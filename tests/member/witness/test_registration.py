@@ -16,13 +16,14 @@ import pytest
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
 from neli_router.config.protocols import Induction
+from neli_router.core.clock import host_clock
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.errors import ConfigError, LedgerUnavailable
 from neli_router.member.member import Member
 from neli_router.member.runtime import Runtime
 from neli_router.member.witness.base import OwnLife, Witness, life_of
-from neli_router.member.witness.registration import Registration, WitnessAsked, is_named_after
+from neli_router.member.witness.registration import ANSWER_MAX, Registration, WitnessAsked, is_named_after
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.protocol import Notice
 from tests.support.agents.running import PATIENCE, STEADY, TOKEN, Running, configured, running
@@ -263,8 +264,9 @@ def listening(place: Path, backlog: int = 8) -> Iterator[socket.socket]:
 
 def test_an_agent_that_hangs_or_takes_no_connection_does_not_hold_up_a_start(tmp_path: Path) -> None:
     silent, full = tmp_path / "silent.sock", tmp_path / "full.sock"
+    began = host_clock()
     with listening(silent), closing(Asking(configured(tmp_path), str(silent), patience=0.0)) as asking:
-        assert ("", []) == (asking.name, asking.told)  # It returned, but keeps trying.
+        assert ("", [], True) == (asking.name, asking.told, host_clock() >= began + ANSWER_MAX)  # And keeps trying.
         asking.look()
         assert "it took the connection and gave no answer" == asking.why
     with listening(full, 0), closing(socket.socket(socket.AF_UNIX)) as other:
