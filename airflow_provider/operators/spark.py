@@ -30,10 +30,10 @@ it writes until then. Its driver's host has a different agent, so neither NELI_A
 This operator does so only under the same terms. Under other terms the job belongs to a deposed owner: it is killed, and
 submitted again.
 
-A worker that dies after the submission, but before Airflow has stored the job's id, leaves a driver on the cluster that
-no retry knows. It has the terms of the retry's driver, but a lower counter. So a job that admits the pair of term and
-counter writes only if it was submitted last. The counter is the host's time: if a clock is wrong, the later job is
-refused, and a retry comes later still.
+If a task fails after the submission, but before Airflow has stored the job's id, it kills its driver. A worker that
+dies at that point leaves a driver on the cluster that no retry knows. It has the terms of the retry's driver, but a
+lower counter. So a job that admits the pair of term and counter writes only if it was submitted last. The counter is
+the host's time: if a clock is wrong, the later job is refused, and a retry comes later still.
 
 **Before anything runs**, the operator refuses a missing Spark connection, which Airflow's operator would take for YARN,
 and a PySpark that was overwritten by installing pyspark-client.
@@ -49,6 +49,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -92,25 +93,27 @@ TERMS_MAX = 100_000
 
 
 class LeaderSparkSubmitHook(SparkSubmitHook):
-    """Submits under a warden. Made by the operator; `begin` comes before `submit`."""
+    """Submits under a warden."""
 
-    _held: HeldBlock[Any]
-    _right: AgentLease | Share
-    _environment: Mapping[str, str]
     _line: socket.socket
     """The socket to the warden."""
-    _shared: object
+    _shared: object = None
     """The stream whose connection was passed to the warden."""
-    _telling: threading.Lock
-    """The client's thread reports renewals, and this thread closes the socket that they are written to."""
+    _is_killed = False
 
-    def begin(self, held: HeldBlock[Any], right: AgentLease | Share, environment: Mapping[str, str]) -> None:
-        """`environment` is for the process of spark-submit. It is not on the command line, which all users of a host
-        see."""
+    def __init__(
+        self, made: SparkSubmitHook, held: HeldBlock[Any], right: AgentLease | Share, environment: Mapping[str, str]
+    ) -> None:
+        """`made` is the hook as Airflow's operator made it, with its three dozen arguments: this one has the same
+        values. `environment` is for the process of spark-submit. It is not on the command line, which all users of a
+        host see."""
+        vars(self).update(vars(made))
         self._held, self._right, self._environment = held, right, environment
-        self._shared, self._telling = None, threading.Lock()
+        self._telling = threading.Lock()
+        """The client's thread reports renewals, and this thread closes the socket that they are written to."""
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        self._require_alive()
         self._line, its_input = socket.socketpair()
         # The client's thread, which handles all leases, must not wait for a warden.
         self._line.settimeout(0)
@@ -119,7 +122,18 @@ class LeaderSparkSubmitHook(SparkSubmitHook):
             # Before the warden exists: it begins with the connection, even if this process is killed meanwhile.
             self._tell()
             with its_input:
-                return super().submit(application, stdin=its_input, **kwargs)
+                submitted = super().submit(application, stdin=its_input, **kwargs)
+        except AirflowException as error:
+            if self._submit_sp is None or self._submit_sp.returncode != EXIT_LOST:
+                raise
+            raise LeadershipLost(
+                "the job was to end under its lease",
+                "it ended because it had lost it, or was to hand over; its output says which",
+                "run it again where the role is led",
+            ) from error
+        else:
+            self._require_alive()  # It may have been killed before the id of its driver was known.
+            return submitted
         finally:
             # Whatever ended it: an exception of the lease or of a timeout, or none. If starting the process fails, its
             # input is closed, and the warden then ends everything.
@@ -131,16 +145,24 @@ class LeaderSparkSubmitHook(SparkSubmitHook):
                     self._line.close()
 
     def on_kill(self) -> None:
-        """Like Airflow's, but lets the warden go."""
+        """Like Airflow's, but lets the warden go. Airflow calls this in a signal handler, and then the task goes on."""
+        self._is_killed = True
         if (process := self._submit_sp) is not None:
             process.kill = self._let_go
+            # Airflow's kills an application of YARN or a pod only as long as spark-submit runs. Ours may have ended.
+            process.poll = lambda: None
         super().on_kill()
+
+    def know(self, submitted: str) -> None:
+        """Let `on_kill` end a job that an earlier attempt has submitted."""
+        if self._submit_sp is None:
+            self._driver_id = self._yarn_application_id = submitted
+            self._kubernetes_driver_pod = submitted.rpartition(":")[2]
 
     def kill_former(self, submitted: str) -> None:
         """Kill the cluster job of an earlier attempt. If that fails, the fence keeps it out."""
         self.log.warning("The job %s was submitted under other terms: it is killed and submitted again", submitted)
-        self._driver_id = self._yarn_application_id = submitted
-        self._kubernetes_driver_pod = submitted.rpartition(":")[2]
+        self.know(submitted)
         self._post_submit_commands = []  # They are for the end of the new job.
         try:
             self.on_kill()
@@ -165,6 +187,10 @@ class LeaderSparkSubmitHook(SparkSubmitHook):
                     self._shared = stream
                     return
             self._line.send(text)
+
+    def _require_alive(self) -> None:
+        if self._is_killed:
+            raise AirflowException("a job was to be submitted, but the task was killed meanwhile")
 
     def _let_go(self) -> None:
         """Let the warden end the job. If the warden were killed while its guardian is stopped, the job would live
@@ -193,49 +219,61 @@ class _SparkSubmission(SparkSubmitOperator):
     asked: NeliHook
     """The hook that gave the lease."""
     held: HeldBlock[Any]
+    _is_killed = False
 
     def execute(self, context: "Context") -> None:
         right = right_of(context)
         self.conf = {**(self.conf or {}), **settings_of(right, self.asked.layout())}
-        self._hook = hook = self._get_hook()
-        hook.begin(self.held, right, self._environment(hook))
+        made = self._get_hook()
+        self._hook: Any = LeaderSparkSubmitHook(made, self.held, right, self._environment(made))
         try:
+            if self._is_killed:
+                self.on_kill()
             super().execute(context)
-        except LeadershipEnding:
+        except (LeadershipEnding, LeadershipLost):
             self.on_kill()  # A job on a cluster has no warden.
             raise
-        except AirflowException as error:
-            if hook._submit_sp is None or hook._submit_sp.returncode != EXIT_LOST:  # noqa: SLF001 - the provider shows no other.
-                raise
-            raise LeadershipLost(
-                "the job was to end under its lease",
-                "it ended because it had lost it, or was to hand over; its output says which",
-                "run it again where the role is led",
-            ) from error
+
+    def on_kill(self) -> None:
+        """Not Airflow's: that leaves spark-submit alone if it has an application on YARN. If the task has no hook yet,
+        it will submit nothing."""
+        self._is_killed = True
+        if self._hook is not None:
+            self._hook.on_kill()
+
+    def submit_job(self, context: "Context") -> str | None:
+        try:
+            submitted = super().submit_job(context)
+            if (store := self._store(context)) is not None:
+                store.set(self.external_id_key, submitted)
+        except BaseException:
+            self.on_kill()  # No retry finds a job whose id is not stored.
+            raise
+        return submitted
+
+    def poll_until_complete(self, external_id: Any, context: "Context") -> None:
+        self._hook.know(str(external_id))  # Airflow's could not kill an application on YARN that a retry goes on with.
+        super().poll_until_complete(external_id, context)
+
+    def _store(self, context: "Context") -> Any:
+        return context.get("task_state_store") if self.durable else None
 
     def execute_resumable(self, context: "Context") -> Any:
         """Like Airflow's, but kills and forgets a job of other terms."""
-        store = context.get("task_state_store") if self.durable else None
+        store = self._store(context)
         if store is None:
             return super().execute_resumable(context)
         terms, told = _terms_of(right_of(context)), store.get(TERMS_KEY)
         if told != terms:
             if (submitted := store.get(self.external_id_key)) is not None:
-                self._get_hook().kill_former(str(submitted))
+                copy(self._hook).kill_former(str(submitted))
                 store.delete(self.external_id_key)
                 store.delete(self._K8S_DRIVER_STATUS_KEY)
             # Last: if it crashes before, the next attempt finds the other terms again.
             store.set(TERMS_KEY, terms)
         return super().execute_resumable(context)
 
-    def _get_hook(self) -> LeaderSparkSubmitHook:
-        hook: Any = super()._get_hook()
-        # From Airflow's hook, as its operator makes it: we do not repeat its three dozen arguments.
-        hook.__class__ = LeaderSparkSubmitHook
-        made: LeaderSparkSubmitHook = hook
-        return made
-
-    def _environment(self, hook: LeaderSparkSubmitHook) -> dict[str, str]:
+    def _environment(self, hook: SparkSubmitHook) -> dict[str, str]:
         """The environment of spark-submit's process, overridden by the task's `env_vars`."""
         from neli_router.spark.runtime import java_home  # noqa: PLC0415 - parsing Dags needs no Spark.
 

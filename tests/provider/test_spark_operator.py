@@ -3,9 +3,13 @@
 `tests/provider/test_installation.py` shows that nothing of a job is left behind.
 """
 
+import json
+import os
+import threading
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyspark
 import pytest
@@ -13,6 +17,7 @@ from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowNo
 
 from airflow_provider.exceptions import LeadershipLost
 from airflow_provider.operators.spark import LeaderSparkSubmitOperator
+from neli_router.agent import Client
 from neli_router.core.exit_codes import EXIT_LOST
 from neli_router.spark.runtime import SparkUnusable
 from tests.provider.submissions import processes
@@ -61,6 +66,100 @@ def test_a_job_is_told_what_its_share_is_and_one_that_lost_it_raises_the_loss(
     environment = (tmp_path / "environment").read_text().splitlines()
     assert {f"NELI_AGENT=unix:{agent.options.socket}", f"NELI_TOKEN={TOKEN}"} <= set(environment)
     assert TOKEN not in " ".join(words)
+
+
+class Store(dict[str, Any]):
+    """The store of a task, which refuses to keep the id of a job."""
+
+    def set(self, key: str, value: object) -> None:
+        if key == LeaderSparkSubmitOperator.external_id_key:
+            raise ConnectionError("the API server is away")
+        self[key] = value
+
+
+@pytest.mark.parametrize(
+    ("master", "said", "code", "error", "killed"),
+    [
+        ("spark://a:1,b:1", "driver-1-1", EXIT_LOST, LeadershipLost, "--master spark://a:1,b:1 --kill driver-1-1"),
+        ("spark://a:1,b:1", "driver-1-1", 1, AirflowException, "--master spark://a:1,b:1 --kill driver-1-1"),
+        ("spark://a:1,b:1", "driver-1-1", 0, ConnectionError, "--master spark://a:1,b:1 --kill driver-1-1"),
+        ("yarn", "application_1_1", EXIT_LOST, LeadershipLost, "application -kill application_1_1"),
+    ],
+)
+def test_a_job_on_a_cluster_is_killed_if_no_retry_will_know_it(
+    tmp_path: Path,
+    neli_default: str,
+    monkeypatch: pytest.MonkeyPatch,
+    master: str,
+    said: str,
+    code: int,
+    error: type[Exception],
+    killed: str,
+) -> None:
+    where: dict[str, Any] = {"deploy-mode": "cluster"}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", spelled("spark", host=master, **where))
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
+    script = f'#!/usr/bin/env bash\ncase "$*" in *-[-]kill*|*" -kill "*) echo "$@" >> {tmp_path}/killed; exit;; esac\n'
+    for name in ("spark-submit", "yarn"):
+        (tmp_path / name).write_text(f"{script}echo {said}\nexit {code}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    given: dict[str, Any] = {"application": "job.jar", "conn_id": "cluster", "durable": master != "yarn"}
+    operator = LeaderSparkSubmitOperator(task_id="job", role=ROLE, **given)
+    with pytest.raises(error):
+        operator.execute(cast("Context", {"task_state_store": Store()}))
+    assert {killed} == set((tmp_path / "killed").read_text().splitlines())
+
+
+def test_a_killed_retry_kills_the_application_on_yarn_that_it_goes_on_with(
+    agent: Running, neli_default: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = []
+    given: dict[str, Any] = {"deploy_mode": "cluster", "yarn_track_via_rm_api": True, "conn_id": "yarn"}
+    operator = LeaderSparkSubmitOperator(task_id="job", role=ROLE, application="job.jar", **given)
+
+    class Manager(BaseHTTPRequestHandler):
+        """A resource manager. The task is killed while the manager answers its second question."""
+
+        asked = 0
+
+        def do_GET(self) -> None:
+            Manager.asked += 1
+            if Manager.asked == 2:
+                operator.on_kill()
+            self.answer({"app": {"state": "RUNNING" if Manager.asked < 2 else "KILLED", "finalStatus": "UNDEFINED"}})
+
+        def do_PUT(self) -> None:
+            killed.append(self.path)
+            self.rfile.read(int(self.headers["content-length"]))
+            self.answer({})
+
+        def answer(self, told: dict[str, Any]) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(told).encode())
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Manager) as server, Client(f"unix:{agent.options.socket}") as client:
+        threading.Thread(target=server.serve_forever).start()
+        where: dict[str, Any] = {"yarn_resourcemanager_webapp_address": f"http://127.0.0.1:{server.server_port}"}
+        monkeypatch.setenv("AIRFLOW_CONN_YARN", spelled("spark", host="yarn", **where))
+        store = Store(spark_job_id="application_1_1", neli_terms={str(ROLE): client.owner_of_role(ROLE).term})
+        with pytest.raises(RuntimeError, match="KILLED"):
+            operator.execute(cast("Context", {"task_state_store": store}))
+        server.shutdown()
+    assert ["/ws/v1/cluster/apps/application_1_1/state"] == killed
+
+
+def test_a_task_that_is_killed_before_it_has_its_lease_submits_nothing(
+    tmp_path: Path, neli_default: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "spark-submit"
+    program.write_text(f"#!/usr/bin/env bash\ntouch {tmp_path}/submitted", encoding="utf-8")
+    program.chmod(0o755)
+    operator = LeaderSparkSubmitOperator(task_id="job", role=ROLE, application="job.py", spark_binary=str(program))
+    operator.on_kill()  # By Airflow, in a signal handler, after which the task goes on.
+    with pytest.raises(AirflowException, match="the task was killed"):
+        operator.execute(Context())
+    assert not (tmp_path / "submitted").exists()
 
 
 class CrashingOperator(LeaderSparkSubmitOperator):

@@ -30,11 +30,9 @@ from airflow_provider.hooks.neli import NeliHook
 from airflow_provider._machinery.leases import holding
 from airflow_provider.operators.spark import LeaderSparkSubmitHook
 
-hook = SparkSubmitHook(conn_id="spark_default")
-hook.__class__ = LeaderSparkSubmitHook
+made = SparkSubmitHook(conn_id="spark_default")
 with NeliHook("neli_default") as neli, (held := holding(neli, 3)) as right:
-    hook.begin(held, right, {})
-    hook.submit(os.path.abspath("job.py"))
+    LeaderSparkSubmitHook(made, held, right, {}).submit(os.path.abspath("job.py"))
 """
 
 TURNS = 5

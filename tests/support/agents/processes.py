@@ -17,7 +17,7 @@ from neli_router.hosts.leash import leashed
 from tests.support.given import spelled
 from tests.support.waiting import PATIENCE, until
 
-__all__ = ["PARTITIONS", "AgentProcess", "agents", "leader_of"]
+__all__ = ["PARTITIONS", "AgentProcess", "agents", "is_settled", "leader_of"]
 
 PARTITIONS = 8
 
@@ -144,7 +144,7 @@ def agents(folder: Path, *names: str, lease: float = LEASE, drain_timeout: float
         all_of_them = [
             stack.enter_context(AgentProcess(name, folder, lease=lease, drain_timeout=drain_timeout)) for name in names
         ]
-        until(lambda: _is_settled(all_of_them), "the balance of the group")
+        until(lambda: is_settled(all_of_them), "the balance of the group")
         yield all_of_them
 
 
@@ -165,7 +165,7 @@ def leader_of(role: int, group: list[AgentProcess]) -> AgentProcess:
     return found[0]
 
 
-def _is_settled(group: list[AgentProcess]) -> bool:
+def is_settled(group: list[AgentProcess]) -> bool:
     """Whether, by what each agent has read, all have their share, and each partition is led."""
     led: set[int] = set()
     for agent in group:

@@ -53,18 +53,18 @@ gateway.proc.wait()
 """The job uses each part of Spark that tests use. Java writes the archive when it exits, and the job waits for that."""
 
 HOSTS = ("127.0.0.1", "localhost")
-MEMORY = "512m"
-"""The memory of a worker, and so of its executor. Spark refuses less than 450 MB."""
+MEMORY = 512
+"""MB of memory for each core of a worker, and so of its executor. Spark refuses less than 450 MB."""
 
 START_MAX = 600.0
 
 
 class Spark:
-    """One master, and workers with a core each."""
+    """One master, and workers with as many cores each."""
 
-    def __init__(self, folder: Path, *, workers: int) -> None:
+    def __init__(self, folder: Path, *, workers: int, cores: int = 1) -> None:
         self._port, self._pages, self.rest_port = free_port(), free_port(), free_port()
-        self._folder = folder
+        self._folder, self._cores = folder, cores
         self._master = ServerProcess(folder / "master.log")
         self._workers = [ServerProcess(folder / f"worker-{number}.log") for number in range(workers)]
 
@@ -88,10 +88,10 @@ class Spark:
 
     @classmethod
     @contextmanager
-    def started(cls, *, workers: int = 2) -> Iterator[Self]:
+    def started(cls, *, workers: int = 2, cores: int = 1) -> Iterator[Self]:
         """A context with a cluster whose workers are ready; it is removed at the end."""
         with tempfile.TemporaryDirectory(prefix="neli-spark-") as folder:
-            spark = cls(Path(folder), workers=workers)
+            spark = cls(Path(folder), workers=workers, cores=cores)
             try:
                 spark.start()
                 yield spark
@@ -107,7 +107,8 @@ class Spark:
             worker.begin(
                 self._command(
                     "worker.Worker",
-                    *("--host", HOSTS[number % len(HOSTS)], "--cores", "1", "--memory", MEMORY),
+                    *("--host", HOSTS[number % len(HOSTS)], "--cores", str(self._cores)),
+                    *("--memory", f"{MEMORY * self._cores}m"),
                     *("--webui-port", "0", "--work-dir", str(self._folder / f"work-{number}"), self.master),
                 )
             )
