@@ -93,7 +93,13 @@ TERMS_MAX = 100_000
 
 
 class LeaderSparkSubmitHook(SparkSubmitHook):
-    """Submits under a warden."""
+    """Submits under a warden.
+
+    :param made: the hook as Airflow's operator made it, with its three dozen arguments; this one has the same values
+    :param held: the block of the lease or share
+    :param right: the lease or share itself
+    :param environment: for the process of spark-submit: not on the command line, which all users of a host see
+    """
 
     _line: socket.socket
     """The socket to the warden."""
@@ -104,9 +110,6 @@ class LeaderSparkSubmitHook(SparkSubmitHook):
     def __init__(
         self, made: SparkSubmitHook, held: HeldBlock[Any], right: AgentLease | Share, environment: Mapping[str, str]
     ) -> None:
-        """`made` is the hook as Airflow's operator made it, with its three dozen arguments: this one has the same
-        values. `environment` is for the process of spark-submit. It is not on the command line, which all users of a
-        host see."""
         vars(self).update(vars(made))
         self._held, self._right, self._environment = held, right, environment
         self._telling = threading.Lock()
