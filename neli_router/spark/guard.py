@@ -50,7 +50,6 @@ from types import TracebackType
 from typing import NoReturn, Self
 from uuid import uuid4
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -61,6 +60,7 @@ from neli_router.core.closing import anew
 from neli_router.core.exit_codes import EXIT_DONE, EXIT_LOST, EXIT_NO_AGENT, EXIT_REFUSED, EXIT_USAGE, end_now
 from neli_router.errors import ConfigError, LeaseLost, NeliError, NoAgent
 from neli_router.fence import Refused
+from neli_router.spark.sessions import context_of
 
 __all__ = ["END_MAX", "Held", "LeaseGuard", "guarded", "run_job"]
 
@@ -125,7 +125,7 @@ class LeaseGuard:
         self._held.check()
         self._block = threading.get_ident()
         self._others = {query.id for query in self._spark.streams.active}
-        if (context := self._context()) is not None:
+        if (context := context_of(self._spark)) is not None:
             context.addJobTag(self._tag)
         self._forget = self._held.on_news(self._news.set)
         self._start(self._watch)
@@ -143,7 +143,7 @@ class LeaseGuard:
         for thread in self._threads:
             thread.join(max(0.0, give_up_at - host_clock()))
         with suppress(Exception):  # The block may have stopped its Spark.
-            if (context := self._context()) is not None:
+            if (context := context_of(self._spark)) is not None:
                 context.removeJobTag(self._tag)
         self.was_revoked = was_ending and self._lost is None
         if self._lost is None and not self._held.holds():
@@ -181,7 +181,7 @@ class LeaseGuard:
             self._over.wait(AGAIN)
 
     def _cancel_jobs(self) -> None:
-        if (context := self._context()) is not None:
+        if (context := context_of(self._spark)) is not None:
             context.cancelJobsWithTag(self._tag)
         self._spark.interruptAll()
 
@@ -212,10 +212,6 @@ class LeaseGuard:
 
     def _queries(self) -> list[StreamingQuery]:
         return [query for query in self._spark.streams.active if query.id not in self._others]
-
-    def _context(self) -> SparkContext | None:
-        """The SparkContext; None over Spark Connect, which has none."""
-        return getattr(self._spark, "sparkContext", None)
 
     def _start(self, target: Callable[[], None]) -> None:
         thread = threading.Thread(target=target, name=f"neli-guard{target.__name__}", daemon=True)

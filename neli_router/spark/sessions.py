@@ -5,11 +5,11 @@
     session(master=, settings=)          over the spark-defaults.conf of a Spark that we start
     our defaults, below                  only where nothing else is set
 
-A local Spark listens only on loopback, and serves no pages. By default it would do so on all addresses of the host.
-Spark draws its progress only on a terminal.
-PYSPARK_PYTHON becomes this interpreter, because `python3` on the PATH is often another one, without the packages of the
-job. JAVA_HOME is set if the Java on the PATH does not work (see `runtime`). Spark reads these two, and SPARK_LOCAL_IP,
-from this process's environment; they are set there unless they are set already.
+A local Spark listens only on loopback, and serves no pages. By default it would do so on all addresses of the host. Any
+Spark draws its progress only on a terminal. PYSPARK_PYTHON becomes this interpreter, because `python3` on the PATH is
+often another one, without the packages of the job. JAVA_HOME is set if the Java on the PATH does not work (see
+`runtime`). Spark reads these two, and SPARK_LOCAL_IP, from this process's environment; they are set there unless they
+are set already.
 
 Nothing else in `neli_router.spark` requires a session from here.
 """
@@ -27,7 +27,7 @@ from neli_router.spark.runtime import java_home, require_pyspark
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["described", "session"]
+__all__ = ["context_of", "described", "session"]
 
 DESCRIPTION = "spark.job.description"
 
@@ -85,11 +85,15 @@ def session(
     return _reading_ledgers(SparkSession.builder.getOrCreate())
 
 
+def context_of(spark: SparkSession) -> "SparkContext | None":
+    """The SparkContext; None over Spark Connect, which has none."""
+    return getattr(spark, "sparkContext", None)
+
+
 @contextmanager
 def described(spark: SparkSession, text: str) -> Iterator[None]:
     """Spark's page shows `text` for the jobs of this block. A Spark of Connect has no such page."""
-    context: SparkContext | None = getattr(spark, "sparkContext", None)
-    if context is None:
+    if (context := context_of(spark)) is None:
         yield
         return
     before = context.getLocalProperty(DESCRIPTION)
