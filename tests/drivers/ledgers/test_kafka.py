@@ -27,7 +27,7 @@ from neli_router.drivers.ledgers.base import Entry, Promise
 from neli_router.drivers.ledgers.kafka.address import KafkaAddress, parse
 from neli_router.drivers.ledgers.kafka.clients import serve
 from neli_router.drivers.ledgers.kafka.ledger import KafkaLedger
-from neli_router.drivers.ledgers.kafka.topic import delete_topic
+from neli_router.drivers.ledgers.kafka.topic import delete_topic, once_known
 from neli_router.errors import LedgerError, LedgerRewound, LedgerUnavailable, LedgerUnusable, RecordTooLong
 from tests.conftest import require
 from tests.support.servers.kafka import Kafka, missing
@@ -141,6 +141,18 @@ def test_who_may_not_make_the_topic_is_told_the_command_that_does(kafka: str) ->
 def test_no_broker_at_the_address_is_an_outage_that_names_it() -> None:
     with pytest.raises(LedgerUnavailable, match=r"127\.0\.0\.1:9"):
         opened("127.0.0.1:9", fresh())
+
+
+@pytest.mark.parametrize("code", [KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.UNKNOWN_TOPIC_OR_PART])
+def test_a_question_is_asked_again_until_all_brokers_know_the_topic(code: int) -> None:
+    answers: list[int | None] = [code, code, None]
+
+    def ask() -> str:
+        if (refused := answers.pop(0)) is not None:
+            raise KafkaException(KafkaError(refused))
+        return "known"
+
+    assert ("known", []) == (once_known(ask), answers)
 
 
 def test_a_transaction_that_hangs_stops_no_reader(kafka: str) -> None:

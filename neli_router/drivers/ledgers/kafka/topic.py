@@ -40,8 +40,14 @@ __all__ = [
 
 Answer = TypeVar("Answer")
 
-_OF_A_NEW_ONE = (*UNKNOWN, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION)
-"""Answers of brokers that have not yet learned of a new topic, or of its leader."""
+_OF_A_NEW_ONE = (
+    *UNKNOWN,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+)
+"""Answers of brokers, or from a client's outdated list, until all know a new topic and its leader."""
 
 KNOWN_MAX = 5.0
 KNOWN_EVERY = 0.05
