@@ -390,6 +390,8 @@ class StatusView(_View, frozen=True):
     """Any other protocol takes no wishes, and has no visible handovers, no lags and no loads."""
     shed: int = 0
     """Partitions that the agent's member leads only while no other member can."""
+    idle: float = 0.0
+    """Seconds since the last client of the agent's leases; 0 while there is one."""
     store: str = ""
     """Where members and owners were read, if not from the address of the table: a store of owners."""
     peers: PeersView | None = None

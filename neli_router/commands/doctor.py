@@ -20,7 +20,7 @@ import json
 import os
 import socket
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -74,6 +74,9 @@ ANSWER_MAX = 2.0
 
 BODY_MAX = 4 * 2**20
 """Bytes to read of an answer: the status of a large group is a few hundred kilobytes."""
+
+IDLE_LONG = 300.0
+"""Seconds without a client of its leases after which an agent's partitions seem to be forgotten."""
 
 HEAR_BEATS = 3
 HEAR_MAX = 10.0
@@ -283,13 +286,14 @@ def _agent(config: Config, agent: AgentOptions) -> list[Diagnosis]:
     found = [_socket(agent.socket)] if agent.socket else []
     is_there = bool(found) and found[0].found.startswith("one answers")
     other = _another(config, agent.socket) if is_there else None
+    is_ours = is_there and other is None
     found += [] if other is None else [other]
     if config.protocol_name in ELECTED:
         # An agent that answers has the port, and knows better which peers it hears.
-        is_ours = is_there and other is None
-        found += [*_voters(config, agent.socket), *_drain(agent.socket)] if is_ours else [_ear(config)]
+        found += _voters(config, agent.socket) if is_ours else [_ear(config)]
     elif found and config.has_ledger and other is None:
         found.append(_witness(config, agent.socket, found[0]))
+    found += _use(agent.socket, config) if is_ours else []
     return found if agent.listen is None else [*found, _port(agent.listen)]
 
 
@@ -475,13 +479,18 @@ def _links(config: Config, view: PeersView) -> str:
     )
 
 
-def _drain(path: str) -> list[Diagnosis]:
-    """Whether the member of the agent at `path` leads nothing because it was drained, perhaps long ago."""
+def _use(path: str, config: Config) -> Iterator[Diagnosis]:
+    """Whether the member of the agent at `path` was drained, perhaps long ago, or leads what nobody works on."""
     _, status = _asked(path, "/v1/status")
-    if not (shed := status.get("shed")):
-        return []
-    found = f"its member {status['agent']} leads {shed} partitions only while no other peer can"
-    return [Diagnosis("drain", "warning", found, f"to give it its share again: neli drain {status['agent']} --undo")]
+    if shed := status.get("shed"):
+        found = f"its member {status['agent']} leads {shed} partitions only while no other peer can"
+        yield Diagnosis("drain", "warning", found, f"to give it its share again: neli drain {status['agent']} --undo")
+    if (led := status.get("led")) and (idle := status.get("idle", 0.0)) >= IDLE_LONG:
+        found = f"its member {status['agent']} leads {led} partitions, and for {idle:.0f} s no client wanted a lease"
+        remedy = "start the job here, or stop the agent"
+        if config.has_ledger:
+            remedy += f"; --idle-after lets it hand over; if it is for look-ups only: neli weigh {status['agent']} 0"
+        yield Diagnosis("use", "warning", found, remedy)
 
 
 def _witness(config: Config, path: str, agent: Diagnosis) -> Diagnosis:

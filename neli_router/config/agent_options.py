@@ -8,6 +8,7 @@ The token does not appear in any `repr`, so logging the options does not log the
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
 from neli_router.config.agent_address import is_loopback, parse_place, token_problem
@@ -29,6 +30,8 @@ class AgentOptions:
     """The secret that clients over TCP must present. `listen` requires one."""
     allow_remote: bool = False
     """Listen where other hosts can reach it. Nothing is encrypted: use it on a trusted network, or behind a proxy."""
+    idle_after: float | None = None
+    """Seconds without a client of its leases after which it hands everything over; None for never."""
     log_level: str = "info"
     log_format: Literal["console", "json"] = "console"
 
@@ -36,6 +39,8 @@ class AgentOptions:
         problems = [] if self.listen is None else list(self._listen_problems(self.listen))
         if self.token and (problem := token_problem(self.token)):
             problems.append(f"the token {problem}")
+        if self.idle_after is not None and not 0 < self.idle_after < inf:
+            problems.append(f"agent.idle_after={self.idle_after!r:.40} must be a number of seconds above 0")
         if problems:
             raise ConfigError(problems)
 

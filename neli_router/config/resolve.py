@@ -353,7 +353,7 @@ class _Layers:
 
 
 _SECTIONS = frozenset(option.section for option in OPTIONS.values()) - {""}
-_AGENT_WORDS = ("allow_remote", "log_level", "log_format")
+_AGENT_WORDS = ("allow_remote", "idle_after", "log_level", "log_format")
 
 
 def _default_address(environ: Mapping[str, str], listen: str | None) -> tuple[str, str]:

@@ -239,6 +239,15 @@ def test_the_agent_is_asked_whether_it_tells_deaths(agent: Running, tmp_path: Pa
     assert "there is none yet; the first member makes it, if it may" == found["ledger"]["found"]
 
 
+def test_an_agent_for_which_nobody_works_is_told_of(agent: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ("--lease", str(STEADY), "--socket", agent.options.socket)
+    assert "use" not in findings(*given, ledger=agent.agent.config.ledger)[1]
+    monkeypatch.setattr("neli_router.commands.doctor.IDLE_LONG", 0.0)
+    until(lambda: agent.agent.member.led)
+    verdict, found = found_of("use", *given, ledger=agent.agent.config.ledger)
+    assert ("warning", "its member a leads 8 partitions, and for ") == (verdict, found.partition("for ")[0] + "for ")
+
+
 def at_port(port: int) -> dict[str, str]:
     token = Path("token")
     token.write_text(TOKEN, encoding="ascii")

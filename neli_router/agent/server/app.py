@@ -243,6 +243,7 @@ class App:
             protocol=config.protocol_name,
             store="" if config.has_ledger or self._hub.is_alone else self._feed.address,
             shed=len(self._member.operator.shedding),
+            idle=self._hub.demand.idle_for,
             peers=None if outlook is None else views.peers_view(outlook),
         )
 

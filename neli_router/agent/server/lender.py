@@ -67,6 +67,7 @@ class Lender:
 
     async def lease(self, request: Request) -> None:
         """One partition. A revoked one is not led but still shows the time left on its lease: its holder may finish."""
+        self._hub.demand.once()
         where = place(request.asked, self._member.layout)
         leads = self._member.lease(where.role) is not None
         why = "" if leads else self._hub.why(where.partition)
@@ -75,6 +76,7 @@ class Lender:
         await answer(request.send, LeaseView(where.partition, leads, held.member, term, left, held.drain_timeout, why))
 
     async def share(self, request: Request) -> None:
+        self._hub.demand.once()
         await answer(request.send, self._standing(partitions(request.asked, self._member.layout)))
 
     async def leadership(self, request: Request) -> None:
@@ -84,6 +86,7 @@ class Lender:
         self._membership.require_open()
         with (
             self._hub.serving(request.scope, is_stream=False) as channel,
+            self._hub.demand.lasting(),
             self._hub.waiting(channel, wanted, lambda: None),
             suppress(TimeoutError),
         ):
@@ -116,7 +119,7 @@ class Lender:
     async def _leadership_events(self, request: Request, wanted: Sequence[int], spell: Spell) -> None:
         send = request.send
         self._membership.require_open()
-        with self._hub.serving(request.scope) as channel:
+        with self._hub.serving(request.scope) as channel, self._hub.demand.lasting():
             await channel.begin(send)
             while not (channel.is_over or self._hub.is_ending):
                 await self._wait_to_lead(channel, wanted, spell, send)

@@ -111,6 +111,7 @@ class MetricsSnapshot(Collector):
     partitions: int
     owned: int
     led: int
+    idle: float
     is_powerless: bool
     """Whether the own member could not expire a dead one."""
     ledger_available: bool
@@ -148,6 +149,7 @@ class MetricsSnapshot(Collector):
             partitions=len(group.owners),
             owned=sum(one.partitions for one in members),
             led=0 if member.closed else len(member.led),
+            idle=hub.demand.idle_for,
             is_powerless=membership.is_powerless,
             ledger_available=not (membership.obstacle or member.closed),
             witnessed=lives.witnessed,
@@ -192,6 +194,7 @@ class MetricsSnapshot(Collector):
         yield _gauge("neli_partitions_owned", "Partitions that a member owns.", self.owned)
         yield _gauge("neli_partitions_unowned", "Partitions that no member owns.", self.partitions - self.owned)
         yield _gauge("neli_partitions_led", "Partitions that this member may act for now.", self.led)
+        yield _gauge("neli_idle_seconds", "Since the last client that wanted a lease; 0 while there is one.", self.idle)
         if has_table:
             available = self.ledger_available and self.table_age < inf
             yield _gauge("neli_ledger_available", "Whether this agent can read and append: 1 or 0.", available)

@@ -25,6 +25,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
+from math import inf
 from typing import Any
 
 import uvicorn
@@ -40,6 +41,7 @@ from neli_router.agent.server.connections import (
 from neli_router.agent.server.door import KNOWN_MAX, DoorProcess, DoorSettings
 from neli_router.agent.server.exchange import RESTING_MAX
 from neli_router.agent.server.hub import Hub
+from neli_router.agent.server.idleness import give_way_when_idle
 from neli_router.agent.server.lives import LIVES_MAX, Lives
 from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
 from neli_router.agent.server.requests import Guard
@@ -145,6 +147,12 @@ class Agent:
                 "ownership in neli.toml), where each publishes what it leads"
             )
             raise ConfigError([problem])
+        if options.idle_after is not None and not config.has_ledger:
+            problem = (
+                f"agent.idle_after={options.idle_after:g} needs a group with a ledger: with {config.protocol_name!r} "
+                "a member has no weight to give up. Stop the agent when its job has ended"
+            )
+            raise ConfigError([problem])
         self.config, self.options = config, options
         self._known_max = 0 if options.listen is None else max(1, min(KNOWN_MAX, descriptors_free() // 4))
         self.chronicle = Chronicle()
@@ -246,7 +254,8 @@ class Agent:
         if port is not None:
             self.door = DoorProcess(port, self._door_settings, partial(self._admit, server))
             self.door.open()
-        keeping = asyncio.create_task(self._look_after(server))
+        idle_after = inf if self.options.idle_after is None else self.options.idle_after
+        keeping = asyncio.gather(self._look_after(server), give_way_when_idle(member, hub.demand, idle_after))
         try:
             await _first(self.started.wait(), serving)
             logs.logger().info(
@@ -259,7 +268,8 @@ class Agent:
                     why="nothing is written down in this group: owners are those that this agent's member believes in, "
                     "and another agent may believe otherwise for a moment. Route by them; only a lease lets one act",
                 )
-            _compare_weight(member, self.config.weight)
+            if self.options.idle_after is None:
+                _compare_weight(member, self.config.weight)
             await _first(self._stopping.wait(), _ended(member), serving, keeping)
             await self._drain(member)
         finally:
