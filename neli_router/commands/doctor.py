@@ -480,7 +480,7 @@ def _links(config: Config, view: PeersView) -> str:
 
 
 def _use(path: str, config: Config) -> Iterator[Diagnosis]:
-    """Whether the member of the agent at `path` was drained, perhaps long ago, or leads what nobody works on."""
+    """Whether the member of the agent at `path` was drained, perhaps long ago, or leads without clients."""
     _, status = _asked(path, "/v1/status")
     if shed := status.get("shed"):
         found = f"its member {status['agent']} leads {shed} partitions only while no other peer can"

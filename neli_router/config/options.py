@@ -215,7 +215,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("agent", "listen", TEXT, "HOST:PORT to serve on as well."),
         Option("agent", "token_file", TEXT, "The file with the token that clients over TCP must show."),
         Option("agent", "allow_remote", SWITCH, "Let listen name an address that other hosts reach.", default=False),
-        Option("agent", "idle_after", LEASE, "Hand everything over after so many seconds without a client."),
+        Option("agent", "idle_after", LEASE, "Hand over what it leads after this time without a client."),
         Option(
             "agent",
             "log_level",

@@ -239,7 +239,7 @@ def test_the_agent_is_asked_whether_it_tells_deaths(agent: Running, tmp_path: Pa
     assert "there is none yet; the first member makes it, if it may" == found["ledger"]["found"]
 
 
-def test_an_agent_for_which_nobody_works_is_told_of(agent: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_without_clients_is_a_warning(agent: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ("--lease", str(STEADY), "--socket", agent.options.socket)
     assert "use" not in findings(*given, ledger=agent.agent.config.ledger)[1]
     monkeypatch.setattr("neli_router.commands.doctor.IDLE_LONG", 0.0)

@@ -1,10 +1,10 @@
-"""Idleness: an agent for which nobody works gives its partitions to hosts where somebody does.
+"""Idleness: an agent without clients gives its partitions to hosts that have some.
 
     wanted --no client asks for a lease, or holds one, for `idle_after` seconds--> idle: its member weighs 0
        ^-- a client asks: the weight that it had ----------------------------------'
 
-A job may die and leave its host's agent alive. That agent renews its lease, so no other host ever gets the partitions
-on which nobody works now.
+A job may die and leave its host's agent alive. That agent renews its lease, so no other host ever gets its partitions,
+and their work stands still.
 
 **Being idle is a weight of 0**, a wish like that of `neli weigh`. So partitions move in good order, and a restarted
 agent reads in the ledger that it is idle. If all members are idle, all count alike, and each keeps its share. The first
@@ -69,7 +69,7 @@ class Demand:
 
 
 async def give_way_when_idle(member: AsyncMember, demand: Demand, after: float) -> None:
-    """Let `member` weigh 0 while nobody wants a lease, until it has ended or this is cancelled. `inf` is never."""
+    """Let `member` weigh 0 while no client wants a lease, until it has ended or this is cancelled. `inf` is never."""
     former: int | None = None
     while not member.closed:
         wished = GroupView(member.state).wished_weight(member.name)
