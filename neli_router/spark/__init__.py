@@ -2,6 +2,7 @@
 
     session()                                a SparkSession: Java and Python found, loopback where it is local
     with_slot, with_partition                the slot and the partition of every key, as a column
+    register_functions(spark, layout)        the same in SQL: neli_slot(key), neli_partition(key)
     owned(df, key, share)                    the rows of the partitions that this host leads; reads no other file
     append_rows(rows, table, terms, batch)   a DataFrame into a fenced Delta table (`stage_rows`: in two steps)
     read_table(spark, table)                 the rows of a fenced table, or of some partitions, at any version
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from neli_router.spark.receivers import Landing, RedisReceiver, SqlReceiver
     from neli_router.spark.runtime import SparkUnusable, java_home
     from neli_router.spark.sessions import session
-    from neli_router.spark.slots import with_partition, with_partition_of_role, with_slot
+    from neli_router.spark.slots import register_functions, with_partition, with_partition_of_role, with_slot
 
 __all__ = [
     "FilesRead",
@@ -47,6 +48,7 @@ __all__ = [
     "load_profile",
     "owned",
     "read_table",
+    "register_functions",
     "register_ledgers",
     "repartition_by_owner",
     "run_job",
@@ -66,7 +68,7 @@ _HOMES = {
     "receivers": ("Landing", "RedisReceiver", "SqlReceiver"),
     "runtime": ("SparkUnusable", "java_home"),
     "sessions": ("session",),
-    "slots": ("with_partition", "with_partition_of_role", "with_slot"),
+    "slots": ("register_functions", "with_partition", "with_partition_of_role", "with_slot"),
 }
 """Module -> its names. A module must not be named like something it exports, or it would be found instead."""
 

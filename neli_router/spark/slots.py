@@ -19,9 +19,13 @@ query. Spark's `hash()` is murmur3, too, but not quite the standard one that all
   key, the columns of the other path are null.
 
 **Numbers** stay below 2^32 in a BIGINT. The factors are signed, so that no product exceeds 64 bits: in ANSI mode, an
-overflow is an error. **One column per step**, each over the one before it, because each step reads it two or three
-times. One expression would hold a hundred hashes; Spark's compiler would take long and then give up. For the same
-reason (see `_left_here`), no filter on the result may be pushed down into the steps.
+overflow is an error.
+
+**Each step has a name**, and the next one reads it two or three times. One expression would hold a hundred hashes;
+Spark's compiler would take long and then give up. So each step is a column over the one before it, and no filter on
+the result may be pushed down into the steps (see `_left_here`). In a function of SQL, which has no columns of its own,
+each step is the variable of a lambda: Spark does not compile that, but it is the same everywhere, in a filter, a join
+or a view.
 
 **No key, no slot**: a null gives a null, as is usual for columns. Text counts by its UTF-8 bytes, whatever its
 collation, and bytes unchanged. Every other type is refused before anything is read.
@@ -29,10 +33,9 @@ collation, and bytes unchanged. Every other type is refused before anything is r
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from functools import reduce
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import BinaryType, CharType, IntegralType, StringType, StructField, VarcharType
 
@@ -46,6 +49,7 @@ __all__ = [
     "noted",
     "noted_as",
     "quoted",
+    "register_functions",
     "resolved",
     "unused_name",
     "with_partition",
@@ -82,18 +86,12 @@ def with_slot(df: DataFrame, key: Key, layout: Layout, *, name: str = "slot") ->
     keys; a null has a null slot. Slots are INT, or BIGINT if the layout has more than 2^31. Raises BadKey for a column
     of another type, and ConfigError if `key` is missing or `name` already exists.
     """
-    return _hashed(df, key, layout.tags, name, lambda hashed: _typed(_mod(hashed, layout.slots), layout.slots))
+    return _hashed(df, key, layout.tags, name, _slot(layout))
 
 
 def with_partition(df: DataFrame, key: Key, layout: Layout, *, name: str = "partition") -> DataFrame:
     """`df` with a last column `name`: the partition of each `key`; otherwise like `with_slot`."""
-
-    def partition(hashed: Column) -> Column:
-        # If M divides S, as it usually does, the slot in between changes nothing.
-        slot = hashed if layout.slots % layout.partitions == 0 else _mod(hashed, layout.slots)
-        return _typed(_mod(slot, layout.partitions), layout.partitions)
-
-    return noted(_hashed(df, key, layout.tags, name, partition), name, layout)
+    return noted(_hashed(df, key, layout.tags, name, _partition(layout)), name, layout)
 
 
 def with_partition_of_role(df: DataFrame, role: Key, layout: Layout, *, name: str = "partition") -> DataFrame:
@@ -107,7 +105,7 @@ def with_partition_of_role(df: DataFrame, role: Key, layout: Layout, *, name: st
         return with_partition(df, role, layout, name=name)
     number = column.cast("bigint")
     filled = sql.when(number.between(0, layout.partitions - 1), number)
-    return df.withColumn(_new_name(df, name), _typed(filled, layout.partitions))
+    return df.withColumn(_new_name(df, name), filled.cast(_type(layout.partitions)))
 
 
 def noted(df: DataFrame, name: str, layout: Layout) -> DataFrame:
@@ -174,7 +172,27 @@ def _fold(df: DataFrame) -> Callable[[str], str]:
     return (lambda name: name) if sensitive else str.lower
 
 
-def _hashed(df: DataFrame, key: Key, tags: bool, name: str, result: Callable[[Column], Column]) -> DataFrame:
+def register_functions(spark: SparkSession, layout: Layout) -> None:
+    """Let the SQL of this session say `neli_slot(key)` and `neli_partition(key)`, also in temporary views.
+
+    Both are temporary functions, written in SQL: no Python worker computes them. They give what `with_slot` and
+    `with_partition` give, a bit more slowly. A number counts as its text. A second call replaces them.
+    """
+    for name, result, size in (
+        ("neli_slot", _slot(layout), layout.slots),
+        ("neli_partition", _partition(layout), layout.partitions),
+    ):
+        steps, text = _program("key", layout.tags, result, lambda purpose: f"{SCRATCH}_{purpose}")
+        for step, value in reversed([("key", "key"), *steps]):
+            text = f"transform(array({value}), {step} -> {text})[0]"
+        comment = f"NELI Router: {layout.slots} slots, {layout.partitions} partitions, tags {layout.tags}"
+        spark.sql(
+            f"CREATE OR REPLACE TEMPORARY FUNCTION {name}(key STRING) RETURNS {_type(size)} COMMENT '{comment}' "
+            f"RETURN {text}"
+        )
+
+
+def _hashed(df: DataFrame, key: Key, tags: bool, name: str, result: Callable[[str], str]) -> DataFrame:
     """`df` with `result` of the keys' unsigned murmur3 as the column `name`."""
     column, field = resolved(df, key)
     if not isinstance(field.dataType, KEY_TYPES):
@@ -184,92 +202,83 @@ def _hashed(df: DataFrame, key: Key, tags: bool, name: str, result: Callable[[Co
             "make it text or bytes as every program of the group does, such as by .cast('string') for str(number)",
         )
     _new_name(df, name)
-    steps = _Steps(df, (*df.columns, name))
+    taken = (*df.columns, name)
+    given = unused_name(taken, "given")
     # Cast to text without checking the bytes, so that one path serves all kinds of keys; and drop any collation,
     # because `hash` may treat as equal what the collation calls equal.
-    text = column.cast("string")
-    if not isinstance(key, str):  # An expression is computed once, and not by each step.
-        text = steps.column("key", text)
+    df = df.withColumn(given, column.cast("string"))
+    steps, text = _program(given, tags, result, lambda purpose: unused_name(taken, purpose))
+    for step, value in steps:
+        df = df.withColumn(step, sql.expr(value))
+    return df.withColumn(name, sql.expr(text)).drop(given, *{step for step, _ in steps})
+
+
+# The program: steps in SQL, each of them a name and a value that reads the names before it
+
+
+def _program(
+    key: str, tags: bool, result: Callable[[str], str], named: Callable[[str], str]
+) -> tuple[list[tuple[str, str]], str]:
+    """The steps from `key` to its hash, and the `result` of that hash. `named` gives the names of the steps."""
+    steps = list[tuple[str, str]]()
+
+    def step(purpose: str, value: str) -> str:
+        steps.append((named(purpose), value))
+        return steps[-1][0]
+
     if tags:
-        text = _tag(steps, text)
-    size = steps.column("size", sql.octet_length(text))
-    odd = size.bitwiseAND(sql.lit(3))  # The number of bytes after the last whole word.
-    whole = steps.column("whole", sql.hash(sql.lit(START), text))
-    hashed = steps.column("hash", sql.when(odd != 0, _unsigned(sql.hash(sql.lit(START), _padded(text, odd)))))
-    for step in STEPS:
-        hashed = steps.column("hash", sql.when(odd != 0, step(hashed, size)))
+        # The part between the first `{` and the first `}` after it, if it is not empty; otherwise all of the key.
+        # Positions are counted in bytes. Functions that count characters fail on bytes that are not UTF-8.
+        before = f"octet_length(substring_index({key}, '{{', 1))"  # All of it, if there is no `{`.
+        rest = step("rest", f"CAST(substring(CAST({key} AS BINARY), {before} + 2, {2**31 - 1}) AS STRING)")
+        tag = step("tag", f"substring_index({rest}, '}}', 1)")
+        closed = f"octet_length({tag}) BETWEEN 1 AND octet_length({rest}) - 1"
+        key = step("key", f"CASE WHEN {closed} THEN {tag} ELSE {key} END")
+    size = step("size", f"octet_length({key})")
+    is_odd = f"{size} & 3 != 0"  # Whether bytes are left after the last whole word.
+    whole = step("whole", f"hash({START}, {key})")
+    zeros = f"CASE {size} & 3 WHEN 1 THEN X'000000' WHEN 2 THEN X'0000' ELSE X'00' END"
+    padded = f"hash({START}, concat({key}, CAST({zeros} AS STRING)))"
+    hashed = step("hash", f"CASE WHEN {is_odd} THEN {_unsigned(padded)} END")
+    for there in STEPS:
+        hashed = step("hash", f"CASE WHEN {is_odd} THEN {there(hashed, size)} END")
     # In this order, because a null has no size, and must not reach `whole`: `hash` makes a number of a null, too.
-    return steps.done(name, sql.when(odd == 0, result(_unsigned(whole))).otherwise(_left_here(result(hashed), hashed)))
-
-
-class _Steps:
-    """Columns over columns, under names that no column of the user has; all of them are dropped in the end."""
-
-    def __init__(self, df: DataFrame, taken: Collection[str]) -> None:
-        self._df, self._taken, self._names = df, taken, dict[str, str]()
-
-    def column(self, name: str, column: Column) -> Column:
-        """`column`, computed once for all its readers; an older one of this name is dropped."""
-        scratch = self._names.setdefault(name, unused_name(self._taken, name))
-        self._df = self._df.withColumn(scratch, column)
-        return sql.col(scratch)
-
-    def done(self, name: str, column: Column) -> DataFrame:
-        return self._df.withColumn(name, column).drop(*self._names.values())
-
-
-# The hashed text
-
-
-def _tag(steps: _Steps, text: Column) -> Column:
-    """The part between the first `{` and the first `}` after it, if it is not empty; otherwise all of `text`.
-
-    Positions are counted in bytes. Functions that count characters fail on bytes that are not UTF-8.
-    """
-    before = sql.octet_length(sql.substring_index(text, "{", 1))  # All of it, if there is no `{`.
-    rest = steps.column("rest", sql.substring(text.cast("binary"), before + 2, sql.lit(2**31 - 1)).cast("string"))
-    tag = steps.column("tag", sql.substring_index(rest, "}", 1))
-    closed = sql.octet_length(tag).between(1, sql.octet_length(rest) - 1)
-    return steps.column("tag", sql.when(closed, tag).otherwise(text))
-
-
-def _padded(text: Column, odd: Column) -> Column:
-    """`text`, whose last word has only `odd` bytes, padded with zeros."""
-    return sql.concat(text, sql.when(odd == 1, "\0\0\0").when(odd == 2, "\0\0").otherwise("\0"))
+    last = _left_here(result(hashed), hashed)
+    return steps, f"CASE WHEN {size} & 3 = 0 THEN {result(_unsigned(whole))} ELSE {last} END"
 
 
 # Murmur3, there and back. A state is a BIGINT from 0 to 2^32 - 1.
 
 
-def _unsigned(column: Column) -> Column:
-    return column.cast("bigint").bitwiseAND(_bigint(MASK))
+def _unsigned(value: str) -> str:
+    return f"(CAST({value} AS BIGINT) & {MASK}L)"
 
 
-def _times(state: Column, factor: int) -> Column:
-    return _unsigned(state * _bigint(factor if factor < BITS // 2 else factor - BITS))
+def _times(state: str, factor: int) -> str:
+    return _unsigned(f"({state} * {factor if factor < BITS // 2 else factor - BITS}L)")
 
 
-def _shifted(state: Column, *bits: int) -> Column:
+def _shifted(state: str, *bits: int) -> str:
     """`state`, XORed with itself shifted right by each of `bits`."""
-    return reduce(Column.bitwiseXOR, [sql.shiftrightunsigned(state, count) for count in bits], state)
+    return f"({' ^ '.join([state, *(f'shiftrightunsigned({state}, {count})' for count in bits)])})"
 
 
 def _inverse(factor: int) -> int:
     return pow(factor, -1, BITS)
 
 
-def _without_zeros(state: Column, size: Column) -> Column:
+def _without_zeros(state: str, size: str) -> str:
     """The state with the end of the last round undone, which held our zeros; and with the true length counted."""
-    turned = _times(state - _bigint(ADDED), _inverse(FIVE))
-    before = _unsigned(sql.shiftrightunsigned(turned, 13).bitwiseOR(sql.shiftleft(turned, 32 - 13)))
-    return before.bitwiseXOR(size.cast("bigint"))
+    turned = _times(f"({state} - {ADDED}L)", _inverse(FIVE))
+    before = _unsigned(f"(shiftrightunsigned({turned}, 13) | shiftleft({turned}, {32 - 13}))")
+    return f"{before} ^ {size}"
 
 
-STEPS: tuple[Callable[[Column, Column], Column], ...] = (
+STEPS: tuple[Callable[[str, str], str], ...] = (
     # Undo Spark's finish: x ^ x >> 16 undoes itself, and x ^ x >> 13 needs one more term, as 2 * 13 is below 32.
     lambda state, _: _times(_shifted(state, 16), _inverse(FINISH_SECOND)),
     lambda state, _: _times(_shifted(state, 13, 26), _inverse(FINISH_FIRST)),
-    lambda state, size: _shifted(state, 16).bitwiseXOR((size + 3).bitwiseAND(sql.lit(-4)).cast("bigint")),
+    lambda state, size: f"{_shifted(state, 16)} ^ (({size} + 3) & -4)",
     _without_zeros,
     # The standard's finish.
     lambda state, _: _times(_shifted(state, 16), FINISH_FIRST),
@@ -300,16 +309,33 @@ START = _start()
 # The result of the hash
 
 
-def _mod(column: Column, size: int) -> Column:
-    """`column`, which is not negative, mod `size`: the lowest bits if that is enough, because a division is slow."""
-    return column.bitwiseAND(_bigint(size - 1)) if BITS % size == 0 else column % _bigint(size)
+def _slot(layout: Layout) -> Callable[[str], str]:
+    return lambda hashed: _typed(_mod(hashed, layout.slots), layout.slots)
 
 
-def _typed(column: Column, size: int) -> Column:
-    return column.cast("int" if size <= INT_MAX else "bigint")
+def _partition(layout: Layout) -> Callable[[str], str]:
+    def partition(hashed: str) -> str:
+        # If M divides S, as it usually does, the slot in between changes nothing.
+        slot = hashed if layout.slots % layout.partitions == 0 else _mod(hashed, layout.slots)
+        return _typed(_mod(slot, layout.partitions), layout.partitions)
+
+    return partition
 
 
-def _left_here(result: Column, state: Column) -> Column:
+def _mod(value: str, size: int) -> str:
+    """`value`, which is not negative, mod `size`: the lowest bits if that is enough, because a division is slow."""
+    return f"({value} & {size - 1}L)" if BITS % size == 0 else f"({value} % {size}L)"
+
+
+def _type(size: int) -> str:
+    return "INT" if size <= INT_MAX else "BIGINT"
+
+
+def _typed(value: str, size: int) -> str:
+    return f"CAST({value} AS {_type(size)})"
+
+
+def _left_here(result: str, state: str) -> str:
     """`result`, marked so that Spark does not compute it again for a filter below.
 
     Spark pushes a filter down through every column that it reads, and substitutes the column's definition. Step by
@@ -317,8 +343,4 @@ def _left_here(result: Column, state: Column) -> Column:
     is expensive to compute, and the only sign that it accepts is a function like RLIKE. So there is one, in a branch
     that no row reaches: no state is negative (for a null the result is null, too).
     """
-    return sql.when(state >= 0, result).otherwise(sql.rlike(state.cast("string"), sql.lit("-")).cast("int"))
-
-
-def _bigint(number: int) -> Column:
-    return sql.lit(number).cast("bigint")
+    return f"CASE WHEN {state} >= 0 THEN {result} ELSE CAST(rlike(CAST({state} AS STRING), '-') AS INT) END"

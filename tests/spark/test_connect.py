@@ -24,7 +24,7 @@ from neli_router.fence import TableMismatch
 from neli_router.fence.delta import FencedTable
 from neli_router.core.keyspace import Layout
 from neli_router.spark import append_rows, files_read, guarded, hot_keys, laid_out, load_profile, owned
-from neli_router.spark import read_table, repartition_by_owner, with_partition, with_slot
+from neli_router.spark import read_table, register_functions, repartition_by_owner, with_partition, with_slot
 from tests.support.waiting import until
 from tests.support.agents.running import PATIENCE
 from tests.spark.test_guard import ROLE, give, group, take
@@ -39,8 +39,10 @@ for layout in (Layout(), Layout(slots=1000, partitions=7, tags=True)):
         df = spark.createDataFrame([(key,) for key in keys], f"key {kind}")
         assert isinstance(df, DataFrame), type(df)
         both = df.transform(with_slot, "key", layout).transform(with_partition, "key", layout)
-        expected = [(key, layout.slot(key), layout.partition(key)) for key in keys]
-        assert expected == [(row.key, row.slot, row.partition) for row in both.collect()], (kind, layout)
+        register_functions(spark, layout)
+        found = both.selectExpr("*", "neli_slot(key)", "neli_partition(key)").collect()
+        expected = [(key, *(layout.slot(key), layout.partition(key)) * 2) for key in keys]
+        assert expected == [tuple(row) for row in found], (kind, layout)
 
 layout = Layout(partitions=8)
 df = spark.range(200).selectExpr("concat('customer-', id) AS key", "id AS number")

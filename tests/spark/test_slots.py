@@ -18,6 +18,7 @@ from neli_router.spark import (
     laid_out,
     load_profile,
     owned,
+    register_functions,
     with_partition,
     with_partition_of_role,
     with_slot,
@@ -56,8 +57,9 @@ def random_binaries(count: int, chance: random.Random) -> Iterator[bytes]:
 
 def assert_slots(df: DataFrame, keys: Sequence[Key], layout: Layout) -> None:
     both = df.transform(with_slot, "key", layout).transform(with_partition, "key", layout)
-    expected = [(layout.slot(key), layout.partition(key)) for key in keys]
-    assert expected == [(row.slot, row.partition) for row in both.select("slot", "partition").collect()]
+    register_functions(df.sparkSession, layout)
+    found = both.selectExpr("slot", "partition", "neli_slot(key)", "neli_partition(key)").collect()
+    assert [(layout.slot(key), layout.partition(key)) * 2 for key in keys] == [tuple(row) for row in found]
 
 
 def frame(spark: SparkSession, keys: Sequence[Key], kind: str = "string") -> DataFrame:
@@ -159,11 +161,12 @@ def test_a_key_may_be_a_path_or_an_expression(spark: SparkSession) -> None:
         "SELECT 'KEY' AS key, 3 AS number, struct('inner' AS key, 'dotted' AS `a.b`, 2.5 AS weight) AS outer"
     )
     keys: list[tuple[Any, str]] = [("outer.key", "inner"), ("outer.`a.b`", "dotted"), ("KEY", "KEY")]
-    for key, text in (*keys, (lower("key"), "key"), (df["outer"]["key"], "inner"), (df["key"], "KEY")):
-        for layout in (LAYOUT, Layout(tags=True)):
-            both = df.transform(with_slot, key, layout).transform(with_partition, key, layout)
-            assert df.columns == both.columns[:-2]
-            assert (layout.slot(text), layout.partition(text)) == both.select("slot", "partition").head(), key
+    for key, text in (*keys, (df["outer"]["key"], "inner"), (df["key"], "KEY")):
+        assert LAYOUT.slot(text) == df.transform(with_slot, key, LAYOUT).head().slot, key  # type: ignore[union-attr]
+    tags = Layout(tags=True)
+    both = df.transform(with_slot, lower("key"), tags).transform(with_partition, lower("key"), tags)
+    assert df.columns == both.columns[:-2]
+    assert (tags.slot("key"), tags.partition("key")) == both.select("slot", "partition").head()
     assert 3 == with_partition_of_role(df, col("number"), LAYOUT).select("partition").head()[0]  # type: ignore[index]
     profile = load_profile(df, "outer.key", LAYOUT, weight="outer.weight")
     assert {LAYOUT.slot("inner"): 2.5} == profile.slots
@@ -174,6 +177,22 @@ def test_a_key_may_be_a_path_or_an_expression(spark: SparkSession) -> None:
         with_slot(df, "outer.weight", LAYOUT)
     with pytest.raises(AnalysisException, match="`other` cannot be resolved"):
         with_slot(df, lower("other"), LAYOUT)
+
+
+def test_functions_are_a_part_of_sql(spark: SparkSession) -> None:
+    register_functions(spark, TAGGED)
+    register_functions(spark, LAYOUT)
+    frame(spark, ["a", "b", "longer"]).createOrReplaceTempView("some_keys")
+    spark.sql("CREATE OR REPLACE TEMPORARY VIEW some_slots AS SELECT key, neli_slot(key) AS slot FROM some_keys")
+    joined = "SELECT x.key FROM some_slots x JOIN some_keys y ON x.slot = neli_slot(concat(y.key, ''))"
+    ours = f"WHERE neli_partition(x.key) = {LAYOUT.partition('longer')} GROUP BY x.key, neli_slot(x.key)"
+    assert [Row(key="longer")] == spark.sql(f"{joined} {ours}").collect()
+    assert [Row(slot=None, number=LAYOUT.slot("7"))] == spark.sql(
+        "SELECT neli_slot(NULL) AS slot, neli_slot(7) AS number"
+    ).collect()
+    assert {("slot", "int"), ("partition", "int")} == set(
+        spark.sql("SELECT neli_slot('a') AS slot, neli_partition('a') AS partition").dtypes
+    )
 
 
 def test_a_column_is_found_as_spark_finds_it(spark: SparkSession) -> None:
