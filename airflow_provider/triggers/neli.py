@@ -66,6 +66,11 @@ EARLY = 2.0
 """Seconds before the task's deadline at which a trigger ends the task: its event takes up to a second to reach the
 database, and after the deadline Airflow would need a worker to fail the task."""
 
+SETTLE = 7.0
+"""Seconds that a task stays deferred at least, if a worker is to resume it. Airflow's supervisor may notice only after
+five seconds that the process of a deferred task has ended. If the task is queued again before that, the scheduler takes
+it for a killed one, and fails it with "state mismatch"."""
+
 LEADER_KEY = "neli_leader"
 """The XCom of a skipped task: the member that leads instead, and its term."""
 
@@ -173,12 +178,22 @@ class LeaderTrigger(_Follower):
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Moment]) -> AsyncIterator[TriggerEvent]:
         # The subscription to the stream is older than this line: later changes arrive as a Moment.
-        yield self._event(await self._wait(shared_stream, current(self.neli_conn_id)))
+        async with self._settled():
+            event = self._event(await self._wait(shared_stream, current(self.neli_conn_id)))
+        yield event
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        async with aclosing(Subscription(str(self.neli_conn_id)).follow()) as moments:
+        async with self._settled(), aclosing(Subscription(str(self.neli_conn_id)).follow()) as moments:
             event = self._event(await self._wait(moments, None))
         yield event
+
+    @asynccontextmanager
+    async def _settled(self) -> AsyncIterator[None]:
+        """A block that lasts for SETTLE seconds at least, if the event is for a worker."""
+        began_at = asyncio.get_running_loop().time()
+        yield
+        if self.trigger_id is not None and not self.ends_task:
+            await asyncio.sleep(began_at + SETTLE - asyncio.get_running_loop().time())
 
     async def _wait(self, moments: AsyncIterator[Moment], present: Subscription | None) -> Conclusion:
         try:

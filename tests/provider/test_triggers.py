@@ -77,6 +77,17 @@ def test_triggers_fire_on_what_is_so_already_and_share_one_stream(agent: Running
     play(story)
 
 
+@pytest.mark.usefixtures("neli_default")
+def test_a_task_that_a_worker_resumes_stays_deferred_until_the_first_worker_has_ended() -> None:
+    async def story() -> None:
+        async with triggerer(settle=3600.0) as one:
+            resumed = await one.start(LeaderTrigger(role="nightly", expect="anybody"))
+            await one.event(await one.start(LeaderTrigger(role="nightly", expect="anybody", ends_task=True)))
+            assert one.is_waiting(resumed)
+
+    asyncio.run(story())
+
+
 def test_a_takeover_fires_once_this_host_may_act_and_is_measured(
     tmp_path: Path, second: str, measured: Mapping[str, list[Any]]
 ) -> None:

@@ -10,12 +10,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
 from itertools import count
+from unittest.mock import patch
 
 from airflow.executors.workloads.trigger import RunTrigger
 from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.models.trigger import Trigger
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider.triggers import neli
 from tests.support.agents.running import PATIENCE
 from tests.support.waiting import until_in_loop
 
@@ -79,10 +81,12 @@ class Triggerer:
 
 
 @asynccontextmanager
-async def triggerer() -> AsyncIterator[Triggerer]:
+async def triggerer(*, settle: float = 0.0) -> AsyncIterator[Triggerer]:
+    """No worker's process has to end here before its task is resumed, so `settle` is short."""
     one = Triggerer()
-    try:
-        async with asyncio.timeout(2 * PATIENCE):
-            yield one
-    finally:
-        await one.close()
+    with patch.object(neli, "SETTLE", settle):
+        try:
+            async with asyncio.timeout(2 * PATIENCE):
+                yield one
+        finally:
+            await one.close()
