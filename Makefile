@@ -4,12 +4,14 @@
 #     .make/core   what users get: `neli` and its runtime dependencies
 #     .make/test   the same, with drivers and what the core tests need: no Spark, no Airflow, no type checker
 #     .make/dev    everything
+#     .make/spark-4.3, .make/airflow-3.1 ...   everything, with another Spark or Airflow
 #     .make/uv     the installer, which also compiles requirements/
 
 CORE := .make/core
 TEST := .make/test
 DEV := .make/dev
 UV := .make/uv
+SPARK := .make/spark-4.3
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,7 +19,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 # Tests start hundreds of processes. With this variable, which some containers set, each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: airflow airflows bench chaos check clean demo explore fetch format goneli help jars kafka lock pipeline prove test test-core
+.PHONY: airflow airflows bench chaos check clean demo explore fetch format goneli help jars kafka lock pipeline prove sparks test test-core
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +71,13 @@ chaos: fetch ## Ten minutes of faults each on members and three brokers, on Redi
 
 airflows: $(DEV)/ready $(UV)/ready ## The provider on Airflow 3.1, 3.2, 3.3 and the 3.4 beta
 	@$(DEV)/bin/python -m tests.provider.airflow_versions $(UV)/bin/uv
+
+sparks: fetch $(SPARK)/ready ## The tests of Spark on PySpark 4.3; `make test` has them on 4.2
+	$(SPARK)/bin/python -m tests.gate spark
+
+$(SPARK)/ready: requirements/dev.txt pyproject.toml $(UV)/ready
+	$(call environment,$(@D),-r requirements/dev.txt)
+	@$(UV)/bin/uv pip install --quiet --python $(@D)/bin/python --no-deps 'pyspark==4.3.0'
 
 # Neither needs a package, so both are made while packages are installed.
 jars: $(UV)/ready
