@@ -108,6 +108,26 @@ def with_partition_of_role(df: DataFrame, role: Key, layout: Layout, *, name: st
     return df.withColumn(_new_name(df, name), filled.cast(_type(layout.partitions)))
 
 
+def register_functions(spark: SparkSession, layout: Layout) -> None:
+    """Let the SQL of this session say `neli_slot(key)` and `neli_partition(key)`, also in temporary views.
+
+    Both are temporary functions, written in SQL: no Python worker computes them. They give what `with_slot` and
+    `with_partition` give, a bit more slowly. A number counts as its text. A second call replaces them.
+    """
+    for name, result, size in (
+        ("neli_slot", _slot(layout), layout.slots),
+        ("neli_partition", _partition(layout), layout.partitions),
+    ):
+        steps, text = _program("key", layout.tags, result, lambda purpose: f"{SCRATCH}_{purpose}")
+        for step, value in reversed([("key", "key"), *steps]):
+            text = f"transform(array({value}), {step} -> {text})[0]"
+        comment = f"NELI Router: {layout.slots} slots, {layout.partitions} partitions, tags {layout.tags}"
+        spark.sql(
+            f"CREATE OR REPLACE TEMPORARY FUNCTION {name}(key STRING) RETURNS {_type(size)} COMMENT '{comment}' "
+            f"RETURN {text}"
+        )
+
+
 def noted(df: DataFrame, name: str, layout: Layout) -> DataFrame:
     """`df` with `layout` noted in the metadata of the column `name`."""
     metadata = {**column_of(df, name).metadata, NOTE: noted_as(layout)}
@@ -170,26 +190,6 @@ def quoted(name: str) -> str:
 def _fold(df: DataFrame) -> Callable[[str], str]:
     sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     return (lambda name: name) if sensitive else str.lower
-
-
-def register_functions(spark: SparkSession, layout: Layout) -> None:
-    """Let the SQL of this session say `neli_slot(key)` and `neli_partition(key)`, also in temporary views.
-
-    Both are temporary functions, written in SQL: no Python worker computes them. They give what `with_slot` and
-    `with_partition` give, a bit more slowly. A number counts as its text. A second call replaces them.
-    """
-    for name, result, size in (
-        ("neli_slot", _slot(layout), layout.slots),
-        ("neli_partition", _partition(layout), layout.partitions),
-    ):
-        steps, text = _program("key", layout.tags, result, lambda purpose: f"{SCRATCH}_{purpose}")
-        for step, value in reversed([("key", "key"), *steps]):
-            text = f"transform(array({value}), {step} -> {text})[0]"
-        comment = f"NELI Router: {layout.slots} slots, {layout.partitions} partitions, tags {layout.tags}"
-        spark.sql(
-            f"CREATE OR REPLACE TEMPORARY FUNCTION {name}(key STRING) RETURNS {_type(size)} COMMENT '{comment}' "
-            f"RETURN {text}"
-        )
 
 
 def _hashed(df: DataFrame, key: Key, tags: bool, name: str, result: Callable[[str], str]) -> DataFrame:

@@ -39,7 +39,8 @@ def test_partitions_go_where_somebody_works_and_come_back_with_the_next_client(t
             b.stop()
             b.join()
             b = started(stack, tmp_path, "b")
-            assert (True, {"b": 0}) == (leads_all(a), dict(b.agent.member.state.weights))
+            assert {"b": 0} == b.agent.member.state.weights
+            until(lambda: leads_all(a))
             driver = stack.enter_context(Client(b.options.socket, timeout=PATIENCE))
             taken = pool.submit(lambda: stack.enter_context(driver.share(timeout=PATIENCE)))
             assert share.ending.wait(PATIENCE)

@@ -92,6 +92,15 @@ def test_a_share_is_lost_with_its_first_partition_and_the_others_hold_on(stand_i
         share.check(3)
 
 
+def test_all_of_a_share_is_fenced_when_its_agent_ends(stand_in: StandIn, client: Client) -> None:
+    shares(stand_in, {3: 7, 5: 7})
+    why = "this agent is being stopped"
+    with pytest.raises(LeaseLost, match=why), client.share() as share:  # noqa: PT012 - its end raises.
+        stand_in.say("ended", ShareView("alpha", why=why))
+        assert share.ending.wait(60)
+        assert {3: why, 5: why} == share.fenced
+
+
 def test_after_a_broken_stream_a_share_is_what_the_agent_still_holds(stand_in: StandIn, client: Client) -> None:
     shares(stand_in, {3: 7, 5: 7, 6: 7})
     with pytest.raises(LeaseLost), client.share() as share:  # noqa: PT012 - its end raises.
