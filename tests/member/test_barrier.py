@@ -204,7 +204,7 @@ def test_the_barrier_answers_as_its_transcript(script: str) -> None:
     assert not stand.barrier.is_here
 
 
-def test_a_higher_term_takes_the_place_of_a_lower_one() -> None:
+def test_a_higher_term_takes_the_place_of_a_lower_one_and_numbers_start_again_with_it_and_not_with_a_period() -> None:
     stand = Stand()
     script = """
 acquired 0@5    -> .
@@ -218,10 +218,7 @@ led             -> 0@9
 """
     assert script.strip() == replay(stand, script)
     assert (PeriodState.LOST, "it was acquired again under term 9") == (stand.entered[0].state, stand.entered[0].reason)
-
-
-def test_numbers_start_again_with_a_term_and_not_with_a_period() -> None:
-    stand, numbers = Stand(silent=True), []
+    stand, numbers = Stand(silent=True), list[int]()
     for line in ("acquired 0@5", "fenced 0@5", "acquired 0@5", "acquired 0@9"):
         stand.do(line)
         if (period := stand.barrier.period(0)) is not None:
