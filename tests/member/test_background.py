@@ -44,21 +44,6 @@ def test_a_task_runs_again_and_again_without_spinning_until_it_is_stopped_from_o
         assert (before, 1) == (names, names.count("second"))
 
 
-def test_a_task_follows_its_role_to_another_member() -> None:
-    with testing.group("a", "b", partitions=2) as group:
-        ran: list[str] = []
-        for name in "ab":
-            group[name].background(lambda lease: ran.append(lease.member), role="nightly", interval=1.0)
-        group.settle()
-        first = group.owner("nightly")
-        group.advance(3.0)
-        assert {first} == set(ran)
-        assert first is not None
-        group.kill(first)
-        group.advance(5.0)
-        assert {"a", "b"} == set(ran)
-
-
 def test_a_task_that_overruns_is_warned_about_once_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     def slow(_: Lease) -> None:
         group.advance(3.5)
