@@ -122,7 +122,9 @@ except EOFError:
     assert ("avenged\n", []) == (found[0], left)
 
 
-def test_a_command_whose_lease_is_over_is_not_started(tmp_path: Path) -> None:
+def test_a_command_is_not_started_after_its_lease_and_goes_on_with_one_that_is_extended_and_then_ends(
+    tmp_path: Path,
+) -> None:
     story = """
 start("touch", "started", lease=-0.001)
 print(until_gone()[0])
@@ -133,6 +135,14 @@ guard.close()
     found = play(tmp_path, story)
     assert ("{'ended': -9, 'killed': True}\n{'ended': 0, 'killed': False}\n", "") == found
     assert [False, True] == [(tmp_path / name).exists() for name in ("started", "later")]
+    story = """
+start = host_clock()
+guard.start(["sleep", "100"], dict(os.environ), until=start + 5)
+guard.extend(start + 5.3)
+print(until_gone()[-2], host_clock() >= start + 5.3 - guard.margin)
+"""
+    found = play(tmp_path, story)
+    assert "{'ended': -9, 'killed': True} True\n" == found[0]
 
 
 def test_a_stopped_command_hears_that_it_is_to_finish(tmp_path: Path) -> None:
@@ -149,18 +159,7 @@ print(until_gone()[0])
     assert "finished\n{'ended': 0, 'killed': False}\n" == found[0]
 
 
-def test_a_lease_that_is_extended_lets_the_command_go_on_and_then_ends_it(tmp_path: Path) -> None:
-    story = """
-start = host_clock()
-guard.start(["sleep", "100"], dict(os.environ), until=start + 5)
-guard.extend(start + 5.3)
-print(until_gone()[-2], host_clock() >= start + 5.3 - guard.margin)
-"""
-    found = play(tmp_path, story)
-    assert "{'ended': -9, 'killed': True} True\n" == found[0]
-
-
-def test_arguments_and_variables_arrive_as_they_were_given(tmp_path: Path) -> None:
+def test_arguments_and_variables_arrive_as_they_were_given_and_a_guardian_has_a_name_of_its_own(tmp_path: Path) -> None:
     story = r"""
 odd = os.fsdecode(b"\xc3\xbf\n'\"")
 guard.start(["printf", "%s|", odd, ""], {"PATH": os.environ["PATH"], "ODD": odd}, until=host_clock() + 60)
@@ -172,6 +171,14 @@ sys.stdout.flush()
 """
     found = play(tmp_path, story)
     assert "\u00ff\n'\"||a\nb\n" == found[0]
+    # So a `pkill neli` or a `pkill -f 'neli run'` that ends `neli run` spares it, and it ends the command.
+    story = """
+start("sleep", "100")
+guard.heard()
+print(repr([open(f"/proc/{guard.number}/{name}").read().strip("\\n\\0") for name in ("comm", "cmdline")]))
+guard.close()
+"""
+    assert "['guardian', 'guardian']\n" == play(tmp_path, story)[0]
 
 
 @pytest.mark.parametrize("has_cgroup", [True, False])
@@ -365,17 +372,6 @@ time.sleep(1000)
         if together is not None:
             Path(folder, "cgroup.freeze").write_text("0")
             together.remove()
-
-
-def test_a_guardian_has_a_name_of_its_own(tmp_path: Path) -> None:
-    """So a `pkill neli` or a `pkill -f 'neli run'` that ends `neli run` spares it, and it ends the command."""
-    story = """
-start("sleep", "100")
-guard.heard()
-print(repr([open(f"/proc/{guard.number}/{name}").read().strip("\\n\\0") for name in ("comm", "cmdline")]))
-guard.close()
-"""
-    assert "['guardian', 'guardian']\n" == play(tmp_path, story)[0]
 
 
 def test_children_that_it_had_before_are_spared_when_the_guardian_is_killed_and_its_cgroup_is_removed(

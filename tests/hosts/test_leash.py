@@ -38,12 +38,9 @@ subprocess.Popen(leashed(["sh", "-c", script], by={by}))
 
 def parent(story: str) -> "subprocess.Popen[str]":
     """A process that runs `story` and then waits."""
-    return subprocess.Popen(
-        [sys.executable, "-c", f"{PREAMBLE}{story}\nwhile True:\n    time.sleep(1)"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-c", f"{PREAMBLE}{story}\nwhile True:\n    time.sleep(1)"]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize(

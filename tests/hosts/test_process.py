@@ -38,12 +38,19 @@ SLEEPS = """
 """
 
 
-def test_the_end_of_a_process_is_seen_before_its_parent_has_waited_for_it() -> None:
+def test_the_end_of_a_process_is_seen_before_its_parent_waits_and_a_stopped_one_has_not_ended_and_can_be_killed() -> (
+    None
+):
     with running(SLEEPS) as child, closing(HostProcess.of(child.pid)) as process:
         assert not process.has_ended()
         os.kill(child.pid, signal.SIGKILL)
         assert process.has_ended(PATIENCE)
         assert "Z" == state_of(child.pid)
+    with running(SLEEPS) as child, closing(HostProcess.of(child.pid)) as process:
+        os.kill(child.pid, signal.SIGSTOP)
+        assert not process.has_ended(0.2)
+        process.kill()
+        assert process.has_ended(PATIENCE)
 
 
 def test_a_mark_is_of_one_process_and_of_no_other_with_its_number() -> None:
@@ -62,14 +69,6 @@ def test_a_mark_is_of_one_process_and_of_no_other_with_its_number() -> None:
         HostProcess.of(child.pid)
     with pytest.raises(ProcessLookupError, match="nothing is known"):
         ProcessMark.of(child.pid)
-
-
-def test_a_process_that_is_stopped_has_not_ended_and_can_be_killed() -> None:
-    with running(SLEEPS) as child, closing(HostProcess.of(child.pid)) as process:
-        os.kill(child.pid, signal.SIGSTOP)
-        assert not process.has_ended(0.2)
-        process.kill()
-        assert process.has_ended(PATIENCE)
 
 
 def test_a_process_that_may_hurry_learns_how_it_was_scheduled_before() -> None:

@@ -183,12 +183,8 @@ async def test_an_asynchronous_program_from_beginning_to_end(config: Config) -> 
         await member.operator.weigh("b", 2)
         await member.operator.load({1: 2.0})
         await member.operator.drain("b")
-        assert (["b"], {"b": 2}, {1: 2.0}, {}) == (
-            list(member.state.drains),
-            member.state.weights,
-            member.state.loads,
-            member.state.pins,
-        )
+        state = member.state
+        assert (["b"], {"b": 2}, {1: 2.0}, {}) == (list(state.drains), state.weights, state.loads, state.pins)
         await member.operator.drain("b", undo=True)
         async with member.leading(0) as lease:
             await member.close()  # In the member's own block, it takes effect when the block ends.

@@ -15,7 +15,7 @@ def logged(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
     return [record.getMessage() for record in caplog.records if getattr(record, "event", "") == event]
 
 
-def test_a_task_runs_again_and_again_while_its_role_is_led_and_does_not_spin_without_an_interval() -> None:
+def test_a_task_runs_again_and_again_without_spinning_until_it_is_stopped_from_outside_or_by_itself() -> None:
     with testing.group("a", partitions=1) as group:
         ran, unpaced = list[float](), list[float]()
         group["a"].background(lambda _: ran.append(round(group.now, 2)), interval=0.5)
@@ -26,21 +26,22 @@ def test_a_task_runs_again_and_again_while_its_role_is_led_and_does_not_spin_wit
         group["a"].background(lambda _: unpaced.append(group.now), interval=0.0)
         group.advance(0.1)
         assert 90 <= len(unpaced) <= 102
+    with testing.group("a", partitions=1) as group:
+        names: list[str] = []
+        first = group["a"].background(lambda _: names.append("first"), interval=0.1)
 
+        def once(_: Lease) -> None:
+            names.append("second")
+            second.stop()
 
-def test_a_task_follows_its_role_to_another_member() -> None:
-    with testing.group("a", "b", partitions=2) as group:
-        ran: list[str] = []
-        for name in "ab":
-            group[name].background(lambda lease: ran.append(lease.member), role="nightly", interval=1.0)
+        second = group["a"].background(once, interval=0.1)
         group.settle()
-        first = group.owner("nightly")
-        group.advance(3.0)
-        assert {first} == set(ran)
-        assert first is not None
-        group.kill(first)
-        group.advance(5.0)
-        assert {"a", "b"} == set(ran)
+        assert (False, True) == (first.wait(0.3), second.wait(0.0))
+        first.stop()
+        assert first.wait()
+        before = list(names)
+        group.advance(1.0)
+        assert (before, 1) == (names, names.count("second"))
 
 
 def test_a_task_that_overruns_is_warned_about_once_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -97,25 +98,6 @@ def test_a_task_that_stops_for_its_lost_lease_runs_again_when_it_leads_again(cap
         group.advance(1.0)
         assert (True, False, True) == (handle.running, ran[0].holds(), ran[-1].holds())
     assert [f"background.lease_lost member=a partition=0 term={ran[0].term}"] == logged(caplog, "background.lease_lost")
-
-
-def test_a_task_can_be_stopped_from_outside_and_by_itself() -> None:
-    with testing.group("a", partitions=1) as group:
-        ran: list[str] = []
-        first = group["a"].background(lambda _: ran.append("first"), interval=0.1)
-
-        def once(_: Lease) -> None:
-            ran.append("second")
-            second.stop()
-
-        second = group["a"].background(once, interval=0.1)
-        group.settle()
-        assert (False, True) == (first.wait(0.3), second.wait(0.0))
-        first.stop()
-        assert first.wait()
-        before = list(ran)
-        group.advance(1.0)
-        assert (before, 1) == (ran, ran.count("second"))
 
 
 def test_a_member_that_closes_waits_for_the_run_in_progress_and_ends_the_task() -> None:

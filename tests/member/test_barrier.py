@@ -1,7 +1,12 @@
-"""The barrier between the protocol and the program: when a program is notified, and when the barrier waits for it."""
+"""The barrier between the protocol and the program: when a program is notified, and when the barrier waits for it.
 
+Its answers are in `transcripts/barrier.txt`, and `--rewrite` writes them again.
+"""
+
+import re
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -86,125 +91,29 @@ def _spelled(terms: Mapping[int, int]) -> str:
 
 
 def replay(stand: Stand, script: str) -> str:
-    commands = [line.partition("->")[0].strip() for line in script.strip().splitlines()]
-    return "\n".join(f"{command:<15} -> {stand.do(command)}" for command in commands)
+    commands = (line.partition("->")[0].strip() for line in script.strip().splitlines())
+    return "\n".join(
+        command if command[:1] in {"", "#"} else f"{command:<15} -> {stand.do(command)}" for command in commands
+    )
 
 
-SCRIPTS = {
-    "a partition is led once its handler has returned": """
-acquired 0@5 1@5 -> .
-led             -> nothing
-events          -> Acquired 0@5 1@5
-led             -> 0@5 1@5
-""",
-    "it is handed over when its handler has returned and its blocks have ended, whichever is last": """
-acquired 0@5 1@5 -> .
-events          -> Acquired 0@5 1@5
-enter 0         -> .
-enter 0         -> .
-revoked 0@5     -> .
-led             -> 1@5
-leave           -> .
-events          -> Revoked 0@5
-leave           -> release 0@5
-enter 1         -> .
-revoked 1@5     -> .
-leave           -> .
-events          -> Revoked 1@5, release 1@5
-""",
-    "a period that ends before its handler was called needs no handler": """
-acquired 0@5 1@5 -> .
-revoked 0@5     -> release 0@5
-fenced 1@5      -> .
-events          -> .
-urgent          -> .
-led             -> nothing
-""",
-    "a fence takes the place of a revocation that still waits, and a fenced block holds up no handover": """
-acquired 0@5 1@5 -> .
-events          -> Acquired 0@5 1@5
-revoked 0@5     -> .
-fenced 0@5      -> .
-events          -> .
-urgent          -> Fenced 0@5
-enter 1         -> .
-revoked 1@5     -> .
-events          -> Revoked 1@5
-fenced 1@5      -> .
-leave           -> .
-""",
-    # A block from before the outage must not delay, or be mistaken for, a block from after it.
-    "the same term after an outage is another period": """
-acquired 0@5    -> .
-events          -> Acquired 0@5
-enter 0         -> .
-fenced 0@5      -> .
-acquired 0@5    -> .
-events          -> Acquired 0@5
-revoked 0@5     -> .
-events          -> Revoked 0@5, release 0@5
-leave           -> .
-""",
-    "an echo of an older term changes nothing": """
-acquired 0@9    -> .
-events          -> Acquired 0@9
-revoked 0@5     -> .
-fenced 0@5      -> .
-events          -> .
-led             -> 0@9
-""",
-    "a fence reaches the program while its handler prepares": """
-in Acquired fenced 0@5 -> .
-acquired 0@5 1@5 -> .
-events          -> Acquired 0@5 1@5, Fenced 0@5
-led             -> 1@5
-""",
-    "a revocation waits until the handler that prepares has returned": """
-in Acquired revoked 0@5 -> .
-acquired 0@5    -> .
-events          -> Acquired 0@5, Revoked 0@5, release 0@5
-led             -> nothing
-""",
-    "a handler that raises is given nothing more to begin": """
-in Acquired raise -> .
-in Fenced raise -> .
-acquired 0@5    -> .
-acquired 1@6    -> .
-events          -> Acquired 0@5, Acquired raised SystemExit
-led             -> nothing
-fenced 0@5 1@6  -> .
-urgent          -> Fenced 0@5, Fenced raised SystemExit
-""",
-    "a revoked handler that raises hands nothing over": """
-in Revoked raise -> .
-acquired 0@5    -> .
-events          -> Acquired 0@5
-revoked 0@5     -> .
-events          -> Revoked 0@5, Revoked raised SystemExit
-fenced 0@5      -> .
-urgent          -> Fenced 0@5
-""",
-    "a member that ends fences all it has": """
-acquired 0@5    -> .
-events          -> Acquired 0@5
-acquired 1@6    -> .
-revoked 0@5     -> .
-end             -> .
-urgent          -> Fenced 0@5
-events          -> .
-led             -> nothing
-""",
-}
+TRANSCRIPT = Path(__file__).parent / "transcripts" / "barrier.txt"
+PREFACE, *BLOCKS = re.split(r"(?m)^(?=## )", TRANSCRIPT.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-def test_the_barrier_answers_as_its_transcript(script: str) -> None:
+@pytest.mark.parametrize("block", BLOCKS, ids=[re.sub(r"\W+", "_", block.splitlines()[0][3:]) for block in BLOCKS])
+def test_the_barrier_answers_as_its_transcript(block: str, pytestconfig: pytest.Config) -> None:
     stand = Stand()
-    assert script.strip() == replay(stand, script)
+    answered = replay(stand, block)
+    if pytestconfig.getoption("rewrite"):
+        whole = TRANSCRIPT.read_text(encoding="utf-8")
+        TRANSCRIPT.write_text(whole.replace(block.rstrip(), answered), encoding="utf-8")
+        return
+    assert block.rstrip() == answered
     assert not stand.barrier.is_here
 
 
-def test_a_higher_term_takes_the_place_of_a_lower_one() -> None:
+def test_a_higher_term_takes_the_place_of_a_lower_one_and_numbers_start_again_with_it_and_not_with_a_period() -> None:
     stand = Stand()
     script = """
 acquired 0@5    -> .
@@ -218,10 +127,7 @@ led             -> 0@9
 """
     assert script.strip() == replay(stand, script)
     assert (PeriodState.LOST, "it was acquired again under term 9") == (stand.entered[0].state, stand.entered[0].reason)
-
-
-def test_numbers_start_again_with_a_term_and_not_with_a_period() -> None:
-    stand, numbers = Stand(silent=True), []
+    stand, numbers = Stand(silent=True), list[int]()
     for line in ("acquired 0@5", "fenced 0@5", "acquired 0@5", "acquired 0@9"):
         stand.do(line)
         if (period := stand.barrier.period(0)) is not None:

@@ -30,16 +30,13 @@ def shown(owners: BelievedOwners, outlook: Outlook) -> Table:
     return table
 
 
-def test_an_owner_is_called_as_it_says_itself_or_else_as_the_list_spells_it() -> None:
+def test_an_owner_is_called_as_it_says_itself_or_as_in_the_list_in_one_table_until_an_owner_changes() -> None:
     reading = believed().reading(WELL)
     assert reading.table is not None
     assert (Owner("m1", "10.0.0.1:9000", 0, 7), Owner("c:1", "", 1, 8)) == reading.table.partitions
     assert (Peer("m0", "", 1, ""), Peer("m1", "10.0.0.1:9000", 0, ""), Peer("c:1", "", 1, "")) == reading.table.members
     assert WELL.at == reading.read_at
     assert 2 == len(reading.table.rows)  # All leaders are known, so look-ups take the fast path.
-
-
-def test_the_table_stays_the_same_object_until_an_owner_changes() -> None:
     owners = believed()
     first = shown(owners, WELL)
     later = replace(WELL, at=101.0, leaders=(Led(1, 7, "it says so"), WELL.leaders[1]))

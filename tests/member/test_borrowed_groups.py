@@ -99,11 +99,16 @@ def test_a_pulse_is_false_where_another_leads_until_that_one_closes_though_not_a
     assert second.led[0] > term
 
 
-def test_a_pulse_is_false_and_raises_nothing_while_no_broker_answers() -> None:
+def test_a_pulse_is_false_while_no_broker_answers_and_what_shows_a_whole_group_refuses_the_protocol() -> None:
     config = Config("kafka://127.0.0.1:1/prices", protocol="fast-neli", layout=LAYOUT)
     with Member(config, timeout=0.2, wait=True) as member:
         assert not member.pulse(0.2)
         assert member.error is None
+    config = Config("kafka://127.0.0.1:1/jobs", protocol="neli")
+    with pytest.raises(BeyondProtocol, match="no store of owners is named"):
+        Router(config)
+    with pytest.raises(BeyondProtocol, match="has none"):
+        open_ledger(config.common_ledger, create=True, patience=1.0)
 
 
 @pytest.mark.kafka
@@ -111,21 +116,10 @@ def test_a_member_says_what_its_protocol_cannot_know_or_do(config: Callable[...,
     member = opened(config("fast-neli"))
     with pytest.raises(BeyondProtocol, match="knows only what it leads itself"):
         member.router.owner("customer-3")
-    for wish in (
-        partial(member.operator.drain, "a"),
-        partial(member.operator.pin, 0, "a"),
-        partial(member.operator.load, {0: 1.0}),
-    ):
+    operator = member.operator
+    for wish in (partial(operator.drain, "a"), partial(operator.pin, 0, "a"), partial(operator.load, {0: 1.0})):
         with pytest.raises(BeyondProtocol, match="takes no wishes"):
             wish()
-
-
-def test_what_shows_a_whole_group_refuses_a_protocol_that_does_not_know_it() -> None:
-    config = Config("kafka://127.0.0.1:1/jobs", protocol="neli")
-    with pytest.raises(BeyondProtocol, match="no store of owners is named"):
-        Router(config)
-    with pytest.raises(BeyondProtocol, match="has none"):
-        open_ledger(config.common_ledger, create=True, patience=1.0)
 
 
 @pytest.mark.parametrize(

@@ -39,16 +39,9 @@ def test_leases_are_void_in_the_child_and_every_call_says_so(member: Member) -> 
                 member.lease(0)
             why = str(forked.value).replace(str(os.getpid()), "CHILD").replace(str(os.getppid()), "PARENT")
             calls: list[Callable[[], object]] = [
-                lease.check,
-                lambda: lease.revoked.wait(0.1),
-                member.leading(0).__enter__,
-                lambda: member.pulse(0.1),
-                lambda: member.background(lambda _: None),
-                lambda: member.led,
-                lambda: member.state,
-                lambda: member.operator.drain("parent"),
-                member.wait,
-                lambda: member.router.owner("key"),
+                *(lease.check, lambda: lease.revoked.wait(0.1), member.leading(0).__enter__, lambda: member.pulse(0.1)),
+                *(lambda: member.background(lambda _: None), lambda: member.led, lambda: member.state),
+                *(lambda: member.operator.drain("parent"), member.wait, lambda: member.router.owner("key")),
             ]
             return [lease.holds(), lease.remaining(), why, *(raised_by(call) for call in calls)]
 

@@ -282,7 +282,9 @@ class Hanging(Flaky):
         return super().ledger(config)
 
 
-def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller_and_a_group_that_answers_late_may_refuse(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     runtime = Hanging()
     with caplog.at_level(logging.WARNING):
         member = Member(Config("memory://unused", lease=0.3), timeout=0.01, wait=True, runtime=runtime)
@@ -294,6 +296,14 @@ def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller(caplog: pytest.Lo
         member.pulse(0)
     runtime.answers.set()
     until(lambda: runtime.opened and runtime.opened[0].closed)
+    runtime = Hanging()
+    config = Config("memory://unused", lease=0.3)
+    with Member(config, runtime=Flaky(runtime.log)) as other:
+        assert other.pulse(PATIENCE)
+        member = Member(replace(config, lease=0.4), timeout=0.01, wait=True, runtime=runtime)
+        runtime.answers.set()
+        with pytest.raises(GroupMismatch, match=r"lease 0\.4 s here and 0\.3 s there"):
+            member.wait(timeout=PATIENCE)
 
 
 def test_a_member_that_has_stopped_waits_for_no_more_records() -> None:
@@ -311,17 +321,6 @@ def test_a_member_that_has_stopped_waits_for_no_more_records() -> None:
     ledger.wake, ledger.read = woken.set, sleep  # type: ignore[assignment, method-assign]
     member.close(timeout=0.3)  # Its Leave is never read, so it is then asked to end immediately.
     until(lambda: member.closed)
-
-
-def test_a_group_with_other_settings_that_answers_late_ends_the_member() -> None:
-    runtime = Hanging()
-    config = Config("memory://unused", lease=0.3)
-    with Member(config, runtime=Flaky(runtime.log)) as other:
-        assert other.pulse(PATIENCE)
-        member = Member(replace(config, lease=0.4), timeout=0.01, wait=True, runtime=runtime)
-        runtime.answers.set()
-        with pytest.raises(GroupMismatch, match=r"lease 0\.4 s here and 0\.3 s there"):
-            member.wait(timeout=PATIENCE)
 
 
 @pytest.mark.parametrize(

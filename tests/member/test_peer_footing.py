@@ -44,7 +44,7 @@ def trio(protocol: str = "term", **options: Any) -> Iterator[tuple[Group, list[M
         yield group, [group[name] for name in "abc"], [f"127.0.0.1:{testing.FIRST_PORT + i}" for i in range(3)]
 
 
-def test_a_lone_member_of_three_leads_nothing_and_says_why() -> None:
+def test_a_lone_member_leads_nothing_says_why_and_reports_why_its_link_refuses_a_peer_that_is_not_silent() -> None:
     with trio() as (group, (lone, *_), _):
         for name in "bc":
             group.kill(name)
@@ -52,6 +52,18 @@ def test_a_lone_member_of_three_leads_nothing_and_says_why() -> None:
         assert ({}, []) == (lone.led, group.told["a"])
         few = "no peer leads it: 1 of 3 peers answer, this one included, and it takes 2 to elect a leader"
         assert few == lone.engine.membership.why_not(0)
+    with testing.group("a", "b", "c", "d", protocol="term", partitions=PARTITIONS) as group:
+        group.settle()
+        for name in "bcd":
+            group.kill(name)
+        footing: Any = group["a"]._engine._footing
+        footing.machine.strangers.update({1, 2, 3})
+        footing._link.refusals, footing._link.silent = {1: "key"}, frozenset({2})
+        group.advance(4.0)
+        outlook = group["a"].engine.membership.outlook
+        assert outlook is not None
+        assert {1: "key", 3: "lease"} == outlook.refusals
+        assert ["refused", "silent", "refused"] == [outlook.state(place) for place in (1, 2, 3)]
 
 
 def test_a_member_may_be_drained_shed_a_part_and_be_named_until_all_is_rebalanced() -> None:
@@ -110,21 +122,6 @@ def test_a_router_that_is_no_members_says_whom_to_ask(tmp_path: Path) -> None:
     with pytest.raises(BeyondProtocol, match="only its members hear who leads") as raised:
         Router(Config(Listed(tmp_path).address(0), protocol="term"))
     assert "ask the router of a member, or its agent (`neli owner`)" in raised.value.remedy
-
-
-def test_a_member_reports_why_its_link_refuses_a_peer_and_no_reason_once_the_peer_is_silent() -> None:
-    with testing.group("a", "b", "c", "d", protocol="term", partitions=PARTITIONS) as group:
-        group.settle()
-        for name in "bcd":
-            group.kill(name)
-        footing: Any = group["a"]._engine._footing
-        footing.machine.strangers.update({1, 2, 3})
-        footing._link.refusals, footing._link.silent = {1: "key"}, frozenset({2})
-        group.advance(4.0)
-        outlook = group["a"].engine.membership.outlook
-        assert outlook is not None
-        assert {1: "key", 3: "lease"} == outlook.refusals
-        assert ["refused", "silent", "refused"] == [outlook.state(place) for place in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("protocol", ["term", "gossip"])

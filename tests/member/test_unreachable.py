@@ -56,18 +56,12 @@ def test_a_host_that_no_resolver_knows_and_a_database_that_there_is_not_are_fina
     unknown.__context__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     later.__context__ = socket.gaierror(socket.EAI_AGAIN, "Temporary failure")
     resolve = KafkaError(KafkaError._RESOLVE, "Failed to resolve")
-    assert [
-        LedgerUnusable,
-        LedgerUnavailable,
-        LedgerUnavailable,
-        LedgerUnusable,
-        LedgerUnusable,
-        LedgerUnavailable,
-    ] == [
-        type(explain_redis(unknown, redis, "the opening", opening=True)),
-        type(explain_redis(unknown, redis, "an append")),
-        type(explain_redis(later, redis, "the opening", opening=True)),
-        type(explain_redis(ResponseError("DB index is out of range"), redis, "the opening")),
-        type(explain_kafka(resolve, kafka, "the opening", is_known=False)),
-        type(explain_kafka(resolve, kafka, "the opening")),
-    ]
+    for expected, error in (
+        (LedgerUnusable, explain_redis(unknown, redis, "the opening", opening=True)),
+        (LedgerUnavailable, explain_redis(unknown, redis, "an append")),
+        (LedgerUnavailable, explain_redis(later, redis, "the opening", opening=True)),
+        (LedgerUnusable, explain_redis(ResponseError("DB index is out of range"), redis, "the opening")),
+        (LedgerUnusable, explain_kafka(resolve, kafka, "the opening", is_known=False)),
+        (LedgerUnavailable, explain_kafka(resolve, kafka, "the opening")),
+    ):
+        assert expected is type(error), error

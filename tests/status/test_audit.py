@@ -52,12 +52,13 @@ def kinds(found: Audit, severity: str = "broken") -> list[str]:
 def test_members_tenures_and_moves_are_told_by_name_and_moves_beside_the_least() -> None:
     found = of(*ALICE_DIES)
     assert [("alice", "expire"), ("bob", "")] == [(life.name, life.ending) for life in found.lives]
-    assert [
+    expected = [
         (0, 1001, "alice", "expire"),
         (0, 1018, "bob", ""),
         (1, 1001, "alice", "handover"),
         (1, 1006, "bob", ""),
-    ] == [(it.partition, it.term, it.member, it.ending) for it in found.tenures][:4]
+    ]
+    assert expected == [(it.partition, it.term, it.member, it.ending) for it in found.tenures][:4]
     assert [(0, 0, 0), (2, 2, 2), (2, 2, 2)] == [(plan.moved, plan.planned, plan.least) for plan in found.plans]
     assert (4, 0) == (found.moved, found.needless)
     assert [True, True] == [0 <= seconds <= 1.0 for seconds in found.handovers]  # From the plan to the record.
@@ -68,7 +69,9 @@ def test_members_tenures_and_moves_are_told_by_name_and_moves_beside_the_least()
     assert (0, 2) == (plan.least, plan.planned)
 
 
-def test_a_takeover_lasts_from_the_death_until_the_successor_has_waited() -> None:
+def test_a_takeover_lasts_from_the_death_until_the_successor_has_waited_and_each_time_without_a_leader_is_a_gap() -> (
+    None
+):
     (takeover,) = of(*ALICE_DIES).takeovers
     # It beat every second and died somewhere between 3.0 and 4.0. The wait is counted from the Beat at 3.0, but the
     # Expire came even later: between 9.5 and 10.5.
@@ -81,9 +84,6 @@ def test_a_takeover_lasts_from_the_death_until_the_successor_has_waited() -> Non
     assert takeover.led == pytest.approx(3.0 + WAIT)
     (takeover,) = of(genesis(guarantee="available"), *ALICE_DIES[1:12], *sooner).takeovers
     assert 5.0 == takeover.led
-
-
-def test_a_time_without_a_leader_is_a_gap_and_none_follows_an_end_in_good_order() -> None:
     found = of(*ALICE_DIES)
     # As the founder, alice had to wait until just after 6, and died before; bob was handed 1 and 3, without a wait.
     assert [LeadingGap(0.0, 1.5, (1, 3)), LeadingGap(0.0, 10.0, (0, 2))] == found.gaps
@@ -91,9 +91,6 @@ def test_a_time_without_a_leader_is_a_gap_and_none_follows_an_end_in_good_order(
     found = of(genesis(), join("a", at=1), *beats("a", 0.0, 1.0, 2.0), Leave(by="a"))
     assert [] == [gap for gap in found.gaps if gap.until >= found.until and gap.since > 0]
     assert "note" == found.verdict
-
-
-def test_a_founder_owes_a_wait_and_a_member_that_does_not_beat_for_a_lease_does_not_lead_meanwhile() -> None:
     begun: list[Record | tuple[str, float]] = [genesis(), join("a", at=1), *beats("a", *map(float, range(10)))]
     found = of(*begun)
     assert [LeadingGap(0.0, WAIT, (0, 1, 2, 3))] == found.gaps
@@ -103,18 +100,15 @@ def test_a_founder_owes_a_wait_and_a_member_that_does_not_beat_for_a_lease_does_
     assert ["notes", "silence"] == kinds(found, "note")
 
 
-def test_the_balance_is_the_largest_share_over_the_fair_one_of_those_that_are_not_drained() -> None:
-    assert [1.0, 2.0, 1.5, 1.0, 1.0] == [ratio for _, ratio in of(*ALICE_DIES).balance]
-    drained = Drain(by="x", name="alice"), Handover(by="a", partition=0, term=1001), ("a", 4.0)
-    assert 0.75 == of(*ALICE_DIES[:12], *drained).balance[-1][1]
-
-
-def test_a_member_that_joins_again_and_again_flaps() -> None:
+def test_a_member_that_joins_again_and_again_flaps_and_the_balance_leaves_out_the_drained() -> None:
     records: list[Record | tuple[str, float]] = [genesis(), join("z", "zoe", at=1), ("z", 0.0)]
     for place, incarnation in enumerate("abcd"):
         records += [join(incarnation, "alice", at=len(records)), (incarnation, 1.0 + place), ("z", 1.5 + place)]
     found = of(*records)
     assert ("flapping", "warning") == (kinds(found, "warning")[0], found.verdict)
+    assert [1.0, 2.0, 1.5, 1.0, 1.0] == [ratio for _, ratio in of(*ALICE_DIES).balance]
+    drained = Drain(by="x", name="alice"), Handover(by="a", partition=0, term=1001), ("a", 4.0)
+    assert 0.75 == of(*ALICE_DIES[:12], *drained).balance[-1][1]
 
 
 def test_beats_after_its_end_show_that_the_expired_was_alive_and_void_records_are_counted() -> None:
@@ -130,7 +124,7 @@ ALICE_IS_KILLED = [*ALICE_DIES[:12], Certify(by="b", incarnation="a"), *beats("b
 """The last Beat of alice was sent at 3.0, and the certificate is between the Beats of bob at 3.5 and at 4.5."""
 
 
-def test_a_certificate_owes_no_wait_and_tells_when_it_died() -> None:
+def test_a_certificate_owes_no_wait_tells_when_it_died_and_only_a_later_beat_proves_it_false() -> None:
     found = of(*ALICE_IS_KILLED)
     (takeover,) = found.takeovers
     assert [("alice", "certify"), ("bob", "")] == [(life.name, life.ending) for life in found.lives]
@@ -141,9 +135,6 @@ def test_a_certificate_owes_no_wait_and_tells_when_it_died() -> None:
     late = ("b", 4.5), ("b", 5.5), Certify(by="b", incarnation="a"), ("b", 6.5)
     (takeover,) = of(*ALICE_DIES[:12], *late).takeovers
     assert (3.5, 6.0) == (takeover.died, takeover.led)
-
-
-def test_only_a_beat_that_was_sent_after_the_certificate_was_read_proves_it_false() -> None:
     on_its_way, later = (Beat(by="a", sent_at=sent_at, at=10, digest="0" * 16) for sent_at in (4.2, 5.0))
     found = audited(entries([*written(*ALICE_IS_KILLED), on_its_way]))
     assert ([], {"beat": 1}) == (kinds(found), found.void)
@@ -184,17 +175,9 @@ def test_a_term_that_goes_down_is_a_broken_promise() -> None:
     assert "term" in kinds(audited(entries(later, first=6)))
 
 
-def test_a_copy_that_is_out_of_order_or_without_a_group_or_a_snapshot_is_refused() -> None:
-    history = entries(written(*ALICE_DIES))
-    with pytest.raises(LedgerUnusable, match="sort the copy by offset"):
-        audited([*history, history[3]])
-    with pytest.raises(LedgerUnusable, match="there is no Genesis"):
-        audited([Entry(1, b"junk")])
-    with pytest.raises(LedgerUnusable, match="it begins at offset 8"):
-        audited(entries(written(*ALICE_DIES)[8:], first=8))
-
-
-def test_a_trimmed_ledger_is_audited_from_its_first_whole_snapshot_on() -> None:
+def test_a_trimmed_ledger_is_audited_from_its_first_whole_snapshot_or_refused_and_times_come_from_a_wall_clock() -> (
+    None
+):
     records = written(*ALICE_DIES)
     state = folded(*records[:8])
     later = [*records[8:], snapshot("b", state)]
@@ -207,9 +190,13 @@ def test_a_trimmed_ledger_is_audited_from_its_first_whole_snapshot_on() -> None:
     # Notes from before the oldest snapshot are not compared with it.
     found = audited(entries([*records[12:], snapshot("b", folded(*records[:12]))], first=12), SOUND)
     assert ([], True) == (kinds(found), found.noted_whole)
-
-
-def test_times_are_taken_to_the_wall_clock_by_the_founders_or_by_kafkas() -> None:
+    history = entries(written(*ALICE_DIES))
+    with pytest.raises(LedgerUnusable, match="sort the copy by offset"):
+        audited([*history, history[3]])
+    with pytest.raises(LedgerUnusable, match="there is no Genesis"):
+        audited([Entry(1, b"junk")])
+    with pytest.raises(LedgerUnusable, match="it begins at offset 8"):
+        audited(entries(written(*ALICE_DIES)[8:], first=8))
     history = entries(written(*ALICE_DIES))
     found = audited(history)
     assert 0.001 == found.wall(found.since)
@@ -242,7 +229,7 @@ def test_notes_that_fit_are_sound_and_those_of_all_members_tell_better_when_all_
     assert found.tenures[0].led_until > found.tenures[0].led_from == 3.8
 
 
-def test_an_overlap_in_the_notes_is_a_broken_promise_unless_all_was_only_available() -> None:
+def test_an_overlap_in_the_notes_is_a_broken_promise_unless_all_was_only_available_or_its_writer_certified() -> None:
     notes = [*SOUND[:-1], acted("bob.1", 2, 1018, 8.9, 14.0)]
     found = audited(entries(written(*ALICE_DIES)), notes)
     assert [(2, "alice.1", "bob.1")] == [(it.partition, it.first.process, it.second.process) for it in found.overlaps]
@@ -250,9 +237,6 @@ def test_an_overlap_in_the_notes_is_a_broken_promise_unless_all_was_only_availab
     assert (["overlap"], "broken") == (kinds(found), found.verdict)
     found = audited(entries(written(genesis(guarantee="available"), *ALICE_DIES[1:])), notes)
     assert (1, ["overlap"], "note") == (len(found.overlaps), kinds(found, "note"), found.verdict)
-
-
-def test_a_note_that_outlasts_the_certificate_of_its_writer_allows_only_what_had_begun_before() -> None:
     certified = [*SOUND[:4], acted("bob.1", 1, 1006, 1.6, 14.0), acted("bob.1", 0, 1012, 4.5, 14.0)]
     assert [] == audited(entries(written(*ALICE_IS_KILLED)), certified).overlaps
     found = audited(entries(written(*ALICE_IS_KILLED)), [*certified, acted("alice.1", 0, 1001, 9.5, 11.0)])

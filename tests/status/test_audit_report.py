@@ -28,15 +28,12 @@ def audit_of(alice: str = "alice", *, overlap: bool = False) -> Audit:
     return audited(entries(taken_over(alice)), [*hers, *his], one_clock=True)
 
 
-def test_one_file_holds_all_asks_for_no_other_and_its_policy_lets_no_script_run_but_its_own() -> None:
+def test_one_file_holds_all_lets_no_script_run_but_its_own_and_shows_names_and_the_address_as_text() -> None:
     document = html_of(audit_of(), ADDRESS)
     assert [] == re.findall(r"(?:src|href)=|url\(|@import|https?://", document)
     (script,) = re.findall(r"<script>(.*)</script>", document, flags=re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in document
-
-
-def test_a_name_and_the_address_are_text_wherever_they_stand() -> None:
     document = html_of(audit_of(ATTACK), ADDRESS)
     assert (2, 2) == (document.count("<script"), document.count("</script>"))
     assert [] == re.findall("<img|\u202e", document)
@@ -44,7 +41,14 @@ def test_a_name_and_the_address_are_text_wherever_they_stand() -> None:
     assert "<h1>Audit of sqlite:/a&lt;b&gt;&amp;c</h1>" in html_of(audit_of(), "sqlite:/a<b>&c")
 
 
-def test_the_verdict_stands_at_the_top_and_a_colour_belongs_to_a_name_in_every_picture() -> None:
+def told(document: str) -> Any:
+    """The facts that the script reads."""
+    return json.loads(document.partition('id="told">')[2].partition("</script>")[0])
+
+
+def test_the_verdict_stands_at_the_top_colours_belong_to_names_and_the_script_is_told_the_longest_tenures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     document = html_of(audit_of(overlap=True), ADDRESS)
     assert '<section class="verdict" data-is="broken"' in document
     assert "<strong>A promise was broken</strong>" in document
@@ -54,17 +58,7 @@ def test_the_verdict_stands_at_the_top_and_a_colour_belongs_to_a_name_in_every_p
     looks = dict(re.findall(r'<path class="(hue-\d tint-\d)" data-name="(\d)"', document))
     assert {"hue-0 tint-0": "0", "hue-1 tint-0": "1"} == looks
     assert 2 == document.count('data-name="0" d="') == document.count('data-name="1" d="')
-
-
-def told(document: str) -> Any:
-    """The facts that the script reads."""
-    return json.loads(document.partition('id="told">')[2].partition("</script>")[0])
-
-
-def test_the_script_is_told_every_tenure_or_the_longest_of_those_that_begin_in_one_column(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A screen has about two thousand columns, and a history may have millions of tenures."""
+    # A screen has about two thousand columns, and a history may have millions of tenures.
     found = told(html_of(audit_of(), ADDRESS))
     assert (["alice", "bob"], 1000, 4) == (found["names"], found["base"], len(found["tenures"]))
     assert [[0, 1], [1, 19]] == [[name, term] for _, _, name, term, *_ in found["tenures"][0]]

@@ -80,7 +80,7 @@ def test_a_handover_whose_reason_was_not_read_is_told_and_a_ledger_made_anew_has
     assert "zoe" == one.group.state.seats["z"].name
 
 
-def test_a_beat_tells_when_it_was_heard_and_how_far_its_writer_had_read_unless_it_has_gone() -> None:
+def test_a_beat_tells_when_it_was_heard_and_how_far_its_writer_had_read_and_only_own_ones_are_timed() -> None:
     one = reading(genesis(), ALICE, now=1.0)
     assert {} == dict(one.group.vitals)
     read_on(one, beat("a", founded()), now=2.5)
@@ -89,9 +89,6 @@ def test_a_beat_tells_when_it_was_heard_and_how_far_its_writer_had_read_unless_i
     read_on(one, BOB, Leave(by="a"), beat("a"))
     assert {} == dict(one.group.vitals)
     assert 1 == one.group.counts["beats"]
-
-
-def test_only_beats_of_the_own_member_are_timed_and_delays_that_nobody_takes_are_bounded() -> None:
     one = reading(genesis(), ALICE, BOB)
     one.own = lambda: "b"
     read_on(one, beat("a", sent_at=1.0), beat("b", sent_at=1.25), now=1.5)
@@ -114,7 +111,7 @@ def test_each_kind_of_record_is_counted_and_a_certified_death_apart_from_suspici
     assert (1, 0, 0) == tuple(one.group.counts[kind] for kind in ("certified", "expired", "suspicions"))
 
 
-def test_only_the_newest_events_are_kept_and_wishes_by_the_thousand_do_not_wipe_out_a_death(
+def test_only_the_newest_events_are_kept_deaths_longer_than_wishes_and_numbers_longer_than_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kept = 50
@@ -130,9 +127,6 @@ def test_only_the_newest_events_are_kept_and_wishes_by_the_thousand_do_not_wipe_
         read_on(one, Weigh(by="a", name="alice", weight=1 + weight % 7))
     assert ["join", "join", "expire"] == [event.cause for event in one.group.events[:3]]
     assert 3 + kept == len(one.group.events)
-
-
-def test_moves_of_many_partitions_are_known_by_their_number_for_longer_than_by_name() -> None:
     one = reading(genesis(), ALICE)
     one._named = chronicle.PARTITIONS_MAX  # As if PARTITIONS_MAX had been moved before.
     read_on(one, Leave(by="a"))
@@ -149,7 +143,7 @@ def told(events: Sequence[GroupEvent]) -> list[str]:
     ]
 
 
-def test_a_drain_is_one_event_with_all_that_it_moves() -> None:
+def test_a_drain_is_one_event_with_all_that_it_moves_and_a_pin_says_which_partition() -> None:
     drain = Drain(by="op", name="bob")
     back = [Handover(by="b", partition=1, term=1003), Handover(by="b", partition=3, term=1004)]
     one = reading(genesis(), ALICE, BOB, *GIVE, drain, now=5.0)
@@ -162,6 +156,12 @@ def test_a_drain_is_one_event_with_all_that_it_moves() -> None:
     newest = one.group.events[-1]
     assert (5, 7, 5.0, 7.0) == (newest.offset, newest.last, newest.read_at, newest.last_at)
     assert (1, 3) == newest.moved[0].partitions
+    one = reading(genesis(), ALICE, now=3.0)
+    read_on(one, BOB, Pin(by="op", partition=3, name="bob"), now=4.0)
+    pin = one.group.events[-1]
+    assert ("pin", "bob", 3) == (pin.cause, pin.member, pin.partition)
+    assert [7.0, 6.0] == [member.joined_ago for member in one.group.members(10.0)]
+    assert [3.0] == [move.read_at for move in one.group.moves]
 
 
 DEATH = "5: expire of alice by bob, 2 alice -> bob"
@@ -175,10 +175,8 @@ CERTIFIED = "5: certify of alice by bob, 2 alice -> bob"
         # A wish moves nothing before its handovers.
         ([BOB, Weigh(by="a", name="bob", weight=0)], ["3: weigh of bob by alice"]),
         ([BOB, *GIVE, expire("b", "a", 1)], [DEATH]),
-        (
-            [BOB, *GIVE, expire("b", "a", 1), beat("a"), beat("a")],
-            [DEATH, "6: fence of alice by alice"],
-        ),  # One event for two beats.
+        # One event for two beats.
+        ([BOB, *GIVE, expire("b", "a", 1), beat("a"), beat("a")], [DEATH, "6: fence of alice by alice"]),
         # A beat after the certificate and a certificate for a former member cause no event.
         ([BOB, *GIVE, Certify(by="b", incarnation="a"), beat("a")], [CERTIFIED]),
         ([BOB, Leave(by="b"), Certify(by="a", incarnation="b")], ["3: leave of bob by bob"]),
@@ -191,15 +189,6 @@ CERTIFIED = "5: certify of alice by bob, 2 alice -> bob"
 def test_events_say_what_became_of_a_member(records: list[Record], events: list[str]) -> None:
     one = reading(genesis(), ALICE, *records)
     assert events == [line for line in told(one.group.events) if ": join of" not in line]
-
-
-def test_a_pin_says_which_partition_and_the_times_of_joins_and_moves_are_known() -> None:
-    one = reading(genesis(), ALICE, now=3.0)
-    read_on(one, BOB, Pin(by="op", partition=3, name="bob"), now=4.0)
-    pin = one.group.events[-1]
-    assert ("pin", "bob", 3) == (pin.cause, pin.member, pin.partition)
-    assert [7.0, 6.0] == [member.joined_ago for member in one.group.members(10.0)]
-    assert [3.0] == [move.read_at for move in one.group.moves]
 
 
 @LAW

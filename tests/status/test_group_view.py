@@ -8,20 +8,13 @@ from tests.support.records import Plot, folded, founded, handed_over, join, plot
 
 LAW = settings(deadline=None, max_examples=60)  # A law holds however fast this machine happens to be.
 
-PAIR = founded(
-    join("a", "alice"),
-    join("b", "bob"),
-    Handover(by="a", partition=1, term=1001),
-    Handover(by="a", partition=3, term=1001),
-)
+GIVE = (Handover(by="a", partition=partition, term=1001) for partition in (1, 3))
+PAIR = founded(join("a", "alice"), join("b", "bob"), *GIVE)
 """alice owns 0 and 2, bob 1 and 3."""
 
 WISHES: tuple[Record, ...] = (
-    Drain(by="x", name="a"),
-    Undrain(by="x", name="a"),
-    Pin(by="x", partition=1, name="b"),
-    Unpin(by="x", partition=1),
-    Weigh(by="x", name="c", weight=7),
+    *(Drain(by="x", name="a"), Undrain(by="x", name="a"), Weigh(by="x", name="c", weight=7)),
+    *(Pin(by="x", partition=1, name="b"), Unpin(by="x", partition=1)),
 )
 
 

@@ -69,7 +69,7 @@ def spelled(rows: Iterable[TenureRow]) -> list[str]:
     ]
 
 
-def test_each_record_is_a_row_and_says_what_it_said() -> None:
+def test_each_record_is_a_row_of_what_it_said_with_its_time_and_its_writers_name_while_it_is_a_member() -> None:
     rows = rows_of(ledger_of(*PAIR, beat("b", sent_at=7.5), Pin(by="ops", partition=2, name="bob")))
     assert ["genesis", "join", "join", "handover", "handover", "beat", "pin"] == [row.kind for row in rows]
     assert [1, 2, 3, 4, 5, 6, 7] == [row.offset for row in rows]
@@ -78,25 +78,11 @@ def test_each_record_is_a_row_and_says_what_it_said() -> None:
     assert (0, 7.5) == (rows[5].at, rows[5].sent_at)
     assert [None, "a", "b", None, None, None, None] == [row.incarnation for row in rows]
     assert encode(ALICE).decode() == rows[1].payload
-
-
-def test_the_writer_is_called_by_its_name_while_it_is_a_member_and_a_row_has_the_time_that_the_ledger_keeps() -> None:
     rows = rows_of(ledger_of(*PAIR, beat("b"), Leave(by="b"), beat("b"), Drain(by="ops", name="bob")))
     assert [None, "alice", "bob", "alice", "alice", "bob", "bob", None, None] == [row.member for row in rows]
     assert ["a", "a", "b", "a", "a", "b", "b", "b", "ops"] == [row.by for row in rows]
     kept = [Entry(1, encode(genesis()), 12.25), Entry(2, encode(ALICE))]
     assert [12.25, None] == [row.time for row in record_rows(kept, State())]
-
-
-def test_a_record_that_passes_partitions_on_names_them_their_term_and_the_member_that_died() -> None:
-    rows = rows_of(ledger_of(*PAIR, expire("b", "a", 2), beat("b")))
-    assert [[], [0, 1, 2, 3], [], [1], [3], [0, 2], []] == [row.moved for row in rows]
-    assert [None, 1002, None, 1004, 1005, 1006, None] == [row.term for row in rows]
-    assert ("alice", "a") == (rows[5].name, rows[5].incarnation)
-    row = rows_of(ledger_of(*PAIR, Certify(by="b", incarnation="a")))[-1]
-    assert ("certify", "bob", "alice", "a", [0, 2]) == (row.kind, row.member, row.name, row.incarnation, row.moved)
-    row = rows_of(ledger_of(*PAIR, snapshot("a", folded(*PAIR, state=EMPTY))))[-1]
-    assert ("snapshot", "alice", False) == (row.kind, row.member, row.counted)
 
 
 def test_a_record_without_effect_has_a_row_that_says_so() -> None:
@@ -116,7 +102,7 @@ def test_a_record_without_effect_has_a_row_that_says_so() -> None:
     assert decode(row.payload.encode()) is None
 
 
-def test_each_partition_that_changes_hands_has_a_row() -> None:
+def test_each_partition_that_changes_hands_has_a_row_and_the_record_names_them_and_the_member_that_died() -> None:
     rows = tenures_of(ledger_of(*PAIR))
     assert [
         *(f"2: {partition} None@None -> alice@1002 by join" for partition in range(4)),
@@ -139,6 +125,14 @@ def test_each_partition_that_changes_hands_has_a_row() -> None:
         "5: 3 None@None -> bob@1005 by None",
     ] == spelled(rows)
     assert [] == tenures_of(ledger_of(b"no record"))  # Without a group there are none.
+    records = rows_of(ledger_of(*PAIR, expire("b", "a", 2), beat("b")))
+    assert [[], [0, 1, 2, 3], [], [1], [3], [0, 2], []] == [row.moved for row in records]
+    assert [None, 1002, None, 1004, 1005, 1006, None] == [row.term for row in records]
+    assert ("alice", "a") == (records[5].name, records[5].incarnation)
+    row = rows_of(ledger_of(*PAIR, Certify(by="b", incarnation="a")))[-1]
+    assert ("certify", "bob", "alice", "a", [0, 2]) == (row.kind, row.member, row.name, row.incarnation, row.moved)
+    row = rows_of(ledger_of(*PAIR, snapshot("a", folded(*PAIR, state=EMPTY))))[-1]
+    assert ("snapshot", "alice", False) == (row.kind, row.member, row.counted)
 
 
 def written(plot: Sequence[Plot]) -> tuple[MemoryLedger, State]:
@@ -219,18 +213,6 @@ def test_before_the_first_snapshot_left_or_without_one_only_the_record_itself_is
     assert [] == tenures_of(ledger)
 
 
-def test_a_range_that_was_trimmed_is_not_there_or_is_of_a_newer_release_is_refused_and_an_empty_one_is_none() -> None:
-    with pytest.raises(GroupMismatch):
-        rows_of(ledger_of(genesis(version=9), join("a", "alice", versions=(1, 9))))
-    ledger = ledger_of(*PAIR)
-    assert [] == list(between(ledger, 4, 4))
-    with pytest.raises(LedgerRewound, match="up to offset 9 were wanted, but it ends at 6: ask for what is there"):
-        list(between(ledger, 2, 9, patience=0.0))
-    ledger.trim(3)
-    with pytest.raises(LedgerTrimmed, match="offset 2 was wanted, but the ledger in memory starts at 3"):
-        list(between(ledger, 2, 4))
-
-
 class Faltering(MemoryLedger):
     """Raises, or returns nothing without knowing why, the requested number of times."""
 
@@ -257,12 +239,22 @@ def log_of_pair() -> MemoryLog:
     return log
 
 
-def test_a_short_outage_leaves_nothing_out_and_a_long_one_is_an_error() -> None:
+def test_a_short_outage_leaves_nothing_out_and_a_long_one_or_a_range_that_is_not_there_is_an_error() -> None:
     ledger = Faltering(log_of_pair(), [away, list, away])
     assert [1, 2, 3, 4, 5] == [entry.offset for entry in between(ledger, 1, 6)]
     for trouble in (away, list):
         with pytest.raises(LedgerUnavailable):
             list(between(Faltering(log_of_pair(), [trouble] * 10), 1, 6, patience=0.0))
+    assert [4, 5] == [entry.offset for entry in between(Holed(log_of_pair()), 4, 7)]
+    with pytest.raises(GroupMismatch):
+        rows_of(ledger_of(genesis(version=9), join("a", "alice", versions=(1, 9))))
+    held = ledger_of(*PAIR)
+    assert [] == list(between(held, 4, 4))
+    with pytest.raises(LedgerRewound, match="up to offset 9 were wanted, but it ends at 6: ask for what is there"):
+        list(between(held, 2, 9, patience=0.0))
+    held.trim(3)
+    with pytest.raises(LedgerTrimmed, match="offset 2 was wanted, but the ledger in memory starts at 3"):
+        list(between(held, 2, 4))
 
 
 class Holed(MemoryLedger):
@@ -270,7 +262,3 @@ class Holed(MemoryLedger):
 
     def tip(self) -> int:
         return super().tip() + 1
-
-
-def test_a_place_without_a_record_at_the_end_is_not_waited_for() -> None:
-    assert [4, 5] == [entry.offset for entry in between(Holed(log_of_pair()), 4, 7)]

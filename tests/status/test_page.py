@@ -59,7 +59,9 @@ def with_member(view: StatusView, place: int, **different: Any) -> StatusView:
     return replace(view, members=members)
 
 
-def test_a_large_group_is_shown_whole_with_each_cause_once_and_deaths_stay_in_sight(page: Page, agent: StandIn) -> None:
+def test_a_large_group_is_shown_whole_with_each_cause_once_and_a_borrowed_one_without_what_it_cannot_know_or_do(
+    page: Page, agent: StandIn
+) -> None:
     agent.view = large = group()
     page.open(agent.address)
     expected = [large.members[cell.owner].name for cell in large.table.partitions if cell.owner is not None]
@@ -75,35 +77,6 @@ def test_a_large_group_is_shown_whole_with_each_cause_once_and_deaths_stay_in_si
     assert any("worker-killed was certified dead by worker-1" in entry for entry in entries)
     assert any("worker-gone was heard again: it had lived on, and was fenced" in entry for entry in entries)
     assert page.text("#moves-count").startswith(f"{len(entries)} events since ")
-
-
-def test_a_member_is_shown_with_its_lease_weight_load_lag_and_witness(view: Page, agent: StandIn) -> None:
-    cells = view.texts('tr[data-member="worker-1"] > *')
-    assert "worker-1" == cells[0]
-    assert cells[1].endswith("s")  # The remaining time runs down meanwhile.
-    assert ["5", "1", "4", "1 record", "child", "eu-west-1b", "10.0.0.2:7400"] == cells[2:9]
-    assert view.run("return /^([0-9]+ [A-Z][a-z]+ )?[0-9:]{8}$/.test(arguments[0])", cells[9])  # Readable by people.
-    assert "before this agent" == view.texts('tr[data-member="worker-0"] > *')[9]
-    place = view.texts("#members thead th").index("Witness") + 1
-    assert ["agent", "child", "\u2013"] == view.texts(f"#members tbody tr > :nth-child({place})")
-    agent.tell(with_member(with_member(agent.view, 1, lease_left=0.0), 2, lease_left=None))
-    view.await_text('tr[data-member="worker-1"] .lease', "ran out")
-    view.await_text('tr[data-member="worker-2"] .lease', "not heard yet")
-
-
-def test_a_partition_has_an_address(page: Page, agent: StandIn) -> None:
-    agent.view = group()
-    page.open(f"{agent.address}#partition=4000")
-    page.address = agent.address  # To the host, it is the same.
-    seen = "const at = document.activeElement.getBoundingClientRect(); return at.top > 0 && at.bottom <= innerHeight"
-    page.await_text("#detail", "Partition 4000")
-    assert page.run(seen)
-    page.run("location.hash = '#partition=7'")
-    page.await_text("#detail", "Partition 7")
-    assert "7" == page.run("return document.querySelector('.kept:focus').dataset.partition")
-
-
-def test_a_borrowed_group_is_shown_without_what_it_cannot_know_or_do(page: Page, agent: StandIn) -> None:
     claim = EventView(7, 60.0, "claim", "worker-0", "worker-0", [MovedView(None, "worker-0", 2, [0, 3])], last=8)
     members = [replace(member, lag=None) for member in GROUP.members]
     told = replace(GROUP, protocol="fast-neli", store="redis://h:6379/orders", members=members, history=[claim])
@@ -119,6 +92,20 @@ def test_a_borrowed_group_is_shown_without_what_it_cannot_know_or_do(page: Page,
     page.await_text('tr[data-member="worker-1"] .left', "not known")
     page.click_cell(3)
     assert "Pinned to" not in page.text("#detail")
+
+
+def test_a_member_is_shown_with_its_lease_weight_load_lag_and_witness(view: Page, agent: StandIn) -> None:
+    cells = view.texts('tr[data-member="worker-1"] > *')
+    assert "worker-1" == cells[0]
+    assert cells[1].endswith("s")  # The remaining time runs down meanwhile.
+    assert ["5", "1", "4", "1 record", "child", "eu-west-1b", "10.0.0.2:7400"] == cells[2:9]
+    assert view.run("return /^([0-9]+ [A-Z][a-z]+ )?[0-9:]{8}$/.test(arguments[0])", cells[9])  # Readable by people.
+    assert "before this agent" == view.texts('tr[data-member="worker-0"] > *')[9]
+    place = view.texts("#members thead th").index("Witness") + 1
+    assert ["agent", "child", "\u2013"] == view.texts(f"#members tbody tr > :nth-child({place})")
+    agent.tell(with_member(with_member(agent.view, 1, lease_left=0.0), 2, lease_left=None))
+    view.await_text('tr[data-member="worker-1"] .lease', "ran out")
+    view.await_text('tr[data-member="worker-2"] .lease', "not heard yet")
 
 
 def test_a_takeover_is_followed_without_a_reload_and_colours_stay_with_names_after_one(
@@ -173,7 +160,7 @@ def test_what_is_wrong_or_under_way_is_said_and_why(view: Page, agent: StandIn) 
     assert "3 members, 1 drained" == view.text("#members-count")
 
 
-def test_a_group_without_members_or_table_says_so(page: Page, agent: StandIn) -> None:
+def test_a_group_without_members_or_table_says_so_and_a_partition_has_an_address(page: Page, agent: StandIn) -> None:
     bare = group(3, 16, moves=False)
     table = replace(bare.table, partitions=[])
     agent.view = replace(bare, members=[], member="reading", table=table, why="nothing was read")
@@ -182,6 +169,15 @@ def test_a_group_without_members_or_table_says_so(page: Page, agent: StandIn) ->
     assert "The table cannot be believed: nothing was read" == page.text("#why")
     assert "There are no members yet." == page.text("#members-none")
     assert "Nothing has happened since this agent began to read." == page.text("#moves")
+    agent.view = group()
+    page.open(f"{agent.address}#partition=4000")
+    page.address = agent.address  # To the host, it is the same.
+    seen = "const at = document.activeElement.getBoundingClientRect(); return at.top > 0 && at.bottom <= innerHeight"
+    page.await_text("#detail", "Partition 4000")
+    assert page.run(seen)
+    page.run("location.hash = '#partition=7'")
+    page.await_text("#detail", "Partition 7")
+    assert "7" == page.run("return document.querySelector('.kept:focus').dataset.partition")
 
 
 def test_a_hostile_name_is_shown_as_text(view: Page, agent: StandIn) -> None:

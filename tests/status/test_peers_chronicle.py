@@ -35,7 +35,7 @@ def said(chronicle: PeersChronicle) -> list[str]:
     return [sentence(view) for view in history_views(chronicle.group, 200.0, 50)]
 
 
-def test_members_are_the_peers_owners_their_leaders_and_the_view_says_who_answers() -> None:
+def test_members_are_the_peers_and_a_missing_leader_is_explained_by_a_missing_majority_first() -> None:
     group = shown(START).group
     table = table_view(group, "peers://", At(group.at, 0.0))
     assert [(0, 7), (1, 8), (1, 9), (None, 0)] == [(one.owner, one.term) for one in table.partitions]
@@ -43,14 +43,15 @@ def test_members_are_the_peers_owners_their_leaders_and_the_view_says_who_answer
     view = peers_view(GONE)
     assert [("here", 1), ("silent", 0), ("alive", 1)] == [(one.state, one.leads) for one in view.peers]
     assert (2, 2, 10, 1) == (view.majority, view.alive, view.term, view.unled)
+    assert "" == why_unled(START)
+    assert "an election is under way: 3 heartbeats of b:1 were missed" == why_unled(GONE)
+    lost = replace(GONE, silent=frozenset({1, 2}))
+    assert "1 of 3 peers answer, this one included, and it takes 2 to elect a leader" == why_unled(lost)
 
 
-def test_what_a_member_finds_at_its_start_is_told_as_leads_and_not_as_silence() -> None:
+def test_a_start_is_told_as_leads_and_later_silence_with_the_reasons_of_each_change_and_a_refusal_once() -> None:
     expected = ["a:1 leads, term 7 (2 of 3 support it): 1 partition to a:1", "b:1 leads: 2 partitions to b:1"]
     assert expected == said(shown(replace(START, silent=frozenset({2}), heard_at={1: 100.0})))
-
-
-def test_silence_and_the_reasons_of_each_change_are_told_and_a_refusal_once() -> None:
     assert [
         "b:1 is silent (nothing is heard of it)",
         "b:1 no longer leads (3 heartbeats of b:1 were missed): 1 partition to nobody",
@@ -62,15 +63,12 @@ def test_silence_and_the_reasons_of_each_change_are_told_and_a_refusal_once() ->
     assert ["c:1 is silent (what comes from it is refused: key)"] == told[2:]
 
 
-def test_a_peer_that_still_leads_others_leads_less_and_its_heir_is_named() -> None:
+def test_a_peer_that_still_leads_others_leads_less_its_heir_is_named_and_events_differ_by_their_reasons() -> None:
     whole = replace(START, leaders=(Led(1, 9, ""), Led(1, 9, ""), Led(1, 9, ""), None))
     first = replace(whole, at=101.0, leaders=(Led(None, 9, "b:1 ceded to c:1"), *whole.leaders[1:]))
     assert "b:1 leads less (b:1 ceded to c:1): 1 partition given to c:1" == said(shown(whole, first))[-1]
     last = replace(first, at=102.0, leaders=(*[Led(None, 9, "b:1 ceded to c:1")] * 3, None))
     assert ["b:1 no longer leads (b:1 ceded to c:1): 3 partitions given to c:1"] == said(shown(whole, first, last))[1:]
-
-
-def test_events_are_told_apart_by_their_reasons_and_of_several_terms_none_is_told() -> None:
     none = replace(START, leaders=(None,) * 4)
     two, three = Led(1, 7, "2 of 3 support it"), Led(1, 9, "3 of 3 support it")
     found = replace(none, at=101.0, leaders=(two, three, None, None))
@@ -84,7 +82,7 @@ def test_events_are_told_apart_by_their_reasons_and_of_several_terms_none_is_tol
     assert [expected[0], "b:1 leads (3 of 3 support it): 3 partitions to b:1"] == said(shown(none, found, more, other))
 
 
-def test_what_peers_say_of_themselves_is_shown_of_them_and_no_news() -> None:
+def test_what_peers_say_of_themselves_is_no_news_and_leaders_that_come_within_a_lease_are_one_event() -> None:
     told = replace(START, at=101.0, cards={1: PeerCard("m1", "10.0.0.1:9000", drained=True)})
     chronicle = shown(START, told)
     expected = [("a:1", "", False), ("b:1", "10.0.0.1:9000", True), ("c:1", "", False)]
@@ -93,20 +91,6 @@ def test_what_peers_say_of_themselves_is_shown_of_them_and_no_news() -> None:
     before = chronicle.group
     chronicle.look(replace(told, at=102.0))
     assert before.looks_like(chronicle.group)
-
-
-def test_leaders_that_come_within_a_lease_are_one_event_and_the_same_outlook_is_none() -> None:
     later = replace(START, at=102.0, leaders=(Led(1, 9, ""), *START.leaders[1:]))
     assert ["b:1 leads: 3 partitions from nobody, a:1 to b:1"] == said(shown(START, later))[1:]
     assert 3 == len(said(shown(START, replace(later, at=100.0 + 2 * LEASE))))
-    chronicle = shown(START)
-    before = chronicle.group
-    chronicle.look(replace(START, at=101.0))
-    assert before.looks_like(chronicle.group)
-
-
-def test_a_missing_leader_is_explained_by_a_missing_majority_first() -> None:
-    assert "" == why_unled(START)
-    assert "an election is under way: 3 heartbeats of b:1 were missed" == why_unled(GONE)
-    lost = replace(GONE, silent=frozenset({1, 2}))
-    assert "1 of 3 peers answer, this one included, and it takes 2 to elect a leader" == why_unled(lost)

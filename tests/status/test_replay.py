@@ -18,15 +18,7 @@ def entries(*records: Record | bytes | None, first: int = 0) -> list[Entry]:
     return [Entry(offset, payload) for offset, payload in enumerate(payloads, start=first)]
 
 
-def test_where_the_state_is_not_known_a_record_changes_nothing() -> None:
-    state = folded(*PAIR)
-    late = step(state, entries(Leave(by="b"), first=3)[0])
-    for change in (late, step(None, entries(Leave(by="b"), first=4)[0])):
-        assert (False, "leave", [], []) == (change.is_known, change.kind, change.gone, change.moved)
-    assert step(state, entries(Leave(by="b"), first=4)[0]) == Transition.of(state, 4, Leave(by="b"))
-
-
-def test_it_starts_from_the_first_record_a_genesis_that_found_none_before_or_a_snapshot_that_leaves_no_gap() -> None:
+def test_it_starts_from_the_first_record_or_a_whole_snapshot_and_before_that_a_record_changes_nothing() -> None:
     state = folded(*PAIR)
     good = snapshot("a", state)
     assert isinstance(good, Snapshot)
@@ -37,3 +29,8 @@ def test_it_starts_from_the_first_record_a_genesis_that_found_none_before_or_a_s
     forged = Snapshot(by="a", state=replace(good.state, digest=16 * "0"), upto=4)
     with pytest.raises(BadSnapshot):
         beginning(entries(beat("a"), forged, first=4))
+    state = folded(*PAIR)
+    late = step(state, entries(Leave(by="b"), first=3)[0])
+    for change in (late, step(None, entries(Leave(by="b"), first=4)[0])):
+        assert (False, "leave", [], []) == (change.is_known, change.kind, change.gone, change.moved)
+    assert step(state, entries(Leave(by="b"), first=4)[0]) == Transition.of(state, 4, Leave(by="b"))

@@ -12,13 +12,20 @@ from tests.support.audited import START, simulated
 ROUNDING = 1e-6
 
 
-def test_a_record_was_written_after_the_beat_before_it_and_before_one_whose_writer_had_read_it() -> None:
+def test_a_record_was_written_between_two_beats_and_before_the_first_beat_there_is_no_time() -> None:
     axis = TimeAxis()
     axis.beat(1, "a", 10.0, 1)
     axis.mark(2)
     axis.beat(3, "a", 10.2, 2)  # It had not read 2 when it sent this.
     axis.beat(4, "a", 10.4, 4)
     assert (10.0, 10.4) == axis.when(2)
+    axis = TimeAxis()
+    axis.mark(0)
+    assert (-inf, -inf) == axis.when(0)
+    axis.beat(1, "a", 10.0, 0)
+    assert (10.0, 10.0) == axis.when(0)
+    axis.beat(2, "b", 99.0, 0)
+    assert (10.0, None, None) == (axis.now, axis.align("b", 99.0), axis.align("c", 1.0))
 
 
 def alternating(since: float, rounds: int = 5, **options: Any) -> TimeAxis:
@@ -30,26 +37,23 @@ def alternating(since: float, rounds: int = 5, **options: Any) -> TimeAxis:
     return axis
 
 
-def test_the_members_of_one_host_are_on_one_clock_and_another_one_is_told_to_within_half_a_round() -> None:
+def test_the_members_of_one_host_are_on_one_clock_unless_it_was_rebooted_and_another_is_known_to_half_a_round() -> None:
     axis = alternating(10.5)
     assert (0.0, 12.25) == (axis.error, axis.align("b", 12.25))
     axis = alternating(510.3, drift=0.0)  # The true time is 10.3.
     aligned = axis.align("b", 510.3)
     assert aligned is not None
     assert (True, 0.5) == (abs(aligned - 10.3) <= axis.error, axis.error)
+    for readings, expected in (([90.0], ([], 90.0)), ([2.0, 3.0], ([1], 11.0))):
+        axis = TimeAxis(one_clock=True)
+        axis.beat(0, "a", 10.0, 0)
+        axis.depart("a")
+        for offset, reading in enumerate(readings, 1):
+            axis.beat(offset, "b", reading, offset)
+        assert expected == (axis.breaks, axis.now)
 
 
-def test_a_member_of_which_nothing_was_read_has_no_clock_and_before_the_first_beat_there_is_no_time() -> None:
-    axis = TimeAxis()
-    axis.mark(0)
-    assert (-inf, -inf) == axis.when(0)
-    axis.beat(1, "a", 10.0, 0)
-    assert (10.0, 10.0) == axis.when(0)
-    axis.beat(2, "b", 99.0, 0)
-    assert (10.0, None, None) == (axis.now, axis.align("b", 99.0), axis.align("c", 1.0))
-
-
-def test_the_axis_goes_on_when_the_reference_dies_and_breaks_where_no_member_lived_through_a_time() -> None:
+def test_the_axis_goes_on_when_its_reference_dies_or_a_clock_jumps_and_breaks_where_no_member_lived() -> None:
     axis = alternating(510.5, rounds=3, drift=0.0)
     axis.depart("a")
     axis.beat(6, "b", 514.5, 6)
@@ -61,19 +65,6 @@ def test_the_axis_goes_on_when_the_reference_dies_and_breaks_where_no_member_liv
     axis.beat(2, "b", 90000.0, 2)
     axis.beat(3, "b", 90001.0, 3)
     assert ([2], 11.0, (10.0, 10.0)) == (axis.breaks, axis.now, axis.when(1))
-
-
-def test_on_one_host_the_time_without_members_is_known_unless_it_was_rebooted() -> None:
-    for readings, expected in (([90.0], ([], 90.0)), ([2.0, 3.0], ([1], 11.0))):
-        axis = TimeAxis(one_clock=True)
-        axis.beat(0, "a", 10.0, 0)
-        axis.depart("a")
-        for offset, reading in enumerate(readings, 1):
-            axis.beat(offset, "b", reading, offset)
-        assert expected == (axis.breaks, axis.now)
-
-
-def test_a_clock_that_jumped_is_measured_anew() -> None:
     axis = TimeAxis(drift=0.0)
     readings = [510.5, 511.5, 812.5, 813.5, 814.5]
     for round_, reading in enumerate(readings):

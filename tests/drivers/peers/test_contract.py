@@ -54,11 +54,17 @@ def heard(link: Link, from_: Link, body: bytes) -> None:
     take_until(lambda taken: said in taken, link, from_, again=lambda: from_.send(link.place, body))
 
 
-def test_what_one_sends_the_other_hears_and_knows_from_whom(three: Three) -> None:
+def test_what_one_sends_the_other_hears_whole_and_knows_from_whom_also_the_longest_body_and_an_empty_one(
+    three: Three,
+) -> None:
     for sender in three:
         for receiver in three:
             if sender is not receiver:
                 heard(receiver, sender, f"from {sender.place}".encode())
+    heard(three[1], three[0], b"x" * BODY_MAX)
+    heard(three[1], three[0], b"")
+    assert three[0].counts["sent"] >= 2
+    assert three[1].counts["taken"] >= 2
 
 
 def test_a_body_sent_once_is_taken_once_also_by_one_that_has_never_heard_of_the_sender(three: Three) -> None:
@@ -73,13 +79,6 @@ def test_a_body_sent_once_is_taken_once_also_by_one_that_has_never_heard_of_the_
     heard(other, one, b"later")
     taken += take_until(lambda _: True, other)
     assert 1 == taken.count(Heard(0, b"once"))
-
-
-def test_the_longest_body_and_an_empty_one_arrive_whole_and_are_counted(three: Three) -> None:
-    heard(three[1], three[0], b"x" * BODY_MAX)
-    heard(three[1], three[0], b"")
-    assert three[0].counts["sent"] >= 2
-    assert three[1].counts["taken"] >= 2
 
 
 def test_what_a_peer_says_of_itself_the_others_come_to_know_and_it_may_say_another_thing(three: Three) -> None:
@@ -102,22 +101,18 @@ def test_a_wake_ends_one_wait_also_one_that_comes_later(three: Three, *, before:
     assert not waiting.is_alive()
 
 
-def test_memory_is_what_was_kept_last(three: Three) -> None:
-    assert b"" == three[0].memory
-    three[0].keep(b"term 7")
-    three[0].keep(b"term 8")
-    assert b"term 8" == three[0].memory
-
-
-def test_sending_to_a_peer_that_is_gone_is_no_error(three: Three) -> None:
+def test_sending_to_a_peer_that_is_gone_is_no_error_and_after_close_every_call_but_wake_raises_closed(
+    three: Three, tmp_path: Path
+) -> None:
     three[2].close()
     for _ in range(100):
         three[0].send(2, b"into the void")
         three[0].take()
     heard(three[1], three[0], b"still here")
-
-
-def test_after_close_every_call_but_wake_raises_closed(three: Three, tmp_path: Path) -> None:
+    assert b"" == three[0].memory
+    three[0].keep(b"term 7")
+    three[0].keep(b"term 8")
+    assert b"term 8" == three[0].memory
     link = three[0]
     assert [] == [event for event in link.take() if isinstance(event, Heard)]  # Returns immediately: nothing came.
     assert link.address.startswith("peers://")

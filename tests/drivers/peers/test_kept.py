@@ -30,7 +30,9 @@ def stored(folder: Path, memory: bytes) -> Path:
     return one.path
 
 
-def test_nothing_is_kept_at_first_and_then_what_was_kept_last_until_it_is_closed(tmp_path: Path) -> None:
+def test_the_last_memory_is_kept_until_it_is_closed_for_each_place_of_each_group_and_one_process_has_it(
+    tmp_path: Path,
+) -> None:
     one = kept(folder := tmp_path / "made" / "for" / "it")
     assert (b"", True) == (one.memory, one.is_first)
     for memory in (b"term 1", b"", longest := b"3" * MEMORY_MAX):
@@ -44,9 +46,6 @@ def test_nothing_is_kept_at_first_and_then_what_was_kept_last_until_it_is_closed
     again = kept(folder)
     assert (longest, False) == (again.memory, again.is_first)
     assert (0o700, 0o600) == (folder.stat().st_mode & 0o777, again.path.stat().st_mode & 0o777), "others can read it"
-
-
-def test_each_place_of_each_group_has_a_memory_of_its_own_and_one_process_has_it(tmp_path: Path) -> None:
     made = [kept(tmp_path), kept(tmp_path, me="[::1]:7801"), kept(tmp_path, group="others")]
     for i, one in enumerate(made):
         one.keep(str(i).encode())
@@ -69,7 +68,9 @@ def test_the_votes_of_another_protocol_or_place_are_refused_and_stay(tmp_path: P
         kept(tmp_path, me="b:7801")
 
 
-def test_a_file_that_was_cut_anywhere_or_changed_or_is_of_something_else_is_refused_and_stays(tmp_path: Path) -> None:
+def test_a_file_that_was_cut_or_changed_is_refused_and_stays_and_what_a_crash_left_beside_it_does_no_harm(
+    tmp_path: Path,
+) -> None:
     path = stored(tmp_path, b"term 1")
     whole = path.read_bytes()
     torn = [whole[:size] for size in range(len(whole))] + [whole + b"x"]
@@ -82,11 +83,6 @@ def test_a_file_that_was_cut_anywhere_or_changed_or_is_of_something_else_is_refu
             kept(tmp_path)
         assert text == path.read_bytes()
     path.write_bytes(whole)
-    assert b"term 1" == kept(tmp_path).memory
-
-
-def test_what_a_crash_left_half_written_beside_it_does_no_harm(tmp_path: Path) -> None:
-    path = stored(tmp_path, b"term 1")
     path.with_name(f"{path.name}.new").write_bytes(b"NELIVOT")
     one = kept(tmp_path)
     assert b"term 1" == one.memory
@@ -95,7 +91,9 @@ def test_what_a_crash_left_half_written_beside_it_does_no_harm(tmp_path: Path) -
     assert b"term 2" == kept(tmp_path).memory
 
 
-def test_what_is_no_file_and_no_folder_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_file_and_no_folder_is_refused_and_a_folder_that_others_may_write_is_used_with_a_doubt(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "jobs@a:7801.votes"
     makers: list[Callable[[], None]] = [
         lambda: path.symlink_to(tmp_path / "elsewhere"),
@@ -110,6 +108,14 @@ def test_what_is_no_file_and_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PeersUnusable, match=r"/file cannot be used \(it is not a folder\)"):
         kept(tmp_path / "file")
+    with closing(kept(tmp_path)) as one:
+        assert [] == one.doubts
+    tmp_path.chmod(0o777)
+    with closing(kept(tmp_path)) as one:
+        (doubt,) = one.doubts
+    assert "another user can change or bring back this member's votes" in doubt
+    assert f"others may write into its folder {tmp_path} (mode 0777)" in doubt
+    assert "chmod 700 it" in doubt
 
 
 @pytest.mark.parametrize("name", ["jobs@a:7801.votes.lock", "below"])
@@ -122,17 +128,6 @@ def test_what_cannot_be_used_is_named_and_nobody_is_sent_to_another_folder(tmp_p
     assert "let this user read and write it" in raised.value.remedy
     assert "in another folder it has forgotten its votes" in raised.value.remedy
     assert "term_base above every term" in raised.value.remedy
-
-
-def test_a_folder_that_others_may_write_is_used_with_a_doubt(tmp_path: Path) -> None:
-    with closing(kept(tmp_path)) as one:
-        assert [] == one.doubts
-    tmp_path.chmod(0o777)
-    with closing(kept(tmp_path)) as one:
-        (doubt,) = one.doubts
-    assert "another user can change or bring back this member's votes" in doubt
-    assert f"others may write into its folder {tmp_path} (mode 0777)" in doubt
-    assert "chmod 700 it" in doubt
 
 
 def test_a_disk_that_takes_no_more_is_an_error_and_the_last_memory_stays(tmp_path: Path) -> None:

@@ -118,16 +118,6 @@ def test_a_name_that_does_not_resolve_is_told_once_and_when_it_heals(join: Join)
     assert a.counts["unsent"] > 0
 
 
-def test_an_address_that_was_known_is_kept_while_the_name_server_is_away() -> None:
-    zone = Zone(**{"b.example": "127.0.0.2"})
-    with closing(PeerNames([("b.example", 1)], resolve=zone, clock=host_clock)) as names:
-        until(lambda: names.addresses(0))
-        del zone.hosts["b.example"]
-        names._asked_at[0] -= 1000
-        assert ["peers.unresolved"] == [one.event for one in until(names.news)]
-        assert (("127.0.0.2", 1),) == names.addresses(0)
-
-
 def test_addresses_that_were_known_keep_their_order_and_another_order_is_no_move() -> None:
     """But a name without an address counts as lost, like a name that is not found."""
     one, other, third = ("127.0.0.1", 1), ("127.0.0.2", 1), ("127.0.0.3", 1)
@@ -184,13 +174,20 @@ def test_no_name_is_asked_for_twice_at_once_and_a_long_list_takes_a_few_threads(
     names.close()
 
 
-def test_hosts_that_are_numbers_take_no_thread_and_are_asked_for_once() -> None:
+def test_hosts_that_are_numbers_are_asked_for_once_and_a_known_address_is_kept_while_the_name_server_is_away() -> None:
     zone = Zone(**{"127.0.0.1": "127.0.0.1", "::1": "::1"})
     names = PeerNames([("127.0.0.1", 1), ("::1", 2)], resolve=zone, clock=host_clock)
     assert ((("127.0.0.1", 1),), (("::1", 2, 0, 0),)) == (names.addresses(0), names.addresses(1))
     assert [] == names._threads
     names.close()
     assert ["127.0.0.1", "::1"] == zone.asked
+    zone = Zone(**{"b.example": "127.0.0.2"})
+    with closing(PeerNames([("b.example", 1)], resolve=zone, clock=host_clock)) as names:
+        until(lambda: names.addresses(0))
+        del zone.hosts["b.example"]
+        names._asked_at[0] -= 1000
+        assert ["peers.unresolved"] == [one.event for one in until(names.news)]
+        assert (("127.0.0.2", 1),) == names.addresses(0)
 
 
 def test_a_name_that_is_lost_or_of_a_silent_peer_is_asked_again_soon_and_others_are_left_in_peace() -> None:

@@ -48,13 +48,18 @@ def taken(opened: Unsealed) -> bytes | None:
     return opened.body if opened.content is Content.BODY else None
 
 
-def test_a_body_is_taken_from_the_place_that_sealed_it() -> None:
+def test_a_body_is_taken_from_the_place_that_sealed_it_and_one_that_is_too_long_is_the_callers_mistake() -> None:
     a, b = pair()
     assert Unsealed(Content.BODY, sender=A, body=b"hello") == b.open(a.seal(B, b"hello"))
     assert Unsealed(Content.BODY, sender=B, body=b"") == a.open(b.seal(A, b""))
+    sealed = a.seal(B, b"x" * BODY_MAX)
+    assert DATAGRAM_MAX == len(sealed)
+    assert b"x" * BODY_MAX == taken(b.open(sealed))
+    with pytest.raises(AssertionError, match="at most"):
+        a.seal(B, b"x" * (BODY_MAX + 1))
 
 
-def test_an_ask_that_is_taken_brings_a_word_of_its_sender_and_one_that_is_not_brings_none() -> None:
+def test_an_ask_that_is_taken_brings_a_word_of_its_sender_and_to_ask_is_no_fault_known_or_not() -> None:
     a, b = side(A), side(B)
     stranger = b.open(a.ask(B, b"I am a"))
     assert (Content.ASKING, b"") == (stranger.content, stranger.body)  # It may have been recorded long ago.
@@ -64,15 +69,12 @@ def test_an_ask_that_is_taken_brings_a_word_of_its_sender_and_one_that_is_not_br
     assert Content.HEARD is a.open(asked.reply).content
     assert Flaw.REPLAYED is b.open(again).flaw
     assert b"" == b.open(a.ask(B)).body  # Older releases ask like this.
-
-
-def test_the_longest_body_makes_the_longest_datagram_and_a_longer_one_is_the_callers_mistake() -> None:
-    a, b = pair()
-    sealed = a.seal(B, b"x" * BODY_MAX)
-    assert DATAGRAM_MAX == len(sealed)
-    assert b"x" * BODY_MAX == taken(b.open(sealed))
-    with pytest.raises(AssertionError, match="at most"):
-        a.seal(B, b"x" * (BODY_MAX + 1))
+    a, b = side(A), side(B)
+    answer = b.open(a.ask(B)).reply
+    assert [None, None] == [b.open(a.ask(B)).flaw for _ in range(2)]
+    assert [b"", b"", b""] == [one.open(answer).reply for one in (a, a, side(A, seed=9))]
+    acquaint(a, b)
+    assert [None, None] == [b.open(a.ask(B)).flaw for _ in range(2)]
 
 
 def test_the_last_few_bodies_to_one_that_is_not_known_are_sent_again_and_each_once() -> None:
@@ -86,25 +88,13 @@ def test_the_last_few_bodies_to_one_that_is_not_known_are_sent_again_and_each_on
     assert all(not a.open(answer).reply for answer in answers)
 
 
-def test_to_ask_is_no_fault_whether_one_is_known_or_not_and_an_answer_is_not_answered() -> None:
-    a, b = side(A), side(B)
-    answer = b.open(a.ask(B)).reply
-    assert [None, None] == [b.open(a.ask(B)).flaw for _ in range(2)]
-    assert [b"", b"", b""] == [one.open(answer).reply for one in (a, a, side(A, seed=9))]
-    acquaint(a, b)
-    assert [None, None] == [b.open(a.ask(B)).flaw for _ in range(2)]
-
-
-def test_asking_again_does_not_void_what_is_on_its_way() -> None:
+def test_asking_again_voids_nothing_on_its_way_and_within_the_window_any_order_is_taken() -> None:
     a, b = pair()
     b.open(a.seal(B, b"first"))
     late = a.seal(B, b"late")
     acquaint(a, b)
     assert b"new" == taken(b.open(a.seal(B, b"new")))
     assert b"late" == taken(b.open(late))
-
-
-def test_within_the_window_any_order_is_taken_and_below_it_nothing() -> None:
     a, b = pair()
     assert taken(b.open(a.seal(B, b"begin"))) is not None
     sealed = [a.seal(B, str(i).encode()) for i in range(WINDOW + 1)]
@@ -125,16 +115,13 @@ def test_whatever_the_network_does_no_body_is_taken_twice(order: list[int], gap:
     assert len(set(bodies)) == len(bodies)
 
 
-def test_one_that_starts_anew_takes_nothing_that_was_sent_before_it_started() -> None:
+def test_one_that_starts_anew_takes_nothing_from_before_its_start_and_an_older_answer_undoes_no_newer_one() -> None:
     a, _ = pair()
     recorded = [a.seal(B, b"before"), a.ask(B)]
     started = side(B, seed=2)
     opened = [started.open(datagram) for datagram in recorded]
     assert [None, None] == [taken(one) for one in opened]
     assert [Flaw.STALE, None] == [one.flaw for one in opened]
-
-
-def test_an_answer_from_before_the_start_teaches_nothing_and_an_older_one_does_not_undo_a_newer() -> None:
     a, b = side(A), side(B)
     older, newer = b.open(a.ask(B)).reply, b.open(a.ask(B)).reply
     started = side(A, seed=2)
@@ -145,7 +132,7 @@ def test_an_answer_from_before_the_start_teaches_nothing_and_an_older_one_does_n
     assert Flaw.REPLAYED is a.open(older).flaw
 
 
-def test_a_session_that_was_replaced_does_not_come_back_and_is_told_so_and_the_newer_one_is_not() -> None:
+def test_a_session_that_was_replaced_does_not_come_back_and_a_replay_of_a_dead_one_costs_one_round_trip() -> None:
     a, b = pair()
     b.open(a.seal(B, b"older"))
     held_back = [a.seal(B, b"held back"), a.ask(B)]
@@ -158,10 +145,7 @@ def test_a_session_that_was_replaced_does_not_come_back_and_is_told_so_and_the_n
     assert Unsealed(Content.REPLACED, sender=B) == a.open(answer)
     assert Flaw.STALE is newer.open(answer).flaw
     assert b"still" == taken(b.open(newer.seal(B, b"still")))
-
-
-def test_a_replay_of_one_that_died_costs_its_successor_a_round_trip_and_no_more() -> None:
-    """The dead process had learned the same challenge that its successor learned, and never used it."""
+    # The dead process had learned the same challenge that its successor learned, and never used it.
     a, b = side(A), side(B)
     acquaint(a, b)
     recorded = [a.ask(B), a.seal(B, b"never delivered")]
@@ -175,16 +159,13 @@ def test_a_replay_of_one_that_died_costs_its_successor_a_round_trip_and_no_more(
     assert b"still" == taken(b.open(newer.seal(B, b"still")))
 
 
-def test_an_ask_that_is_not_taken_is_a_sign_of_life_once() -> None:
+def test_an_ask_that_is_not_taken_is_a_sign_of_life_once_and_only_so_many_sessions_are_remembered() -> None:
     a, newer, b = side(A), side(A, seed=2), side(B)
     first, second, third = a.ask(B), a.ask(B), newer.ask(B)
     asking, nothing = Content.ASKING, Content.NOTHING
     came = [first, first, third, first, third, second, first, second]
     expected = [asking, nothing, asking, nothing, nothing, asking, nothing, nothing]
     assert expected == [b.open(datagram).content for datagram in came]
-
-
-def test_of_sessions_that_ask_in_vain_or_restart_only_so_many_are_remembered() -> None:
     b = side(B)
     for seed in range(ASKING_MAX + 10):
         assert Content.ASKING is b.open(side(A, seed=seed).ask(B)).content
@@ -232,7 +213,7 @@ def test_what_is_cut_or_of_a_newer_version_or_for_another_is_told_from_what_is_f
         assert Unsealed(flaw=Flaw.VERSION, sender=A) == b.open(a._sealed(B, kind, b"no word of a"))
 
 
-def test_every_bit_of_a_datagram_is_sealed() -> None:
+def test_every_bit_of_a_datagram_is_sealed_and_one_key_file_gives_each_group_a_key_of_its_own() -> None:
     a, b = pair()
     sealed = a.seal(B, b"a body")
     for bit in range(8 * len(sealed)):
@@ -242,6 +223,8 @@ def test_every_bit_of_a_datagram_is_sealed() -> None:
         assert opened.flaw is not None
         assert (-1, b"") == (opened.sender, opened.reply)
     assert b"a body" == taken(b.open(sealed))
+    assert derived_key(b"k" * 16, "jobs") != derived_key(b"k" * 16, "job")
+    assert derived_key(b"k" * 16, "jobs") != derived_key(b"k" * 17, "jobs")
 
 
 @given(st.binary(max_size=DATAGRAM_MAX + 10), st.booleans())
@@ -250,11 +233,6 @@ def test_no_bytes_of_a_stranger_are_taken_answered_or_an_error(junk: bytes, is_b
     opened = b.open((b"NELP\x01" if is_begun else b"") + junk)
     assert opened.flaw is not None
     assert (Content.NOTHING, -1, b"") == (opened.content, opened.sender, opened.reply)
-
-
-def test_one_key_file_gives_each_group_a_key_of_its_own() -> None:
-    assert derived_key(b"k" * 16, "jobs") != derived_key(b"k" * 16, "job")
-    assert derived_key(b"k" * 16, "jobs") != derived_key(b"k" * 17, "jobs")
 
 
 @settings(max_examples=100, deadline=None)

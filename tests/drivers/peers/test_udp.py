@@ -135,8 +135,7 @@ def sealer(
     [
         ("key", lambda link: sealer(link, secret=b"another secret than that").ask(0)),
         ("truncated", lambda _: b""),
-        ("oversized", lambda _: b"N" * (DATAGRAM_MAX + 1)),
-        ("oversized", lambda _: b"N" * 60_000),
+        *(("oversized", lambda _: b"N" * (DATAGRAM_MAX + 1)), ("oversized", lambda _: b"N" * 60_000)),
     ],
 )
 def test_bad_input_is_refused_counted_and_told_once_with_the_reason_and_the_peer(
@@ -188,15 +187,14 @@ def test_a_peer_that_moved_is_known_by_its_new_address_and_bind_holds_wherever_i
     assert "two hosts run one peer" in "\n".join(link.doubts)
 
 
-def test_a_list_of_another_length_is_told_with_both(meeting: Meeting) -> None:
+def test_a_list_of_another_length_is_told_with_both_and_replays_are_refused_and_told_when_there_are_many(
+    meeting: Meeting,
+) -> None:
     other = sealer(meeting.link, peers=("a:1", "b:1", "c:1"))
     assert told(meeting.refused("size", 1, lambda: other.ask(0)), peers=2, theirs=3)
-
-
-def test_replays_are_refused_and_told_when_there_are_many(meeting: Meeting) -> None:
-    other = sealer(meeting.link)
-    meeting.acquaint(other)
-    sealed = other.seal(0, b"once")
+    life = sealer(meeting.link)
+    meeting.acquaint(life)
+    sealed = life.seal(0, b"once")
     taken = meeting.refused("replayed", MANY + 10, lambda: sealed)
     assert 1 == taken.count(Heard(1, b"once"))
     assert [MANY] == [one.fields["times"] for one in taken if isinstance(one, Notice)]
@@ -352,7 +350,7 @@ def test_where_it_cannot_or_must_not_listen_it_does_not_start(
         opened(peers, peers[0], options=f"&key_file={key_file}" if has_key else "", resolve=resolve)
 
 
-def test_me_may_be_left_out_where_one_peer_alone_is_at_an_address_of_this_host() -> None:
+def test_me_may_be_left_out_where_one_peer_is_here_and_what_does_not_resolve_is_told_if_none_is() -> None:
     address, problems = parse("//127.0.0.1:7801,192.0.2.1:7801/jobs?key_file=/k&state=/s")
     assert address is None
     assert "another host" in "\n".join(problems)
@@ -364,9 +362,6 @@ def test_me_may_be_left_out_where_one_peer_alone_is_at_an_address_of_this_host()
         my_place(address, resolve=lambda _, port: [("127.0.0.1", port)])
     with pytest.raises(ConfigError, match="none of them is"):
         my_place(address, resolve=lambda _, port: [("192.0.2.1", port)])
-
-
-def test_names_that_do_not_resolve_are_told_where_none_of_the_others_is_here() -> None:
     address, _ = parse("//a.example:1,b.example:1,c.example:1,d.example:1,e.example:1/jobs?key_file=/k&state=/s")
     assert address is not None
 
@@ -435,7 +430,9 @@ def test_what_fails_at_the_start_lets_go_of_the_memory_and_is_told(opened: Open)
     opened(peers, peers[0])
 
 
-def test_a_first_start_is_told_as_one_that_may_be_a_loss(opened: Open) -> None:
+def test_a_first_start_is_told_as_one_that_may_be_a_loss_and_off_loopback_nothing_starts_without_a_key(
+    opened: Open, tmp_path: Path
+) -> None:
     (me,) = addresses_at(["127.0.0.1"])
     link = opened([me], me)
     (doubt,) = [one for one in link.doubts if "no votes were found in" in one]
@@ -444,6 +441,11 @@ def test_a_first_start_is_told_as_one_that_may_be_a_loss(opened: Open) -> None:
     link.keep(b"a vote")
     link.close()
     assert "no votes" not in "\n".join(opened([me], me).doubts)
+    address, _ = parse(f"//here.example:7801/jobs?key_file=/k&state={tmp_path}")
+    assert address is not None
+    without = type(address)(address.peers, address.group, state=address.state)
+    with pytest.raises(ConfigError, match="need a key"):
+        open_link(without, mark=b"", clock=host_clock, resolve=lambda _, port: resolve("127.0.0.1", port))
 
 
 def test_without_a_key_nothing_leaves_loopback_when_names_change_and_it_is_told(opened: Open) -> None:
@@ -489,12 +491,3 @@ def test_a_key_that_is_short_or_open_to_others_is_refused_without_being_shown(
     with pytest.raises(ConfigError, match=said) as raised:
         opened([me], me, options=f"&key_file={path}")
     assert SECRET.decode() not in str(raised.value)
-
-
-def test_off_loopback_nothing_runs_without_a_key(tmp_path: Path) -> None:
-    """Not even for a caller that made the address by hand."""
-    address, _ = parse(f"//here.example:7801/jobs?key_file=/k&state={tmp_path}")
-    assert address is not None
-    without = type(address)(address.peers, address.group, state=address.state)
-    with pytest.raises(ConfigError, match="need a key"):
-        open_link(without, mark=b"", clock=host_clock, resolve=lambda _, port: resolve("127.0.0.1", port))

@@ -191,16 +191,14 @@ def test_a_seed_draws_every_kind_of_run_unless_told_and_its_settings_are_usable(
 
 
 @each_family
-def test_fair_weather_has_no_fault_that_could_excuse_a_broken_promise(family: type[AnyOptions]) -> None:
+def test_fair_weather_has_no_fault_that_could_excuse_a_broken_promise_and_options_are_named_on_one_line(
+    family: type[AnyOptions],
+) -> None:
     fair, _, zero, _ = FAMILIES[family]
     for options in (drawn(family, seed, weather="fair") for seed in range(200)):
         away = {"outage"} if family is RunOptions and options.exclusive else set()
         assert set(options.faults) <= fair | away
         assert {0.0} == {getattr(options, name) for name in zero}
-
-
-@each_family
-def test_the_line_of_options_names_every_one_of_them_on_one_line(family: type[AnyOptions]) -> None:
     line = str(drawn(family, 0x5EED))
     assert [field.name for field in fields(family)] == re.findall(r"(\w+)=", line)
     assert line.startswith("seed=0x5eed ")
@@ -226,13 +224,8 @@ def told(found: AnyOutcome) -> str:
 
 def test_a_seed_is_the_same_run_in_a_process_whose_hashes_differ_and_that_ran_others_before() -> None:
     hashes = "2" if environ.get("PYTHONHASHSEED") == "1" else "1"
-    done = subprocess.run(
-        [sys.executable, "-c", IN_ANOTHER_PROCESS],
-        env={**environ, "PYTHONHASHSEED": hashes},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command, env = [sys.executable, "-c", IN_ANOTHER_PROCESS], {**environ, "PYTHONHASHSEED": hashes}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     here = {protocol: told(run(0x5EED, protocol)) for protocol in PROTOCOLS}
     assert [here[protocol] for protocol in PROTOCOLS[::-1]] == done.stdout.splitlines(), done.stderr
 

@@ -16,23 +16,17 @@ def ticking() -> float:
 SECONDS = count()
 
 
-def test_balanced_means_that_no_node_leads_more_than_its_share_rounded_up() -> None:
+def test_by_priority_with_transfer_no_node_leads_more_than_its_share_and_otherwise_one_does() -> None:
+    """The text's measure: how often leaders are balanced, out of all restarts of a node."""
+    found = balance("priority", 4, 12, 8, 1, replicas=3)
+    assert (8, 1.0, {3: 8}) == (found.total, found.share, dict(found.most))
     assert balanced([0, 1, 2, 0, 1, 2], 3)
     assert balanced([0, 1, 0, 1, 0, 1], 2)
     assert balanced([0, 0, 1], 2)
     assert balanced([], 3)
     assert not balanced([0, 0, 0, 1, 1, 2], 3)
     assert not balanced([0, 1, None], 3)
-
-
-def test_by_priority_with_transfer_no_node_leads_more_than_its_share_after_restarts() -> None:
-    """The text's measure: how often leaders are balanced, out of all restarts of a node."""
-    found = balance("priority", 4, 12, 8, 1, replicas=3)
-    assert (8, 1.0, {3: 8}) == (found.total, found.share, dict(found.most))
-
-
-def test_at_random_or_without_transfer_one_node_leads_more_than_its_share() -> None:
-    """Scouting lets the highest node win whatever is free, and nothing returns it to a node that was away."""
+    # Scouting lets the highest node win whatever is free, and nothing returns it to a node that was away.
     found = balance("random", 3, 6, 10, 1)
     assert found.share < 0.5
     assert found == balance("random", 3, 6, 10, 1)

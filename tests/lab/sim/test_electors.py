@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from neli_router.errors import NeliError
-from neli_router.lab.sim.electors.insight import TermInsight, insight_of
+from neli_router.lab.sim.electors.insight import insight_of
 from neli_router.lab.sim.electors.options import ElectorOptions, ElectorWeather
-from neli_router.lab.sim.electors.simulate import ElectorOutcome, run_electors
+from neli_router.lab.sim.electors.simulate import run_electors
 from neli_router.lab.sim.world import World
 from neli_router.protocols.electors.events import PeerEffect
-from neli_router.protocols.electors.machine import PeerMachine
 from neli_router.protocols.term.machine import TermMachine
 
 SEARCHED = range(150)
@@ -26,18 +25,12 @@ THREE = {"size": 3, "replicas": 3}
 CLOSING = {"faults": ("close",)}
 
 
-def run(
-    seed: int, weather: ElectorWeather, forced: dict[str, Any], insight: Callable[..., Any] = insight_of
-) -> ElectorOutcome:
-    world = World(seed)
-    options = ElectorOptions.draw(seed, world.random, protocol="term", weather=weather)
-    options = replace(options, **forced)
-    return run_electors(world, options, insight(options))
-
-
 def broken_rules(weather: ElectorWeather, forced: dict[str, Any]) -> Iterator[str]:
-    found = (run(seed, weather, forced) for seed in SEARCHED)
-    return (one.violation.rule for one in found if one.violation is not None)
+    for seed in SEARCHED:
+        world = World(seed)
+        options = replace(ElectorOptions.draw(seed, world.random, protocol="term", weather=weather), **forced)
+        if (violation := run_electors(world, options, insight_of(options)).violation) is not None:
+            yield violation.rule
 
 
 TENURES, TURN, END = TermMachine.tenures, TermMachine._turn, TermMachine._end
@@ -85,14 +78,3 @@ def test_an_elector_that_is_broken_is_seen(
     for name, method in broken.items():
         monkeypatch.setattr(TermMachine, name, method)
     assert rule == next(broken_rules(weather, forced))
-
-
-class _AllLead(TermInsight):
-    def led_by(self, machine: PeerMachine) -> list[tuple[int, int]]:
-        return [(0, 7)]
-
-
-def test_two_leaders_of_one_term_are_seen_though_none_acts() -> None:
-    violation = run(1, "fair", THREE, _AllLead).violation
-    assert violation is not None
-    assert "one_leader_a_term" == violation.rule

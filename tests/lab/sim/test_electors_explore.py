@@ -79,7 +79,6 @@ def test_worlds_that_are_not_looked_at_have_no_places_that_others_have_not() -> 
 # Ways to a broken rule. Mutants remove the rules, one by one; here, a restarted place has forgotten.
 
 
-RIVALS = GossipBounds(terms=2, lease=1)
 CHANGING = GossipBounds(terms=2, changes=1)
 
 STORIES: dict[str, tuple[Callable[[Any], Miniatures[Any]], GossipBounds | ElectorBounds]] = {
@@ -106,29 +105,3 @@ def ends_of(lines: list[str], miniatures: Miniatures[Any]) -> set[str | None]:
         steps = (step for world in worlds for step in miniatures.steps(world))
         worlds = [after for label, after in steps if line == miniatures.tell(label, after).rstrip()]
     return {miniatures.broken_rule(world) for world in worlds}
-
-
-def walk(bounds: GossipBounds, *steps: str) -> list[str]:
-    """The peers that act after each step. A step is the start of its label; an impossible step is skipped."""
-    miniatures = GossipMiniatures(bounds)
-    world, acting = miniatures.first(), []
-    for step in steps:
-        found = ((" ".join(map(str, label)), after) for label, after in miniatures.steps(world))
-        world = next((after for label, after in found if label.startswith(step)), world)
-        acting.append(miniatures.tell((step,), world).partition("acting: ")[2])
-    return list(dict.fromkeys(acting))
-
-
-def test_one_leader_comes_to_act_after_another_among_rivals() -> None:
-    elect = "favour {0} {0},favour p1 {0},hear {0} p1,declare {0},hear p1 {0},declare p1,hear {0} p1,tick"
-    steps = [step for rival in ("p0", "p2") for step in elect.format(rival).split(",")]
-    assert ["none", "p0 under 1", "p2 under 2"] == walk(RIVALS, *steps)
-
-
-def test_a_change_of_the_electorate_is_settled_and_another_comes_to_lead_by_it() -> None:
-    assert ["p0 under 1 by 012+013", "p0 under 1 by 013", "none", "p2 under 2 by 013"] == walk(
-        replace(CHANGING, lease=1, fickle=(1, 3)),
-        *("replace p0 p2 by p3", "say p0 p1", "say p1 p0", "settle p0", "say p0 p1"),
-        *("tick", "favour p1 p2", "favour p3 p2", "say p1 p2", "say p3 p2"),
-        *("say p2 p1", "say p2 p3", "say p1 p2", "say p3 p2"),
-    )

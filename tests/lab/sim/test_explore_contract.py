@@ -32,9 +32,7 @@ from neli_router.lab.sim.term.miniature import ElectorBounds
 from neli_router.lab.sim.term.steps import ElectorMiniatures
 from neli_router.protocols.consumer_group.machine import GroupMachine
 from neli_router.protocols.consumer_group.neli import NeliMachine
-from neli_router.protocols.induction.fold import fold
 from neli_router.protocols.induction.snapshots import restore
-from neli_router.protocols.induction.tenure import Tenure
 
 SMALL = Bounds(slots=2, apart=1, lease=1)
 EXCLUSIVE = ConsumerBounds("neli", leave=False, crash=False)
@@ -155,8 +153,10 @@ def begin_at_once(machine: GroupMachine, partition: int, offset: int) -> None:
         machine._tenures[partition] = offset
 
 
+SETTLES = "it settles: nothing fails from here on, and yet no member leads what it was given"
+EVIDENCE_ENDS = "evidence ends: m0 acts for partition 0, which it has not heard for T"
+
 SEARCHED: dict[str, AnyBounds] = {
-    "small": SMALL,
     "exclusive": EXCLUSIVE,
     "available": replace(EXCLUSIVE, guarantee="available"),
     "neli zombies": replace(EXCLUSIVE, zombies=True),
@@ -166,32 +166,10 @@ SEARCHED: dict[str, AnyBounds] = {
 @pytest.mark.parametrize(
     ("owner", "name", "broken", "kind", "rule"),
     [
-        # A tenure owes no wait.
-        (Tenure, "_free", lambda *_: True, "small", "at most one acts: i0 and i1 both may"),
-        # Terms stand still.
-        (
-            ledger_steps,
-            "fold",
-            lambda *of: changed(fold(*of), terms=(0,)),
-            "small",
-            "terms strictly grow: the owner changed, its term did not grow",
-        ),
         # Members publish nothing.
-        (
-            NeliMachine,
-            "_bodies",
-            lambda *_: {},
-            "exclusive",
-            "it settles: nothing fails from here on, and yet no member leads what it was given",
-        ),
+        (NeliMachine, "_bodies", lambda *_: {}, "exclusive", SETTLES),
         # A tenure does not lapse.
-        (
-            NeliMachine,
-            "_ends",
-            lambda machine, partition: machine.vector[partition] + 3,
-            "available",
-            "evidence ends: m0 acts for partition 0, which it has not heard for T",
-        ),
+        (NeliMachine, "_ends", lambda machine, partition: machine.vector[partition] + 3, "available", EVIDENCE_ENDS),
         # A zombie that does not ask the group has the term of its successor.
         (GroupMachine, "_propose", begin_at_once, "neli zombies", "terms grow: "),
     ],

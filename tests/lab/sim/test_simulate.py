@@ -8,7 +8,7 @@ from neli_router.lab.sim.induction.simulate import outage
 from neli_router.lab.sim.world import LocalClock, World, draw_clock
 
 
-def test_the_trace_tells_bytes_times_and_actions_apart() -> None:
+def test_the_trace_tells_bytes_times_and_actions_apart_and_one_time_keeps_the_order_of_asking() -> None:
     def trace(time: float = 1.0, who: str = "m1", what: str = "read", payload: bytes = b"beat", note: str = "") -> str:
         world = World(1)
         world.run(time)
@@ -18,9 +18,6 @@ def test_the_trace_tells_bytes_times_and_actions_apart() -> None:
 
     assert 5 == len({trace(), trace(time=2.0), trace(who="m2"), trace(what="sent"), trace(payload=b"join")})
     assert trace() == trace(note="only for people")
-
-
-def test_what_is_for_one_time_happens_in_the_order_of_asking() -> None:
     world = World(1)
     happened: list[tuple[float, str]] = []
     for time, what in ((2.0, "b"), (1.0, "a"), (2.0, "c"), (-5.0, "now"), (3.0, "not yet")):

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
+from typing import Any
 
 from neli_router.core.keyspace import Layout
 from neli_router.protocols.electors.events import BODY_MAX, Heard, Keep, PeerInput, Send
@@ -27,33 +28,16 @@ STEPS_MAX = 200_000
 """Many times the steps of the longest scene: beyond them, a member asks for the same deadline again and again."""
 
 
-def gossip_settings(
-    size: int = 3,
-    me: int = 0,
-    *,
-    lease: float = 10.0,
-    beat: float = 1.0,
-    drift: float = 0.001,
-    relay: bool = False,
-    first_class: int | None = None,
-    term_base: int = 0,
-) -> GossipSettings:
-    return GossipSettings(
-        name=f"m{me}",
-        layout=LAYOUT,
-        peers=tuple(f"10.0.0.{i}:7801" for i in range(size)),
-        me=me,
-        lease=lease,
-        beat=beat,
-        drift=drift,
-        relay=relay,
-        first_class=first_class,
-        term_base=term_base,
-    )
+def gossip_settings(size: int = 3, me: int = 0, **options: Any) -> GossipSettings:
+    peers = tuple(f"10.0.0.{i}:7801" for i in range(size))
+    given = {"lease": 10.0, "beat": 1.0, "drift": 0.001, **options}
+    return GossipSettings(name=f"m{me}", layout=LAYOUT, peers=peers, me=me, **given)
 
 
 class GossipScene:
-    """All members of one group. `rates` are the speeds of their clocks; `delay` is the longest delay of a message."""
+    """All members of one group, by these settings. `rates` are the speeds of their clocks; `delay` is the longest delay
+    of a message.
+    """
 
     def __init__(
         self,
@@ -65,16 +49,10 @@ class GossipScene:
         rates: dict[int, float] | None = None,
         settings: dict[int, GossipSettings] | None = None,
         asleep: Iterable[int] = (),
-        lease: float = 10.0,
-        drift: float = 0.001,
-        relay: bool = False,
-        first_class: int | None = None,
+        **options: Any,
     ) -> None:
-        self.size, self.now = size, 0.0
-        self.settings = settings or {
-            i: gossip_settings(size, i, lease=lease, drift=drift, relay=relay, first_class=first_class)
-            for i in range(size)
-        }
+        self.now = 0.0
+        self.settings = settings or {i: gossip_settings(size, i, **options) for i in range(size)}
         self.by_uuid = sorted(range(size), key=lambda i: uuid_of(self.settings[i].peers[i]))
         self.rng = Random(seed)
         self.members: dict[int, GossipMachine] = {}
@@ -84,9 +62,6 @@ class GossipScene:
         self.notices: list[tuple[int, str, object]] = []
         """Notices: whose log, which event, and about which peer."""
         self.silent: set[tuple[int, int]] = set()
-        self.slow: dict[tuple[int, int], float] = {}
-        """Pairs -> how long each message from the first to the second takes."""
-        self.sent = 0
         self.most_forgot = False
         """Whether a majority lost their disks, and with them the highest term."""
         self.finishes = True
@@ -162,10 +137,8 @@ class GossipScene:
             match effect:
                 case Send(to, body):
                     assert len(body) <= BODY_MAX
-                    self.sent += 1
                     if (place, to) not in self.silent:
-                        took = self.slow.get((place, to), self.rng.uniform(0, self._delay))
-                        self.post(self.now + took, to, place, body)
+                        self.post(self.now + self.rng.uniform(0, self._delay), to, place, body)
                 case Keep(memory):
                     self.disks[place] = memory
                 case Notice(name, fields):

@@ -13,6 +13,7 @@ all earlier acting terms. Times are in heartbeats: the beat is 1 and the lease i
 
 from heapq import heappop, heappush
 from random import Random
+from typing import Any
 
 from neli_router.core.keyspace import Layout
 from neli_router.protocols.electors.priority import JITTER_BEATS, Priorities, electorate
@@ -39,29 +40,10 @@ STEPS_MAX = 200_000
 """Many times the steps of a scene of hours: beyond them, an elector asks for the same deadline again and again."""
 
 
-def term_settings(
-    size: int = 3,
-    me: int = 0,
-    *,
-    policy: Policy = "random",
-    scouting: bool = True,
-    partitions: int = 1,
-    replicas: int | None = None,
-    term_base: int = 0,
-) -> TermSettings:
-    return TermSettings(
-        name=NAMES[me],
-        layout=Layout(slots=16, partitions=partitions),
-        peers=tuple(f"{NAMES[i]}:7801" for i in range(size)),
-        me=me,
-        lease=3.0,
-        beat=1.0,
-        drift=0.0,
-        policy=policy,
-        scouting=scouting,
-        replicas=replicas,
-        term_base=term_base,
-    )
+def term_settings(size: int = 3, me: int = 0, *, partitions: int = 1, **options: Any) -> TermSettings:
+    layout, peers = Layout(slots=16, partitions=partitions), tuple(f"{NAMES[i]}:7801" for i in range(size))
+    given = {"lease": 3.0, "beat": 1.0, "drift": 0.0, "policy": "random", **options}
+    return TermSettings(name=NAMES[me], layout=layout, peers=peers, me=me, **given)
 
 
 def new_elector(

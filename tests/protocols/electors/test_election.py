@@ -36,18 +36,12 @@ def leader() -> GossipElection:
     return election
 
 
-def test_a_supporter_that_starts_anew_ends_the_tenure_and_not_the_word_that_was_given_to_the_program() -> None:
+def test_a_supporter_that_starts_anew_ends_the_tenure_and_under_no_other_term_is_acted_before_its_time() -> None:
     election, now = leader(), NOW + 1.0
     election.meet(1, 8)
     election.lead(now, would=True, fresh=True)
     assert (None, -1, False) == (election.tenure(now), election.floor, election.is_free(now))
     assert election.is_free(NOW + P)
-
-
-def test_whoever_ended_before_the_time_acts_under_no_other_term_until_then() -> None:
-    election, now = leader(), NOW + 1.0
-    election.meet(1, 8)
-    election.lead(now, would=True, fresh=True)
     for term in (0, TERM + 1):
         election.declare(now)
         declare(election, 2, now, term=term)
@@ -57,15 +51,12 @@ def test_whoever_ended_before_the_time_acts_under_no_other_term_until_then() -> 
     assert TERM + 1 == election.tenure(NOW + P)
 
 
-def test_whoever_has_finished_or_has_no_time_left_acts_on_nothing_up_to_now_and_is_free() -> None:
+def test_whoever_has_finished_acts_on_nothing_up_to_now_but_one_that_finishes_while_not_acting_keeps_its_word() -> None:
     for now, finished in ((NOW + 1.0, True), (NOW + P, False)):
         election = leader()
         election.end(now, finished=finished)
         assert (int(now * TICKS), True) == (election.floor, election.is_free(now))
-
-
-def test_whoever_finishes_while_it_holds_a_term_that_it_does_not_act_under_yet_keeps_its_older_word() -> None:
-    """Its program had not let go: it was fenced before its time, and a client may act on that time."""
+    # Its program had not let go: it was fenced before its time, and a client may act on that time.
     election, now = leader(), NOW + 1.0
     election.meet(1, 8)
     election.lead(now, would=True, fresh=True)
@@ -77,12 +68,19 @@ def test_whoever_finishes_while_it_holds_a_term_that_it_does_not_act_under_yet_k
     assert (-1, False, True) == (election.floor, election.is_free(now), election.is_free(NOW + P))
 
 
-def test_a_new_life_leads_by_nothing_that_was_declared_for_the_older_one() -> None:
+def test_a_new_life_leads_by_nothing_declared_for_the_older_one_nor_anybody_under_an_electorate_not_taken_over() -> (
+    None
+):
     """Those bounds are from a clock that showed more than the new one does."""
     election = leader()
     election.begin(2, NOW)
     election.lead(NOW, would=True, fresh=False)
     assert (None, None, -inf) == (election.lead_term, election.tenure(NOW), election.ends)
+    election, now = leader(), NOW + 1.0
+    election.declare(now)
+    election.hear(1, (0, 1, int(now * TICKS), int(now * TICKS), TERM, 1, 1), now)
+    election.lead(now, would=True, fresh=True)
+    assert None is election.tenure(now)
 
 
 def voter() -> GossipElection:
@@ -93,35 +91,21 @@ def voter() -> GossipElection:
     return election
 
 
-def test_a_favourite_that_acts_on_no_declaration_of_mine_leaves_me_free() -> None:
-    election = voter()
-    assert election.triplet is not None
-    election.hear_floor(1, election.triplet.bound - 1)
-    assert not election.is_free(NOW)
-    election.hear_floor(1, election.triplet.bound)
-    assert election.is_free(NOW)
-
-
-def test_what_another_life_of_a_favourite_acts_on_leaves_nobody_free() -> None:
+def test_a_favourite_that_acts_on_no_declaration_of_mine_leaves_me_free_but_no_other_life_of_it_does() -> None:
     """Its older life may not have ended: two processes may run for it."""
     election = voter()
     election.meet(1, 8)
     election.hear_floor(1, ON_NONE)
     assert [False, True] == [election.is_free(at) for at in (NOW, NOW + WAIT)]
-
-
-def test_what_an_older_life_acted_on_says_nothing_of_a_later_one() -> None:
     election, later = voter(), NOW + WAIT
     election.hear_floor(1, ON_NONE)
     election.meet(1, 8)
     election.hear(1, (0, 1, 0, 0, 0, *election.electorate.tag), later)
     election.favour((1, 8), later)
     assert not election.is_free(later)
-
-
-def test_nobody_leads_by_a_declaration_under_an_electorate_that_it_has_not_taken_over() -> None:
-    election, now = leader(), NOW + 1.0
-    election.declare(now)
-    election.hear(1, (0, 1, int(now * TICKS), int(now * TICKS), TERM, 1, 1), now)
-    election.lead(now, would=True, fresh=True)
-    assert None is election.tenure(now)
+    election = voter()
+    assert election.triplet is not None
+    election.hear_floor(1, election.triplet.bound - 1)
+    assert not election.is_free(NOW)
+    election.hear_floor(1, election.triplet.bound)
+    assert election.is_free(NOW)

@@ -40,22 +40,14 @@ def test_assignment_gives_each_replica_a_priority_of_its_own_from_one_to_the_fac
         assert [0] * (size - factor) + list(range(1, factor + 1)) == sorted(row)
 
 
-def test_electorate_is_everybody_at_random_or_the_replicas() -> None:
+def test_electorate_is_everybody_at_random_or_the_replicas_and_a_target_the_best_but_the_lost_leader() -> None:
     settings = term_settings(4)
     assert ((0, 1, 2, 3), RandomWait(settings.longest_wait)) == electorate(settings, 0)
     settings = term_settings(4, 1, policy="priority", replicas=3, partitions=8)
     assert ((0, 1, 2), Priorities((3, 1, 2, 0), 1, 0.5)) == electorate(settings, 4)
-
-
-def test_target_is_the_best_priority_of_all_but_the_lost_leader() -> None:
-    policy = Priorities((3, 2, 1), 0, 0.5)
-    assert [3, 2, 3, 3] == [policy.target(lost) for lost in (None, 0, 1, 2)]
+    priorities = Priorities((3, 2, 1), 0, 0.5)
+    assert [3, 2, 3, 3] == [priorities.target(lost) for lost in (None, 0, 1, 2)]
     assert 1 == DECAY, "or two peers of different priorities might stand at one target"
-
-
-def test_patience_at_random_is_drawn_from_nothing_to_the_longest_wait() -> None:
-    drawn = [RandomWait(3.0).patience(Random(seed)) for seed in range(300)]
-    assert (0.0, 3.0) == (round(min(drawn), 1), round(max(drawn), 1))
 
 
 # The policy, in an elector
@@ -79,22 +71,17 @@ def time_outs(machine: TermElector) -> list[float]:
             return found
 
 
-def test_time_out_a_node_stands_only_if_its_priority_reaches_the_target_and_lowers_the_target_by_one_each_time() -> (
-    None
-):
+def test_time_out_a_node_stands_at_its_target_which_falls_by_one_and_a_secondary_of_a_lost_primary_at_once() -> None:
     """Partition 0 of five: the peers' priorities are 5 to 1, and peer 0 was lost."""
     assert [1, 2, 3, 4] == [len(time_outs(waiting(me, size=5))) for me in (1, 2, 3, 4)]
-
-
-def test_time_out_of_the_secondary_is_at_once_when_the_primary_is_lost_and_later_ones_are_shorter_than_the_first() -> (
-    None
-):
     assert time_outs(waiting(1))[0] <= 0.5
     first, second = time_outs(waiting(2))
     assert 1.0 <= second - first <= 1.5 < MISSES
 
 
-def test_time_out_the_target_is_the_first_one_again_after_a_failed_round_or_proposal() -> None:
+def test_time_out_the_target_is_the_first_one_again_after_a_failed_round_and_scouting_compares_priorities_first() -> (
+    None
+):
     machine = waiting(2)
     time_outs(machine)
     failed_at = machine.deadline
@@ -109,12 +96,9 @@ def test_time_out_the_target_is_the_first_one_again_after_a_failed_round_or_prop
     assert Tell(None, Ceded(5, 0, None)) == told[-1]
     assert [] == machine.step(TICK, machine.deadline)  # No peer supported it: again it lowers its target first.
     assert [Tell(None, Scouting(6, 2, 1))] == machine.step(TICK, machine.deadline)
-
-
-def test_scouting_compares_priorities_before_ids() -> None:
     for me, scout in ((1, 2), (2, 1)):
-        (told,) = waiting(me).step(Said(scout, Scouting(5, 1, {1: 2, 2: 1}[scout])), 13.0)
-        assert Tell(scout, Scouted(4, 1, yes=scout == 1, led=False)) == told
+        told = waiting(me).step(Said(scout, Scouting(5, 1, {1: 2, 2: 1}[scout])), 13.0)
+        assert [Tell(scout, Scouted(4, 1, yes=scout == 1, led=False))] == told
 
 
 @pytest.mark.parametrize("size", [3, 5, 7])
@@ -170,19 +154,9 @@ def supported(machine: TermElector, *supporters: tuple[int, int]) -> float:
     return now
 
 
-def test_preferred_is_a_peer_of_higher_priority_that_has_supported_the_leader_for_three_time_outs() -> None:
+def test_preferred_is_the_best_peer_above_the_leader_that_has_supported_it_for_three_time_outs() -> None:
     early, later = (leading(1, (0, 3), (2, 1), until=until) for until in (10.0, 25.0))
     assert [None, 0] == [machine.preferred(now) for machine, now in (early, later)]
-
-
-def test_preferred_is_nobody_who_is_silent_and_counts_anew_after_a_silence_of_a_time_out() -> None:
-    machine, now = leading(1, (0, 3), (2, 1), until=25.0)
-    for beat in range(2 * MISSES):
-        now = supported(machine, (2, 1), *([(0, 3)] if beat >= MISSES else []))
-        assert None is machine.preferred(now + 0.5) or beat < MISSES - 1
-
-
-def test_preferred_is_the_best_of_those_above_a_leader_that_lowered_its_priority_and_nobody_for_the_primary() -> None:
     machine, now = leading(0, (1, 2), (2, 1), until=25.0)
     assert None is machine.preferred(now)
     machine.prefer(0)
@@ -191,13 +165,17 @@ def test_preferred_is_the_best_of_those_above_a_leader_that_lowered_its_priority
     assert None is machine.preferred(now)
 
 
-def test_whoever_ceded_waits_for_a_beat_longer_than_all_others() -> None:
+def test_preferred_is_nobody_after_a_silence_of_a_time_out_and_whoever_ceded_waits_for_a_beat_longer() -> None:
+    machine, now = leading(1, (0, 3), (2, 1), until=25.0)
+    for beat in range(2 * MISSES):
+        now = supported(machine, (2, 1), *([(0, 3)] if beat >= MISSES else []))
+        assert None is machine.preferred(now + 0.5) or beat < MISSES - 1
     machine, now = leading(1, (0, 3), (2, 1), until=25.0)
     machine.step(Cede(0), now)
     assert now + MISSES + 1.0 <= machine.deadline <= now + MISSES + 1.5
 
 
-def test_a_returning_primary_is_given_its_leadership_by_the_living_leader_and_nobody_waits_for_a_lease() -> None:
+def test_a_returning_primary_is_given_its_leadership_at_once_and_tried_less_and_less_often_if_it_cannot_win() -> None:
     for seed in range(5):
         scene = Scene(3, policy="priority", transfers=True, seed=seed)
         scene.run(10.0)
@@ -209,10 +187,7 @@ def test_a_returning_primary_is_given_its_leadership_by_the_living_leader_and_no
         assert [("A", 1), ("B", 2), ("A", 3)] == scene.leaders
         ceded = min(at for at, peer, message in scene.sent if peer == 1 and isinstance(message, Ceded))
         assert scene.acted_at[2] <= ceded + 5 * scene.delay
-
-
-def test_a_primary_that_cannot_win_is_tried_less_and_less_often() -> None:
-    """A reaches only B, who leads. A supports B, and has no majority of five when B cedes."""
+    # A reaches only B, who leads. A supports B, and has no majority of five when B cedes.
     scene = Scene(5, policy="priority", transfers=True)
     scene.run(10.0)
     scene.kill("A")

@@ -172,11 +172,13 @@ def test_an_elector_follows_the_rule(block: str, pytestconfig: pytest.Config) ->
     assert block.rstrip() == answered.rstrip()
 
 
-def test_start_it_looks_out_for_a_leader_for_a_wait_and_then_waits_for_a_random_time_more() -> None:
+def test_start_it_looks_out_for_a_wait_and_a_random_time_more_under_the_term_it_kept_or_the_base() -> None:
     settings = term_settings()
     deadlines = [new_elector(settings, seed=seed).deadline for seed in range(200)]
     assert WAIT <= min(deadlines) < WAIT + 0.1
     assert WAIT + settings.longest_wait - 0.1 < max(deadlines) <= WAIT + settings.longest_wait
+    begun = [new_elector(term_settings(term_base=1000), term=kept).term for kept in (0, 5, 2000)]
+    assert [1000, 1000, 2000] == begun
 
 
 def test_missed_heartbeats_are_counted_by_the_slower_of_both_beats() -> None:
@@ -251,11 +253,6 @@ def test_owed_by_a_leader_that_is_unseated_lasts_as_long_on_the_slowest_clock() 
     assert isinstance(told, Tell)
     assert isinstance(told.message, Support)
     assert told.message.owed == pytest.approx(2.0 + settings.wait - settings.lease)
-
-
-def test_memory_a_term_is_above_the_base_and_none_that_was_kept_above_it_is_forgotten() -> None:
-    begun = [new_elector(term_settings(term_base=1000), term=kept).term for kept in (0, 5, 2000)]
-    assert [1000, 1000, 2000] == begun
 
 
 @pytest.mark.parametrize(

@@ -26,40 +26,35 @@ def test_the_genesis_says_what_all_must_agree_on_and_begins_above_all_former_ter
     assert expected == membership.genesis(replace(SETTINGS, term_base=term_base), "a1", 77, 5)
 
 
-def test_the_join_says_what_others_must_know_of_a_member_and_how_far_it_had_read() -> None:
+def test_the_join_says_what_others_must_know_of_a_member_which_it_replaces_and_how_far_it_had_read() -> None:
     expected = Join(
-        by="a1",
-        name="alice",
-        address="host:1",
-        weight=3,
-        zone="eu",
-        versions=FOLD_VERSIONS,
-        at=5,
-        witness="agent",
-        floor=77,
+        by="a", name="alice", address="host:1", weight=3, zone="eu", versions=FOLD_VERSIONS, at=5, witness="w", floor=7
     )
-    assert expected == membership.join(SETTINGS, "a1", 5, "agent", 77)
+    assert expected == membership.join(SETTINGS, "a", 5, "w", 7)
+    error = membership.replaced(SETTINGS, "host:2")
+    assert isinstance(error, Replaced)
+    assert "'alice'" in error.wanted
+    assert "a newer process joined under that name from host:2" == error.found
+    assert "a newer process joined under that name" == membership.replaced(SETTINGS, "").found
 
 
-def test_a_member_that_agrees_may_take_part_and_what_else_it_differs_in_is_its_own_business() -> None:
+def test_a_member_that_agrees_may_take_part_but_not_one_that_does_not_know_the_groups_fold() -> None:
     own = {"name": "bob", "address": "", "weight": 0, "zone": "us", "beat": 0.1, "delay_max": 1.0, "drain_timeout": 0.0}
     assert membership.mismatch(SETTINGS, State()) is None
     assert membership.mismatch(SETTINGS, founded()) is None
     assert membership.mismatch(replace(SETTINGS, term_base=1000, **own), founded()) is None
+    for version in (0, FOLD_VERSIONS[1] + 1):
+        error = membership.mismatch(SETTINGS, replace(founded(), version=version))
+        assert isinstance(error, GroupMismatch)
+        assert f"the ledger's group is at version {version}" == error.found
 
 
 DIFFERENT: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "layout": (
-        {"layout": Layout(slots=8, partitions=4, tags=True)},
-        ("slots=8, partitions=4, tags=on", "slots=16, partitions=4, tags=off"),
-    ),
+    "layout": ({"layout": Layout(slots=8, partitions=4, tags=True)}, ("slots=8, partitions=4, tags=on", "slots=16, ")),
     "lease": ({"lease": 7.0}, ("lease 7 s here and 6 s there",)),
     "guarantee": ({"guarantee": "available"}, ("guarantee 'available' here and 'exclusive' there",)),
     "term_base": ({"term_base": 1001}, ("terms above 1001 here and above 1000 there",)),
-    "all": (
-        {"layout": Layout(), "lease": 7.0, "guarantee": "available"},
-        ("slots=16384", "lease 7 s", "guarantee 'available'"),
-    ),
+    "all": ({"layout": Layout(), "lease": 7.0, "guarantee": "available"}, ("slots=16384", "lease 7 s", "'available'")),
 }
 
 
@@ -69,18 +64,3 @@ def test_a_member_that_comes_with_other_settings_is_refused_with_both_spelled_ou
     error = membership.mismatch(replace(SETTINGS, **changes), founded())
     assert isinstance(error, GroupMismatch)
     assert [] == [words for words in said if words not in error.found]
-
-
-def test_a_member_that_does_not_know_the_groups_fold_is_refused() -> None:
-    for version in (0, FOLD_VERSIONS[1] + 1):
-        error = membership.mismatch(SETTINGS, replace(founded(), version=version))
-        assert isinstance(error, GroupMismatch)
-        assert f"the ledger's group is at version {version}" == error.found
-
-
-def test_a_member_that_is_replaced_reads_by_which_one() -> None:
-    error = membership.replaced(SETTINGS, "host:2")
-    assert isinstance(error, Replaced)
-    assert "'alice'" in error.wanted
-    assert "a newer process joined under that name from host:2" == error.found
-    assert "a newer process joined under that name" == membership.replaced(SETTINGS, "").found

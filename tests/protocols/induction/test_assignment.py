@@ -199,23 +199,12 @@ def test_a_join_moves_partitions_to_the_newcomer_and_an_expiry_those_of_the_dead
     assert [] == moved(alive, owners, assign(alive, owners))
 
 
-def test_a_join_may_move_a_partition_between_older_members_if_weights_differ() -> None:
-    """The same goes for an expiry: here the dead member had nothing, and yet all shares grew past a whole number."""
-    members = group(1375, 1375, 1375, 1375, 5600, 900)
-    owners = owners_of("001122344444")
-    assert owners == list(assign(members, owners))
-    assert [2, 2, 1, 1, 6] == counts_of(members[:-1], assign(members[:-1], owners))
-
-
-def test_a_ceiling_goes_to_who_owns_more_than_its_floor_then_to_the_emptiest_then_in_join_order() -> None:
+def test_a_ceiling_goes_to_who_owns_more_then_to_the_emptiest_and_role_zero_stays_as_low_numbers_are_spread() -> None:
     members = group(1, 1, 1)
     assert [3, 2, 2] == counts_of(members, assign(members, [None] * 7))
     assert [2, 2, 3] == counts_of(members, assign(members, owners_of("2220110")))
     assert [2, 2, 3] == counts_of(members, assign(members, owners_of("00.11..")))
-
-
-def test_low_numbers_are_spread_over_the_members_and_role_zero_stays_where_it_is() -> None:
-    """Roles are low numbers, and a group begins with one member that owns everything."""
+    # Roles are low numbers, and a group begins with one member that owns everything.
     members = group(*[1] * 16)
     owners: tuple[str | None, ...] = (None,) * 16
     history = []
@@ -226,51 +215,11 @@ def test_low_numbers_are_spread_over_the_members_and_role_zero_stays_where_it_is
     assert ["0000000000000000", "0101010101010101", "0122010201210201", "0123330201213201"] == history[:4]
 
 
-def test_what_the_dead_had_is_dealt_out_in_turn() -> None:
+def test_what_the_dead_had_is_dealt_out_in_turn_if_there_is_a_member_and_anything_to_own() -> None:
     assert "000111010101" == owned(assign(group(1, 1), owners_of("000111......")))
     assert "0100100" == owned(assign(group(2, 1), owners_of(".......")))
-
-
-def test_no_member_to_own_and_nothing_to_be_owned() -> None:
     assert (None, None) == assign([], ["dead", None], pins={0: "m0"}, drains=["m0"], loads={0: 1.0})
     assert () == assign(group(1, 2), [], pins={0: "m0"}, loads={0: 1.0})
-
-
-@pytest.mark.parametrize(
-    ("pinned", "counts"),
-    [
-        ("00", [4, 4, 4]),  # Pins count towards the share.
-        ("00000", [5, 4, 3]),  # One above its whole share: the others have seven to share.
-        ("000000", [6, 3, 3]),
-        ("0000001111", [6, 4, 2]),  # First m0 leaves; m1 is then above a share of three, and leaves.
-        ("0001", [3, 2, 3, 2, 2]),  # Shares of 2.4: m0's pins are one of the two ceilings.
-        ("000111222", [3, 3, 3, 2, 1]),  # Three above 2.4, but only two ceilings.
-    ],
-)
-def test_pins_that_make_balance_impossible_leave_the_rest_to_the_others(pinned: str, counts: list[int]) -> None:
-    members = group(*[1] * len(counts))
-    pins = {at: f"m{name}" for at, name in enumerate(pinned)}
-    assert counts == counts_of(members, assign(members, [None] * 12, pins=pins))
-
-
-@pytest.mark.parametrize(
-    ("pinned", "before", "after"),
-    [
-        ("000000", "000000111222", "000000131242"),  # The others' share is one and a half each: none keeps three.
-        ("000111222", "00011122233", "00011122234"),  # Three above 2.2, one ceiling: the others have one each.
-    ],
-)
-def test_a_member_that_leaves_the_sharing_leaves_the_others_less_to_keep(pinned: str, before: str, after: str) -> None:
-    pins = {at: f"m{name}" for at, name in enumerate(pinned)}
-    assert after == owned(assign(group(1, 1, 1, 1, 1), owners_of(before), pins=pins))
-
-
-def test_a_pin_waits_for_its_member_and_outranks_a_drain() -> None:
-    members = group(1, 1, 1)
-    before = assign(members[:2], [None] * 6, pins={0: "m2"})
-    assert "010101" == owned(before)
-    assert "2" == owned(assign(members, before, pins={0: "m2"}))[0]
-    assert "101111" == owned(assign(group(1, 1), owners_of("000000"), pins={1: "m0"}, drains=["m0"]))
 
 
 @given(loaded(), st.integers(0, 9))
@@ -291,7 +240,7 @@ def test_loads_change_which_partitions_move_but_no_pin_and_no_count_and_make_no_
 
 @given(loaded())
 @LAW
-def test_loads_never_make_the_heaviest_heavier(drawn: tuple[Situation, list[float]]) -> None:
+def test_loads_never_make_the_heaviest_heavier_and_come_to_rest(drawn: tuple[Situation, list[float]]) -> None:
     """Not heavier than without the moves for load and, if nothing else changes, not heavier than before."""
     situation, loads = drawn
     members = [
@@ -306,16 +255,10 @@ def test_loads_never_make_the_heaviest_heavier(drawn: tuple[Situation, list[floa
     assert sorted(peaks, reverse=True) == peaks
     together = heaviest(members, situation.assign(loads=dict(enumerate(loads)), moves_max=4), loads)
     assert together == peaks[1]
-
-
-@given(loaded())
-@LAW
-def test_loads_come_to_rest(drawn: tuple[Situation, list[float]]) -> None:
-    situation, loads = drawn
     seen = [situation.assign(loads=dict(enumerate(loads)))]
-    while (target := situation.after(seen[-1]).assign(loads=dict(enumerate(loads)))) != seen[-1]:
-        assert target not in seen
-        seen.append(target)
+    while (later := situation.after(seen[-1]).assign(loads=dict(enumerate(loads)))) != seen[-1]:
+        assert later not in seen
+        seen.append(later)
 
 
 @given(situations(members_max=6, partitions_max=24), st.floats(0, allow_infinity=False))
@@ -370,15 +313,12 @@ def test_a_hot_partition_is_exchanged_for_a_cold_one(
     assert after == owned(assign(group(*weights), owners_of(before), loads=heat, moves_max=moves_max))
 
 
-def test_a_partition_that_may_not_move_does_not_count_as_a_fair_part() -> None:
+def test_a_partition_that_may_not_move_is_no_fair_part_and_an_exchange_that_shifts_little_is_left() -> None:
     """Next to the drained member's 9, m0's 6 looks small; but among the members that can share, it is the most."""
     loads = dict(enumerate([9.0, 3.0, 3.0, 1.0, 1.0]))
     target = assign(group(1, 1, 1), owners_of("20011"), pins={0: "m2"}, drains=["m2"], loads=loads)
     assert "20101" == owned(target)
-
-
-def test_an_exchange_that_shifts_little_is_left_even_if_another_would_shift_much() -> None:
-    """The eighteen and the zero are far apart, but exchanging them would help no member."""
+    # The eighteen and the zero are far apart, but exchanging them would help no member.
     loads = dict(enumerate([18.0, 18.0, 18.0, 35.0, 17.0, 0.0]))
     assert "000111" == owned(assign(group(1, 1), owners_of("000111"), loads=loads))
 

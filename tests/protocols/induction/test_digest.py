@@ -53,28 +53,22 @@ def test_the_hash_of_a_fact_never_changes(field: str, key: object, value: object
     assert expected == hash_of(field, key, value)
 
 
-def test_a_hash_fits_sixty_four_bits_uses_them_and_takes_no_name_for_two_facts() -> None:
+def test_a_hash_fits_sixty_four_bits_takes_no_name_for_two_facts_and_a_change_costs_the_facts_that_changed() -> None:
     hashes = [hash_of("terms", place, 1001) for place in range(200)]
     assert 200 == len(set(hashes))
     assert 2**63 < max(hashes) < 2**64
     assert hash_of("pins", 1, "x") != hash_of("pins", "1", "x"), "a number is not its text"
     named = (("a", 'b","c', "d"), ("a", "b", 'c","d'), ('a","b', "c", "d"), ("a", "b", "c"))
     assert 4 == len({hash_of(*fact) for fact in named})
-
-
-def test_values_that_are_equal_are_no_difference_whether_or_not_they_are_one() -> None:
-    """A state from a snapshot shares no objects with the folded state."""
+    before, after = Sample(named={"a": 1, "b": 2}), Sample(named={"a": 1, "b": 3, "c": 4})
+    changes = (hash_of("named", "b", 2), hash_of("named", "b", 3), hash_of("named", "c", 4))
+    assert changes[0] ^ changes[1] ^ changes[2] == difference(before, after)
+    for before, after in ((Sample(row=(4,)), Sample(row=(4, 5))), (Sample(row=(4, 5)), Sample(row=(4,)))):
+        assert hash_of("row", 1, 5) == difference(before, after)
+    # A state from a snapshot shares no objects with the folded state.
     one, other = (Sample(one=int("1000000"), row=(int("1000000"),), named={"a": int("1000000")}) for _ in range(2))
     assert one.one is not other.one
     assert 0 == difference(one, other)
-
-
-def test_a_change_costs_the_facts_that_changed() -> None:
-    before, after = Sample(named={"a": 1, "b": 2}), Sample(named={"a": 1, "b": 3, "c": 4})
-    hashes = (hash_of("named", "b", 2), hash_of("named", "b", 3), hash_of("named", "c", 4))
-    assert hashes[0] ^ hashes[1] ^ hashes[2] == difference(before, after)
-    for before, after in ((Sample(row=(4,)), Sample(row=(4, 5))), (Sample(row=(4, 5)), Sample(row=(4,)))):
-        assert hash_of("row", 1, 5) == difference(before, after)
 
 
 @LAW

@@ -75,12 +75,9 @@ def test_a_member_whose_group_beats_all_the_time_joins_without_an_empty_read() -
     assert [Phase.READING, Phase.WAITING] == phases
 
 
-def test_a_member_that_starts_from_a_snapshot_of_another_group_is_refused_at_the_tip() -> None:
+def test_a_member_is_refused_by_another_group_and_when_its_own_moves_to_a_fold_that_it_does_not_know() -> None:
     member = begun(founded(join("b")), lease=7.0)
     assert isinstance(stopped(member.step(Read([], 0.0), 0.0)).error, GroupMismatch)
-
-
-def test_a_member_is_refused_when_its_group_moves_to_a_fold_that_it_does_not_know() -> None:
     member = begun(founded(join("b", versions=(2, 3))))
     member.step(Read([], 0.0), 0.0)
     error = stopped(member.step(Read([(2, Upgrade(by="op", version=3))]), 1.0)).error
@@ -123,17 +120,14 @@ def notices(round_trip: float, *, until: float) -> list[tuple[float, Notice]]:
     return told
 
 
-def test_a_member_whose_beats_come_back_in_time_says_nothing_of_its_power() -> None:
-    assert ["member.joined"] == [notice.event for _, notice in notices(4.5, until=200.0)]
-
-
-def test_a_member_that_could_expire_no_other_says_so_once_and_then_seldom() -> None:
+def test_a_member_that_could_expire_no_other_says_so_once_and_then_seldom_and_others_do_not() -> None:
     joined, first, *later = notices(5.5, until=1500.0)
     assert "member.joined" == joined[1].event
     assert ("member.powerless", 5.5, 6.0) == (first[1].event, first[1].fields["round_trip"], first[1].fields["lease"])
     assert 8 * 6.0 < first[0] - joined[0] < 16 * 6.0
     assert ["member.powerless"] * 2 == [notice.event for _, notice in later]
     assert POWERLESS_TOLD_EVERY <= later[0][0] - first[0] < POWERLESS_TOLD_EVERY + 30.0
+    assert ["member.joined"] == [notice.event for _, notice in notices(4.5, until=200.0)]
 
 
 # A member's records
@@ -205,7 +199,7 @@ class Owner:
         return [record.partition for record in appended(effects) if isinstance(record, Handover)]
 
 
-def test_no_more_partitions_are_asked_back_at_a_time_than_a_bound() -> None:
+def test_no_more_partitions_are_asked_back_and_no_more_handovers_are_in_flight_than_a_bound() -> None:
     owner = Owner()
     effects = owner.read([join("b"), Drain(by="o", name="a")], owner.now)
     revoked = [effect for effect in effects if isinstance(effect, Revoked)]
@@ -215,9 +209,6 @@ def test_no_more_partitions_are_asked_back_at_a_time_than_a_bound() -> None:
     assert not [effect for effect in effects if isinstance(effect, Revoked)]
     effects = owner.read(appended(effects), owner.now)
     assert [10] == [len(effect.terms) for effect in effects if isinstance(effect, Revoked)]
-
-
-def test_no_more_handovers_are_in_flight_than_a_bound() -> None:
     owner = Owner(guarantee="available")
     given: list[int] = []
     effects = owner.read([join("b"), Drain(by="o", name="a")], owner.now)
@@ -229,7 +220,7 @@ def test_no_more_handovers_are_in_flight_than_a_bound() -> None:
     assert list(range(600)) == sorted(given)
 
 
-def test_a_handover_is_repeated_even_if_many_others_came_before_it() -> None:
+def test_a_handover_is_repeated_behind_many_others_but_not_while_the_member_hears_nothing_of_itself() -> None:
     """The Handover was lost; then a drain asks for more partitions than the bound, and this one lies beyond it."""
     owner = Owner(partitions=300)
     effects = owner.read([join("b")], owner.now)
@@ -239,9 +230,6 @@ def test_a_handover_is_repeated_even_if_many_others_came_before_it() -> None:
     assert [last] == owner.handovers(owner.member.step(Released({last: asked.terms[last]}), owner.now))
     owner.read([Drain(by="o", name="a")], owner.now)
     assert [last] == owner.handovers(owner.member.step(TICK, owner.now + 1.0))
-
-
-def test_a_member_repeats_no_handover_while_it_hears_nothing_of_itself_and_all_when_it_does() -> None:
     owner = Owner(partitions=4)
     lease, began_at = owner.member.settings.lease, owner.now
     (asked,) = [one for one in owner.read([join("b")], owner.now) if isinstance(one, Revoked)]

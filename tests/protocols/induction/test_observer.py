@@ -38,13 +38,19 @@ def watching(*records: Record | None) -> Observer:
     return observer
 
 
-def test_it_computes_the_members_table_and_may_act_for_nothing() -> None:
+def test_it_computes_the_members_table_may_act_for_nothing_and_knows_when_a_member_was_last_heard() -> None:
     observer = watching(join("a"), beat("z"))
     assert folded(genesis(), join("a"), beat("z")) == observer.state
     assert (NO_STANDING, {}, inf) == (observer.standing, observer.tenures(1.0), observer.deadline)
+    observer = Observer(founded(join("a")), 5.0)
+    assert 5.0 == observer.heard_at
+    read(observer, Drain(by="operator", name="a"), None, beat("z"), now=7.0)
+    assert 5.0 == observer.heard_at
+    read(observer, beat("a", observer.state), now=9.0)
+    assert 9.0 == observer.heard_at
 
 
-def test_it_reads_without_a_pause_until_it_was_at_the_tip_once() -> None:
+def test_it_reads_without_a_pause_up_to_the_tip_and_tells_of_unreadable_records_at_each_doubling() -> None:
     observer = Observer(State(), 0.0)
     read(observer, genesis())
     assert (False, -inf) == (observer.caught_up, observer.deadline)
@@ -55,25 +61,13 @@ def test_it_reads_without_a_pause_until_it_was_at_the_tip_once() -> None:
     observer = Observer(State(), 0.0)
     observer.step(Read([(0, genesis())], 0.25), 2.0)
     assert observer.caught_up, "a read that brings the last records there are ends at the tip"
-
-
-def test_it_knows_when_a_member_was_last_heard() -> None:
-    observer = Observer(founded(join("a")), 5.0)
-    assert 5.0 == observer.heard_at
-    read(observer, Drain(by="operator", name="a"), None, beat("z"), now=7.0)
-    assert 5.0 == observer.heard_at
-    read(observer, beat("a", observer.state), now=9.0)
-    assert 9.0 == observer.heard_at
-
-
-def test_unreadable_records_are_told_of_at_each_doubling_of_their_number() -> None:
     told = [(2, 1), (3, 2), (5, 4), (9, 8)]
     assert [Notice("record.skipped", {"offset": offset, "skipped": skipped}) for offset, skipped in told] == read(
         watching(join("a")), *[None] * 9
     )
 
 
-def test_after_a_restart_it_has_to_catch_up_again() -> None:
+def test_after_a_restart_it_has_to_catch_up_again_it_carries_wishes_and_ends_when_it_is_told_to() -> None:
     observer = watching(join("a"))
     state = replace(founded(join("b")), at=50)
     assert [Notice("observer.restarted", {"at": 50})] == observer.step(Restart(state), 2.0)
@@ -82,9 +76,6 @@ def test_after_a_restart_it_has_to_catch_up_again() -> None:
     odd = replace(beat("b"), at=50)
     *_, effect = read(observer, odd, odd)  # It compares them with the snapshot.
     assert isinstance(effect, Stopped)
-
-
-def test_it_carries_wishes_and_ends_when_it_is_told_to_and_other_inputs_leave_it_alone() -> None:
     observer = watching(join("a"))
     before, wish = observer.state, Drain(by="operator", name="a")
     for event in (TICK, LedgerAway(), Acknowledged([9]), Released({0: 1001})):

@@ -39,15 +39,12 @@ def draining() -> ProgramView:
 # Partitions that it may act for
 
 
-def test_what_a_member_may_act_for_is_told_once_for_each_term() -> None:
+def test_what_a_member_may_act_for_is_told_once_for_each_term_and_before_that_what_it_lost_with_the_reason() -> None:
     view = leading()
     assert [] == view.settle(ALL, take=True)
     assert ALL == view.leading
     assert [Acquired({1: 1005})] == view.settle({**ALL, 1: 1005}, take=True)
     assert [] == ProgramView(SETTINGS).settle(ALL, take=False), "a member that leaves takes on nothing"
-
-
-def test_what_it_may_no_longer_act_for_is_fenced_with_the_reason_before_gains_are_told() -> None:
     view = leading()
     view.reason = "a reason"
     now = {2: 1001, 3: 1001, 7: 1005}
@@ -58,7 +55,7 @@ def test_what_it_may_no_longer_act_for_is_fenced_with_the_reason_before_gains_ar
 # Letting go, under `exclusive`
 
 
-def test_what_the_program_released_is_handed_over_and_led_no_more() -> None:
+def test_what_the_program_released_is_handed_over_and_what_was_lost_meanwhile_needs_no_answer() -> None:
     view = draining()
     assert [1, 2] == view.release({1: 1001, 2: 1001})
     assert {0: 1001, 3: 1001} == view.leading
@@ -70,6 +67,10 @@ def test_what_the_program_released_is_handed_over_and_led_no_more() -> None:
     view = leading()
     assert [] == view.release(ALL), "it was asked for nothing"
     assert ALL == view.leading
+    view = draining()
+    assert [Fenced(ALL, "")] == view.settle({}, take=True)
+    assert inf == view.deadline
+    assert [] == view.release(ALL)
 
 
 def test_each_partition_has_its_own_time_to_finish() -> None:
@@ -85,25 +86,15 @@ def test_each_partition_has_its_own_time_to_finish() -> None:
     assert 13.0 == view.deadline
 
 
-def test_what_was_lost_while_draining_needs_no_answer() -> None:
-    view = draining()
-    assert [Fenced(ALL, "")] == view.settle({}, take=True)
-    assert inf == view.deadline
-    assert [] == view.release(ALL)
-
-
 # Letting go, under `available`
 
 
-def test_when_the_successor_was_heard_the_program_is_asked_to_stop_and_else_it_is_fenced() -> None:
+def test_when_the_successor_was_heard_the_program_is_asked_to_stop_and_no_later_loss_is_excused() -> None:
     view = leading(DRAINED, settings=AVAILABLE)
     view.reason = "a reason"
     view.succeeded([0, 1])
     lost = {0: 1001, 1: 1001}
     assert [Revoked(lost), Fenced({2: 1001, 3: 1001}, "a reason")] == view.settle({}, take=True)
-
-
-def test_a_successor_of_long_ago_excuses_no_later_loss() -> None:
     view = leading(settings=AVAILABLE)
     view.succeeded([0])
     assert [Revoked({0: 1001})] == view.settle(dict.fromkeys((1, 2, 3), 1001), take=True)

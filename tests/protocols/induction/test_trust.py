@@ -110,22 +110,17 @@ def test_it_raises_a_doubt_and_is_no_sign(reader: Reader) -> None:
 
 
 SIGNS: dict[str, tuple[Reader, str]] = {
-    **{
-        f"the offset {offset} is not above the last": (
-            Reader().read(join("a"), join("b")).read_at(offset, join("c")),
-            f"offset {offset} was read again",
-        )
-        for offset in (0, 1, 2)
-    },
+    "the offset of the last": (Reader().read(join("a"), join("b")).read_at(2, join("c")), "offset 2 was read again"),
+    "an offset below the last": (Reader().read(join("a"), join("b")).read_at(1, join("c")), "offset 1 was read again"),
     "a record below the start": (Reader(fold(founded(), 4, None)).read_at(4, None), "offset 4 was read again"),
-    "a second beat in a row whose writer had read further": (
+    "a second beat beyond its place": (
         group("ab").read(told("a", 99), told("b", 99), told("a", 99)),
-        "one at offset 5 says that its writer had read up to 99",
+        "one at offset 5 says",
     ),
     "another's record where a confirmed one stood": (Reader().acknowledged(1).read(join("b")), "another one or none"),
     "a wish where a confirmed one stood": (
-        Reader().acknowledged(1).read(Drain(by="operator", name="x")),
-        "another one or none was read there",
+        Reader().acknowledged(1).read(Drain(by="op", name="x")),
+        "another one or none",
     ),
     "a confirmation of what is another's": (Reader().read(join("b")).acknowledged(1), "another one or none"),
     "a confirmation of bytes": (Reader().read(None).acknowledged(1), "another one or none was read there"),
@@ -150,14 +145,11 @@ DIVERGED: dict[str, tuple[Reader, str]] = {
         group("mb").read(*[told("b", 3)] * 2),
         "1 hold another one at offset 3 (the last to say so was b)",
     ),
-    "of three members the one who differs from both others": (
+    "of three the one who differs from both": (
         group("mbc").read(*[told("b", 4)] * 2, *[told("c", 4)] * 2),
-        "2 hold another one at offset 4 (the last to say so was c)",
+        "2 hold another",
     ),
-    "of four members the one who differs from two": (
-        group("mbcd").read(*[told("b", 5)] * 2, *[told("c", 5)] * 2),
-        "2 hold",
-    ),
+    "of four the one who differs from two": (group("mbcd").read(*[told("b", 5)] * 2, *[told("c", 5)] * 2), "2 hold"),
     "where a reader started": (Reader(MB).read(*[told("b", MB.at)] * 2), "1 hold"),
     "by a snapshot": (Reader(MB).read(OTHER, OTHER), "1 hold another one at offset 3"),
 }
@@ -171,7 +163,7 @@ def test_members_with_other_tables_than_most_stop(reader: Reader, found: str) ->
     assert reader.error.remedy
 
 
-def test_a_beat_that_cannot_be_of_the_same_writer_takes_it_back() -> None:
+def test_a_beat_that_cannot_be_of_the_same_writer_takes_it_back_and_a_line_in_my_name_says_nothing() -> None:
     """One line may be forged in a member's name, but the real member keeps beating."""
     reader = group("mab")
     start = reader.state
@@ -179,6 +171,10 @@ def test_a_beat_that_cannot_be_of_the_same_writer_takes_it_back() -> None:
     for _ in range(9):
         assert "a doubt" == reader.read(told("a", 99)).sign
         assert "" == reader.read(beat("a", start)).sign
+    reader = group("m")
+    for _ in range(9):
+        reader.state = fold(reader.state, reader.state.at, told("m", 2))
+        assert reader.trust.after(reader.state, told("m", 2), forged=True) is None
 
 
 def test_a_member_that_departed_has_no_say() -> None:
@@ -188,25 +184,15 @@ def test_a_member_that_departed_has_no_say() -> None:
     assert "2 hold" in reader.read(*[told("e", 6)] * 2).sign
 
 
-def test_own_records_are_remembered_up_to_a_bound_and_what_is_forgotten_is_no_sign() -> None:
-    reader = Reader().read(join("b"), join("m"), *(beat("m") for _ in range(OWN_MAX)))
-    assert "" == reader.acknowledged(2).sign
-    assert "" == reader.acknowledged(1).sign  # It stood before all remembered records, so it cannot be checked.
-    assert OWN_MAX == len(reader.trust._own)
-
-
-def test_a_line_in_my_name_that_i_did_not_write_says_nothing_of_my_table() -> None:
-    reader = group("m")
-    for _ in range(9):
-        reader.state = fold(reader.state, reader.state.at, told("m", 2))
-        assert reader.trust.after(reader.state, told("m", 2), forged=True) is None
-
-
-def test_digests_are_kept_up_to_a_bound_and_what_is_beyond_is_not_compared() -> None:
+def test_digests_and_own_records_are_kept_up_to_a_bound_and_what_is_beyond_is_not_compared() -> None:
     reader = Reader(MB).read(*(None for _ in range(RING_MAX)))
     assert RING_MAX == len(reader.trust._digests)
     assert "" == reader.read(*[told("b", MB.at)] * 2).sign
     assert "1 hold" in reader.read(*[told("b", MB.at + 5)] * 2).sign
+    reader = Reader().read(join("b"), join("m"), *(beat("m") for _ in range(OWN_MAX)))
+    assert "" == reader.acknowledged(2).sign
+    assert "" == reader.acknowledged(1).sign  # It stood before all remembered records, so it cannot be checked.
+    assert OWN_MAX == len(reader.trust._own)
 
 
 # Evidence: records that were read are compared with the ledger's, in any number of pieces
@@ -220,7 +206,7 @@ def remembering(entries: list[tuple[int, bytes]] = READ) -> Evidence:
     return evidence
 
 
-def test_what_is_all_there_may_come_in_pieces_and_what_comes_behind_it_is_left() -> None:
+def test_what_is_all_there_may_come_in_pieces_and_no_more_is_remembered_than_a_bound() -> None:
     assert Evidence().begin() is None, "before the first record there is nothing to look at"
     evidence = remembering()
     assert (1, True) == (evidence.begin(), evidence.is_checking())
@@ -229,6 +215,8 @@ def test_what_is_all_there_may_come_in_pieces_and_what_comes_behind_it_is_left()
     assert evidence.is_checking()
     assert (1, None) == evidence.check([*READ[2:], (5, b"new")], at_tip=True)
     assert not evidence.is_checking()
+    evidence = remembering([(offset, b"") for offset in range(RING_MAX + 7)])
+    assert 7 == evidence.begin()
 
 
 @pytest.mark.parametrize(
@@ -251,21 +239,13 @@ def test_what_is_not_there_any_more_is_a_loss(there: list[tuple[int, bytes]], lo
     assert f"the record that was read at offset {lost} was to be there" == error.wanted
 
 
-def test_a_loss_behind_new_records_is_seen_too() -> None:
+def test_a_loss_behind_new_records_is_seen_too_and_what_is_no_longer_retained_is_no_loss() -> None:
     """A reader of lost records may have read on in the ledger that lost them, before it met the first sign."""
     evidence = remembering([*READ, *((offset, b"new") for offset in range(5, 100))])
     evidence.begin()
     assert isinstance(evidence.check([(1, b"genesis"), (5, b"new")], at_tip=True)[1], LedgerRewound)
-
-
-def test_what_is_no_longer_retained_is_no_loss() -> None:
     evidence = remembering()
     assert 2 == evidence.begin(2)
     assert (2, None) == evidence.check(READ[1:], at_tip=True)
     assert 5 == evidence.begin(9)
     assert not evidence.is_checking()
-
-
-def test_no_more_is_remembered_than_a_bound() -> None:
-    evidence = remembering([(offset, b"") for offset in range(RING_MAX + 7)])
-    assert 7 == evidence.begin()
