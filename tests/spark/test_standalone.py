@@ -140,5 +140,6 @@ def test_each_row_lands_once_when_tasks_run_twice_or_are_killed(database: str, r
     found = DeltaTable(str(table.path)).to_pyarrow_table(columns=["id"])
     assert (2 * TABLE_ROWS, TABLE_ROWS) == (found.num_rows, len(pc.unique(found["id"])))
     assert {partition: Progress(term, 1) for partition, term in TERMS.items()} == table.progress()
+    until(lambda: not cluster.executors(), "the end of the last writers")
     table.sweep()
     assert set(table.files()) == {str(path) for path in table.path.rglob("*.parquet") if "_delta_log" not in path.parts}
