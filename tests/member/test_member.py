@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from neli_router.errors import (
     HandlerFailed,
     LeaseLost,
     LedgerUnavailable,
+    NameTaken,
     NotLeading,
     Replaced,
 )
@@ -208,6 +210,27 @@ def test_a_successor_waits_for_the_handler_and_for_the_blocks_which_a_revocation
     assert not lease.holds()
 
 
+def test_after_the_drain_timeout_the_program_is_fenced_before_anybody_else_leads() -> None:
+    def slow(event: Event) -> None:
+        heard.append((group.now, "a", type(event).__name__))
+        if isinstance(event, Revoked):
+            group.advance(20.0)
+
+    def other(event: Event) -> None:
+        heard.append((group.now, "b", type(event).__name__))
+
+    heard: list[tuple[float, str, str]] = []
+    with testing.group("a", partitions=1, drain_timeout=5.0, on_event={"a": slow}) as group:
+        group.settle()
+        group.join("b", on_event=other)
+        group["a"].operator.drain("a")
+        group.settle()
+    (_, *first), (revoked_at, *second), (fenced_at, *third), (acquired_at, *fourth) = heard
+    assert [["a", "Acquired"], ["a", "Revoked"], ["a", "Fenced"], ["b", "Acquired"]] == [first, second, third, fourth]
+    assert 5.0 == pytest.approx(fenced_at - revoked_at)
+    assert fenced_at <= acquired_at < fenced_at + 0.1
+
+
 def test_a_handler_that_raises_ends_the_member_also_while_it_closes_and_frees_its_partitions_at_once() -> None:
     def broken(event: Event) -> None:
         if isinstance(event, Revoked):
@@ -240,6 +263,20 @@ def test_a_handler_that_raises_ends_the_member_also_while_it_closes_and_frees_it
             group["a"].close()
         with pytest.raises(HandlerFailed, match="handler of Revoked was to return"):
             group["a"].wait(timeout=5.0)
+
+
+def test_closing_hands_over_at_once_and_moves_no_other_partitions() -> None:
+    with testing.group("a", "b", "c", partitions=9) as group:
+        group.settle()
+        kept, began = {name: dict(group[name].led) for name in "bc"}, group.now
+        group["a"].close()
+        group.settle()
+        assert group.now - began < 0.1
+        for name, terms in kept.items():
+            assert terms.items() <= group[name].led.items()
+        assert ["Acquired", "Revoked"] == names(group.told["a"])
+        assert (True, None) == (group["a"].closed, group["a"].error)
+        assert group["a"].wait()
 
 
 def test_closing_in_a_block_takes_effect_when_the_block_has_ended_and_everything_else_then_raises(group: Group) -> None:
@@ -335,6 +372,15 @@ def test_a_wish_that_no_member_could_read_is_refused(group: Group, wish: Callabl
 def test_other_settings_than_the_groups_are_refused_with_both_spelled_out(group: Group) -> None:
     with pytest.raises(GroupMismatch, match="lease 2 s here and 1 s there, guarantee 'available' here and 'exclusive'"):
         group.join("c", lease=2.0, guarantee="available")
+
+
+def test_a_newcomer_gives_up_a_name_that_a_living_member_has(group: Group) -> None:
+    group.join("twin", name="a", address="host:2")
+    group.advance(3.0)
+    found = "a member that lives has it, and gave no address (incarnation "
+    with pytest.raises(NameTaken, match=re.escape(f"the name 'a' was wanted for this member, but {found}")):
+        group["twin"].wait()
+    assert (None, 4) == (group["a"].error, len(group["a"].led))
 
 
 def test_a_newcomer_takes_a_name_from_a_living_member_if_it_is_told_to(
