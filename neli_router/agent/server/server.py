@@ -254,8 +254,7 @@ class Agent:
         if port is not None:
             self.door = DoorProcess(port, self._door_settings, partial(self._admit, server))
             self.door.open()
-        idle_after = inf if self.options.idle_after is None else self.options.idle_after
-        keeping = asyncio.gather(self._look_after(server), give_way_when_idle(member, hub.demand, idle_after))
+        keeping = asyncio.create_task(self._keep_up(server, member))
         try:
             await _first(self.started.wait(), serving)
             logs.logger().info(
@@ -294,6 +293,11 @@ class Agent:
                 "is answered 503, and `neli run` and leaders are clients, too",
                 remedy="raise `ulimit -n` (LimitNOFILE= of systemd) to 1024 or more",
             )
+
+    async def _keep_up(self, server: HttpServer, member: AsyncMember) -> None:
+        """What lasts as long as the agent. Raises NeliError when it cannot go on."""
+        after = inf if self.options.idle_after is None else self.options.idle_after
+        await asyncio.gather(self._look_after(server), give_way_when_idle(member, self.hub.demand, after))
 
     async def _look_after(self, server: HttpServer) -> None:
         """Check its socket and its store of owners. Raises NeliError when it cannot keep one of them any longer."""
