@@ -295,7 +295,7 @@ class Agent:
             )
 
     async def _keep_up(self, server: HttpServer, member: AsyncMember) -> None:
-        """What lasts as long as the agent. Raises NeliError when it cannot go on."""
+        """Run until the agent ends. Raises NeliError when it cannot go on."""
         after = inf if self.options.idle_after is None else self.options.idle_after
         await asyncio.gather(self._look_after(server), give_way_when_idle(member, self.hub.demand, after))
 
