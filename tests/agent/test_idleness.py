@@ -48,6 +48,18 @@ def test_partitions_go_where_somebody_works_and_come_back_with_the_next_client(t
         until(lambda: leads_all(b), "the agent without a client to be idle")
 
 
+def test_without_the_option_a_weight_of_0_is_the_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neli_router.agent.server.idleness.LOOK_EVERY", 0.01)
+    with running(configured(tmp_path, lease=1.0), AgentOptions(f"{tmp_path}/a.sock")) as agent:
+        agent.await_ready()
+        member = agent.agent.member
+        member.operator.weigh("a", 0)
+        with Client(agent.options.socket, timeout=PATIENCE) as client, client.leading(3):
+            began_at = member.state.at
+            until(lambda: member.state.at > began_at + 5, "some heartbeats")
+            assert {"a": 0} == member.state.weights
+
+
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="idle_after=0 must be a number of seconds above 0"):
         AgentOptions("a.sock", idle_after=0)

@@ -9,7 +9,7 @@ and their work stands still.
 **Being idle is a weight of 0**, a wish like that of `neli weigh`. So partitions move in good order, and a restarted
 agent reads in the ledger that it is idle. If all members are idle, all count alike, and each keeps its share. The first
 host that is asked then gets everything. An operator's pin still holds; a weight that an operator sets meanwhile counts
-from the next client on.
+from the next client on, unless the agent restarts before.
 
 **Nothing is handed over under a client.** A lease that a client gets in the same moment is revoked, and the handover
 waits for its end as always.
@@ -69,7 +69,7 @@ class Demand:
 
 
 async def give_way_when_idle(member: AsyncMember, demand: Demand, after: float) -> None:
-    """Let `member` weigh 0 while no client wants a lease, until it has ended or this is cancelled. `inf` is never."""
+    """Let `member` weigh 0 while no client wants a lease, until it has ended or this is cancelled."""
     former: int | None = None
     while not member.closed:
         wished = GroupView(member.state).wished_weight(member.name)

@@ -25,7 +25,6 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
-from math import inf
 from typing import Any
 
 import uvicorn
@@ -296,8 +295,10 @@ class Agent:
 
     async def _keep_up(self, server: HttpServer, member: AsyncMember) -> None:
         """Run until the agent ends. Raises NeliError when it cannot go on."""
-        after = inf if self.options.idle_after is None else self.options.idle_after
-        await asyncio.gather(self._look_after(server), give_way_when_idle(member, self.hub.demand, after))
+        tasks = [self._look_after(server)]
+        if self.options.idle_after is not None:
+            tasks.append(give_way_when_idle(member, self.hub.demand, self.options.idle_after))
+        await asyncio.gather(*tasks)
 
     async def _look_after(self, server: HttpServer) -> None:
         """Check its socket and its store of owners. Raises NeliError when it cannot keep one of them any longer."""
