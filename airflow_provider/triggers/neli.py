@@ -35,6 +35,7 @@ from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mappi
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from math import inf
 from typing import Any, Literal, NamedTuple
 
 from airflow.providers.common.compat.sdk import Stats
@@ -189,11 +190,13 @@ class LeaderTrigger(_Follower):
 
     @asynccontextmanager
     async def _settled(self) -> AsyncIterator[None]:
-        """A block that lasts for SETTLE seconds at least, if the event is for a worker."""
+        """A block that lasts for SETTLE seconds, or until shortly before the task's deadline, if the event is for a
+        worker. It lasts longer if its work does."""
         began_at = asyncio.get_running_loop().time()
         yield
         if self.trigger_id is not None and not self.ends_task:
-            await asyncio.sleep(began_at + SETTLE - asyncio.get_running_loop().time())
+            rest = began_at + SETTLE - asyncio.get_running_loop().time()
+            await asyncio.sleep(min(rest, self._time_left()))
 
     async def _wait(self, moments: AsyncIterator[Moment], present: Subscription | None) -> Conclusion:
         try:
@@ -201,7 +204,7 @@ class LeaderTrigger(_Follower):
         except NeliError as error:
             return Conclusion("failed", str(error))
         try:
-            async with asyncio.timeout(self._patience()), _counted(self):
+            async with asyncio.timeout(self._time_left() if self._is_last_word else None), _counted(self):
                 if present is not None and (conclusion := await self._judge(present)):
                     return conclusion
                 async for moment in moments:
@@ -269,10 +272,11 @@ class LeaderTrigger(_Follower):
         what = what if self.partition is None else f"partition {self.partition}"
         return f"a leader of {what}" if self.expect == "anybody" else f"{what} led by {self.expect!r}"
 
-    def _patience(self) -> float | None:
+    def _time_left(self) -> float:
+        """Seconds until shortly before the task's deadline; `inf` if it has none."""
         deadline: datetime | None = getattr(self, "timeout_after", None)  # `dag.test()` sets no deadline.
-        if deadline is None or not self._is_last_word:
-            return None
+        if deadline is None:
+            return inf
         left = (deadline if deadline.tzinfo else deadline.replace(tzinfo=UTC)) - datetime.now(UTC)
         return max(0.0, left.total_seconds() - min(EARLY, left.total_seconds() / 2))
 

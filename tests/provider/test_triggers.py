@@ -84,6 +84,9 @@ def test_a_task_that_a_worker_resumes_stays_deferred_until_the_first_worker_has_
             resumed = await one.start(LeaderTrigger(role="nightly", expect="anybody"))
             await one.event(await one.start(LeaderTrigger(role="nightly", expect="anybody", ends_task=True)))
             assert one.is_waiting(resumed)
+            soon = datetime.now(UTC) + timedelta(seconds=10)
+            hurried = await one.start(LeaderTrigger(role="nightly", expect="anybody"), timeout_after=soon)
+            assert "success" == payload(await one.event(hurried))["outcome"]  # Before its task's time is over.
 
     asyncio.run(story())
 
