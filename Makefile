@@ -72,7 +72,7 @@ chaos: fetch ## Ten minutes of faults each on members and three brokers, on Redi
 airflows: $(DEV)/ready $(UV)/ready ## The provider on Airflow 3.1, 3.2, 3.3 and the 3.4 beta
 	@$(DEV)/bin/python -m tests.provider.airflow_versions $(UV)/bin/uv
 
-sparks: fetch $(SPARK)/ready ## The tests of Spark on PySpark 4.3; `make test` has them on 4.2
+sparks: jars $(SPARK)/ready ## The tests of Spark on PySpark 4.3; `make test` has them on 4.2
 	$(SPARK)/bin/python -m tests.gate spark
 
 $(SPARK)/ready: requirements/dev.txt pyproject.toml $(UV)/ready
