@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from neli_router import testing
+from neli_router.core.keyspace import Layout
 from neli_router.errors import (
     BadKey,
     Closed,
@@ -370,8 +371,14 @@ def test_a_wish_that_no_member_could_read_is_refused(group: Group, wish: Callabl
 
 
 def test_other_settings_than_the_groups_are_refused_with_both_spelled_out(group: Group) -> None:
-    with pytest.raises(GroupMismatch, match="lease 2 s here and 1 s there, guarantee 'available' here and 'exclusive'"):
-        group.join("c", lease=2.0, guarantee="available")
+    with pytest.raises(GroupMismatch) as raised:
+        group.join("c", layout=Layout(), lease=2.0, guarantee="available")
+    assert (
+        "a group with this member's settings was wanted, but the ledger records others since its genesis: "
+        "slots=16384, partitions=256, tags=off against slots=16384, partitions=8, tags=off (unequal: partitions), "
+        "lease 2 s here and 1 s there, guarantee 'available' here and 'exclusive' there: "
+        "start with the ledger's settings, which never change while it lives, or use a new ledger"
+    ) == str(raised.value)
 
 
 def test_a_newcomer_gives_up_a_name_that_a_living_member_has(group: Group) -> None:

@@ -77,6 +77,16 @@ def test_people_are_told_who_leads_and_why_one_leads_no_more() -> None:
     ] == [(name, peer) for place, name, peer in scene.notices if place == low]
 
 
+def test_a_living_leader_is_kept_though_a_higher_member_comes() -> None:
+    highest = GossipScene(3).by_uuid[-1]
+    scene = settled(asleep=[highest])
+    before = scene.acts[-1][1]
+    scene.start(highest)
+    scene.run(100.0)
+    assert [before] == [place for _, place, _ in scene.acts]
+    assert [before] * 3 == [member.favourite for member in scene.members.values()]
+
+
 def test_two_candidates_that_do_not_hear_each_other_never_both_lead_and_one_that_hears_nobody_is_none() -> None:
     """Both hear the other members. Then the one that leads is cut off."""
     scene = GossipScene(5)
@@ -609,6 +619,21 @@ def test_a_term_that_no_number_of_elections_comes_to_and_a_clock_that_nobody_liv
 
 
 # Two classes of citizens
+
+
+def test_so_many_can_die_one_after_another_that_no_majority_of_the_first_ones_is_left() -> None:
+    scene = settled(9, first_class=3)
+    leader = scene.by_uuid[-1]
+    for _ in range(5):
+        electors = scene.members[leader].electorate.new
+        victim = max(place for place in electors if place != leader)
+        scene.kill(victim)
+        while victim in scene.members[leader].electorate.places:
+            assert scene.now < 500
+            scene.run(scene.now + 1)
+        assert [leader] == scene.acting
+    scene.run(scene.now + 3 * P)
+    assert [leader] == scene.acting
 
 
 def test_only_first_class_citizens_vote_all_watch_and_a_leader_replaces_no_majority_of_its_electorate() -> None:

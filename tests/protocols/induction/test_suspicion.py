@@ -65,6 +65,12 @@ def test_half_a_lease_since_the_last_beat_came_back_starts_the_lease_anew(gap: f
     assert whom == accused(suspicion, 15.0, m=15.0, q=0.0)
 
 
+def test_a_member_that_never_heard_itself_accuses_none() -> None:
+    suspicion = Suspicion(SETTINGS, ME)
+    assert [] == accused(suspicion, 1000.0, m=-inf, q=0.0)
+    assert inf == deadline(suspicion, {"m": 0.0, "q": 0.0})
+
+
 def test_one_whose_last_beat_was_sent_a_lease_ago_does_not_hear_itself_but_beats_out_of_order_deafen_nobody() -> None:
     suspicion = hearing(until=8.0)
     suspicion.hear(8.0, 12.0)

@@ -110,17 +110,22 @@ def test_it_raises_a_doubt_and_is_no_sign(reader: Reader) -> None:
 
 
 SIGNS: dict[str, tuple[Reader, str]] = {
-    "the offset of the last": (Reader().read(join("a"), join("b")).read_at(2, join("c")), "offset 2 was read again"),
-    "an offset below the last": (Reader().read(join("a"), join("b")).read_at(1, join("c")), "offset 1 was read again"),
+    **{
+        f"the offset {at} is not above the last": (
+            Reader().read(join("a"), join("b")).read_at(at, join("c")),
+            f"offset {at} was read again",
+        )
+        for at in (0, 1, 2)
+    },
     "a record below the start": (Reader(fold(founded(), 4, None)).read_at(4, None), "offset 4 was read again"),
     "a second beat beyond its place": (
         group("ab").read(told("a", 99), told("b", 99), told("a", 99)),
-        "one at offset 5 says",
+        "one at offset 5 says that its writer had read up to 99",
     ),
     "another's record where a confirmed one stood": (Reader().acknowledged(1).read(join("b")), "another one or none"),
     "a wish where a confirmed one stood": (
         Reader().acknowledged(1).read(Drain(by="op", name="x")),
-        "another one or none",
+        "another one or none was read there",
     ),
     "a confirmation of what is another's": (Reader().read(join("b")).acknowledged(1), "another one or none"),
     "a confirmation of bytes": (Reader().read(None).acknowledged(1), "another one or none was read there"),
@@ -147,7 +152,7 @@ DIVERGED: dict[str, tuple[Reader, str]] = {
     ),
     "of three the one who differs from both": (
         group("mbc").read(*[told("b", 4)] * 2, *[told("c", 4)] * 2),
-        "2 hold another",
+        "2 hold another one at offset 4 (the last to say so was c)",
     ),
     "of four the one who differs from two": (group("mbcd").read(*[told("b", 5)] * 2, *[told("c", 5)] * 2), "2 hold"),
     "where a reader started": (Reader(MB).read(*[told("b", MB.at)] * 2), "1 hold"),
