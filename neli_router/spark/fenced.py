@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 from neli_router.fence import TableUnavailable
 from neli_router.fence.delta import PARTITION, Commit, FencedTable, Staging
 from neli_router.fence.delta.layouts import columns_of, require_columns
-from neli_router.fence.delta.table import Terms
+from neli_router.fence.tables import Terms
 from neli_router.spark.sessions import described
 from neli_router.spark.slots import NOTE, noted_as
 
@@ -61,7 +61,7 @@ def append_rows(rows: DataFrame, table: FencedTable, terms: Terms, batch: int, *
     """
     step = batch if after is None else f"{after} -> {batch}"
     with table.stage(terms, batch, after=after) as staging:
-        told = f"neli {table.path.name} step {step} ({len(staging.step.terms)} partitions)"
+        told = f"neli {table.name} step {step} ({len(staging.step.terms)} partitions)"
         with described(rows.sparkSession, told):
             stage_rows(rows, staging)
         return table.commit(staging)

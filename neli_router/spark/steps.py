@@ -106,7 +106,7 @@ class StepWriter:
             del self.progress[partition], self.terms[partition]
         logger().info(
             "step.landed",
-            table=self._table.path.name,
+            table=self._table.name,
             member=self._member,
             lane=step.lane,
             after=step.after,

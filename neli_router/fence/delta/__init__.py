@@ -5,8 +5,9 @@
     table.progress()[3].batch                                       ... and then goes on after this batch
     table.append(rows, {3: 9}, batch)                               lands once, or raises the reason
 
-`table` decides what lands, `staging` keeps the files of one commit together until they have landed, and `layouts`
-recognizes our tables. docs/fencing.md explains how to use it, and docs/spark.md how Spark writes to it.
+`fence.tables` decides what lands, `table` commits it, `staging` keeps the files of one commit together until they have
+landed, and `layouts` recognizes our tables. docs/fencing.md explains how to use it, and docs/spark.md how Spark writes
+to it.
 """
 
 from neli_router.errors import MissingExtra
@@ -17,8 +18,8 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra.of((error.name or "").partition(".")[0], "for fenced tables", "spark") from None
 
-from neli_router.fence.delta.layouts import PARTITION
 from neli_router.fence.delta.staging import Staging
-from neli_router.fence.delta.table import Commit, FencedTable, Progress
+from neli_router.fence.delta.table import FencedTable
+from neli_router.fence.tables import PARTITION, Commit, Progress
 
 __all__ = ["PARTITION", "Commit", "FencedTable", "Progress", "Staging"]

@@ -34,6 +34,7 @@ from deltalake import DeltaTable, Schema
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
 from neli_router.fence.refusals import TableMismatch
+from neli_router.fence.tables import PARTITION
 
 __all__ = [
     "PARTITION",
@@ -45,9 +46,6 @@ __all__ = [
     "local_path",
     "require_columns",
 ]
-
-PARTITION = "partition"
-"""The column by which the table is laid out. It appears in folder names, and never inside a file."""
 
 FORMAT = "1"
 

@@ -41,14 +41,13 @@ fails, unless it was stopped after that check. Set the retention of other engine
 
 import json
 import os
-import secrets
 import shutil
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,8 +57,9 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from neli_router.fence.delta.layouts import PARTITION, Format, columns_of, columns_of_footer, require_columns
 from neli_router.fence.refusals import FenceMisused, TableMismatch, TableUnavailable
+from neli_router.fence.tables import Step
 
-__all__ = ["Staging", "Step", "abandoned", "clear", "flush"]
+__all__ = ["Staging", "abandoned", "clear", "flush"]
 
 ATTEMPTS = "_neli"
 STEP = "step.json"
@@ -71,33 +71,6 @@ FLUSHES_AT_ONCE = 8
 UNREADABLE_SECONDS_MAX = 24 * 60 * 60.0
 """A folder without a readable step.json is removed after this time. Either its program was killed at that moment, or it
 was stopped, and fails when it goes on, before it has written a row."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The goal of an attempt: one step from batch `after` to `batch`, for some partitions under their terms."""
-
-    name: str
-    terms: Mapping[int, int]
-    after: int
-    batch: int
-    version: int
-    """The table's version before the attempt began: its commit can only be a later one."""
-
-    @classmethod
-    def drawn(cls, terms: Mapping[int, int], after: int, batch: int, version: int) -> "Step":
-        return cls(secrets.token_hex(8), dict(terms), after, batch, version)
-
-    @classmethod
-    def read(cls, folder: Path) -> "Step":
-        """Raises OSError or ValueError if the file is missing or incomplete."""
-        fields = json.loads((folder / STEP).read_text(encoding="utf-8"))
-        terms = {int(partition): int(term) for partition, term in fields.pop("terms").items()}
-        return cls(terms=terms, **fields)
-
-    def prefix(self, partition: int) -> str:
-        """The prefix of the path of each of its placed files, below the table."""
-        return f"{PARTITION}={partition}/t{self.terms[partition]}-b{self.batch}-{self.name}-"
 
 
 class Staging:
@@ -115,7 +88,7 @@ class Staging:
         self._written = 0
         self._files: list[_File] | None = None
         self._home.mkdir(parents=True)
-        (self._home / STEP).write_text(json.dumps(asdict(step)), encoding="utf-8")
+        (self._home / STEP).write_text(step.text(), encoding="utf-8")
 
     @property
     def folder(self) -> Path:
@@ -230,7 +203,7 @@ class _File:
             raise TableMismatch("Parquet files were wanted", f"{path.name} is none", "begin a new attempt") from error
         inside = {name: kind for name, kind in attempt.made.columns.items() if name != PARTITION}
         require_columns(inside, columns_of_footer(footer.schema.to_arrow_schema()), f"the file {path.name}")
-        return cls(partition, path, f"{attempt.step.prefix(partition)}{number}.parquet", footer.num_rows)
+        return cls(partition, path, f"{_prefix(attempt.step, partition)}{number}.parquet", footer.num_rows)
 
     def place(self, root: Path) -> None:
         os.utime(self.path)
@@ -256,7 +229,7 @@ def abandoned(root: Path) -> tuple[list[tuple[Path, Step]], list[Path]]:
     found, strays = [], []
     for folder in sorted((root / ATTEMPTS).glob("*")):
         try:
-            found.append((folder, Step.read(folder)))
+            found.append((folder, Step.read((folder / STEP).read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError, KeyError):
             with suppress(FileNotFoundError):
                 if time.time() - folder.stat().st_mtime > UNREADABLE_SECONDS_MAX:
@@ -276,13 +249,18 @@ def clear(root: Path, folder: Path, step: Step, landed: Collection[str] | None) 
     orphans = [
         path
         for partition in step.terms
-        for path in root.glob(f"{step.prefix(partition)}*")
+        for path in root.glob(f"{_prefix(step, partition)}*")
         if landed is not None and str(path.relative_to(root)) not in landed
     ]
     for path in orphans:
         path.unlink(missing_ok=True)
     shutil.rmtree(swept, ignore_errors=True)
     return len(orphans)
+
+
+def _prefix(step: Step, partition: int) -> str:
+    """The prefix of the path of each of its placed files, below the table."""
+    return f"{PARTITION}={partition}/t{step.terms[partition]}-b{step.batch}-{step.name}-"
 
 
 def flush(path: Path) -> None:

@@ -1,16 +1,10 @@
-"""A fenced table: one commit of Delta's log adds rows and moves the fence, or does neither.
+"""A fenced Delta table: one entry of Delta's log adds rows and moves the fence, or does neither.
 
-    holder, term 7    attempt, stage ...... paused for a minute ............ commit(40)  <-- Refused: 9 was committed
-    holder, term 9                raise_terms({3: 9})   progress()   commit(40)   commit(41)
+    look: the ids at the handle's version --> judge --> place the files --> entry of the log, made on the same handle
+                                                                              '-- a rival's id in between: it fails
 
 For each partition P, the table stores two numbers as Delta's own transaction ids: the highest term (`neli.term/P`) and
-the last batch (`neli.batch/P`). A batch is a step from one number to a later one:
-
-    the table's term   the table's batch      a step from `after` to `batch` under `term`
-    higher             any                    is lost: a newer owner has the partition. Refused if all are
-    not higher         `batch` or later       is skipped: it has landed before
-    not higher         `after`                lands: rows, term and batch, in one entry of the log
-    not higher         anything else          is an error, BatchGap: a batch is missing, or was cut differently
+the last batch (`neli.batch/P`). `fence.tables` decides by them what lands.
 
 **Why it is atomic.** The numbers are read at the version of one handle, and the commit is made on that same handle. An
 entry of Delta's log is made by linking a finished file to the next version's name, which only one writer can do. If
@@ -19,101 +13,55 @@ of them holds a transaction id that ours sets, too. So between our look and our 
 of our partitions. Looking and then writing by path would be two steps: writing loads the table again, and a zombie that
 looked in time would get in. A test shows that it does.
 
-**The log is the only witness.** A commit may have succeeded although its answer was lost. So an answer is never
-trusted: after each attempt the log is read, and each entry carries the name of its attempt.
-
-    look --> judge --> nothing to write -----------------------------> answer
-      ^        |
-      |        '--> place the files --> commit --any answer--> look --> our name? --> answer
-      '-------------------------------------------------------------------- no
-
 A failed try has met a rival in one of our partitions, and that partition is then lost or skipped. So at most one try
 per partition is needed; a few more are for a table that cannot be written at this moment.
 
 The numbers are remembered between looks: an entry of the log never changes, so the numbers at a later version are those
 of the earlier version and the entries in between. Asking the library for each of 512 numbers takes a quarter of a
 second.
-
-Threads may share a table; their commits take turns. After a fork, open the table again.
 """
 
 import json
 import shutil
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from datetime import timedelta
 from os import PathLike
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction
 
 from neli_router.core.keyspace import Layout
-from neli_router.core.logs import logger
 from neli_router.errors import NeliError
 from neli_router.fence.delta.layouts import PARTITION, Format, format_of, local_path, require_columns
-from neli_router.fence.delta.staging import Staging, Step, abandoned, clear, flush
-from neli_router.fence.refusals import BatchGap, FenceMisused, Refused, TableMismatch, TableUnavailable, tally
-from neli_router.fence.statements import AnyLease, checked
+from neli_router.fence.delta.staging import Staging, abandoned, clear, flush
+from neli_router.fence.refusals import TableMismatch, TableUnavailable
+from neli_router.fence.tables import AnyFencedTable, Judgement, Progress, Step
 
-__all__ = ["Commit", "FencedTable", "Progress", "Terms"]
-
-SPARE_TRIES = 5
-"""Tries beyond one for each partition, for a disk that is full or a server that is away."""
+__all__ = ["FencedTable"]
 
 TERM, BATCH = "neli.term", "neli.batch"
 
 LOG = "_delta_log"
 
-Terms = Mapping[int, int] | AnyLease
-"""Partition -> term, such as `share.terms`; or a lease, for its partition."""
 
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The state of a partition: the highest term committed, None if there is none yet, and the last batch."""
-
-    term: int | None
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """The outcome of a commit for each partition. `version` is the one that it made, None if it had nothing to do."""
-
-    version: int | None
-    landed: tuple[int, ...]
-    skipped: tuple[int, ...]
-    """Partitions that had landed before, under this term or an earlier one."""
-    lost: Mapping[int, int]
-    """Partition -> the higher term that a newer owner committed. Nothing of ours landed there."""
-
-
-@dataclass(slots=True)
-class _Verdict:
-    landed: list[int] = field(default_factory=list)
-    skipped: list[int] = field(default_factory=list)
-    lost: dict[int, int] = field(default_factory=dict)
-    moves: dict[str, int] = field(default_factory=dict)
-    """The transaction ids that the commit sets."""
-
-
-class FencedTable:
+class FencedTable(AnyFencedTable[Staging]):
     """A Delta table in a local or shared file system, whose partitions are written under terms."""
 
     made: Format
-    """The table's format and columns, as of the last look."""
+
+    failures = (DeltaError,)
+
+    spare_tries = 5
+    """For a disk that is full or a server that is away."""
 
     def __init__(self, path: str | PathLike[str], *, layout: Layout | None = None) -> None:
         """Open it. Raises TableMismatch if it does not exist, is not a fenced table, or has another layout."""
+        super().__init__()
         self.path = local_path(path)
-        self._lock = threading.RLock()
+        self.name, self.place = self.path.name, str(self.path)
         self._log = self.path / LOG
         self._open()
         if layout is not None and (difference := layout.difference(self.layout)):
@@ -171,21 +119,6 @@ class FencedTable:
 
     # Questions
 
-    @property
-    def layout(self) -> Layout:
-        return self.made.layout
-
-    @property
-    def first_batch(self) -> int:
-        return self.made.first_batch
-
-    def progress(self, partitions: Iterable[int] | None = None) -> dict[int, Progress]:
-        """The progress of each of `partitions` (default: all)."""
-        wanted = range(self.layout.partitions) if partitions is None else partitions
-        with self._lock:
-            self._look(sure=True)
-            return {partition: self._progress(partition) for partition in wanted}
-
     def files(self, partitions: Iterable[int] | None = None, *, version: int | None = None) -> list[str]:
         """The absolute path of every file of `partitions`, now or at `version`: for engines that cannot read Delta."""
         with self._lock:
@@ -197,79 +130,6 @@ class FencedTable:
             else:  # The library takes an empty list to mean no condition.
                 found = handle.file_uris(file_pruning_predicate=[(PARTITION, "in", wanted)]) if wanted else []
             return sorted(unquote(file) for file in found)  # They are escaped like an address: a space as %20.
-
-    # Methods that move the fence
-
-    def raise_terms(self, terms: Terms) -> Commit:
-        """Raise the fence of each partition to its term, without rows. Call this first when partitions were acquired.
-
-        From then on, an older owner is refused. Only afterwards is `progress` final. Raises Refused if all partitions
-        have a higher term already; if only some have, they are `lost` in the result.
-        """
-        wanted = self._checked(terms)
-
-        def judge() -> _Verdict:
-            verdict = _Verdict()
-            for partition, term in wanted.items():
-                held = self._progress(partition).term
-                if held is not None and held > term:
-                    verdict.lost[partition] = held
-                elif held == term:
-                    verdict.skipped.append(partition)
-                else:
-                    verdict.landed.append(partition)
-                    verdict.moves[f"{TERM}/{partition}"] = term
-            return verdict
-
-        with self._lock:
-            self._look(sure=True)  # If nothing is left to raise, no commit would detect that this look was outdated.
-            step = Step.drawn(wanted, self.made.start, self.made.start, self._handle.version())
-            return self._land(step, judge, lambda _: [])
-
-    @contextmanager
-    def stage(self, terms: Terms, batch: int, *, after: int | None = None) -> Iterator[Staging]:
-        """A place for the rows of one commit: stage rows in it, then `commit` it. Rows that do not land are removed.
-
-        `terms` names every partition that takes the step from `after` (by default `batch` - 1) to `batch`, with rows or
-        without. Raises Refused and BatchGap immediately, before any work is done, if the outcome is already clear.
-        """
-        with self._lock:
-            self._look()
-            step = self._step(terms, batch, after)
-            verdict = self._judged(step)
-            if verdict.lost and not verdict.landed and not verdict.skipped:
-                self._answer(step, verdict, None)
-            staging = Staging(self.path, step, self.made)
-        try:
-            yield staging
-        finally:
-            with self._lock, suppress(OSError, DeltaError, NeliError):  # If this fails, a sweep does it later.
-                if not staging.has_landed:
-                    self._look(sure=True)
-                staging.settle(self._added_since(step.version))
-
-    def commit(self, staging: Staging) -> Commit:
-        """Make the staged rows land, in one step for all partitions that are not lost.
-
-        Raises Refused, with the rival's term, if all are lost; BatchGap; TableMismatch if the staged files do not fit;
-        TableUnavailable. After any error except TableUnavailable nothing has landed. Calling it again is always safe.
-        """
-        step = staging.step
-
-        def judge() -> _Verdict:
-            require_columns(self.made.columns, staging.made.columns, "this attempt, which began with other ones")
-            return self._judged(step)
-
-        with self._lock:
-            commit = self._land(step, judge, staging.place)
-        staging.has_landed = len(commit.landed) == len(step.terms)
-        return commit
-
-    def append(self, rows: pa.Table, terms: Terms, batch: int, *, after: int | None = None) -> Commit:
-        """Stage, write and commit in one call: for programs without Spark. Raises the errors of all three."""
-        with self.stage(terms, batch, after=after) as staging:
-            staging.write(rows)
-            return self.commit(staging)
 
     # Maintenance
 
@@ -303,134 +163,34 @@ class FencedTable:
 
     # One commit
 
-    def _land(
-        self, step: Step, judge: Callable[[], _Verdict], place: Callable[[list[int]], list[AddAction | RemoveAction]]
-    ) -> Commit:
-        failure: Exception | None = None
-        verdict = _Verdict()
-        for _ in range(len(step.terms) + SPARE_TRIES):
-            version = self._look(step.name, sure=failure is not None or bool(verdict.moves))
-            if version is None:
-                verdict = judge()
-            if version is not None or not verdict.moves:
-                return self._answer(step, verdict, version)
-            try:
-                self._handle.create_write_transaction(
-                    # With nothing to land, the attempt may already be swept: only its higher term counts.
-                    place(verdict.landed) if verdict.landed else [],
-                    "append",
-                    self.made.schema,
-                    partition_by=[PARTITION],
-                    commit_properties=CommitProperties(
-                        custom_metadata={"neli": {"attempt": step.name, "after": step.after, "batch": step.batch}},
-                        app_transactions=[Transaction(name, value) for name, value in verdict.moves.items()],
-                    ),
-                )
-            except (DeltaError, OSError, TableUnavailable) as error:
-                # If the files are gone, a rival may have overtaken this step and swept it: the next look shows that,
-                # and the result is then the rival's term.
-                failure = error
-        if (version := self._look(step.name, sure=True)) is not None:
-            return self._answer(step, verdict, version)
-        if isinstance(failure, TableUnavailable):
-            raise failure
-        found = f"each of {len(step.terms) + SPARE_TRIES} tries failed ({type(failure).__name__})"
-        raise self._unavailable(step, found) from failure
-
-    def _answer(self, step: Step, verdict: _Verdict, version: int | None) -> Commit:
-        if version is not None:  # An answer that a power loss takes back would be worse than none.
-            try:
-                flush(self._path_of(version))
-                flush(self._log)
-            except OSError as error:
-                raise self._unavailable(step, "it landed, but perhaps not on stable storage") from error
-        for _ in verdict.landed:
-            tally.count(refused=False)
-        for partition, admitted in verdict.lost.items():
-            tally.count(refused=True)
-            logger().warning(
-                "table.refused",
-                table=str(self.path),
-                partition=partition,
-                term=step.terms[partition],
-                admitted=admitted,
-                batch=step.batch,
-            )
-        if verdict.lost and not verdict.landed and not verdict.skipped:
-            partition, admitted = min(verdict.lost.items())
-            raise Refused.of(f"{self.path.name}/{PARTITION}={partition}", step.terms[partition], admitted)
-        return Commit(version, tuple(sorted(verdict.landed)), tuple(sorted(verdict.skipped)), verdict.lost)
-
-    def _unavailable(self, step: Step, found: str) -> TableUnavailable:
-        wanted = f"batch {step.batch} was to be committed to the table at {self.path}"
-        return TableUnavailable(wanted, found, "look at the disk and the rights to write, and repeat the same batch")
-
-    def _step(self, terms: Terms, batch: int, after: int | None) -> Step:
-        wanted, after = self._checked(terms), batch - 1 if after is None else after
-        if type(batch) is not int or type(after) is not int or not self.made.start <= after < batch:
-            raise FenceMisused(
-                f"a step from one batch to a later one was wanted, from {self.made.start} or above",
-                f"found one from {after!r:.30} to {batch!r:.30}",
-                "number the batches upwards; the table's `first_batch` says where they begin",
-            )
-        return Step.drawn(wanted, after, batch, self._handle.version())
-
-    def _checked(self, terms: Terms) -> dict[int, int]:
-        if isinstance(terms, AnyLease):
-            terms = {terms.partition: terms.term}
-        most = self.layout.partitions
-        if not terms or not all(type(partition) is int and 0 <= partition < most for partition in terms):
-            raise FenceMisused(
-                f"a term for each of some partitions was wanted, which are numbers from 0 to {most - 1}",
-                f"found {len(terms)} partitions, {sorted(map(str, terms))[:3]} among them",
-                "pass the terms that are held, such as {3: lease.term}",
-            )
-        return {partition: checked(f"{PARTITION}={partition}", term)[1] for partition, term in sorted(terms.items())}
-
-    def _judged(self, step: Step) -> _Verdict:
-        try:
-            return self._verdict(step)
-        except BatchGap:
-            self._look(sure=True)  # A lost or skipped partition stays so. A gap may have been filled since.
-            return self._verdict(step)
-
-    def _verdict(self, step: Step) -> _Verdict:
-        """The outcome for each partition, by what the table holds at the handle's version."""
-        verdict = _Verdict()
-        gaps: dict[int, int] = {}
-        for partition, term in step.terms.items():
-            held = self._progress(partition)
-            if held.term is not None and held.term > term:
-                verdict.lost[partition] = held.term
-                continue
-            if held.batch >= step.batch:
-                verdict.skipped.append(partition)
-            elif held.batch == step.after:
-                verdict.landed.append(partition)
-                verdict.moves[f"{BATCH}/{partition}"] = step.batch
-            else:
-                gaps[partition] = held.batch
-            # Set it even if it stays the same, so that a rival that raises it in between conflicts, and is not
-            # overlooked.
-            if partition in verdict.landed or held.term != term:
-                verdict.moves[f"{TERM}/{partition}"] = term
-        if gaps:
-            partition, batch = min(gaps.items())
-            raise BatchGap(
-                f"a step from batch {batch} was wanted next in partition {partition}",
-                f"found one from {step.after} to {step.batch}"
-                + (f" (and so in {len(gaps) - 1} more partitions)" if len(gaps) > 1 else ""),
-                "cut the input into the same steps in every program, and go on from where `progress` says",
-            )
-        return verdict
-
-    def _is_dead(self, step: Step) -> bool:
-        """Whether the step can no longer land anywhere: see the essay of `staging`."""
-        held = self._progress
-        return all(
-            held(partition).batch >= step.batch or (held(partition).term or 0) > term
-            for partition, term in step.terms.items()
+    def _write(self, step: Step, verdict: Judgement, staging: Staging | None) -> None:
+        moves = {
+            **{f"{BATCH}/{partition}": batch for partition, batch in verdict.batches.items()},
+            **{f"{TERM}/{partition}": term for partition, term in verdict.terms.items()},
+        }
+        self._handle.create_write_transaction(
+            [] if staging is None else staging.place(verdict.landed),
+            "append",
+            self.made.schema,
+            partition_by=[PARTITION],
+            commit_properties=CommitProperties(
+                custom_metadata={"neli": {"attempt": step.name, "after": step.after, "batch": step.batch}},
+                app_transactions=[Transaction(name, value) for name, value in moves.items()],
+            ),
         )
+
+    def _harden(self, version: int) -> None:
+        flush(self._path_of(version))
+        flush(self._log)
+
+    def _staging(self, step: Step) -> Staging:
+        return Staging(self.path, step, self.made)
+
+    def _settle(self, staging: Staging) -> None:
+        staging.settle(self._added_since(staging.step.version))
+
+    def _require_fitting(self, staging: Staging) -> None:
+        require_columns(self.made.columns, staging.made.columns, "this attempt, which began with other ones")
 
     # The log
 
@@ -487,6 +247,9 @@ class FencedTable:
         except (FileNotFoundError, DeltaError):
             self._open()  # The entries in between were removed because of their age: begin with the newest version.
         return found
+
+    def _version(self) -> int:
+        return self._handle.version()
 
     def _path_of(self, version: int) -> Path:
         return self._log / f"{version:020}.json"

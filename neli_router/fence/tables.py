@@ -1,0 +1,429 @@
+"""A fenced table of any format: one commit adds rows and moves the fence, or does neither.
+
+    holder, term 7    attempt, stage ...... paused for a minute ............ commit(40)  <-- Refused: 9 was committed
+    holder, term 9                raise_terms({3: 9})   progress()   commit(40)   commit(41)
+
+For each partition, the table stores two numbers: the highest term and the last batch. A batch is a step from one number
+to a later one:
+
+    the table's term   the table's batch      a step from `after` to `batch` under `term`
+    higher             any                    is lost: a newer owner has the partition. Refused if all are
+    not higher         `batch` or later       is skipped: it has landed before
+    not higher         `after`                lands: rows, term and batch, in one commit
+    not higher         anything else          is an error, BatchGap: a batch is missing, or was cut differently
+
+A format provides one thing: a commit that fails if another writer moved the fence of our partitions between our look
+and that commit. A failed commit is never repeated as it is: the table is looked at and judged again. A library that
+repeats it automatically would make a stale holder more dangerous, because its repetition succeeds.
+
+**The table is the only witness.** A commit may have succeeded although its answer was lost. So an answer is never
+trusted: after each try the table is read, and each commit carries the name of its attempt.
+
+    look --> judge --> nothing to write -----------------------------> answer
+      ^        |
+      |        '--> place the files --> commit --any answer--> look --> our name? --> answer
+      '-------------------------------------------------------------------- no
+
+Threads may share a table; their commits take turns. After a fork, open the table again.
+"""
+
+import json
+import secrets
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from neli_router.core.keyspace import Layout
+from neli_router.core.logs import logger
+from neli_router.errors import NeliError
+from neli_router.fence.refusals import BatchGap, FenceMisused, Refused, TableUnavailable, tally
+from neli_router.fence.statements import AnyLease, checked
+
+__all__ = [
+    "PARTITION",
+    "AnyFencedTable",
+    "AnyStaging",
+    "Commit",
+    "Judgement",
+    "Progress",
+    "Step",
+    "TableFormat",
+    "Terms",
+]
+
+PARTITION = "partition"
+"""The column by which a table is laid out."""
+
+Terms = Mapping[int, int] | AnyLease
+"""Partition -> term, such as `share.terms`; or a lease, for its partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The state of a partition: the highest term committed, None if there is none yet, and the last batch."""
+
+    term: int | None
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The outcome of a commit for each partition. `version` is the one that it made, None if it had nothing to do."""
+
+    version: int | None
+    landed: tuple[int, ...]
+    skipped: tuple[int, ...]
+    """Partitions that had landed before, under this term or an earlier one."""
+    lost: Mapping[int, int]
+    """Partition -> the higher term that a newer owner committed. Nothing of ours landed there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The goal of an attempt: one step from batch `after` to `batch`, for some partitions under their terms."""
+
+    name: str
+    terms: Mapping[int, int]
+    after: int
+    batch: int
+    version: int
+    """The table's version before the attempt began: its commit can only be a later one."""
+
+    @classmethod
+    def drawn(cls, terms: Mapping[int, int], after: int, batch: int, version: int) -> "Step":
+        return cls(secrets.token_hex(8), dict(terms), after, batch, version)
+
+    @classmethod
+    def read(cls, text: str) -> "Step":
+        """The step that `text` wrote down. Raises ValueError, TypeError or KeyError for half of a text."""
+        fields = json.loads(text)
+        terms = {int(partition): int(term) for partition, term in fields.pop("terms").items()}
+        return cls(terms=terms, **fields)
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@dataclass(slots=True)
+class Judgement:
+    """What a step does to each partition, judged at one version of the table."""
+
+    landed: list[int] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
+    lost: dict[int, int] = field(default_factory=dict)
+    terms: dict[int, int] = field(default_factory=dict)
+    """The terms that the commit sets. Without any, there is nothing to commit."""
+    batches: dict[int, int] = field(default_factory=dict)
+    """The batches that it sets."""
+
+
+class TableFormat(Protocol):
+    """What a table was made with."""
+
+    @property
+    def layout(self) -> Layout: ...
+
+    @property
+    def first_batch(self) -> int: ...
+
+    @property
+    def start(self) -> int:
+        """The batch that every partition is at before its first one."""
+
+
+class AnyStaging(Protocol):
+    """The rows of one attempt, on their way into a table."""
+
+    step: Step
+    has_landed: bool
+    """Whether all of it has landed, so that nothing must be looked up before it is settled."""
+
+    def write(self, rows: Any) -> None: ...
+
+
+S = TypeVar("S", bound=AnyStaging)
+
+
+class AnyFencedTable(ABC, Generic[S]):
+    """A table whose partitions are written under terms. The formats derive from it."""
+
+    made: TableFormat
+    """The table's format and columns, as of the last look."""
+
+    name: str
+    """The name in errors and logs."""
+
+    place: str
+    """Where the table is, for people."""
+
+    failures: ClassVar[tuple[type[Exception], ...]]
+    """The library's errors after which a commit may be tried again."""
+
+    spare_tries: ClassVar[int]
+    """Tries beyond one for each partition."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    # Questions
+
+    @property
+    def layout(self) -> Layout:
+        return self.made.layout
+
+    @property
+    def first_batch(self) -> int:
+        return self.made.first_batch
+
+    def progress(self, partitions: Iterable[int] | None = None) -> dict[int, Progress]:
+        """The progress of each of `partitions` (default: all)."""
+        wanted = range(self.layout.partitions) if partitions is None else partitions
+        with self._lock:
+            self._look(sure=True)
+            return {partition: self._progress(partition) for partition in wanted}
+
+    @abstractmethod
+    def files(self, partitions: Iterable[int] | None = None, *, version: int | None = None) -> list[str]:
+        """Every Parquet file of `partitions`, now or at `version`: for engines that do not know the format."""
+
+    # Methods that move the fence
+
+    def raise_terms(self, terms: Terms) -> Commit:
+        """Raise the fence of each partition to its term, without rows. Call this first when partitions were acquired.
+
+        From then on, an older owner is refused. Only afterwards is `progress` final. Raises Refused if all partitions
+        have a higher term already; if only some have, they are `lost` in the result.
+        """
+        wanted = self._checked(terms)
+
+        def judge() -> Judgement:
+            verdict = Judgement()
+            for partition, term in wanted.items():
+                held = self._progress(partition).term
+                if held is not None and held > term:
+                    verdict.lost[partition] = held
+                elif held == term:
+                    verdict.skipped.append(partition)
+                else:
+                    verdict.landed.append(partition)
+                    verdict.terms[partition] = term
+            return verdict
+
+        with self._lock:
+            self._look(sure=True)  # If nothing is left to raise, no commit would detect that this look was outdated.
+            step = Step.drawn(wanted, self.made.start, self.made.start, self._version())
+            return self._land(step, judge, None)
+
+    @contextmanager
+    def stage(self, terms: Terms, batch: int, *, after: int | None = None) -> Iterator[S]:
+        """A place for the rows of one commit: stage rows in it, then `commit` it. Rows that do not land are removed.
+
+        `terms` names every partition that takes the step from `after` (by default `batch` - 1) to `batch`, with rows or
+        without. Raises Refused and BatchGap immediately, before any work is done, if the outcome is already clear.
+        """
+        with self._lock:
+            self._look()
+            step = self._step(terms, batch, after)
+            verdict = self._judged(step)
+            if verdict.lost and not verdict.landed and not verdict.skipped:
+                self._answer(step, verdict, None)
+            staging = self._staging(step)
+        try:
+            yield staging
+        finally:
+            # If this fails, a sweep does it later.
+            with self._lock, suppress(OSError, NeliError, *self.failures):
+                if not staging.has_landed:
+                    self._look(sure=True)
+                self._settle(staging)
+
+    def commit(self, staging: S) -> Commit:
+        """Make the staged rows land, in one step for all partitions that are not lost.
+
+        Raises Refused, with the rival's term, if all are lost; BatchGap; TableMismatch if the staged files do not fit;
+        TableUnavailable. After any error except TableUnavailable nothing has landed. Calling it again is always safe.
+        """
+        step = staging.step
+
+        def judge() -> Judgement:
+            self._require_fitting(staging)
+            return self._judged(step)
+
+        with self._lock:
+            commit = self._land(step, judge, staging)
+        staging.has_landed = len(commit.landed) == len(step.terms)
+        return commit
+
+    def append(self, rows: Any, terms: Terms, batch: int, *, after: int | None = None) -> Commit:
+        """Stage, write and commit a table of pyarrow in one call: for programs without Spark. Raises the errors of all
+        three."""
+        with self.stage(terms, batch, after=after) as staging:
+            staging.write(rows)
+            return self.commit(staging)
+
+    # Maintenance
+
+    @abstractmethod
+    def sweep(self) -> int:
+        """Remove what killed programs left behind; return how many of their files the table never named."""
+
+    @abstractmethod
+    def maintain(self) -> None:
+        """Keep the table's log short. Call this and `sweep` daily, from any one program."""
+
+    # What a format provides
+
+    @abstractmethod
+    def _look(self, name: str = "", *, sure: bool = False) -> int | None:
+        """Bring all that is remembered about the table to its newest version. Returns the version that the attempt
+        `name` made, if it is among the new ones. Without `sure`, what is remembered may do."""
+
+    @abstractmethod
+    def _version(self) -> int:
+        """The version of the last look."""
+
+    @abstractmethod
+    def _progress(self, partition: int) -> Progress:
+        """The progress of a partition, at the version of the last look."""
+
+    @abstractmethod
+    def _write(self, step: Step, verdict: Judgement, staging: S | None) -> None:
+        """Try once to commit what `verdict` says; fail if the fence was moved since the last look."""
+
+    @abstractmethod
+    def _harden(self, version: int) -> None:
+        """Wait until the commit is on stable storage: an answer that a power loss takes back is worse than none."""
+
+    @abstractmethod
+    def _staging(self, step: Step) -> S: ...
+
+    @abstractmethod
+    def _settle(self, staging: S) -> None:
+        """Remove what is left of the attempt, except its files that landed."""
+
+    @abstractmethod
+    def _require_fitting(self, staging: S) -> None:
+        """Raise TableMismatch if the table's columns have changed since the attempt began."""
+
+    # One commit
+
+    def _land(self, step: Step, judge: Callable[[], Judgement], staging: S | None) -> Commit:
+        failures: tuple[type[Exception], ...] = (OSError, TableUnavailable, *self.failures)
+        failure: Exception | None = None
+        verdict, tries = Judgement(), len(step.terms) + self.spare_tries
+        for _ in range(tries):
+            version = self._look(step.name, sure=failure is not None or bool(verdict.terms))
+            if version is None:
+                verdict = judge()
+            if version is not None or not verdict.terms:
+                return self._answer(step, verdict, version)
+            try:
+                # With nothing to land, the attempt may already be swept: only its higher term counts.
+                self._write(step, verdict, staging if verdict.landed else None)
+            except failures as error:
+                # If the files are gone, a rival may have overtaken this step and swept it: the next look shows that,
+                # and the result is then the rival's term.
+                failure = error
+        if (version := self._look(step.name, sure=True)) is not None:
+            return self._answer(step, verdict, version)
+        if isinstance(failure, TableUnavailable):
+            raise failure
+        raise self._unavailable(step, f"each of {tries} tries failed ({type(failure).__name__})") from failure
+
+    def _answer(self, step: Step, verdict: Judgement, version: int | None) -> Commit:
+        if version is not None:
+            try:
+                self._harden(version)
+            except OSError as error:
+                raise self._unavailable(step, "it landed, but perhaps not on stable storage") from error
+        for _ in verdict.landed:
+            tally.count(refused=False)
+        for partition, admitted in verdict.lost.items():
+            tally.count(refused=True)
+            logger().warning(
+                "table.refused",
+                table=self.place,
+                partition=partition,
+                term=step.terms[partition],
+                admitted=admitted,
+                batch=step.batch,
+            )
+        if verdict.lost and not verdict.landed and not verdict.skipped:
+            partition, admitted = min(verdict.lost.items())
+            raise Refused.of(f"{self.name}/{PARTITION}={partition}", step.terms[partition], admitted)
+        return Commit(version, tuple(sorted(verdict.landed)), tuple(sorted(verdict.skipped)), verdict.lost)
+
+    def _unavailable(self, step: Step, found: str) -> TableUnavailable:
+        wanted = f"batch {step.batch} was to be committed to the table at {self.place}"
+        return TableUnavailable(wanted, found, "look at the disk and the rights to write, and repeat the same batch")
+
+    def _step(self, terms: Terms, batch: int, after: int | None) -> Step:
+        wanted, after = self._checked(terms), batch - 1 if after is None else after
+        if type(batch) is not int or type(after) is not int or not self.made.start <= after < batch:
+            raise FenceMisused(
+                f"a step from one batch to a later one was wanted, from {self.made.start} or above",
+                f"found one from {after!r:.30} to {batch!r:.30}",
+                "number the batches upwards; the table's `first_batch` says where they begin",
+            )
+        return Step.drawn(wanted, after, batch, self._version())
+
+    def _checked(self, terms: Terms) -> dict[int, int]:
+        if isinstance(terms, AnyLease):
+            terms = {terms.partition: terms.term}
+        most = self.layout.partitions
+        if not terms or not all(type(partition) is int and 0 <= partition < most for partition in terms):
+            raise FenceMisused(
+                f"a term for each of some partitions was wanted, which are numbers from 0 to {most - 1}",
+                f"found {len(terms)} partitions, {sorted(map(str, terms))[:3]} among them",
+                "pass the terms that are held, such as {3: lease.term}",
+            )
+        return {partition: checked(f"{PARTITION}={partition}", term)[1] for partition, term in sorted(terms.items())}
+
+    def _judged(self, step: Step) -> Judgement:
+        try:
+            return self._verdict(step)
+        except BatchGap:
+            self._look(sure=True)  # A lost or skipped partition stays so. A gap may have been filled since.
+            return self._verdict(step)
+
+    def _verdict(self, step: Step) -> Judgement:
+        """The outcome for each partition, by what the table held at the last look."""
+        verdict = Judgement()
+        gaps: dict[int, int] = {}
+        for partition, term in step.terms.items():
+            held = self._progress(partition)
+            if held.term is not None and held.term > term:
+                verdict.lost[partition] = held.term
+                continue
+            if held.batch >= step.batch:
+                verdict.skipped.append(partition)
+            elif held.batch == step.after:
+                verdict.landed.append(partition)
+                verdict.batches[partition] = step.batch
+            else:
+                gaps[partition] = held.batch
+            # Set it even if it stays the same, so that a rival that raises it in between conflicts, and is not
+            # overlooked.
+            if partition in verdict.landed or held.term != term:
+                verdict.terms[partition] = term
+        if gaps:
+            partition, batch = min(gaps.items())
+            raise BatchGap(
+                f"a step from batch {batch} was wanted next in partition {partition}",
+                f"found one from {step.after} to {step.batch}"
+                + (f" (and so in {len(gaps) - 1} more partitions)" if len(gaps) > 1 else ""),
+                "cut the input into the same steps in every program, and go on from where `progress` says",
+            )
+        return verdict
+
+    def _is_dead(self, step: Step) -> bool:
+        """Whether the step can no longer land anywhere: a higher term, or a batch that is not before its own, holds in
+        each of its partitions, and the table takes neither back."""
+        held = self._progress
+        return all(
+            held(partition).batch >= step.batch or (held(partition).term or 0) > term
+            for partition, term in step.terms.items()
+        )
