@@ -24,8 +24,9 @@ folder names, so a filter on it skips files, and `partitions=` does not even lis
 
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession, functions
 from pyspark.sql.types import StructType
@@ -98,13 +99,15 @@ def read_table(
     *,
     partitions: Iterable[int] | None = None,
     version: int | None = None,
+    where: Sequence[tuple[str, str, Any]] = (),
 ) -> DataFrame:
     """The rows of `partitions` (default: all), as the table is now or was at `version`.
 
-    The DataFrame stays at that version. Call again to read what is committed later.
+    `where` leaves out files without such rows, as in `FencedTable.files`; filter the rows by the same conditions. The
+    DataFrame stays at that version. Call again to read what is committed later.
     """
     schema = StructType.fromJson(table.made.spark_schema())
-    if files := table.files(partitions, version=version):
+    if files := table.files(partitions, version=version, where=where):
         paths = [to_read(Path(file)) for file in files]
         rows = spark.read.schema(schema).option("basePath", to_write(table.path)).parquet(*paths)
     else:

@@ -39,7 +39,6 @@ an attempt must be stopped for a week between place and commit to be harmed. Its
 fails, unless it was stopped after that check. Set the retention of other engines longer than any pause.
 """
 
-import json
 import os
 import shutil
 import time
@@ -56,6 +55,7 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
 from neli_router.fence.delta.layouts import PARTITION, Format, columns_of, columns_of_footer, require_columns
+from neli_router.fence.delta.statistics import stats_of
 from neli_router.fence.refusals import FenceMisused, TableMismatch, TableUnavailable
 from neli_router.fence.tables import Step
 
@@ -192,18 +192,20 @@ class _File:
     path: Path
     name: str
     rows: int
+    stats: str
     is_placed: bool = False
 
     @classmethod
     def staged(cls, attempt: Staging, partition: int, path: Path, number: int) -> "_File":
-        """The row count comes from the file's own footer: a wrong number would mislead every reader that counts."""
+        """The statistics come from the file's own footer: wrong ones would mislead readers that count or skip."""
         try:
             footer = pq.read_metadata(path)
         except pa.ArrowInvalid as error:
             raise TableMismatch("Parquet files were wanted", f"{path.name} is none", "begin a new attempt") from error
         inside = {name: kind for name, kind in attempt.made.columns.items() if name != PARTITION}
         require_columns(inside, columns_of_footer(footer.schema.to_arrow_schema()), f"the file {path.name}")
-        return cls(partition, path, f"{_prefix(attempt.step, partition)}{number}.parquet", footer.num_rows)
+        name = f"{_prefix(attempt.step, partition)}{number}.parquet"
+        return cls(partition, path, name, footer.num_rows, stats_of(footer, inside))
 
     def place(self, root: Path) -> None:
         os.utime(self.path)
@@ -220,8 +222,8 @@ class _File:
                 "it is gone",
                 "let no VACUUM run with a retention shorter than a commit may take, and repeat the batch",
             ) from None
-        stats, now = json.dumps({"numRecords": self.rows}), int(time.time() * 1000)
-        return AddAction(self.name, size, {PARTITION: str(self.partition)}, now, data_change=True, stats=stats)
+        now = int(time.time() * 1000)
+        return AddAction(self.name, size, {PARTITION: str(self.partition)}, now, data_change=True, stats=self.stats)
 
 
 def abandoned(root: Path) -> tuple[list[tuple[Path, Step]], list[Path]]:

@@ -23,8 +23,8 @@ second.
 
 import json
 import shutil
-from collections.abc import Iterable
-from datetime import timedelta
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.errors import NeliError
 from neli_router.fence.delta.layouts import PARTITION, Format, format_of, local_path, require_columns
 from neli_router.fence.delta.staging import Staging, abandoned, clear, flush
-from neli_router.fence.refusals import TableMismatch, TableUnavailable
+from neli_router.fence.refusals import FenceMisused, TableMismatch, TableUnavailable
 from neli_router.fence.tables import AnyFencedTable, Judgement, Progress, Step
 
 __all__ = ["FencedTable"]
@@ -119,17 +119,40 @@ class FencedTable(AnyFencedTable[Staging]):
 
     # Questions
 
-    def files(self, partitions: Iterable[int] | None = None, *, version: int | None = None) -> list[str]:
-        """The absolute path of every file of `partitions`, now or at `version`: for engines that cannot read Delta."""
+    def files(
+        self,
+        partitions: Iterable[int] | None = None,
+        *,
+        version: int | None = None,
+        where: Sequence[tuple[str, str, Any]] = (),
+    ) -> list[str]:
+        """The absolute path of every file of `partitions`, now or at `version`: for engines that cannot read Delta.
+
+        `where` skips files by their statistics, such as `[("at", ">=", monday), ("at", "<", friday)]`: those in which
+        no row fulfils all conditions. The files that are left may have other rows, too. Raises FenceMisused.
+        """
+        wanted = None if partitions is None else sorted({str(partition) for partition in partitions})
+        if wanted == []:  # The library takes an empty list to mean no condition.
+            return []
+        conditions = [*where] if wanted is None else [(PARTITION, "in", wanted), *where]
         with self._lock:
             self._look(sure=True)
             handle = self._handle if version is None else self._opened(version)
-            wanted = None if partitions is None else sorted({str(partition) for partition in partitions})
-            if wanted is None:
-                found = handle.file_uris()
-            else:  # The library takes an empty list to mean no condition.
-                found = handle.file_uris(file_pruning_predicate=[(PARTITION, "in", wanted)]) if wanted else []
+            try:
+                # Spark takes a time without a zone for one in the session's zone, and would miss rows in skipped files.
+                if unclear := [name for name, _, value in where if self._lacks_zone(name, value)]:
+                    raise ValueError(f"a time without a zone for {unclear[0]!r}")
+                found = handle.file_uris(file_pruning_predicate=conditions or None)
+            except (DeltaError, TypeError, ValueError) as error:
+                raise FenceMisused(
+                    "conditions on columns of the table were wanted, such as ('at', '>=', a time with its zone)",
+                    f"found {str(error).partition(chr(10))[0]}",
+                    "compare a column with one value of its type, or with a list by 'in'",
+                ) from error
             return sorted(unquote(file) for file in found)  # They are escaped like an address: a space as %20.
+
+    def _lacks_zone(self, name: str, value: Any) -> bool:
+        return isinstance(value, datetime) and value.tzinfo is None and self.made.columns.get(name) == "timestamp"
 
     # Maintenance
 
