@@ -5,8 +5,9 @@
     table.progress()[3].batch                                       ... and then goes on after this batch
     table.append(rows, {3: 9}, batch)                               lands once, or raises the reason
 
-`fence.tables` decides what lands, `table` commits it, `staging` keeps the files of one commit together until they have
-landed, and `layouts` recognizes our tables. docs/fencing.md explains how to use it, and docs/spark.md how Spark writes
+`fence.tables` decides what lands, `table` commits it, and `staging` keeps the files of one commit together until they
+have landed. `log` remembers what the table's log says, `layouts` recognizes our tables, `statistics` describes files,
+and `upkeep` keeps the table good for years. docs/fencing.md explains how to use it, and docs/spark.md how Spark writes
 to it.
 """
 
