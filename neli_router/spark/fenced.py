@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 
 from neli_router.fence import TableUnavailable
 from neli_router.fence.delta import PARTITION, Commit, FencedTable, Staging
-from neli_router.fence.delta.layouts import columns_of, require_columns
+from neli_router.fence.delta.layouts import columns_of
 from neli_router.fence.tables import Terms
 from neli_router.spark.sessions import described
 from neli_router.spark.slots import NOTE, noted_as
@@ -74,7 +74,7 @@ def stage_rows(rows: DataFrame, staging: Staging) -> int:
     Raises TableMismatch, before Spark starts any work, if the columns are not the table's; TableUnavailable if
     the driver does not see what the executors wrote.
     """
-    require_columns(staging.made.columns, columns_of(rows.schema), "the DataFrame")
+    staging.made.require(columns_of(rows.schema), "the DataFrame")
     counted = Observation()
     (
         rows.repartition(PARTITION)

@@ -65,6 +65,24 @@ def test_a_batch_lands_once_and_is_read_by_version_and_by_partition(spark: Spark
     assert 0 == read_table(spark, table, partitions=[]).count()
 
 
+def test_a_writer_of_the_old_version_leaves_a_later_column_null_and_files_are_skipped(
+    spark: SparkSession, table: FencedTable
+) -> None:
+    append_rows(ticks(spark, 80), table, ALL, 0)
+    new = ticks(spark, 8).withColumn("venue", lit("X"))
+    table.add_columns(new.schema)
+    append_rows(ticks(spark, 16), table, ALL, 1)
+    append_rows(new, table, ALL, 2)
+    rows = read_table(spark, table)
+    assert {None: 96, "X": 8} == {row.venue: row["count"] for row in rows.groupBy("venue").count().collect()}
+    for where, files in (
+        ([("id", ">=", 77)], 3),
+        ([("id", "<", 8), ("partition", "=", 3)], 3),
+        ([("venue", "=", "X")], 16),
+    ):
+        assert files == len(read_table(spark, table, where=where).inputFiles()), where
+
+
 def test_a_driver_that_was_deposed_while_spark_wrote_is_refused(spark: SparkSession, table: FencedTable) -> None:
     rival = FencedTable(table.path)
     with table.stage(ALL, 0) as staging:

@@ -17,11 +17,16 @@ change.
 table and the footer of a Parquet file. Names and types must agree; the order need not. Every column may be null: the
 footer of a Parquet file from Spark always says so, so a promise of NOT NULL could not be kept. `create` makes all
 columns nullable.
+
+**Later columns.** The table keeps the names of the columns that it was made with, as `neli.columns`, and every writer
+must bring these: a writer that forgets one has a fault. All other columns came later. A writer that does not know them
+leaves them out, and they are null in its rows. So hosts can be upgraded one after the other.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from os import PathLike, fspath
@@ -29,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, Field, Schema
 
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
@@ -76,19 +81,15 @@ class Format:
     first_batch: int
     schema: Schema
     columns: Columns
+    later: frozenset[str] = frozenset()
+    """The columns that were added to the table after it was made, and that a writer may leave out."""
 
     @classmethod
     def made(cls, schema: Any, layout: Layout, first_batch: int) -> "Format":
         """The format of a new table. `schema` is the same as in `FencedTable.create`."""
         if type(first_batch) is not int or first_batch < 0:
             raise ConfigError([f"first_batch={first_batch!r} must be a whole number of at least 0"])
-        fields = _fields(schema)
-        if unknown := [name for name, kind in columns_of(schema).items() if not _is_known(kind)]:
-            raise TableMismatch(
-                "columns of types that every reader of Delta knows were wanted",
-                f"found others: {', '.join(unknown)}",
-                "choose whole numbers, floats, decimals, text, bytes, dates, or timestamps of microseconds",
-            )
+        fields = _known_fields(schema)
         if (kind := columns_of(schema).get(PARTITION, "integer")) not in WHOLE:
             raise TableMismatch(
                 f"whole numbers were wanted in the column {PARTITION!r}",
@@ -104,6 +105,26 @@ class Format:
     def start(self) -> int:
         """The batch that every partition is at before its first one."""
         return self.first_batch - 1
+
+    def require(self, found: Columns, whose: str) -> None:
+        """Raise TableMismatch if `found` are not the table's columns; later ones may be missing."""
+        require_columns(self.columns, found, whose, later=self.later)
+
+    def lacks(self, schema: Any) -> list[Field]:
+        """The columns of `schema` that the table does not have, as it would have them. Raises TableMismatch."""
+        fields = _known_fields(schema)
+        common = {name: kind for name, kind in columns_of(schema).items() if name in self.columns}
+        require_columns({name: self.columns[name] for name in common}, common, "the columns to add")
+        fresh = [field | {"nullable": True} for field in fields if field["name"] not in self.columns]
+        spelled = Counter(name.lower() for name in (*self.columns, *(field["name"] for field in fresh)))
+        # Spark does not distinguish them, and could read neither.
+        if twice := [name for name, count in spelled.items() if count > 1]:
+            raise TableMismatch(
+                "columns with other names than those of the table were wanted",
+                f"found some that differ in case alone: {', '.join(twice)}",
+                "choose other names",
+            )
+        return [Field.from_json(json.dumps(field)) for field in fresh]
 
     @property
     def arrow(self) -> pa.Schema:
@@ -122,6 +143,7 @@ class Format:
             "neli.partitions": str(self.layout.partitions),
             "neli.tags": str(self.layout.tags).lower(),
             "neli.first_batch": str(self.first_batch),
+            "neli.columns": json.dumps([name for name in self.columns if name != PARTITION]),
             "delta.checkpointInterval": str(CHECKPOINT_EVERY),
         }
 
@@ -130,12 +152,12 @@ def format_of(handle: DeltaTable, place: Path) -> Format:
     """The format of the table at `place`. Raises TableMismatch if it is not, or no longer, a fenced table."""
     metadata, protocol, schema = handle.metadata(), handle.protocol(), handle.schema()
     found = metadata.configuration
-    fields = _fields(schema)
+    fields, columns = _fields(schema), columns_of(schema)
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())} - FEATURES
     problems = [
         (found.get("neli.format") != FORMAT, f"its neli.format is {found.get('neli.format')}, not {FORMAT}"),
         (metadata.partition_columns != [PARTITION], f"it is partitioned by {metadata.partition_columns}"),
-        (columns_of(schema).get(PARTITION) != "integer", f"it has no whole numbers in a column {PARTITION!r}"),
+        (columns.get(PARTITION) != "integer", f"it has no whole numbers in a column {PARTITION!r}"),
         (protocol.min_writer_version not in {2, 7}, f"it asks for writer version {protocol.min_writer_version}"),
         (bool(features), f"it has the features {', '.join(sorted(features))}"),
         ("delta.setTransactionRetentionDuration" in found, "it lets transaction ids expire, and with them its terms"),
@@ -150,13 +172,15 @@ def format_of(handle: DeltaTable, place: Path) -> Format:
     try:
         layout = Layout(int(found["neli.slots"]), int(found["neli.partitions"]), found["neli.tags"] == "true")
         first_batch = int(found["neli.first_batch"])
-    except (KeyError, ValueError) as error:
+        # Tables of an older version do not have it.
+        first_columns = {PARTITION, *json.loads(found.get("neli.columns") or json.dumps([*columns]))}
+    except (KeyError, TypeError, ValueError) as error:
         raise TableMismatch(
             f"a layout in the configuration of the table at {place} was wanted",
             f"found none that can be read ({type(error).__name__})",
             "restore the neli.* properties that the table was made with",
         ) from error
-    return Format(str(metadata.id), layout, first_batch, schema, columns_of(schema))
+    return Format(str(metadata.id), layout, first_batch, schema, columns, frozenset(columns.keys() - first_columns))
 
 
 def columns_of(schema: Any) -> Columns:
@@ -173,10 +197,10 @@ def columns_of_footer(schema: pa.Schema) -> Columns:
     return columns
 
 
-def require_columns(wanted: Columns, found: Columns, whose: str) -> None:
-    """Raise TableMismatch, with a note on each column that differs."""
+def require_columns(wanted: Columns, found: Columns, whose: str, *, later: Collection[str] = ()) -> None:
+    """Raise TableMismatch, with a note on each column that differs. Those of `later` may be missing."""
     words = [
-        *(f"{name} is missing" for name in wanted if name not in found),
+        *(f"{name} is missing" for name in wanted if name not in found and name not in later),
         *(f"{name} is not in the table" for name in found if name not in wanted),
         *(
             f"{name} is {_spelled(found[name])} instead of {_spelled(wanted[name])}"
@@ -188,7 +212,7 @@ def require_columns(wanted: Columns, found: Columns, whose: str) -> None:
         raise TableMismatch(
             f"the table's columns were wanted in {whose}",
             f"found other ones: {'; '.join(words)}",
-            "select, rename or cast them as the table has them",
+            "select, rename or cast them as the table has them; `add_columns` adds one to the table",
         )
 
 
@@ -210,6 +234,16 @@ def local_path(path: str | PathLike[str]) -> Path:
             "choose another: deltalake takes 'a%20b' for 'a b' when it reads the log, and finds another table there",
         )
     return path
+
+
+def _known_fields(schema: Any) -> list[dict[str, Any]]:
+    if unknown := [name for name, kind in columns_of(schema).items() if not _is_known(kind)]:
+        raise TableMismatch(
+            "columns of types that every reader of Delta knows were wanted",
+            f"found others: {', '.join(unknown)}",
+            "choose whole numbers, floats, decimals, text, bytes, dates, or timestamps of microseconds",
+        )
+    return _fields(schema)
 
 
 def _fields(schema: Any) -> list[dict[str, Any]]:

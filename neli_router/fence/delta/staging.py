@@ -77,7 +77,8 @@ class Staging:
     """Rows on their way into a fenced table. Made by `FencedTable.stage`; only one thread may use it at a time.
 
     `folder` is for programs that write Parquet themselves, mainly Spark: files below `partition=N/`, with all columns
-    of the table except the partition. Names that begin with an underscore or a dot are skipped.
+    of the table except the partition; those that came later may be missing. Names that begin with an underscore or a
+    dot are skipped.
     """
 
     def __init__(self, root: Path, step: Step, made: Format) -> None:
@@ -104,8 +105,8 @@ class Staging:
             raise FenceMisused(
                 "rows to stage were wanted before the commit", "found some after it", "begin another step for them"
             )
-        require_columns(self.made.columns, columns_of(rows.schema), "the rows")
-        schema = self.made.arrow
+        self.made.require(columns_of(rows.schema), "the rows")
+        schema = pa.schema([field for field in self.made.arrow if field.name in rows.column_names])
         for partition in pc.unique(rows[PARTITION]).to_pylist():
             self._require_term(partition)
             some = rows.filter(pc.equal(rows[PARTITION], partition)).select(schema.names).cast(schema)
@@ -203,7 +204,8 @@ class _File:
         except pa.ArrowInvalid as error:
             raise TableMismatch("Parquet files were wanted", f"{path.name} is none", "begin a new attempt") from error
         inside = {name: kind for name, kind in attempt.made.columns.items() if name != PARTITION}
-        require_columns(inside, columns_of_footer(footer.schema.to_arrow_schema()), f"the file {path.name}")
+        found = columns_of_footer(footer.schema.to_arrow_schema())
+        require_columns(inside, found, f"the file {path.name}", later=attempt.made.later)
         name = f"{_prefix(attempt.step, partition)}{number}.parquet"
         return cls(partition, path, name, footer.num_rows, stats_of(footer, inside))
 

@@ -31,7 +31,7 @@ from deltalake.exceptions import DeltaError
 
 from neli_router.core.keyspace import Layout
 from neli_router.errors import NeliError
-from neli_router.fence.delta.layouts import PARTITION, Format, local_path, require_columns
+from neli_router.fence.delta.layouts import PARTITION, Format, local_path
 from neli_router.fence.delta.log import BATCH, LOG, TERM
 from neli_router.fence.delta.staging import Staging
 from neli_router.fence.delta.upkeep import KeptTable
@@ -58,8 +58,8 @@ class FencedTable(KeptTable):
 
         `schema` is pyarrow's, deltalake's or Spark's; a column `partition` is added if it has none, and all columns may
         be null. Each partition is at batch `first_batch` - 1 before its first one. Versions older than `history` may be
-        forgotten: each commit lists the log, so a longer history makes commits slower. Raises TableMismatch and
-        ConfigError.
+        forgotten: each commit lists the log, so a longer history makes commits slower. `schema` need not have columns
+        that came later. Raises TableMismatch and ConfigError.
         """
         root, made = local_path(path), Format.made(schema, layout, first_batch)
         _require_room(root)
@@ -81,7 +81,7 @@ class FencedTable(KeptTable):
             table = cls(root, layout=layout)
         except NeliError as error:
             raise error from failure or error.__cause__
-        require_columns(table.made.columns, made.columns, "the schema given")
+        table.made.require(made.columns, "the schema given")
         if table.first_batch != first_batch:
             raise TableMismatch(
                 f"first_batch={first_batch} was wanted in the table at {root}",
@@ -152,7 +152,7 @@ class FencedTable(KeptTable):
         staging.settle(self._added_since(staging.step.version))
 
     def _require_fitting(self, staging: Staging) -> None:
-        require_columns(self.made.columns, staging.made.columns, "this attempt, which began with other ones")
+        self.made.require(staging.made.columns, "this attempt, which began with other ones")
 
 
 def _require_room(root: Path) -> None:
