@@ -91,17 +91,21 @@ class Step:
     batch: int
     version: int
     """The table's version before the attempt began: its commit can only be a later one."""
+    replaces: tuple[str, ...] = ()
+    """For a compaction, which takes no step: the files that it takes out of the table."""
 
     @classmethod
-    def drawn(cls, terms: Mapping[int, int], after: int, batch: int, version: int) -> "Step":
-        return cls(secrets.token_hex(8), dict(terms), after, batch, version)
+    def drawn(
+        cls, terms: Mapping[int, int], after: int, batch: int, version: int, replaces: Iterable[str] = ()
+    ) -> "Step":
+        return cls(secrets.token_hex(8), dict(terms), after, batch, version, tuple(replaces))
 
     @classmethod
     def read(cls, text: str) -> "Step":
         """The step that `text` wrote down. Raises ValueError, TypeError or KeyError for half of a text."""
         fields = json.loads(text)
         terms = {int(partition): int(term) for partition, term in fields.pop("terms").items()}
-        return cls(terms=terms, **fields)
+        return cls(terms=terms, replaces=tuple(fields.pop("replaces", ())), **fields)
 
     def text(self) -> str:
         return json.dumps(asdict(self))

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -500,6 +500,7 @@ class Writers(RuleBasedStateMachine):
         self.staged: list[tuple[ExitStack, Staging, int, int] | None] = [None, None]
         self.term, self.batch = 0, -1
         self.landed: list[int] = []
+        self.replaced = set[str]()
 
     @rule(who=st.integers(0, 1))
     def acquire(self, who: int) -> None:
@@ -558,6 +559,13 @@ class Writers(RuleBasedStateMachine):
     def sweep(self, who: int) -> None:
         self.tables[who].sweep()
 
+    @rule(who=st.integers(0, 1))
+    def compact(self, who: int) -> None:
+        with suppress(Refused) if self.terms[who] < self.term else nullcontext():
+            self.replaced |= {*self.tables[who].files()}
+            self.tables[who].compact({1: self.terms[who]})
+            assert 2 > len(self.tables[who].files())
+
     @invariant()
     def holds_what_the_model_holds(self) -> None:
         for table in self.tables:
@@ -568,7 +576,8 @@ class Writers(RuleBasedStateMachine):
         for staged in self.staged:
             if staged is not None:
                 staged[0].close()
-        assert [] == orphans(self.tables[0])
+        replaced = {Path(path).name for path in self.replaced}
+        assert set() == {*orphans(self.tables[0])} - replaced
         self.folder.cleanup()
 
 

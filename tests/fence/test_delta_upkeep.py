@@ -1,16 +1,19 @@
 """A fenced Delta table over the years: columns are added, files are compacted, and foreign writers are noticed."""
 
-from collections.abc import Iterable
+import json
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from neli_router.core.keyspace import Layout
-from neli_router.fence import TableMismatch
-from neli_router.fence.delta import FencedTable
+from neli_router.fence import Refused, TableMismatch
+from neli_router.fence.delta import Compaction, FencedTable, Progress, Staging
 
 LAYOUT = Layout(partitions=8)
 FIRST = pa.schema([("id", pa.int64())])
@@ -80,3 +83,87 @@ def test_any_number_may_add_columns_at_once(table: FencedTable) -> None:
         wanted = [pa.schema([*VENUE, (f"c{number % 3}", pa.int64())]) for number in range(6)]
         added = [name for names in pool.map(FencedTable.add_columns, tables, wanted) for name in names]
     assert {"venue", "c0", "c1", "c2"} == {*added} == {*FencedTable(table.path).made.later}
+
+
+def test_small_files_become_one_of_each_partition_and_only_for_its_owner(table: FencedTable) -> None:
+    for batch in range(5):
+        table.append(pa.concat_tables([rows(batch), rows(batch, 2), rows(batch, 3)]), {1: 7, 2: 7, 3: 7}, batch)
+        table.add_columns(VENUE)
+    before = table.progress()
+    FencedTable(table.path).raise_terms({2: 9})
+    assert 0 == table.compact({1: 7}, target=1).replaced  # These are large enough.
+    done = table.compact({1: 7, 2: 7, 3: 8})
+    assert (10, 2, {2: 9}) == (done.replaced, done.made, done.lost)
+    assert 7 == len(table.files())
+    assert sorted([(batch, None) for batch in range(5)] * 3) == held(table)
+    assert {**before, 2: Progress(9, 4)} == table.progress()
+    log = (table.path / "_delta_log").glob(f"{DeltaTable(str(table.path)).version():020}.json")
+    actions = [json.loads(line) for line in next(log).read_text().splitlines()]
+    assert {("add", False), ("remove", False)} == {
+        (kind, one["dataChange"]) for action in actions for kind, one in action.items() if kind != "commitInfo"
+    }
+    assert Compaction(0, 0, {}) == table.compact({1: 7})
+    with pytest.raises(Refused, match="term 9"):
+        table.compact({2: 7})
+
+
+RIVALS: dict[str, Callable[[FencedTable], object]] = {
+    "append": lambda rival: rival.append(rows(2, venue="X"), {1: 7}, 2),
+    "column": lambda rival: rival.add_columns(pa.schema([("size", pa.int64())])),
+    "compaction": lambda rival: rival.compact({1: 7}),
+    "other engine": lambda rival: DeltaTable(str(rival.path)).optimize.compact(),
+    "term": lambda rival: rival.raise_terms({1: 9}),
+    "sweep": lambda rival: (rival.raise_terms({1: 9}), rival.sweep()),
+}
+
+
+@pytest.mark.parametrize("rival", RIVALS)
+def test_what_lands_between_the_look_of_a_compaction_and_its_commit_doubles_and_loses_no_row(
+    table: FencedTable, monkeypatch: pytest.MonkeyPatch, rival: str
+) -> None:
+    table.add_columns(VENUE)
+    for batch in range(2):
+        table.append(rows(batch), {1: 7}, batch)
+    place, calls = Staging.place, [RIVALS[rival]]
+
+    def overtaken(staging: Staging, *given: Any, **named: Any) -> object:
+        if calls:
+            calls.pop()(FencedTable(table.path))
+        return place(staging, *given, **named)
+
+    monkeypatch.setattr(Staging, "place", overtaken)
+    if rival in {"term", "sweep"}:
+        with pytest.raises(Refused, match="term 9"):
+            table.compact({1: 7})
+    else:
+        assert (rival in {"append", "column"}) == (table.compact({1: 7}).made == 1)
+    assert [(0, None), (1, None)] == held(table)[:2]
+    assert (1 if rival == "append" else 0) == len(held(table)[2:])
+    assert {1: Progress(9 if rival in {"term", "sweep"} else 7, 2 if rival == "append" else 1)} == table.progress([1])
+    assert [] == [*(table.path / "_neli").iterdir()]
+
+
+def test_a_killed_compaction_is_swept_once_it_is_dead_and_replaced_files_go_after_a_week(
+    table: FencedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for batch in range(2):
+        table.append(rows(batch), {1: 7}, batch)
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_write_transaction", interrupted)
+        patch.setattr(Staging, "settle", lambda *_: None)  # As if the process had been killed.
+        with pytest.raises(KeyboardInterrupt):
+            table.compact({1: 7})
+    assert 0 == table.sweep()  # It may still land.
+    with monkeypatch.context() as patch:
+        patch.setattr("time.time", lambda clock=time.time: clock() - 8 * 24 * 60 * 60)
+        assert 1 == table.compact({1: 7}).made
+    assert 1 == table.sweep()
+    assert [] == [*(table.path / "_neli").iterdir()]
+    assert 3 == len([*table.path.glob("partition=1/*")])
+    table.maintain()
+    assert table.files() == [str(path) for path in table.path.glob("partition=1/*")]
+    assert [(0, None), (1, None)] == held(table)
+
+
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt

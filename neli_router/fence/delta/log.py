@@ -123,12 +123,15 @@ class LoggedTable(AnyFencedTable[Staging]):
 
     def _added_since(self, version: int) -> set[str] | None:
         """Every file that the log has named after `version`; None if the log does not reach back that far."""
+        return self._named_since(version, "add")
+
+    def _named_since(self, version: int, action: str) -> set[str] | None:
         try:
             return {
-                unquote(action["add"]["path"])
+                unquote(one[action]["path"])
                 for later in range(version + 1, self._handle.version() + 1)
-                for action in self._entry(later)
-                if "add" in action
+                for one in self._entry(later)
+                if action in one
             }
         except FileNotFoundError:
             return None

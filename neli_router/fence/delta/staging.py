@@ -27,7 +27,7 @@ higher term there, or a batch that is not before b. The table never takes either
 refused or skipped at this version and at all later ones. If an attempt is dead in all its partitions, all its files
 that no log entry ever named are orphans. That holds with any number of live writers, and with clocks that show
 anything. An attempt that is not dead stays: it is the newest in its partition. It is dead as soon as its batch is
-repeated, or a new owner raises the term.
+repeated, or a new owner raises the term. (When a compaction is dead, `upkeep` says.)
 
 The folder is renamed before its files are removed: a zombie that is about to place its files then finds none, instead
 of placing them just behind the sweep.
@@ -115,13 +115,24 @@ class Staging:
             pq.write_table(some, path)
             self._written += 1
 
+    def merge(self, partition: int, paths: Iterable[Path]) -> None:
+        """Stage the rows of some of the table's files as one file. Raises OSError if one is gone."""
+        schema, target = self.made.arrow, self.folder / f"{PARTITION}={partition}" / "0.parquet"
+        target.parent.mkdir(parents=True)
+        with pq.ParquetWriter(target, schema) as writer:
+            for path in paths:
+                # Times that Spark has written as INT96 would become nanoseconds, which end in the year 2262.
+                with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+                    for rows in file.iter_batches():
+                        writer.write_batch(_with_columns(rows, schema))
+
     def count(self) -> int:
         """The number of staged rows. Nothing may be staged after this, because each file is read only once."""
         return sum(file.rows for file in self._looked_at())
 
-    def place(self, partitions: Iterable[int]) -> list[AddAction | RemoveAction]:
+    def place(self, partitions: Iterable[int], *, has_new_rows: bool = True) -> list[AddAction | RemoveAction]:
         """Give the staged files of `partitions` their names in the table, and make them durable; return what the log
-        must say about them. May be called again, also after it failed.
+        must say about them. May be called again, also after it failed. Streams of other engines read only new rows.
 
         Raises TableMismatch if a file does not fit the table, TableUnavailable if a placed file is gone, and OSError.
         """
@@ -138,7 +149,7 @@ class Staging:
         with ThreadPoolExecutor(FLUSHES_AT_ONCE) as pool:
             for paths in ([self._root / file.name for file in fresh], folders):
                 deque(pool.map(flush, paths), maxlen=0)
-        return [file.action(self._root) for file in files]
+        return [file.action(self._root, has_new_rows) for file in files]
 
     def settle(self, landed: Collection[str] | None) -> None:
         """Remove what is left of this attempt, except its files that `landed`: the names that the log has added since
@@ -214,7 +225,7 @@ class _File:
         self.path.rename(root / self.name)
         self.is_placed = True
 
-    def action(self, root: Path) -> AddAction:
+    def action(self, root: Path, has_new_rows: bool) -> AddAction:
         try:
             size = (root / self.name).stat().st_size
         except FileNotFoundError:
@@ -225,7 +236,19 @@ class _File:
                 "let no VACUUM run with a retention shorter than a commit may take, and repeat the batch",
             ) from None
         now = int(time.time() * 1000)
-        return AddAction(self.name, size, {PARTITION: str(self.partition)}, now, data_change=True, stats=self.stats)
+        return AddAction(
+            self.name, size, {PARTITION: str(self.partition)}, now, data_change=has_new_rows, stats=self.stats
+        )
+
+
+def _with_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """`rows` with the columns of `schema`; those that they lack are null."""
+    there = set(rows.schema.names)
+    columns = [
+        rows[field.name].cast(field.type) if field.name in there else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def abandoned(root: Path) -> tuple[list[tuple[Path, Step]], list[Path]]:

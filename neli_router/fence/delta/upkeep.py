@@ -1,22 +1,67 @@
 """What keeps a fenced table good for years, next to any number of live writers.
 
-sweep       what killed programs left behind is removed, once the fence proves that it can never land
-maintain    a checkpoint, and the removal of files that were replaced long ago
+    add_columns    older rows, and those of older writers, are null there
+    compact        one file in place of many: no row changes, and neither does the fence
+    sweep          what killed programs left behind is removed, once the table proves that it can never land
+    maintain       a checkpoint, and the removal of files that were replaced long ago
+
+**Columns.** The library commits new columns next to other commits, unless one of them has changed the columns, too:
+then we look again. A commit of ours that meets new columns fails in the library. The table is then looked at and judged
+again, like after every failed commit, and the rows land: a writer need not know all columns (see `layouts`).
+
+**A compaction** reads some small files, stages their rows as one file, and exchanges them in one entry of the log:
+
+    look: does the table hold a higher term?  --yes--> Refused
+          was one of the files removed?       --yes--> another program has replaced it: drop ours
+      ^   --neither--> commit as the very next version
+      '---------- another commit was faster ----'
+
+The commit must be the very next version. If it may be a later one, the library (1.6.6) looks for conflicts itself, and
+in commits that change no rows it finds none: two compactions of the same files both land, and all rows are there twice.
+Its own `optimize.compact` has this fault. Here, nothing lands between our look and our commit. So a compaction also
+obeys the fence exactly, without setting an id: appends never conflict with it.
+
+The attempt lies in `_neli` like that of a batch. It is dead once a higher term holds, or one of the files that it would
+replace has left the table.
 """
 
 import shutil
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
+import pyarrow as pa
+from deltalake import CommitProperties
 from deltalake.exceptions import DeltaError
+from deltalake.transaction import RemoveAction
 
+from neli_router.errors import NeliError
+from neli_router.fence.delta.layouts import PARTITION
 from neli_router.fence.delta.log import LoggedTable
-from neli_router.fence.delta.staging import abandoned, clear
-from neli_router.fence.refusals import TableUnavailable
+from neli_router.fence.delta.staging import Staging, abandoned, clear
+from neli_router.fence.refusals import Refused, TableUnavailable
+from neli_router.fence.tables import Judgement, Step, Terms
 
-__all__ = ["KeptTable"]
+__all__ = ["Compaction", "KeptTable"]
+
+TARGET_BYTES = 128 * 2**20
+"""Larger files cost each compaction more, and let readers skip less; smaller ones leave readers more files to open."""
 
 TRIES_MAX = 100
 """Each failed try has met another commit. More tries only help in a table with commits all the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """How many files were replaced, and how many took their place."""
+
+    replaced: int
+    made: int
+    lost: Mapping[int, int]
+    """Partition -> the higher term that a newer owner committed. Nothing of it was compacted."""
 
 
 class KeptTable(LoggedTable):
@@ -42,11 +87,122 @@ class KeptTable(LoggedTable):
                     added = tuple(field.name for field in fresh)
                 except (DeltaError, OSError) as error:  # Perhaps another program has changed the columns: look again.
                     failure = error
-        raise TableUnavailable(
-            f"columns were to be added to the table at {self.path}",
-            f"each of {TRIES_MAX} tries failed ({type(failure).__name__})",
-            "look at the disk and the rights to write, and add them again",
-        ) from failure
+        raise self._worn_out("columns were to be added", failure) from failure
+
+    def compact(self, terms: Terms, *, target: int = TARGET_BYTES) -> Compaction:
+        """Replace small files of each partition by files of about `target` bytes. No row changes, and no progress.
+
+        Safe next to any number of writers: an append that lands meanwhile stays, and the attempt of another `compact`
+        for the same files is dropped. `maintain` removes the replaced files a week later. Raises Refused if newer
+        owners have all of the partitions, and TableUnavailable.
+        """
+        wanted, replaced, made = self._checked(terms), 0, 0
+        with self._lock:
+            self._look(sure=True)
+            version, held = self._version(), {partition: self._progress(partition) for partition in wanted}
+            lost = {one: at.term for one, at in held.items() if at.term is not None and at.term > wanted[one]}
+            # It reports the lost ones, and raises Refused if all are.
+            start = Step.drawn(wanted, self.made.start, self.made.start, version)
+            self._answer(start, Judgement(lost=lost, skipped=[*wanted.keys() - lost.keys()]), None)
+            found = self._small_files(wanted.keys() - lost.keys(), target)
+        for partition, paths in found:
+            batch = held[partition].batch
+            try:
+                if self._exchange(Step.drawn({partition: wanted[partition]}, batch, batch, version, paths)):
+                    replaced, made = replaced + len(paths), made + 1
+            except Refused as error:
+                lost[partition] = error.admitted or 0
+                if len(lost) == len(wanted):
+                    raise
+        return Compaction(replaced, made, lost)
+
+    def _small_files(self, partitions: Collection[int], target: int) -> list[tuple[int, list[str]]]:
+        """Groups of a partition's files, each to be replaced by one; old next to old, so that times stay close."""
+        actions = pa.table(self._handle.get_add_actions(flatten=True))
+        columns = (f"{PARTITION}.{PARTITION}", "modification_time", "path", "size_bytes")
+        found, total = list[tuple[int, list[str]]](), 0
+        for partition, _, path, size in sorted(zip(*(actions[name].to_pylist() for name in columns), strict=True)):
+            if partition not in partitions or size > target // 2:
+                continue
+            if not found or found[-1][0] != partition or total + size > target:
+                found.append((partition, []))
+                total = 0
+            found[-1][1].append(unquote(path))
+            total += size
+        return [group for group in found if len(group[1]) > 1]
+
+    def _exchange(self, step: Step) -> bool:
+        """Replace some files by one; return False if another program was faster. Raises Refused."""
+        ((partition, _),) = step.terms.items()
+        with self._lock:
+            staging = self._staging(step)
+        try:
+            staging.merge(partition, [self.path / path for path in step.replaces])
+            with self._lock:
+                return self._exchanged(staging)
+        except FileNotFoundError:  # A vacuum took a file that was replaced long ago, or a sweep our dead attempt.
+            with self._lock:
+                self._look(sure=True)
+                self._require_current(step)
+            return False
+        finally:
+            with self._lock, suppress(OSError, NeliError, DeltaError):  # If this fails, a sweep does it later.
+                self._look(sure=True)
+                self._settle(staging)
+
+    def _exchanged(self, staging: Staging) -> bool:
+        step, seen, now = staging.step, staging.step.version, int(time.time() * 1000)
+        ((partition, _),) = step.terms.items()
+        removals = [
+            RemoveAction(path, False, now, (self.path / path).stat().st_size, {PARTITION: str(partition)})  # noqa: FBT003
+            for path in step.replaces
+        ]
+        failure: Exception | None = None
+        for _ in range(TRIES_MAX):
+            if (version := self._look(step.name, sure=True)) is not None:
+                self._answer(step, Judgement(landed=[*step.terms]), version)
+                return True
+            self._require_current(step)
+            removed = self._named_since(seen, "remove")
+            if removed is None or not removed.isdisjoint(step.replaces):
+                return False
+            seen = self._version()
+            try:
+                self._handle.create_write_transaction(
+                    [*staging.place(step.terms, has_new_rows=False), *removals],
+                    "append",
+                    self.made.schema,
+                    partition_by=[PARTITION],
+                    commit_properties=CommitProperties(
+                        custom_metadata={"neli": {"attempt": step.name, "replaced": len(step.replaces)}},
+                        # As the very next version or not at all: see above.
+                        max_commit_retries=0,
+                    ),
+                )
+            except (DeltaError, OSError, TableUnavailable) as error:
+                failure = error
+        raise self._worn_out("files were to be compacted", failure) from failure
+
+    def _worn_out(self, wanted: str, failure: Exception | None) -> TableUnavailable:
+        found = f"each of {TRIES_MAX} tries failed ({type(failure).__name__})"
+        return TableUnavailable(
+            f"{wanted} in the table at {self.path}", found, "look at the disk and the rights to write, and do it again"
+        )
+
+    def _require_current(self, step: Step) -> None:
+        """Raise Refused if the table holds a higher term in the one partition of `step`."""
+        ((partition, term),) = step.terms.items()
+        held = self._progress(partition).term
+        if held is not None and held > term:
+            self._answer(step, Judgement(lost={partition: held}), None)
+
+    def _is_dead(self, step: Step) -> bool:
+        if not step.replaces:
+            return super()._is_dead(step)
+        there = {*self.files()}
+        return any((self._progress(partition).term or 0) > term for partition, term in step.terms.items()) or any(
+            str(self.path / path) not in there for path in step.replaces
+        )
 
     def sweep(self) -> int:
         """Remove what killed programs left behind; return how many of their files no log entry named.
@@ -66,7 +222,7 @@ class KeptTable(LoggedTable):
         return orphans
 
     def maintain(self) -> None:
-        """Write a checkpoint, and remove files that other programs' compaction replaced longer than a week ago.
+        """Write a checkpoint, and remove files that a compaction replaced longer than a week ago.
 
         Commits also write checkpoints automatically now and then. Call this and `sweep` daily, from any one program.
         """
