@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from neli_router.core.keyspace import Layout
 from neli_router.fence import Refused, TableMismatch
@@ -163,6 +163,31 @@ def test_a_killed_compaction_is_swept_once_it_is_dead_and_replaced_files_go_afte
     table.maintain()
     assert table.files() == [str(path) for path in table.path.glob("partition=1/*")]
     assert [(0, None), (1, None)] == held(table)
+
+
+def test_commits_of_other_programs_that_change_rows_are_listed(
+    table: FencedTable, caplog: pytest.LogCaptureFixture
+) -> None:
+    table.append(rows(0), {1: 7}, 0)
+    table.append(rows(1), {1: 7}, 1)
+    write_deltalake(
+        str(table.path), rows(2).cast(table.made.arrow.append(pa.field("partition", pa.int32()))), mode="append"
+    )
+    assert 1 == table.compact({1: 7}).made
+    table.append(rows(3), {1: 7}, 2)
+    DeltaTable(str(table.path)).optimize.compact()
+    DeltaTable(str(table.path)).delete("id = 2")
+    table.maintain()
+    append, delete = table.foreign()
+    assert (3, "WRITE", 1, 0) == (append.version, append.operation, append.added, append.removed)
+    assert (7, "DELETE", 1, 1) == (delete.version, delete.operation, delete.added, delete.removed)
+    assert [delete] == table.foreign(after=3)
+    for _ in range(2):  # Each is logged once.
+        table.sweep()
+    logged = [record.getMessage() for record in caplog.records]
+    assert [True, True] == [f"version={one}" in line for one, line in zip((3, 7), logged, strict=True)]
+    (table.path / "_delta_log" / f"{3:020}.json").unlink()
+    assert [delete] == table.foreign()
 
 
 def interrupted(*_: object, **__: object) -> None:

@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
 
 from neli_router.fence.delta.staging import Staging
 from neli_router.fence.delta.table import FencedTable
-from neli_router.fence.delta.upkeep import Compaction
+from neli_router.fence.delta.upkeep import Compaction, ForeignCommit
 from neli_router.fence.tables import PARTITION, Commit, Progress
 
-__all__ = ["PARTITION", "Commit", "Compaction", "FencedTable", "Progress", "Staging"]
+__all__ = ["PARTITION", "Commit", "Compaction", "FencedTable", "ForeignCommit", "Progress", "Staging"]

@@ -4,6 +4,7 @@
     compact        one file in place of many: no row changes, and neither does the fence
     sweep          what killed programs left behind is removed, once the table proves that it can never land
     maintain       a checkpoint, and the removal of files that were replaced long ago
+    foreign        commits of programs that do not know terms: they add rows next to ours, or change them
 
 **Columns.** The library commits new columns next to other commits, unless one of them has changed the columns, too:
 then we look again. A commit of ours that meets new columns fails in the library. The table is then looked at and judged
@@ -30,6 +31,7 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
@@ -38,6 +40,7 @@ from deltalake import CommitProperties
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import RemoveAction
 
+from neli_router.core.logs import logger
 from neli_router.errors import NeliError
 from neli_router.fence.delta.layouts import PARTITION
 from neli_router.fence.delta.log import LoggedTable
@@ -45,7 +48,7 @@ from neli_router.fence.delta.staging import Staging, abandoned, clear
 from neli_router.fence.refusals import Refused, TableUnavailable
 from neli_router.fence.tables import Judgement, Step, Terms
 
-__all__ = ["Compaction", "KeptTable"]
+__all__ = ["Compaction", "ForeignCommit", "KeptTable"]
 
 TARGET_BYTES = 128 * 2**20
 """Larger files cost each compaction more, and let readers skip less; smaller ones leave readers more files to open."""
@@ -64,8 +67,30 @@ class Compaction:
     """Partition -> the higher term that a newer owner committed. Nothing of it was compacted."""
 
 
+@dataclass(frozen=True, slots=True)
+class ForeignCommit:
+    """A commit that changed rows and was not made by a `FencedTable`: the fence could neither refuse nor skip it."""
+
+    version: int
+    at: datetime
+    engine: str
+    operation: str
+    added: int
+    """Files with new rows; `removed` counts those whose rows are gone."""
+    removed: int
+
+    def __str__(self) -> str:
+        return (
+            f"version {self.version}, {self.at:%Y-%m-%d %H:%M:%S} UTC: {self.operation} by {self.engine}, "
+            f"{self.added} files added, {self.removed} removed"
+        )
+
+
 class KeptTable(LoggedTable):
     """The part of a fenced table that keeps it good for years."""
+
+    _noticed = -1
+    """The last foreign commit that `sweep` has logged."""
 
     def add_columns(self, schema: Any) -> tuple[str, ...]:
         """Add the columns of `schema` that the table does not have; return the names of those that this call added.
@@ -208,7 +233,7 @@ class KeptTable(LoggedTable):
         """Remove what killed programs left behind; return how many of their files no log entry named.
 
         Safe at any time, with any number of live writers: an attempt is removed only if the fence proves that it can
-        never land. Its age does not matter.
+        never land. Its age does not matter. It also logs each commit of `foreign`, as `table.foreign`.
         """
         found, strays = abandoned(self.path)  # First the attempts, then the log: so the log covers all of them.
         orphans = 0
@@ -219,7 +244,31 @@ class KeptTable(LoggedTable):
                     orphans += clear(self.path, folder, step, self._added_since(step.version))
         for folder in strays:
             shutil.rmtree(folder, ignore_errors=True)
+        for commit in self.foreign(after=self._noticed):
+            self._noticed = commit.version
+            logger().warning(
+                "table.foreign",
+                table=self.place,
+                version=commit.version,
+                engine=commit.engine,
+                operation=commit.operation,
+                added=commit.added,
+                removed=commit.removed,
+            )
         return orphans
+
+    def foreign(self, *, after: int = -1) -> list[ForeignCommit]:
+        """The commits of other programs that changed rows after version `after`, as far back as the log reaches.
+
+        Rows that another engine only moved into other files, like a compaction, do not count.
+        """
+        versions = sorted(int(path.stem) for path in self._log.glob("*.json") if path.stem.isdecimal())
+        found = []
+        for version in versions:
+            with suppress(FileNotFoundError):  # Its age was reached meanwhile.
+                if version > after and (commit := _foreign(version, self._entry(version))) is not None:
+                    found.append(commit)
+        return found
 
     def maintain(self) -> None:
         """Write a checkpoint, and remove files that a compaction replaced longer than a week ago.
@@ -231,3 +280,13 @@ class KeptTable(LoggedTable):
             self._handle.create_checkpoint()
             if self._handle.vacuum():  # Lite: only files that the log itself lists as removed. See `staging`.
                 self._handle.vacuum(dry_run=False)
+
+
+def _foreign(version: int, entry: list[dict[str, Any]]) -> ForeignCommit | None:
+    kinds = [kind for action in entry for kind, one in action.items() if one.get("dataChange", True)]
+    about: dict[str, Any] = next((action["commitInfo"] for action in entry if "commitInfo" in action), {})
+    if "attempt" in (about.get("neli") or {}) or not {"add", "remove"} & {*kinds}:
+        return None
+    at = datetime.fromtimestamp(about.get("timestamp", 0) / 1000, UTC)
+    engine, operation = (str(about.get(name, "unknown")) for name in ("engineInfo", "operation"))
+    return ForeignCommit(version, at, engine, operation, kinds.count("add"), kinds.count("remove"))
