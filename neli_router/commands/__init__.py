@@ -1,4 +1,4 @@
 """The command `neli`: one module for each command, or for a few similar ones. `cli.py` has the table that finds them.
 
-It may import agent, config, drivers, hosts, member, protocols, router and status.
+It may import agent, config, drivers, fence, hosts, member, protocols, router and status.
 """

@@ -5,6 +5,7 @@
                   --> clock, trips --> lease
                   --> agent (its socket) --> witness
                   --> port
+                  --> each fenced table that is named
 
 A check says what it found and what to do about it. It is `fine`; a `warning`, which is good to know; `failed`, which
 keeps a member from working or its promises from holding; or `skipped`, if something that it needs is missing.
@@ -82,6 +83,9 @@ HEAR_BEATS = 3
 HEAR_MAX = 10.0
 """How many Beats, and at most how many seconds, to listen for a member of our name."""
 
+FOREIGN_MAX = 10
+"""Commits of other programs to print: a job that appends every minute would fill the screen."""
+
 _UNMEASURED = Diagnosis("trips", "skipped", "no ledger here to query or to measure next to")
 
 MARKS = {"fine": "ok", "warning": "WARN", "failed": "FAIL", "skipped": "--"}
@@ -89,8 +93,9 @@ MARKS = {"fine": "ok", "warning": "WARN", "failed": "FAIL", "skipped": "--"}
 
 @click.command("doctor")
 @with_options()
+@click.option("--table", "tables", multiple=True, metavar="PATH", help="Also check this fenced Delta table.")
 @output_option
-def doctor_command(config_file: str | None, output: str, **flags: object) -> None:
+def doctor_command(config_file: str | None, output: str, tables: tuple[str, ...], **flags: object) -> None:
     """Check configuration, ledger, disk, clocks, lease, name, socket and port, and say what to change.
 
     Takes about three seconds. Reads the ledger and appends nothing to it. Measures how long an append takes on a
@@ -100,10 +105,13 @@ def doctor_command(config_file: str | None, output: str, **flags: object) -> Non
     this member answers, it says which peers the agent hears, and whether the member is drained; otherwise, whether the
     port is free.
 
+    A fenced table must have the group's layout. Commits of other programs that changed its rows are listed.
+
     Exits with 0 if all is fine or there are only warnings; 1 if a check failed.
     """
     try:
-        findings = examine(resolve_here(flags, config_file))
+        resolved = resolve_here(flags, config_file)
+        findings = [*examine(resolved), *(_table(resolved.config, path) for path in tables)]
     except ConfigError as error:
         remedy = "correct each; `neli config` shows what holds and where it comes from"
         findings = [Diagnosis("configuration", "failed", "\n".join(error.problems), remedy)]
@@ -381,6 +389,24 @@ def _print(finding: Diagnosis) -> None:
         click.echo(f"{'':19}{line}")
     if finding.remedy and finding.verdict in {"warning", "failed"}:
         click.echo(f"{'':19}-> {finding.remedy}")
+
+
+def _table(config: Config, path: str) -> Diagnosis:
+    """Whether the fenced table at `path` is this group's, and whether others have changed its rows."""
+    try:
+        from neli_router.fence.delta import FencedTable  # noqa: PLC0415 - Delta may not be installed.
+
+        table = FencedTable(path, layout=config.layout)
+        files, foreign = len(table.files()), table.foreign()
+    except NeliError as error:
+        return _failed("table", error)
+    if not foreign:
+        found = f"{path} has {files} files and the group's layout, and only fenced writers have changed its rows"
+        return Diagnosis("table", "fine", found)
+    shown = [str(commit) for commit in foreign[-FOREIGN_MAX:]]
+    found = f"{path}: {len(foreign)} commits that changed rows came from other programs; the last ones:"
+    remedy = "see whether they lost or doubled rows, and let only FencedTable write there: no fence holds them back"
+    return Diagnosis("table", "warning", "\n".join([found, *shown]), remedy)
 
 
 # Other processes at the socket, at the port and under the name

@@ -95,6 +95,25 @@ def test_a_group_is_compared_with_the_configuration_and_nothing_is_appended(tmp_
     ledger.close()
 
 
+def test_a_fenced_table_needs_the_layout_of_the_group_and_foreign_commits_are_listed(tmp_path: Path) -> None:
+    deltalake, pa = pytest.importorskip("deltalake"), pytest.importorskip("pyarrow")
+    from neli_router.fence.delta import FencedTable  # noqa: PLC0415 - it needs them.
+
+    table = FencedTable.create(tmp_path / "ticks", pa.schema([("id", pa.int64())]), Layout(partitions=4))
+    rows = pa.table({"id": [1], "partition": pa.array([3], pa.int32())})
+    table.append(rows, {3: 7}, 0)
+    named = ("--lease", "60", "--table", str(table.path))
+    fine = f"{table.path} has 1 files and the group's layout, and only fenced writers have changed its rows"
+    assert ("fine", fine) == found_of("table", *named, "--layout-partitions", "4")
+    verdict, found = found_of("table", *named)
+    assert ("failed", True) == (verdict, "the group's layout was wanted in the table" in found)
+    deltalake.write_deltalake(str(table.path), rows, mode="append")
+    code, findings_ = findings(*named, "--layout-partitions", "4", ledger="memory://jobs")
+    assert (0, "warning") == (code, findings_["table"]["verdict"])
+    assert "version 2, " in findings_["table"]["found"]
+    assert "UTC: WRITE by delta-rs" in findings_["table"]["found"]
+
+
 def test_a_configuration_that_is_not_usable_fails_with_every_problem() -> None:
     result = run("--weight", "heavy", "--lease", "7200", ledger="memory://jobs")
     assert 1 == result.exit_code
