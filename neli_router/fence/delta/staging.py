@@ -33,13 +33,16 @@ The folder is renamed before its files are removed: a zombie that is about to pl
 of placing them just behind the sweep.
 
 **Vacuum** by age would not be safe for placed files, whose commit may come at any time. So the fence only ever runs
-Delta's "lite" vacuum, which removes what the log itself lists as removed, and never what it does not name. VACUUM of
+Delta's "lite" vacuum, which removes what the log itself lists as removed, and never what it does not name. But each
+checkpoint forgets the files that were removed more than a week ago, and after that no lite vacuum finds them. So the
+fence also removes files of settled attempts that the table neither has nor lists as removed: see `settled`. VACUUM of
 other engines removes unnamed files older than the retention (a week by default): so placing a file sets its time, and
 an attempt must be stopped for a week between place and commit to be harmed. Its commit then finds the files gone and
 fails, unless it was stopped after that check. Set the retention of other engines longer than any pause.
 """
 
 import os
+import re
 import shutil
 import time
 from collections import deque
@@ -59,11 +62,12 @@ from neli_router.fence.delta.statistics import stats_of
 from neli_router.fence.refusals import FenceMisused, TableMismatch, TableUnavailable
 from neli_router.fence.tables import Step
 
-__all__ = ["Staging", "abandoned", "clear", "flush"]
+__all__ = ["Staging", "abandoned", "clear", "flush", "settled"]
 
 ATTEMPTS = "_neli"
 STEP = "step.json"
 SWEPT = ".swept"
+PLACED = re.compile(r"t\d+-b-?\d+-([0-9a-f]{16})-\d+\.parquet")
 
 FLUSHES_AT_ONCE = 8
 """More threads gain nothing on one disk; they only wait."""
@@ -262,6 +266,17 @@ def abandoned(root: Path) -> tuple[list[tuple[Path, Step]], list[Path]]:
                 if time.time() - folder.stat().st_mtime > UNREADABLE_SECONDS_MAX:
                     strays.append(folder)
     return found, strays
+
+
+def settled(root: Path) -> list[Path]:
+    """The placed files below `root` whose attempts are settled: no commit will ever add them again.
+
+    Look at the table after this: then each of them that has landed is in the table, or was removed from it.
+    """
+    found = [(path, match[1]) for path in root.glob(f"{PARTITION}=*/*") if (match := PLACED.fullmatch(path.name))]
+    # First the files, then the attempts: one of the files whose attempt is not there now had its outcome before.
+    unsettled = {folder.stem for folder in (root / ATTEMPTS).glob("*")}
+    return [path for path, name in found if name not in unsettled]
 
 
 def clear(root: Path, folder: Path, step: Step, landed: Collection[str] | None) -> int:

@@ -44,7 +44,7 @@ from neli_router.core.logs import logger
 from neli_router.errors import NeliError
 from neli_router.fence.delta.layouts import PARTITION
 from neli_router.fence.delta.log import LoggedTable
-from neli_router.fence.delta.staging import Staging, abandoned, clear
+from neli_router.fence.delta.staging import Staging, abandoned, clear, settled
 from neli_router.fence.refusals import Refused, TableUnavailable
 from neli_router.fence.tables import Judgement, Step, Terms
 
@@ -275,11 +275,17 @@ class KeptTable(LoggedTable):
 
         Commits also write checkpoints automatically now and then. Call this and `sweep` daily, from any one program.
         """
+        files = settled(self.path)
         with self._lock:
             self._look(sure=True)
             self._handle.create_checkpoint()
             if self._handle.vacuum():  # Lite: only files that the log itself lists as removed. See `staging`.
                 self._handle.vacuum(dry_run=False)
+            removed = self._handle.vacuum(0, enforce_retention_duration=False)  # All that are listed, of any age.
+            known = {*self.files(), *(str(self.path / unquote(path)) for path in removed)}
+        for path in files:
+            if str(path) not in known:
+                path.unlink(missing_ok=True)
 
 
 def _foreign(version: int, entry: list[dict[str, Any]]) -> ForeignCommit | None:
