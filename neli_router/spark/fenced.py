@@ -106,8 +106,9 @@ def read_table(
     `where` leaves out files without such rows, as in `FencedTable.files`; filter the rows by the same conditions. The
     DataFrame stays at that version. Call again to read what is committed later.
     """
-    schema = StructType.fromJson(table.made.spark_schema())
-    if files := table.files(partitions, version=version, where=where):
+    files = table.files(partitions, version=version, where=where)
+    schema = StructType.fromJson(table.made.spark_schema())  # Only now: another program may have added columns.
+    if files:
         paths = [to_read(Path(file)) for file in files]
         rows = spark.read.schema(schema).option("basePath", to_write(table.path)).parquet(*paths)
     else:

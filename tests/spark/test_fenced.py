@@ -71,7 +71,8 @@ def test_a_writer_of_the_old_version_leaves_a_later_column_null_and_files_are_sk
     old = ticks(spark, 16).where("partition = 1").coalesce(1)
     new = old.withColumn("venue", lit("X"))
     append_rows(old, table, {1: 7}, 0)
-    table.add_columns(new.schema)
+    FencedTable(table.path).add_columns(new.schema)
+    assert {"id", "partition", "venue"} == {*read_table(spark, table).columns}
     append_rows(old, table, {1: 7}, 1)
     append_rows(new, table, {1: 7}, 2)
     assert [None] * 4 + ["X"] * 2 == sorted((row.venue for row in read_table(spark, table).collect()), key=str)
