@@ -46,7 +46,8 @@ MILLISECOND = timedelta(milliseconds=1)
 
 def stats_of(footer: pq.FileMetaData, columns: Columns) -> str:
     """The `stats` of a file in Delta's log. `columns` are the table's, without the partition."""
-    leaves = {footer.schema.column(number).path: number for number in range(footer.num_columns)}
+    schema = footer.schema
+    leaves = {schema.column(number).path: number for number in range(footer.num_columns)}
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     least, greatest, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
     for name, kind in islice(columns.items(), COLUMNS_MAX):
@@ -56,11 +57,11 @@ def stats_of(footer: pq.FileMetaData, columns: Columns) -> str:
         if name not in leaves:
             nulls[name] = footer.num_rows
             continue
-        found = [group.column(leaves[name]) for group in groups]
-        if any(column.statistics is None or not column.statistics.has_null_count for column in found):
+        found = [(column.statistics, column.num_values) for column in (group.column(leaves[name]) for group in groups)]
+        if any(one is None or not one.has_null_count for one, _ in found):
             continue
-        nulls[name] = sum(column.statistics.null_count for column in found)
-        full = [column.statistics for column in found if column.statistics.null_count < column.num_values]
+        nulls[name] = sum(one.null_count for one, _ in found)
+        full = [one for one, values in found if one.null_count < values]
         if full and all(one.has_min_max for one in full):
             try:
                 low, high = min(one.min for one in full), max(one.max for one in full)
