@@ -20,6 +20,7 @@ import neli_router
 from neli_router.core.keyspace import Layout
 from neli_router.fence import Refused
 from neli_router.fence.delta import FencedTable, Progress
+from tests.fence.test_delta import orphans
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.process
@@ -88,13 +89,6 @@ def held(table: FencedTable) -> list[tuple[int, int, str]]:
     """(partition, batch, writer) of every row, as any engine reads them."""
     found = DeltaTable(str(table.path)).to_pyarrow_table().to_pylist()
     return sorted((row["partition"], row["batch"], row["writer"]) for row in found)
-
-
-def orphans(table: FencedTable) -> list[Path]:
-    """Every file below the table that the log does not name and that does not belong to the log."""
-    known = {*table.files()}
-    found = [path for path in table.path.rglob("*") if path.is_file() and "_delta_log" not in path.parts]
-    return [path for path in found if str(path) not in known]
 
 
 def disorder(path: Path) -> list[str]:

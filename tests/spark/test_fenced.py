@@ -65,9 +65,7 @@ def test_a_batch_lands_once_and_is_read_by_version_and_by_partition(spark: Spark
     assert 0 == read_table(spark, table, partitions=[]).count()
 
 
-def test_a_writer_of_the_old_version_leaves_a_later_column_null_and_files_are_skipped(
-    spark: SparkSession, table: FencedTable
-) -> None:
+def test_an_old_writer_leaves_a_later_column_null(spark: SparkSession, table: FencedTable) -> None:
     old = ticks(spark, 16).where("partition = 1").coalesce(1)
     new = old.withColumn("venue", lit("X"))
     append_rows(old, table, {1: 7}, 0)
@@ -76,11 +74,7 @@ def test_a_writer_of_the_old_version_leaves_a_later_column_null_and_files_are_sk
     append_rows(old, table, {1: 7}, 1)
     append_rows(new, table, {1: 7}, 2)
     assert [None] * 4 + ["X"] * 2 == sorted((row.venue for row in read_table(spark, table).collect()), key=str)
-    for where, files in (
-        ([("id", ">=", 10)], 0),
-        ([("id", "<", 2), ("partition", "=", 1)], 3),
-        ([("venue", "=", "X")], 2),
-    ):
+    for where, files in ([("id", ">=", 10)], 0), ([("id", "<", 2)], 3), ([("venue", "=", "X")], 2):
         assert files == len(read_table(spark, table, where=where).inputFiles()), where
 
 
