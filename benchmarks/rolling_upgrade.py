@@ -1,8 +1,8 @@
 """What kills and upgrades of its writers cost a fenced Delta table, while each new version adds a column.
 
-Each host has one partition. It lands batches there, compacts now and then, and is killed again and again. Its next life
-has the next term, and mostly a newer version of the program. Each version adds one column, while the other hosts write,
-compact and are killed. Some lives go back to the version before.
+Each host has one partition. It lands batches there, compacts now and then, and is killed again and again; one of them
+also sweeps and maintains. Its next life has the next term, and mostly a newer version of the program. Each version adds
+one column, while the other hosts write, compact and are killed. Some lives go back to the version before.
 
     refused       lives that ended by an error of the table
     lost          batches without a row at the end
@@ -102,6 +102,9 @@ def host(path: str, *numbers: str) -> None:
         table.append(pa.Table.from_pylist([row]), terms, batch)
         if batch % COMPACT_EVERY == 0:
             table.compact(terms)
+            if partition == 0:
+                table.sweep()
+                table.maintain()
 
 
 class _Life:
