@@ -107,8 +107,10 @@ class KeptTable(LoggedTable):
                 if not (fresh := self.made.lacks(schema)):
                     return added
                 try:
-                    # Not on our own handle: it would skip what others commit meanwhile, and forget their terms.
-                    self._opened().alter.add_columns(fresh)
+                    # Not our own handle: it would skip what others commit meanwhile, and forget their terms.
+                    handle = self._opened()
+                    handle.alter.add_columns(fresh)
+                    self._harden(handle.version())
                     added = tuple(field.name for field in fresh)
                 except (DeltaError, OSError) as error:  # Perhaps another program has changed the columns: look again.
                     failure = error
@@ -145,10 +147,10 @@ class KeptTable(LoggedTable):
         """Groups of a partition's files, each to be replaced by one; old next to old, so that times stay close."""
         actions = pa.table(self._handle.get_add_actions(flatten=True))
         columns = (f"{PARTITION}.{PARTITION}", "modification_time", "path", "size_bytes")
+        known = zip(*(actions[name].to_pylist() for name in columns), strict=True)
+        small = [one for one in known if one[0] in partitions and one[-1] <= target // 2]
         found, total = list[tuple[int, list[str]]](), 0
-        for partition, _, path, size in sorted(zip(*(actions[name].to_pylist() for name in columns), strict=True)):
-            if partition not in partitions or size > target // 2:
-                continue
+        for partition, _, path, size in sorted(small):
             if not found or found[-1][0] != partition or total + size > target:
                 found.append((partition, []))
                 total = 0
