@@ -1,4 +1,4 @@
-"""What kills and upgrades of its writers cost a fenced Delta table, while each new version adds a column.
+"""Rows that a fenced Delta table loses while its writers are killed and upgraded, and each version adds a column.
 
 Each host has one partition. It lands batches there, compacts now and then, and is killed again and again; one of them
 also sweeps and maintains. Its next life has the next term, and mostly a newer version of the program. Each version adds

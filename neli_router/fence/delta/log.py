@@ -1,4 +1,4 @@
-"""What the log of a fenced Delta table says, at the version of one handle.
+"""The log of a fenced Delta table, read up to the version of one handle.
 
     version 41 <--handle--  look  --> version 44: what the entries 42, 43 and 44 say is remembered, too
 

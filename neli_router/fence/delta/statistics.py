@@ -8,8 +8,8 @@ A reader believes them: it never opens a file that they rule out. So a bound may
 a value that the footer does not give exactly is left out. A reader that finds no bound reads the file.
 
     column                 least                           greatest
-    whole numbers, dates   as they are                     as they are
-    floats                 as it is, if it is finite       left out: a NaN is above all numbers, and no footer says
+    whole numbers, dates   exact                           exact
+    floats                 exact, if it is finite          left out: a NaN is above all numbers, and no footer says
                                                            whether there is one
     decimals               if JSON's numbers hold it       if JSON's numbers hold it
     text                   its first 32 characters         the same, and then the last character of Unicode

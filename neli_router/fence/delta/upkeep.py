@@ -1,4 +1,4 @@
-"""What keeps a fenced table good for years, next to any number of live writers.
+"""The upkeep of a table that lives for years, next to any number of live writers.
 
     add_columns    older rows, and those of older writers, are null there
     compact        one file in place of many: no row changes, and neither does the fence
