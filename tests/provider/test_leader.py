@@ -176,6 +176,8 @@ def test_a_function_runs_under_the_lease_of_its_role(dag: DAG, dag_test: DagTest
         for name, role in (("here", 0), ("there", elsewhere(here))):
             gate = LeaderShortCircuitOperator(task_id=name, role=role)
             gate >> below.override(task_id=f"below_{name}")(gate.output)
+        one = LeaderShortCircuitOperator(task_id="one", role=elsewhere(here), ignore_downstream_trigger_rules=False)
+        one >> coroutine.override(task_id="next")() >> coroutine.override(task_id="last", trigger_rule="all_done")()
 
     found = states(dag_test(dag))
     with here.client() as client:
@@ -184,8 +186,8 @@ def test_a_function_runs_under_the_lease_of_its_role(dag: DAG, dag_test: DagTest
     assert mine == partitions
     for number, symbol in enumerate(SYMBOLS):
         assert ("success" if symbol in mine else "skipped") == found.pop(f"mapped[{number}]")
-    good = dict.fromkeys(["work", "after", "coroutine", "here", "below_here", "there"], "success")
-    assert {**good, "below_there": "skipped"} == found
+    good = dict.fromkeys(["work", "after", "coroutine", "here", "below_here", "there", "one", "last"], "success")
+    assert {**good, "below_there": "skipped", "next": "skipped"} == found
     under = {"partition": 0, "member": here.name, "number": 7, "holds": True, "same": True, "text": True, "taken": True}
     assert {**under, "in_loop": True, "short": (0, here.name)} == told
 

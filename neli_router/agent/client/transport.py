@@ -33,7 +33,6 @@ from neli_router.agent.client.calls import TIMEOUT, Call, answered, causes, no_a
 from neli_router.agent.client.leases import AgentReport
 from neli_router.agent.wire import GROUP, GUARDIAN
 from neli_router.config.agent_address import Address, distrust, parse, token_problem
-from neli_router.config.resolve import asked_agent
 from neli_router.core.closing import AsyncClosing, Closing
 from neli_router.errors import Closed, ConfigError, NoAgent
 
@@ -71,6 +70,9 @@ class BaseTransport:
     ) -> None:
         group = ""
         if address is None or ledger is not None:
+            # An address needs no configuration, and Airflow, which has one, parses Dags every few seconds.
+            from neli_router.config.resolve import asked_agent  # noqa: PLC0415
+
             address, group = asked_agent(address, ledger)
         self.address: Final[Address] = parse(address)
         token = os.environ.get("NELI_TOKEN") if token is None else token
