@@ -42,11 +42,11 @@ with DAG(
     @task
     def market(params: dict[str, Any] | None = None) -> None:
         # Inside the task: these imports take a second, and Airflow reads this file again and again.
-        from neli_router.lab.pipeline.feeds import TickFolder  # noqa: PLC0415
         from neli_router.lab.pipeline.ticks import Market  # noqa: PLC0415
+        from neli_router.spark.feeds import NumberedFiles  # noqa: PLC0415
 
         assert params is not None, "Airflow gives them"
-        feed = TickFolder(Path(params["folder"]) / "ticks")
+        feed = NumberedFiles(Path(params["folder"]) / "ticks")
         if not feed.tip(0, 0):
             for ticks in Market(seconds=3600.0).split(10_000, 2):
                 feed.append(ticks)

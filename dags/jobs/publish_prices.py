@@ -20,51 +20,19 @@ with `--when-revoked stop`, when partitions moved. Then start it again.
 
 import argparse
 import logging
-import time
-from collections.abc import Sequence
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
 from neli_router.agent import Client
-from neli_router.core.keyspace import Layout
-from neli_router.errors import NeliError
-from neli_router.fence.delta import FencedTable
-from neli_router.lab.pipeline.source import TickSteps
-from neli_router.spark import session
-from neli_router.spark.guard import run_job
-from neli_router.spark.slots import with_partition
-from neli_router.spark.steps import StepLoop
+from neli_router.spark import KafkaSteps, ParquetSteps, StepLoop, run_job, session
 
-__all__ = ["BARS", "bars", "last_prices", "publish", "whole"]
-
-BARS = pa.schema(
-    {
-        "instrument": pa.string(),
-        "begins": pa.timestamp("us", "UTC"),
-        "open": pa.float64(),
-        "high": pa.float64(),
-        "low": pa.float64(),
-        "close": pa.float64(),
-        "volume": pa.int64(),
-        "bid": pa.float64(),
-        "ask": pa.float64(),
-        "last_at": pa.timestamp("us", "UTC"),
-        "ticks": pa.int64(),
-        "first_sequence": pa.int64(),
-        "last_sequence": pa.int64(),
-    }
-)
-"""The table's columns; `partition` comes in addition."""
+__all__ = ["bars", "from_messages", "last_prices", "publish", "whole"]
 
 KEY = "instrument"
 
-FOUNDED_MAX = 60.0
-"""Seconds to wait until the agent knows its group. The agent reads for a lease before it joins."""
-
-LOOK_EVERY = 0.1
-"""Seconds between two such queries."""
+TICK_IN_JSON = "instrument string, sequence long, at long, bid double, ask double, price double, size long"
+TICK = TICK_IN_JSON.replace("at long", "at timestamp")
 
 
 def bars(ticks: DataFrame, *, seconds: int) -> DataFrame:
@@ -112,56 +80,30 @@ def last_prices(parts: DataFrame) -> DataFrame:
     )
 
 
+def from_messages(messages: DataFrame) -> DataFrame:
+    """The ticks in the messages of a topic."""
+    tick = sql.from_json(sql.col("value").cast("string"), TICK_IN_JSON, {"mode": "FAILFAST"}).alias("tick")
+    at = sql.timestamp_micros("at").alias("at")
+    return messages.select("partition", tick).select("partition", "tick.*").withColumn("at", at)
+
+
 def publish(options: argparse.Namespace) -> bool:
     """Run the job. Returns whether it is done."""
+
+    def bars_of(rows: DataFrame) -> DataFrame:
+        return bars(from_messages(rows) if is_topic else rows, seconds=options.seconds)
+
+    is_topic = options.ticks.startswith("kafka:")
+    ticks = (
+        KafkaSteps(options.ticks, longest=options.longest)
+        if is_topic
+        else ParquetSteps(options.ticks, KEY, schema=TICK, longest=options.longest)
+    )
     with Client(options.agent) as client:
-        layout = _layout(client)  # First: Spark takes seconds to start, and without an agent there is nothing to do.
+        client.layout()  # First: Spark takes seconds to start, and without an agent there is nothing to do.
         with session("publish prices", master=options.master) as spark:
-            return _landed(options, client, layout, spark)
-
-
-def _landed(options: argparse.Namespace, client: Client, layout: Layout, spark: SparkSession) -> bool:
-    ticks = TickSteps(spark, options.ticks, layout)
-    ticks.lanes()  # First, so that an address without ticks leaves no table behind.
-    # Steps are counted from 1: a table at 0 has landed none.
-    table = FencedTable.create(options.table, BARS, layout, first_batch=1)
-
-    def made(some: DataFrame, partitions: Sequence[int]) -> DataFrame:
-        mine = some.transform(with_partition, KEY, layout).where(sql.col("partition").isin(*partitions))
-        return bars(mine, seconds=options.seconds)
-
-    return StepLoop(
-        spark,
-        client,
-        table,
-        ticks,
-        made,
-        longest=options.longest,
-        until=options.until,
-        once=options.once,
-        reopen=options.when_revoked == "go-on",
-        partitions=_told(spark),
-    ).run()
-
-
-def _told(spark: SparkSession) -> list[int] | None:
-    """The partitions that an Airflow task holds for this job; None without a task, for all that the host leads."""
-    told = spark.conf.get("spark.neli.partitions", None)
-    return None if told is None else [int(partition) for partition in told.split(",")]
-
-
-def _layout(client: Client) -> Layout:
-    """The group's layout, from the agent, so the job cannot use a different one."""
-    give_up_at = time.monotonic() + FOUNDED_MAX
-    while (layout := client.table().layout) is None:
-        if time.monotonic() > give_up_at:
-            raise NeliError(
-                "the layout of the group was wanted from the agent",
-                f"it knew no group for {FOUNDED_MAX:g} s",
-                "see with `neli members` what it waits for",
-            )
-        time.sleep(LOOK_EVERY)
-    return layout
+            job = StepLoop(ticks, bars_of, options.table, client=client, spark=spark)
+            return job.run("now" if options.once else options.until, reopen=options.when_revoked == "go-on")
 
 
 def positive(text: str) -> int:

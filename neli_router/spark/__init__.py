@@ -1,5 +1,7 @@
 """Spark: a job works on exactly the keys that its host owns, and a job that was deposed cannot write.
 
+    StepLoop(source, transform, table)       a whole job: each step of its input lands once, whichever hosts lead it
+    ParquetSteps, KafkaSteps                 its sources: numbered files, and a topic; NumberedFiles writes such files
     session()                                a SparkSession: Java and Python found, loopback where it is local
     with_slot, with_partition                the slot and the partition of every key, as a column
     register_functions(spark, layout)        the same in SQL: neli_slot(key), neli_partition(key)
@@ -22,6 +24,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from neli_router.spark.feeds import NumberedFiles
     from neli_router.spark.fenced import append_rows, read_table, stage_rows
     from neli_router.spark.guard import LeaseGuard, guarded, run_job
     from neli_router.spark.ledger_source import register_ledgers
@@ -31,14 +34,20 @@ if TYPE_CHECKING:
     from neli_router.spark.runtime import SparkUnusable, java_home
     from neli_router.spark.sessions import session
     from neli_router.spark.slots import register_functions, with_partition, with_partition_of_role, with_slot
+    from neli_router.spark.sources import KafkaSteps, ParquetSteps
+    from neli_router.spark.steps import StepLoop
 
 __all__ = [
     "FilesRead",
+    "KafkaSteps",
     "Landing",
     "LeaseGuard",
+    "NumberedFiles",
+    "ParquetSteps",
     "RedisReceiver",
     "SparkUnusable",
     "SqlReceiver",
+    "StepLoop",
     "append_rows",
     "files_read",
     "guarded",
@@ -60,6 +69,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "feeds": ("NumberedFiles",),
     "fenced": ("append_rows", "read_table", "stage_rows"),
     "guard": ("LeaseGuard", "guarded", "run_job"),
     "ledger_source": ("register_ledgers",),
@@ -68,6 +78,8 @@ _HOMES = {
     "receivers": ("Landing", "RedisReceiver", "SqlReceiver"),
     "runtime": ("SparkUnusable", "java_home"),
     "sessions": ("session",),
+    "sources": ("KafkaSteps", "ParquetSteps"),
+    "steps": ("StepLoop",),
     "slots": ("register_functions", "with_partition", "with_partition_of_role", "with_slot"),
 }
 """Module -> its names. A module must not be named like something it exports, or it would be found instead."""

@@ -1,5 +1,7 @@
 """Steps: a job lands each step of its input once in every partition, whichever hosts lead it meanwhile.
 
+    run_job(StepLoop(ParquetSteps("/shared/orders", key="customer"), totals, "/shared/totals").run)
+
     input      1     2     3     4     5     6            numbered, and the same for every host
     table      partition 0 |=================|            landed up to 5, by this host
                partition 1 |=================|
@@ -25,20 +27,26 @@ would give the same number to different input, and a takeover would begin from s
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from os import PathLike, fspath
+from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 
 from neli_router.agent.client.client import Client
 from neli_router.agent.client.leases import Share
 from neli_router.core.logs import logger
-from neli_router.errors import NotLeading
-from neli_router.fence.delta import FencedTable
+from neli_router.errors import ConfigError, NotLeading
+from neli_router.fence.delta import PARTITION, FencedTable
 from neli_router.spark.fenced import append_rows
 from neli_router.spark.guard import guarded
+from neli_router.spark.sessions import session
+from neli_router.spark.slots import with_partition
+from neli_router.spark.sources import StepSource
 
-__all__ = ["InputStep", "StepLoop", "StepSource", "StepWriter", "next_step"]
+__all__ = ["InputStep", "StepLoop", "StepWriter", "next_step"]
 
 LOOK_EVERY = 0.2
 """Seconds between two looks at the input's tip while there is nothing to do. A shorter time publishes sooner, but asks
@@ -47,6 +55,9 @@ more often."""
 SHARE_MAX = 10.0
 """Seconds to wait for a first partition before checking whether other hosts have done everything. It must be longer
 than an agent with a usual lease needs to join; a shorter time ends a job sooner on a host that gets no partition."""
+
+HELD = "spark.neli.partitions"
+"""The setting in which an Airflow task that holds partitions names them to the job that it submits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +84,6 @@ def next_step(progress: Mapping[int, int], tips: Sequence[int], *, longest: int)
     fellows = {partition: at for partition, at in progress.items() if partition % len(tips) == lane}
     upto = min(tips[lane], after + longest, *(at for at in fellows.values() if at > after))
     return InputStep(lane, after, upto, tuple(sorted(partition for partition, at in fellows.items() if at == after)))
-
-
-class StepSource(Protocol):
-    """Input that is cut into steps."""
-
-    def lanes(self) -> int: ...
-
-    def tip(self, lane: int, known: int) -> int:
-        """The current end of the lane; its last known end is `known`."""
-
-    def frame(self, step: InputStep) -> DataFrame: ...
 
 
 class StepWriter:
@@ -118,8 +118,8 @@ class StepWriter:
         )
 
 
-Transform = Callable[[DataFrame, Sequence[int]], DataFrame]
-"""Turns input into the table's rows of these partitions."""
+Transform = Callable[[DataFrame], DataFrame]
+"""Turns input rows into the table's. Both have the column `partition`; a group of rows must be of one partition."""
 
 
 class StepLoop:
@@ -127,43 +127,57 @@ class StepLoop:
 
     def __init__(
         self,
-        spark: SparkSession,
-        client: Client,
-        table: FencedTable,
         source: StepSource,
         transform: Transform,
+        table: FencedTable | str | PathLike[str],
         *,
-        longest: int = 1,
-        until: int | None = None,
-        once: bool = False,
-        reopen: bool = True,
+        client: Client | None = None,
+        spark: SparkSession | None = None,
         partitions: Collection[int] | None = None,
     ) -> None:
-        """`longest` bounds a step. `partitions` are those of this host that the job is for, by default all.
+        """Rows of `source` become rows of `table` by `transform`, a function like those of `df.transform`.
 
-        With `until`, the job is done when the whole table has reached it; with `once`, when this host's partitions have
-        everything that the input had at the start; otherwise it never ends. With `reopen=False` it also ends, not done,
-        when its share was revoked or has grown."""
-        self._spark, self._client, self._table = spark, client, table
-        self._source, self._transform, self._longest = source, transform, longest
-        self._once, self._reopen, self._partitions = once, reopen, partitions
-        self._tips = [table.first_batch - 1] * source.lanes()
-        self._ends = [until] * source.lanes()
-        if once:
-            self._look()
-            self._ends = list(self._tips)
+        A table that is named by its path is made, if there is none yet, with the columns that `transform` gives.
+        `client` asks this host's agent by default. Without `spark`, the program's session is used, or a new one, once
+        the agent has answered. `partitions` are those of this host that the job is for: by default those that an
+        Airflow task holds for it; without a task, all.
+        """
+        self._source, self._transform, self._wanted = source, transform, table
+        self._given_client, self._given_spark, self._partitions = client, spark, partitions
 
-    def run(self) -> bool:
-        """Land steps until the job ends; return whether it is done. Raises LeaseLost, Refused and NoAgent."""
+    def run(self, until: int | Literal["now"] | None = None, *, reopen: bool = True) -> bool:
+        """Land steps until the job ends; return whether it is done. Raises LeaseLost, Refused and NoAgent.
+
+        With a number, the job is done when the whole table has reached that step; with "now", when this host's
+        partitions have everything that the input has at the start; without either, it never ends. With `reopen=False`
+        it also ends, not done, when its share was revoked or has grown.
+        """
+        with ExitStack() as stack:
+            self._client = self._given_client or stack.enter_context(Client())
+            self._layout = self._client.layout()  # First: Spark takes seconds to start.
+            self._spark = self._given_spark or SparkSession.getActiveSession() or stack.enter_context(session())
+            if self._partitions is None and (held := self._spark.conf.get(HELD, None)):
+                self._partitions = [int(partition) for partition in held.split(",")]
+            lanes = self._source.lanes()  # Before the table: an address without input leaves no table behind.
+            self._table = self._wanted if isinstance(self._wanted, FencedTable) else self._made(self._wanted)
+            self._tips = [self._table.first_batch - 1] * lanes
+            self._ends: list[int | None] = [None if until == "now" else until] * lanes
+            self._only_now = until == "now"
+            if self._only_now:
+                self._look()
+                self._ends = list(self._tips)
+            return self._landed(reopen)
+
+    def _landed(self, reopen: bool) -> bool:
         while not self._is_whole():
             try:
                 with self._client.share(self._partitions, timeout=SHARE_MAX) as share, guarded(self._spark, share):
                     is_done = self._work(share)
             except NotLeading:  # Other hosts have all partitions. None of ours has moved, so nothing is left undone.
-                if self._once:
+                if self._only_now:
                     return True
                 continue
-            if is_done or not self._reopen:
+            if is_done or not reopen:
                 return is_done
         return True
 
@@ -173,14 +187,30 @@ class StepLoop:
         while not (share.ending or share.more):
             share.check()
             self._look()
-            step = next_step(writer.progress, self._tips, longest=self._longest)
+            step = next_step(writer.progress, self._tips, longest=self._source.longest)
             if step is not None:
-                writer.land(step, self._transform(self._source.frame(step), step.partitions))
-            elif self._has_ended(writer.progress) if self._once else self._is_whole():
+                writer.land(step, self._rows(step))
+            elif self._has_ended(writer.progress) if self._only_now else self._is_whole():
                 return True
             else:
                 share.ending.wait(LOOK_EVERY)
         return False
+
+    def _rows(self, step: InputStep) -> DataFrame:
+        """The table's rows of that step."""
+        frame = self._source.frame(self._spark, self._layout, step.lane, step.after, step.upto)
+        placed = with_partition(frame, self._source.key, self._layout)
+        missing = ConfigError(["a row of the input has no key: fill it, or leave such rows out of the input"])
+        partition = sql.coalesce(PARTITION, sql.raise_error(sql.lit(str(missing))))
+        return self._transform(placed.where(partition.isin(*step.partitions)))
+
+    def _made(self, path: str | PathLike[str]) -> FencedTable:
+        """The table at `path`, whose columns are those that the function gives for no rows."""
+        schema = self._rows(InputStep(0, 0, 0, (0,))).schema
+        if PARTITION not in schema.names:
+            raise ConfigError([f"the function must keep the column {PARTITION!r}: group by it, or select it, too"])
+        # Steps are counted from 1: a table at 0 has landed none.
+        return FencedTable.create(fspath(path), schema, self._layout, first_batch=1)
 
     def _look(self) -> None:
         for lane, known in enumerate(self._tips):
@@ -189,7 +219,7 @@ class StepLoop:
 
     def _is_whole(self) -> bool:
         """Whether the whole table has reached the end of the job."""
-        if self._once or None in self._ends:
+        if self._only_now or None in self._ends:
             return False
         return self._has_ended({partition: at.batch for partition, at in self._table.progress().items()})
 

@@ -2,22 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 from pyarrow import dataset
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
 
-from dags.jobs.publish_prices import BARS, KEY, bars
+from dags.jobs.publish_prices import KEY, TICK, bars, from_messages
 from neli_router.agent import Client
 from neli_router.core.keyspace import Layout
 from neli_router.fence.delta import FencedTable
 from neli_router.lab.pipeline.landing import commits_of, counted, same_bars
-from neli_router.lab.pipeline.source import TickSteps
-from neli_router.spark import with_partition
-from neli_router.spark.steps import StepLoop
+from neli_router.spark import KafkaSteps, ParquetSteps, StepLoop
 
-__all__ = ["BAR_SECONDS", "LAYOUT", "LEASE", "Bench", "bars_made", "rows_of"]
+__all__ = ["BARS", "BAR_SECONDS", "LAYOUT", "LEASE", "Bench", "bars_made", "rows_of"]
 
 LAYOUT = Layout(partitions=4)
 LEASE = 15.0
@@ -26,9 +24,22 @@ LEASE = 15.0
 BAR_SECONDS = 60
 
 
-def bars_made(ticks: DataFrame, partitions: Sequence[int]) -> DataFrame:
-    mine = ticks.transform(with_partition, KEY, LAYOUT).where(sql.col("partition").isin(*partitions))
-    return bars(mine, seconds=BAR_SECONDS)
+BARS = pa.schema(
+    {
+        "instrument": pa.string(),
+        "begins": pa.timestamp("us", "UTC"),
+        **dict.fromkeys(["open", "high", "low"], pa.float64()),
+        "volume": pa.int64(),
+        **dict.fromkeys(["close", "bid", "ask"], pa.float64()),
+        "last_at": pa.timestamp("us", "UTC"),
+        **dict.fromkeys(["ticks", "first_sequence", "last_sequence"], pa.int64()),
+    }
+)
+"""The columns that the job gives."""
+
+
+def bars_made(rows: DataFrame) -> DataFrame:
+    return bars(from_messages(rows) if "offset" in rows.columns else rows, seconds=BAR_SECONDS)
 
 
 def rows_of(table: FencedTable) -> pa.Table:
@@ -42,9 +53,22 @@ class Bench:
         self.table = FencedTable.create(folder / "table", BARS, LAYOUT, first_batch=first_batch)
         self._spark, self._address = spark, str(address)
 
-    def loop(self, client: Client, made: Callable[..., DataFrame] = bars_made, **options: bool | int) -> StepLoop:
-        steps = TickSteps(self._spark, self._address, LAYOUT)
-        return StepLoop(self._spark, client, self.table, steps, made, **options)  # type: ignore[arg-type]
+    def run(
+        self,
+        client: Client,
+        until: int | Literal["now"],
+        made: Callable[[DataFrame], DataFrame] = bars_made,
+        *,
+        longest: int = 1,
+        reopen: bool = True,
+    ) -> bool:
+        topic = self._address.startswith("kafka:")
+        steps = (
+            KafkaSteps(self._address, longest=longest)
+            if topic
+            else ParquetSteps(self._address, KEY, schema=TICK, longest=longest)
+        )
+        return StepLoop(steps, made, self.table, client=client, spark=self._spark).run(until, reopen=reopen)
 
     def reached(self) -> set[int]:
         return {at.batch for at in self.table.progress().values()}

@@ -20,7 +20,6 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import dataset
 
-from dags.jobs.publish_prices import BARS
 from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
 from neli_router.core.exit_codes import EXIT_LOST
@@ -28,11 +27,12 @@ from neli_router.core.keyspace import Layout
 from neli_router.fence.delta import FencedTable
 from neli_router.lab.demo.place import records_of
 from neli_router.lab.moves import history_of
-from neli_router.lab.pipeline.feeds import TickFolder
 from neli_router.lab.pipeline.hosts import HostProcesses
 from neli_router.lab.pipeline.landing import Count, commits_of, counted, same_bars, taken_over
 from neli_router.lab.pipeline.show import SETTINGS, submitted
 from neli_router.lab.pipeline.ticks import Market
+from neli_router.spark.feeds import NumberedFiles
+from tests.spark.published import BARS
 
 __all__ = ["LEASE", "TICKS", "Outcome", "play"]
 
@@ -87,7 +87,7 @@ def play(folder: Path, ticks: int) -> Outcome:
 class _Play:
     def __init__(self, folder: Path, stack: ExitStack, market: list[pa.Table]) -> None:
         self._folder, self._stack, self._market = folder, stack, market
-        self._feed, self._began_at = TickFolder(folder / "ticks"), host_clock()
+        self._feed, self._began_at = NumberedFiles(folder / "ticks"), host_clock()
         self._ledger = f"sqlite://{folder / 'ledger.db'}"
         self.table = FencedTable.create(folder / "table", BARS, Layout(partitions=PARTITIONS), first_batch=1)
         self.hosts: dict[str, HostProcesses] = {}

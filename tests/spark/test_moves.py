@@ -7,9 +7,10 @@ A host is drained while Spark is in a step, not between two steps: the step itse
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from dags.jobs.publish_prices import KEY
 from neli_router.agent import Client
 from neli_router.agent.client.leading import LeadingBlock
 from neli_router.agent.client.leases import AgentLease, Share
 from neli_router.config.agent_options import AgentOptions
-from neli_router.lab.pipeline.feeds import TickFolder
 from neli_router.lab.pipeline.ticks import SCHEMA, Market
-from neli_router.spark import append_rows, guarded, run_job
-from neli_router.spark.steps import StepLoop
+from neli_router.spark import append_rows, guarded, run_job, with_partition
+from neli_router.spark.feeds import NumberedFiles
 from tests.spark.published import BAR_SECONDS, LAYOUT, LEASE, Bench, bars_made
 from tests.support.agents.running import PATIENCE, configured, running
 from tests.support.waiting import until
@@ -91,21 +92,21 @@ class Moves(Bench):
     def __init__(self, folder: Path, spark: SparkSession, hosts: Hosts, *, first_batch: int = 1) -> None:
         super().__init__(folder, spark, folder / "ticks", first_batch=first_batch)
         self.market = list(Market(instruments=12, seconds=BAR_SECONDS).split(TICKS, INTERVALS))
-        self._hosts, self.feed = hosts, TickFolder(folder / "ticks")
+        self._hosts, self.feed = hosts, NumberedFiles(folder / "ticks")
         for interval in self.market:
             self.feed.append(interval)
 
-    def job(self, name: str, in_step_two: Callable[[], object] = int, /, **options: bool | int) -> StepLoop:
+    def job(self, name: str, in_step_two: Callable[[], object] = int, /, **options: int) -> Callable[[], bool]:
         """The job of a host. In the middle of its second step, `in_step_two` is called."""
         taken = 0
 
-        def made(ticks: DataFrame, partitions: Sequence[int]) -> DataFrame:
+        def made(ticks: DataFrame) -> DataFrame:
             nonlocal taken
             taken += 1
-            rows = bars_made(ticks, partitions)
+            rows = bars_made(ticks)
             return rows if taken != 2 or in_step_two() != ENDLESS else endless(rows)
 
-        return self.loop(self._hosts[name], made, **options)
+        return partial(self.run, self._hosts[name], made=made, **options)  # type: ignore[arg-type]
 
     def stream(self) -> DataStreamWriter:
         """The feed as a user would read it: one interval per batch."""
@@ -147,17 +148,17 @@ def test_a_step_that_is_revoked_lands_and_one_that_is_fenced_does_not_and_the_ne
         return ENDLESS
 
     move_all(hosts, "hasty")
-    assert 75 == code_of(moves.job("hasty", lose, until=INTERVALS).run)
+    assert 75 == code_of(moves.job("hasty", lose, until=INTERVALS))
     assert "neli: LeaseLost: the leases of partitions 0, 1, 2, 3 were needed" in capsys.readouterr().err
     assert {1} == moves.reached()
 
     await_all(hosts, "patient")
-    assert 75 == code_of(moves.job("patient", lambda: leave(hosts, "patient"), until=INTERVALS, reopen=False).run)
+    assert 75 == code_of(moves.job("patient", lambda: leave(hosts, "patient"), until=INTERVALS, reopen=False))
     assert "partitions moved" in capsys.readouterr().err
     assert {3} == moves.reached()
 
     await_all(hosts, "hasty")
-    assert 0 == code_of(moves.job("hasty", until=INTERVALS, reopen=False).run)
+    assert 0 == code_of(moves.job("hasty", until=INTERVALS, reopen=False))
     moves.require_all()
 
 
@@ -169,18 +170,18 @@ def test_a_job_goes_on_with_what_comes_back_and_is_done_in_the_end_also_if_other
     move_all(hosts, "patient")
     with ThreadPoolExecutor(1) as pool:
         patient = moves.job("patient", lambda: leave(hosts, "patient"), until=INTERVALS)
-        job = pool.submit(code_of, patient.run)
+        job = pool.submit(code_of, patient)
         await_all(hosts, "hasty")
         assert {2} == moves.reached()
-        assert moves.job("hasty", until=INTERVALS - 1).run()
+        assert moves.job("hasty", until=INTERVALS - 1)()
         move(hosts, "patient")
         assert 0 == job.result(PATIENCE)
         moves.require_all()
 
         moves = Moves(tmp_path / "others", spark, hosts)
         move_all(hosts, "hasty")
-        job = pool.submit(code_of, moves.job("patient", until=INTERVALS, reopen=False).run)
-        assert moves.job("hasty", until=INTERVALS, longest=INTERVALS).run()
+        job = pool.submit(code_of, moves.job("patient", until=INTERVALS, reopen=False))
+        assert moves.job("hasty", until=INTERVALS, longest=INTERVALS)()
         assert 0 == job.result(PATIENCE)
 
 
@@ -194,7 +195,7 @@ def test_a_job_that_does_not_reopen_ends_when_it_gains(tmp_path: Path, spark: Sp
     for name, client in hosts.items():
         client.drain(name, undo=True)
     until(lambda: all(sum(client.lease(it) is not None for it in range(4)) == 2 for client in hosts.values()))
-    assert 75 == code_of(moves.job("patient", gain, until=INTERVALS, reopen=False).run)
+    assert 75 == code_of(moves.job("patient", gain, until=INTERVALS, reopen=False))
     assert {0, 2} == moves.reached()
 
 
@@ -213,7 +214,7 @@ def test_a_query_goes_on_on_the_host_that_leads_its_role(tmp_path: Path, spark: 
                 moves.table.raise_terms(terms)
 
                 def land(ticks: DataFrame, batch: int) -> None:
-                    rows = bars_made(ticks, range(LAYOUT.partitions))
+                    rows = bars_made(ticks.transform(with_partition, KEY, LAYOUT))
                     if batch == at:
                         before(lease)
                     landings.append((name, batch, bool(append_rows(rows, moves.table, terms, batch).landed)))

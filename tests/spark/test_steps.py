@@ -17,12 +17,11 @@ from dags.jobs.publish_prices import last_prices, whole
 from neli_router.agent import Client
 from neli_router.config.agent_options import AgentOptions
 from neli_router.core.exit_codes import EXIT_NO_AGENT
-from neli_router.lab.pipeline.feeds import TickFolder, TickTopic
+from neli_router.lab.pipeline.feeds import TickTopic
 from neli_router.lab.pipeline.landing import bars_of
-from neli_router.lab.pipeline.source import TickSteps
 from neli_router.lab.pipeline.ticks import Market
-from neli_router.spark import read_table
-from neli_router.spark.steps import InputStep
+from neli_router.spark import KafkaSteps, read_table
+from neli_router.spark.feeds import NumberedFiles
 from tests.spark.published import BAR_SECONDS, LAYOUT, LEASE, Bench, rows_of
 from tests.support.agents.running import PATIENCE, configured, running
 from tests.support.waiting import until
@@ -52,15 +51,15 @@ def client_of_an_agent_that_leads_everything(tmp_path_factory: pytest.TempPathFa
 def test_what_is_in_a_folder_lands_once_and_a_later_run_goes_on_from_there_an_interval_a_step(
     tmp_path: Path, spark: SparkSession, alone: Client, market: list[pa.Table]
 ) -> None:
-    feed = TickFolder(tmp_path / "ticks [1]")
+    feed = NumberedFiles(tmp_path / "ticks [1]")
     bench = Bench(tmp_path, spark, feed.folder)
     feed.append(market[0])
-    bench.loop(alone, once=True, longest=9).run()
+    bench.run(alone, "now", longest=9)
     assert {1} == bench.reached()
     for interval in market[1:]:
         feed.append(interval)
     for _ in range(2):
-        bench.loop(alone, until=INTERVALS).run()
+        bench.run(alone, INTERVALS)
         assert IN_ORDER == bench.landed()
     bench.require_whole(market)
 
@@ -72,8 +71,8 @@ def test_what_is_in_a_folder_lands_once_and_a_later_run_goes_on_from_there_an_in
 
 
 def test_no_plan_shows_the_password_of_a_topic(spark: SparkSession) -> None:
-    steps = TickSteps(spark, "kafka://anna:hidden@localhost:9092/ticks", LAYOUT)
-    assert "hidden" not in steps.frame(InputStep(0, 0, 1, (0,)))._jdf.queryExecution().toString()
+    steps = KafkaSteps("kafka://anna:hidden@localhost:9092/ticks")
+    assert "hidden" not in steps.frame(spark, LAYOUT, 0, 0, 1)._jdf.queryExecution().toString()
 
 
 def test_a_job_asks_for_the_agent_before_it_starts_spark(tmp_path: Path) -> None:
@@ -98,7 +97,7 @@ def test_a_topic_of_two_partitions_lands_in_steps_that_cut_bars_and_the_parts_ma
     feed, bench = TickTopic(address, LAYOUT), Bench(tmp_path, spark, address)
     for interval in market:
         feed.append(interval)
-    bench.loop(alone, once=True, longest=350).run()
+    bench.run(alone, "now", longest=350)
     ends = [feed.tip(lane, 0) for lane in range(2)]
     assert {it: ends[it % 2] for it in range(4)} == {it: at.batch for it, at in bench.table.progress().items()}
     bench.require_whole(market)

@@ -22,7 +22,9 @@ import msgspec
 
 from neli_router.agent import wire
 from neli_router.config.agent_address import Address
+from neli_router.core.clock import host_clock
 from neli_router.core.keyspace import Key, Role, utf8
+from neli_router.core.logs import logger
 from neli_router.errors import BadKey, ConfigError, NeliError, NoAgent, NoOwner
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "causes",
     "drain",
     "history",
+    "layout_awaited",
     "leader",
     "leadership",
     "lease",
@@ -224,6 +227,17 @@ def named(view: wire.OwnerView | wire.OwnersView) -> wire.OwnerView:
             "ask again in a moment; `neli members` shows who is there",
         )
     return one
+
+
+def layout_awaited(give_up_at: float) -> None:
+    """Tell that the agent knows no layout yet. Raises NeliError once it is too late to wait."""
+    if (left := give_up_at - host_clock()) < 0:
+        raise NeliError(
+            "the layout of the group was wanted from the agent",
+            "it has found no group yet",
+            "see with `neli members` what it waits for",
+        )
+    logger().warning("layout.awaited", at_most=f"{left:.0f} s")
 
 
 def answered(call: Call[Answer], address: Address, status: int, content: bytes, *, has_token: bool) -> Answer:

@@ -30,7 +30,7 @@ from functools import partial
 
 from neli_router.agent import wire
 from neli_router.agent.client import calls
-from neli_router.agent.client.calls import named
+from neli_router.agent.client.calls import layout_awaited, named
 from neli_router.agent.client.leading import AsyncLeadingBlock, LeadingBlock
 from neli_router.agent.client.leases import AgentLease, AgentReport, AsyncAgentLease, AsyncShare, Share
 from neli_router.agent.client.transport import AsyncStream, AsyncTransport, Stream, Transport
@@ -39,6 +39,9 @@ from neli_router.core.keyspace import Key, Layout, Role
 from neli_router.errors import NotLeading
 
 __all__ = ["AsyncClient", "Client"]
+
+LOOK_EVERY = 0.5
+"""Seconds between two questions for a layout."""
 
 
 class Client(Transport):
@@ -68,6 +71,14 @@ class Client(Transport):
 
     def table(self) -> wire.TableView:
         return self.call(calls.TABLE)
+
+    def layout(self, *, timeout: float = 60.0) -> Layout:
+        """The group's layout. Waits while the agent knows none yet: it reads for a lease before it joins."""
+        give_up_at = host_clock() + timeout
+        while (layout := self.table().layout) is None:
+            layout_awaited(give_up_at)
+            time.sleep(LOOK_EVERY)
+        return layout
 
     def members(self) -> wire.MembersView:
         return self.call(calls.MEMBERS)
@@ -180,6 +191,13 @@ class AsyncClient(AsyncTransport):
 
     async def table(self) -> wire.TableView:
         return await self.call(calls.TABLE)
+
+    async def layout(self, *, timeout: float = 60.0) -> Layout:  # noqa: ASYNC109 - as in Client.
+        give_up_at = host_clock() + timeout
+        while (layout := (await self.table()).layout) is None:
+            layout_awaited(give_up_at)
+            await asyncio.sleep(LOOK_EVERY)
+        return layout
 
     async def members(self) -> wire.MembersView:
         return await self.call(calls.MEMBERS)

@@ -113,11 +113,11 @@ def ticks_command(
       neli ticks --ticks 600000 --pace 1 kafka://localhost:9092/ticks
     """
     with _explained("spark"):
-        from neli_router.lab.pipeline.feeds import TickFolder, feed_at  # noqa: PLC0415 - as above.
+        from neli_router.lab.pipeline.feeds import TickTopic, feed_at  # noqa: PLC0415 - as above.
         from neli_router.lab.pipeline.ticks import Market  # noqa: PLC0415
     try:
         feed = feed_at(place, Layout(slots, partitions))
-        if isinstance(feed, TickFolder) and feed.tip(0, 0):
+        if not isinstance(feed, TickTopic) and feed.tip(0, 0):
             click.echo(f"Error: a new folder was wanted, but {place} has intervals already: name another one", err=True)
             raise SystemExit(EXIT_USAGE)
         for interval in Market(seed=seed, instruments=instruments, seconds=seconds).split(ticks, intervals):

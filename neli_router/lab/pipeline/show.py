@@ -41,11 +41,11 @@ from neli_router.lab.demo.place import a_folder, ending_in_order, records_of
 from neli_router.lab.demo.scene import StoryEvent, Unfinished
 from neli_router.lab.demo.screen import MEMBER_STYLES, LiveScreen, PlainScreen, spelled, wants_live
 from neli_router.lab.moves import history_of
-from neli_router.lab.pipeline.feeds import TickFolder
 from neli_router.lab.pipeline.hosts import HostProcesses
 from neli_router.lab.pipeline.landing import TableCommit, commits_of, counted, same_bars, taken_over
 from neli_router.lab.pipeline.picture import Picture, page
 from neli_router.lab.pipeline.ticks import Market
+from neli_router.spark.feeds import NumberedFiles
 
 __all__ = ["SETTINGS", "Board", "core_share", "frame", "run", "submitted"]
 
@@ -192,7 +192,7 @@ class _Show:
         self.unfinished = ""
         self._folder, self._job, self._market, self._pace = folder, job, market, pace
         self._board, self._screen, self._partitions = board, screen, partitions
-        self._feed = TickFolder(folder / "ticks")
+        self._feed = NumberedFiles(folder / "ticks")
         self._path = folder / "table"
         self._table: FencedTable | None = None
         self._running: dict[str, HostProcesses] = {}

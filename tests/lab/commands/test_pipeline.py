@@ -8,7 +8,7 @@ import pytest
 from click.testing import Result
 
 from neli_router.core.exit_codes import EXIT_USAGE
-from neli_router.lab.pipeline.feeds import TickFolder
+from neli_router.spark.feeds import NumberedFiles
 from tests.support.commands import neli
 
 
@@ -21,16 +21,16 @@ def test_ticks_fills_a_folder_with_intervals_that_are_the_same_for_the_same_seed
     done = [ticks("--ticks", "1000", "--intervals", "4", "--seed", "7", str(it)) for it in (first, second)]
     assert [0, 0] == [it.exit_code for it in done]
     assert f"1,000 ticks in 4 intervals are in {first}\n" == done[0].output
-    assert 4 == TickFolder(first).tip(0, 0)
+    assert 4 == NumberedFiles(first).tip(0, 0)
     for number in range(1, 5):
-        assert TickFolder(first).path(number).read_bytes() == TickFolder(second).path(number).read_bytes()
+        assert NumberedFiles(first).path(number).read_bytes() == NumberedFiles(second).path(number).read_bytes()
 
 
 def test_ticks_leaves_a_folder_alone_that_has_some(tmp_path: Path) -> None:
     assert 0 == ticks("--ticks", "10", "--intervals", "1", str(tmp_path / "a")).exit_code
     again = ticks("--ticks", "10", "--intervals", "1", str(tmp_path / "a"))
     assert (EXIT_USAGE, True) == (again.exit_code, "has intervals already: name another one" in again.output)
-    assert 1 == TickFolder(tmp_path / "a").tip(0, 0)
+    assert 1 == NumberedFiles(tmp_path / "a").tip(0, 0)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from pyarrow import parquet
 
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError, NeliError
-from neli_router.lab.pipeline.feeds import TickFolder, TickTopic, feed_at
+from neli_router.lab.pipeline.feeds import TickTopic, feed_at
 from neli_router.lab.pipeline.ticks import SCHEMA, Market
+from neli_router.spark.feeds import MESSAGES, NumberedFiles, Topic
 from tests.support.waiting import until
 
 LAYOUT = Layout(partitions=16)
@@ -41,19 +42,29 @@ def encoded(ticks: pa.Table) -> list[tuple[str, bytes]]:
     return [(tick["instrument"], msgspec.json.encode(tick)) for tick in rows]
 
 
-def read(feed: TickTopic, lane: int, after: int, upto: int) -> pa.Table:
-    return pa.Table.from_batches(feed.read(lane, after, upto), schema=SCHEMA)
+def read(feed: Topic, lane: int, after: int, upto: int) -> pa.Table:
+    """The ticks of that step; each lies under its key, with its offset and a time."""
+    messages = pa.Table.from_batches(feed.read(lane, after, upto, LAYOUT), schema=MESSAGES).to_pylist()
+    assert all(after <= it["offset"] < upto and it["timestamp"].year > 2025 for it in messages)
+    ticks = pa.Table.from_pylist([msgspec.json.decode(it["value"]) for it in messages], schema=SCHEMA)
+    assert [it["key"].decode() for it in messages] == ticks["instrument"].to_pylist()
+    return ticks
 
 
 def test_a_step_of_a_folder_ends_with_a_whole_file(tmp_path: Path, intervals: list[pa.Table]) -> None:
-    feed = TickFolder(tmp_path / "ticks")
+    feed = NumberedFiles(tmp_path / "ticks")
     assert 0 == feed.tip(0, 0)  # It is not there yet.
     assert [1, 2, 3, 4, 5] == [feed.append(interval) for interval in intervals]
     assert (1, 5) == (feed.lanes(), feed.tip(0, 2))
-    assert intervals[3] == parquet.read_table(feed.checked(4), schema=SCHEMA)
+    assert intervals[3] == parquet.read_table(feed.checked(4, SCHEMA.names), schema=SCHEMA)
     (tmp_path / "ticks" / ".00000006.unfinished").write_bytes(b"PAR1 and then nothing")
     assert 5 == feed.tip(0, 5)
     assert 6 == feed.append(intervals[1])
+    (parts := feed.path(7)).mkdir()  # As Spark writes it: in parts, and whole when it says so.
+    parquet.write_table(intervals[3], parts / "part-00000.parquet")
+    assert 6 == feed.tip(0, 5)
+    (parts / "_SUCCESS").touch()
+    assert (7, parts) == (feed.tip(0, 5), feed.checked(7, SCHEMA.names))
 
 
 def test_a_file_without_the_columns_of_ticks_is_an_error_and_no_empty_step(tmp_path: Path) -> None:
@@ -61,7 +72,7 @@ def test_a_file_without_the_columns_of_ticks_is_an_error_and_no_empty_step(tmp_p
     (tmp_path / "00000002.parquet").write_text("no Parquet")
     for number, found in ((1, "no column ask, at, bid, sequence, size"), (2, "cannot be read")):
         with pytest.raises(NeliError, match=rf"0000000{number}\.parquet, but it .*{found}"):
-            TickFolder(tmp_path).checked(number)
+            NumberedFiles(tmp_path).checked(number, SCHEMA.names)
 
 
 @pytest.mark.kafka
@@ -116,32 +127,30 @@ def test_the_end_of_a_transaction_takes_an_offset_and_no_reader_waits_for_it(
 
 
 @pytest.mark.kafka
-def test_a_tick_in_the_wrong_lane_a_message_that_is_no_tick_and_a_topic_that_is_not_there_are_errors(
+def test_a_message_in_the_wrong_lane_or_without_a_key_and_a_topic_that_is_not_there_are_errors(
     kafka: str, new_topic: Callable[[int], str]
 ) -> None:
-    ((instrument, body),) = encoded(Market(instruments=1).interval(1))
-    right = LAYOUT.partition(instrument) % 2
+    right = LAYOUT.partition("ACME") % 2
     address = new_topic(2)
     producer, name = producer_for(address)
-    messages = (body, f"it has some that belong to partition {right}"), (b'{"instrument": "?"}', "one is not")
-    for offset, (message, expected) in enumerate((*messages, (None, "one is not"))):
-        producer.produce(name, message, partition=1 - right)
+    for offset, (key, found) in enumerate((("ACME", f"some that belong to partition {right}"), (None, "some without"))):
+        producer.produce(name, b"{}", key=key, partition=1 - right)
         assert 0 == producer.flush(60)
-        with pytest.raises(NeliError, match=expected):
-            read(TickTopic(address, LAYOUT), 1 - right, offset, offset + 1)
+        with pytest.raises(NeliError, match=f"the messages of its own lane, but it has {found}"):
+            list(Topic(address).read(1 - right, offset, offset + 1, LAYOUT))
     with pytest.raises(NeliError, match="make it, or correct the address"):
-        TickTopic(f"kafka://{kafka}/ticks-{uuid4().hex}", LAYOUT).lanes()
+        Topic(f"kafka://{kafka}/ticks-{uuid4().hex}").lanes()
 
 
 def test_the_address_of_a_feed_says_what_it_is_everywhere_and_shows_no_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert isinstance(feed_at(str(tmp_path), LAYOUT), TickFolder)
-    assert tmp_path / "ticks" == TickFolder(Path("ticks")).folder  # For a process in another working folder.
+    assert isinstance(feed_at(str(tmp_path), LAYOUT), NumberedFiles)
+    assert tmp_path / "ticks" == NumberedFiles(Path("ticks")).folder  # For a process in another working folder.
     topic = feed_at("kafka://anna:secret@localhost:9092/ticks", LAYOUT)
     assert (True, False) == (isinstance(topic, TickTopic), "secret" in repr(topic))
-    with pytest.raises(ConfigError, match="the topic of ticks: a group was wanted"):
+    with pytest.raises(ConfigError, match="the topic of the input: a group was wanted"):
         feed_at("kafka://localhost:9092", LAYOUT)
-    with pytest.raises(ConfigError, match="must be the path of a folder"):
+    with pytest.raises(ConfigError, match="must be a path"):
         feed_at("s3://bucket/ticks", LAYOUT)
