@@ -20,6 +20,7 @@
     POST /v1/drain undrain pin unpin weigh       WishAsked      WishView; with `"preview": true` only what it would do
     POST /v1/load             LoadAsked          LoadView       the same for loads, and how evenly they are spread
     POST /v1/rebalance        RebalanceAsked     RebalanceView  moves leaders that are elected among peers
+    POST /v1/progress         ProgressAsked      ProgressView   a job's steps behind its input, for metrics and the page
     POST /v1/witness          WitnessAsked       a stream: registered (WitnessView); `member/witness/registration.py`
     GET  /health  /ready  /metrics               for process monitoring
 
@@ -61,6 +62,7 @@ __all__ = [
     "GROUP",
     "GUARDIAN",
     "KEY_MAX",
+    "NAME_MAX",
     "STATUS_OF",
     "DrainView",
     "EventView",
@@ -80,6 +82,8 @@ __all__ = [
     "PartitionView",
     "PeerView",
     "PeersView",
+    "ProgressAsked",
+    "ProgressView",
     "RebalanceAsked",
     "RebalanceView",
     "Refusal",
@@ -102,6 +106,9 @@ BODY_MAX = 1 << 20
 
 KEY_MAX = 8192
 """Characters of a key in an address, within the limits of every HTTP library."""
+
+NAME_MAX = 200
+"""Characters of a table's name: more would not fit into a legend."""
 
 
 class _View(msgspec.Struct, frozen=True, omit_defaults=False, forbid_unknown_fields=False):
@@ -392,6 +399,8 @@ class StatusView(_View, frozen=True):
     """Partitions that the agent's member leads only while no other member can."""
     idle: float = 0.0
     """Seconds since the last client of the agent's leases; 0 while there is one."""
+    behind: Mapping[str, Mapping[int, int]] = {}
+    """Table -> partition -> steps that a job of this host is behind its input."""
     store: str = ""
     """Where members and owners were read, if not from the address of the table: a store of owners."""
     peers: PeersView | None = None
@@ -435,6 +444,19 @@ class RebalanceView(_View, frozen=True):
     member: str
     led: int
     """Partitions that this agent's member leads now."""
+
+
+class ProgressAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far a job on `table` is behind: partition -> steps of its input. Empty when it gives its partitions back."""
+
+    table: str
+    behind: dict[int, int]
+
+
+class ProgressView(_View, frozen=True):
+    """For how many seconds the agent shows this, unless it is reported again."""
+
+    kept: float
 
 
 class LoadAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -37,7 +37,7 @@ from neli_router.errors import ConfigError, MissingExtra, NeliError
 __all__ = ["MESSAGES", "NumberedFiles", "Topic", "kafka"]
 
 MESSAGES = pa.schema(
-    {"key": pa.binary(), "value": pa.binary(), "offset": pa.int64(), "timestamp": pa.timestamp("ms", "UTC")}
+    {"key": pa.binary(), "value": pa.binary(), "offset": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
 )
 """The columns of a topic's rows."""
 
@@ -150,7 +150,7 @@ class Topic:
                 for message in consumer.consume(MESSAGES_MAX, timeout=PATIENCE):
                     error = message.error()
                     if error is None and message.offset() < upto:
-                        rows.append((message.key(), message.value(), message.offset(), message.timestamp()[1]))
+                        rows.append((message.key(), message.value(), message.offset(), 1000 * message.timestamp()[1]))
                     if error is None or error.code() == kafka().KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name.
                         # Offsets have holes where transactions ended. The end-of-partition event covers holes behind
                         # the last message.

@@ -9,6 +9,7 @@ Spark shows options in its plans and logs unmasked.
 
 import time
 from collections.abc import Iterator
+from copy import copy
 from os import PathLike
 from typing import Any, ClassVar, Protocol
 from uuid import uuid4
@@ -124,7 +125,8 @@ class KafkaSteps:
         if layout not in self._formats:
 
             class OfThisTopic(_StepFormat):
-                topic, lanes_of, format = self._topic, layout, f"neli-steps-{uuid4().hex}"
+                # A copy: a class lives on for a while, and would keep the client for questions open.
+                topic, lanes_of, format = copy(self._topic), layout, f"neli-steps-{uuid4().hex}"
 
             self._formats[layout] = OfThisTopic.format
             spark.dataSource.register(OfThisTopic)

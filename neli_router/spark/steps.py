@@ -27,7 +27,7 @@ would give the same number to different input, and a takeover would begin from s
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Literal
@@ -37,8 +37,9 @@ from pyspark.sql import functions as sql
 
 from neli_router.agent.client.client import Client
 from neli_router.agent.client.leases import Share
+from neli_router.core.clock import host_clock
 from neli_router.core.logs import logger
-from neli_router.errors import ConfigError, NotLeading
+from neli_router.errors import ConfigError, NeliError, NotLeading
 from neli_router.fence.delta import PARTITION, FencedTable
 from neli_router.spark.fenced import append_rows
 from neli_router.spark.guard import guarded
@@ -55,6 +56,9 @@ more often."""
 SHARE_MAX = 10.0
 """Seconds to wait for a first partition before checking whether other hosts have done everything. It must be longer
 than an agent with a usual lease needs to join; a shorter time ends a job sooner on a host that gets no partition."""
+
+REPORT_EVERY = 2.0
+"""Seconds between two reports of how far the job is behind."""
 
 HELD = "spark.neli.partitions"
 """The setting in which an Airflow task that holds partitions names them to the job that it submits."""
@@ -183,10 +187,15 @@ class StepLoop:
 
     def _work(self, share: Share) -> bool:
         """Land steps until the share should be closed; return whether the job is done."""
-        writer = StepWriter(self._table, share)
+        writer, report = StepWriter(self._table, share), _Report(self._client, self._table.path.name)
+        with closing(report):
+            return self._stepped(share, writer, report)
+
+    def _stepped(self, share: Share, writer: StepWriter, report: "_Report") -> bool:
         while not (share.ending or share.more):
             share.check()
             self._look()
+            report.send({at: self._tips[at % len(self._tips)] - done for at, done in writer.progress.items()})
             step = next_step(writer.progress, self._tips, longest=self._source.longest)
             if step is not None:
                 writer.land(step, self._rows(step))
@@ -226,3 +235,23 @@ class StepLoop:
     def _has_ended(self, progress: Mapping[int, int]) -> bool:
         ends = [(at, self._ends[partition % len(self._ends)]) for partition, at in progress.items()]
         return all(end is not None and at >= end for at, end in ends)
+
+
+class _Report:
+    """Reports to the agent how far the job is behind, for metrics. No failure of this ends the job."""
+
+    def __init__(self, client: Client, table: str) -> None:
+        self._client, self._table, self._next_at = client, table, 0.0
+
+    def send(self, behind: Mapping[int, int]) -> None:
+        now = host_clock()
+        if now >= self._next_at:
+            self._next_at = now + REPORT_EVERY
+            with suppress(
+                NeliError
+            ):  # An older agent does not know it, and one that has ended is noticed by the share.
+                self._client.progress(self._table, {at: max(0, steps) for at, steps in behind.items()})
+
+    def close(self) -> None:
+        self._next_at = 0.0
+        self.send({})

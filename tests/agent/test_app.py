@@ -8,7 +8,9 @@ import httpx
 import msgspec
 import pytest
 
+from neli_router import agent as agent_client
 from neli_router.agent import wire
+from neli_router.agent.server.progress import KEPT, TABLES_MAX
 from neli_router.agent.wire import (
     KEY_MAX,
     HistoryView,
@@ -24,6 +26,7 @@ from neli_router.agent.wire import (
 )
 from neli_router.config.agent_options import AgentOptions
 from neli_router.core.keyspace import Layout
+from neli_router.errors import ConfigError
 from neli_router.member.member import Member
 from tests.support.agents.running import DRAIN, PARTITIONS, STEADY, Running, configured, running
 
@@ -263,6 +266,31 @@ def test_loads_said_again_are_said_in_another_unit_unless_some_are_left_out(agen
         ):
             told(client, loads=loads)
             assert expected == agent.agent.member.state.loads
+
+
+def test_a_job_reports_how_far_it_is_behind_until_it_gives_its_partitions_back_or_is_gone(
+    agent: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with agent_client.Client(agent.options.socket) as client:
+        assert KEPT == client.progress("totals", {0: 3, 1: 0}).kept
+        client.progress("other", {})
+        assert {"totals": {0: 3, 1: 0}} == client.status().behind
+        for table, behind, found in (
+            ("", {}, "1 to 200 printable"),
+            ("totals", {PARTITIONS: 1}, f"partition {PARTITIONS} is beyond"),
+            ("totals", {0: -1}, "ahead of its input"),
+        ):
+            with pytest.raises(ConfigError, match=found):
+                client.progress(table, behind)
+        for number in range(TABLES_MAX - 1):
+            client.progress(f"table-{number}", {0: 1})
+        with pytest.raises(ConfigError, match="there are 100 tables already"):
+            client.progress("one more", {0: 1})
+        client.progress("totals", {})
+        client.progress("one more", {0: 1})
+        assert TABLES_MAX == len(client.status().behind)
+        monkeypatch.setattr("neli_router.agent.server.progress.KEPT", -1.0)
+        assert {} == client.status().behind
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from dags.jobs.publish_prices import last_prices, whole
 from neli_router.agent import Client
@@ -22,7 +22,7 @@ from neli_router.lab.pipeline.landing import bars_of
 from neli_router.lab.pipeline.ticks import Market
 from neli_router.spark import KafkaSteps, read_table
 from neli_router.spark.feeds import NumberedFiles
-from tests.spark.published import BAR_SECONDS, LAYOUT, LEASE, Bench, rows_of
+from tests.spark.published import BAR_SECONDS, LAYOUT, LEASE, Bench, bars_made, rows_of
 from tests.support.agents.running import PATIENCE, configured, running
 from tests.support.waiting import until
 
@@ -54,8 +54,14 @@ def test_what_is_in_a_folder_lands_once_and_a_later_run_goes_on_from_there_an_in
     feed = NumberedFiles(tmp_path / "ticks [1]")
     bench = Bench(tmp_path, spark, feed.folder)
     feed.append(market[0])
-    bench.run(alone, "now", longest=9)
-    assert {1} == bench.reached()
+    behind: list[object] = []
+
+    def made(rows: DataFrame) -> DataFrame:
+        behind.append(alone.status().behind)
+        return bars_made(rows)
+
+    bench.run(alone, "now", made, longest=9)
+    assert ({1}, [{"table": dict.fromkeys(range(4), 1)}], {}) == (bench.reached(), behind, alone.status().behind)
     for interval in market[1:]:
         feed.append(interval)
     for _ in range(2):

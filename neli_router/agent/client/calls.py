@@ -10,7 +10,7 @@ personal data, so it appears in no `repr` and in no error.
 """
 
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from errno import errorcode
 from itertools import groupby
@@ -56,6 +56,7 @@ __all__ = [
     "owner_of_role",
     "owners",
     "pin",
+    "progress",
     "rebalance",
     "share",
     "share_events",
@@ -200,6 +201,11 @@ def rebalance(to: str | None, partitions: Iterable[int] | None) -> Call[wire.Reb
 
 def load(asked: wire.LoadAsked) -> Call[wire.LoadView]:
     return _wish("load", asked, wire.LoadView)
+
+
+def progress(table: str, behind: Mapping[int, int]) -> Call[wire.ProgressView]:
+    asked = wire.ProgressAsked(table, dict(behind))
+    return Call("POST", "/v1/progress", wire.ProgressView, msgspec.json.encode(asked))
 
 
 def _wish(path: str, asked: msgspec.Struct, answer: type[Answer]) -> Call[Answer]:

@@ -146,6 +146,11 @@ class Client(Transport):
 
     # Operators' wishes. Each returns when the ledger shows it; with `preview` it only returns what it would move.
 
+    def progress(self, table: str, behind: Mapping[int, int]) -> wire.ProgressView:
+        """Report how many steps of its input a job on `table` has yet to land in each partition, for metrics and the
+        page. Repeat it within half of `kept`, and with an empty `behind` when the partitions are given back."""
+        return self.call(calls.progress(table, behind))
+
     def rebalance(self, to: str | None = None, partitions: Iterable[int] | None = None) -> wire.RebalanceView:
         """Ask the agent's member to pass what it leads to the preferred peers, or ask for the peer `to` to lead
         `partitions` (None for all). Raises BeyondProtocol where leaders are not elected among peers."""
@@ -242,6 +247,9 @@ class AsyncClient(AsyncTransport):
         return AsyncLeadingBlock(self, calls.share_events(partitions), calls.share, AsyncShare, timeout)
 
     # Wishes
+
+    async def progress(self, table: str, behind: Mapping[int, int]) -> wire.ProgressView:
+        return await self.call(calls.progress(table, behind))
 
     async def rebalance(self, to: str | None = None, partitions: Iterable[int] | None = None) -> wire.RebalanceView:
         return await self.call(calls.rebalance(to, partitions))

@@ -4,6 +4,7 @@
                                     |         ready, and the streams watch, events, history/events
                                     |-- lender.py: lease, share, leadership, leadership/events, share/events
                                     |-- lives.py: witness
+                                    |-- progress.py: progress
                                     |-- wishes.py: drain, undrain, pin, unpin, weigh, load, rebalance
                                     '-- agent/page.py: /, /assets/
 
@@ -92,6 +93,7 @@ class App:
             ("GET", "/v1/history/events"): Route(self._history_events),
             ("GET", "/v1/status"): Route(self._status),
             ("GET", "/v1/events"): Route(self._events),
+            ("POST", "/v1/progress"): hub.progress.route,
             ("POST", "/v1/witness"): Route(lives.witness),
             ("GET", "/health"): Route(self._health, None),
             ("GET", "/ready"): Route(self._ready, None),
@@ -244,6 +246,7 @@ class App:
             store="" if config.has_ledger or self._hub.is_alone else self._feed.address,
             shed=len(self._member.operator.shedding),
             idle=self._hub.demand.idle_for,
+            behind=self._hub.progress.behind,
             peers=None if outlook is None else views.peers_view(outlook),
         )
 

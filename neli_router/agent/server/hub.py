@@ -29,6 +29,7 @@ from starlette.types import Scope
 from neli_router.agent import owners
 from neli_router.agent.server.connections import COMMENT, SWEEP_EVERY, AgentTraffic, Channel, connection_of, event
 from neli_router.agent.server.idleness import Demand
+from neli_router.agent.server.progress import JobProgress
 from neli_router.agent.server.requests import RequestRefused
 from neli_router.agent.wire import OwnerView
 from neli_router.config.config import Config
@@ -70,6 +71,7 @@ class Hub:
         """Whether owners are those that the member believes in, because nothing better is known."""
         self.member, self.membership = member, member.engine.membership
         self.chronicle, self.traffic, self.demand = chronicle, traffic, Demand()
+        self.progress = JobProgress(member.layout)
         self._feed = member.router.feed
         self.renew_every = config.lease / RENEWALS_PER_LEASE
         """Seconds between two renewals on a stream of leadership."""

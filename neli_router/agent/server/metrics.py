@@ -112,6 +112,7 @@ class MetricsSnapshot(Collector):
     owned: int
     led: int
     idle: float
+    behind: Mapping[str, Mapping[int, int]]
     is_powerless: bool
     """Whether the own member could not expire a dead one."""
     ledger_available: bool
@@ -150,6 +151,7 @@ class MetricsSnapshot(Collector):
             owned=sum(one.partitions for one in members),
             led=0 if member.closed else len(member.led),
             idle=hub.demand.idle_for,
+            behind=hub.progress.behind,
             is_powerless=membership.is_powerless,
             ledger_available=not (membership.obstacle or member.closed),
             witnessed=lives.witnessed,
@@ -195,6 +197,12 @@ class MetricsSnapshot(Collector):
         yield _gauge("neli_partitions_unowned", "Partitions that no member owns.", self.partitions - self.owned)
         yield _gauge("neli_partitions_led", "Partitions that this member may act for now.", self.led)
         yield _gauge("neli_idle_seconds", "Since the last client that wanted a lease; 0 while there is one.", self.idle)
+        told = "Steps of its input that a job of this host has yet to land, by its last report."
+        behind = GaugeMetricFamily("neli_steps_behind", told, labels=("table", "partition"))
+        for table, steps in sorted(self.behind.items()):
+            for partition, count in sorted(steps.items()):
+                behind.add_metric((table, str(partition)), count)
+        yield behind
         if has_table:
             available = self.ledger_available and self.table_age < inf
             yield _gauge("neli_ledger_available", "Whether this agent can read and append: 1 or 0.", available)

@@ -50,10 +50,12 @@ export class Detail {
     const target = name(partition.target);
     const since = this.history.since.get(place);
     const why = owner === null ? whyNobody(this.status) : "";
+    const behind = Object.entries(this.status.behind ?? {}).filter(([, steps]) => place in steps)
+      .map(([table, steps]) => `${table} by ${many(steps[place], "step")}`).join(", ");
     // Rebuilt only if its text changes, or an open list would close under the pointer.
     const names = this.status.members.map((member) => member.name);
     const allowed = this.allowed && !borrows(this.status);
-    const key = JSON.stringify([place, partition, owner, target, since, why, allowed, allowed && names]);
+    const key = JSON.stringify([place, partition, owner, target, since, why, behind, allowed, allowed && names]);
     if (key === this.key) return undefined;
     this.key = key;
     const facts = [
@@ -64,6 +66,7 @@ export class Detail {
       ["Going to", target !== null && target !== owner ? this.member(target) : null],
       ["Pinned to", partition.pinned],
       ["Load", partition.load ? amount(partition.load) : null],
+      ["Behind", behind || null],
       ["Why", why || null],
     ];
     const held = this.held(place);
