@@ -1,7 +1,7 @@
 """The pictures of one run: a self-contained page of HTML, which any browser shows and any mail can carry.
 
     partitions x time    each partition is a row; a mark is a commit that landed rows, in the colour of its host
-    ticks a second       what came in and what landed, by second
+    freshness            each commit is a dot: how old its newest interval was when it landed
 
 Everything is drawn from the table's log and from the group's ledger, which records the owner of each term. The page
 follows the reader's light or dark theme, needs no script and no network, and says in words what the colours say.
@@ -19,9 +19,14 @@ __all__ = ["Picture", "page"]
 
 WIDTH, LEFT, RIGHT = 960, 60, 20
 ROW = 14
-RATE_HEIGHT = 160
+AGE_HEIGHT = 160
 MARK = 3
 ABOVE = 18
+
+AGES = (
+    "Each dot is a commit: how old its newest interval was when it landed. "
+    "A ring is a host's first step, in which Spark also compiles the job."
+)
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73")
 """Okabe and Ito's, as in the demo: people with any kind of colour vision can distinguish them."""
@@ -38,7 +43,7 @@ svg { width: 100%; height: auto; } text { fill: var(--ink); font: 11px system-ui
 table { border-collapse: collapse; } td { padding: .25rem .9rem .25rem 0; vertical-align: top; }
 td:not(:last-child) { white-space: nowrap; } .keys { margin-left: -1em; }
 .verdict { font-weight: bold; } .fail { color: #fff; background: #d00000; padding: 0 .4rem; }
-.came { stroke: var(--ink); stroke-width: 2; } .host { white-space: nowrap; }
+.host { white-space: nowrap; }
 .key { display: inline-block; width: .8em; height: .8em; margin: 0 .35em 0 1em; border-radius: 2px; }
 """
 
@@ -50,8 +55,6 @@ class Picture:
     hosts: Sequence[str]
     intervals: Sequence[float]
     """When each interval came."""
-    sizes: Sequence[int]
-    """Ticks of each interval."""
     partitions: int
     commits: Sequence[TableCommit]
     owners: Mapping[tuple[int, int], str]
@@ -79,9 +82,9 @@ def page(title: str, picture: Picture, checks: Sequence[Check]) -> str:
             "<h2>Who published which partition, and when</h2>",
             f'<p>{words}</p><p class="keys">{keys}</p>',
             _map(picture, scale),
-            "<h2>Ticks a second</h2>",
-            "<p>Lines are what came in; bars are what landed, by the host that landed it.</p>",
-            _rates(picture, scale),
+            "<h2>Freshness</h2>",
+            f"<p>{AGES}</p>",
+            _freshness(picture, scale),
         ]
     head = f'<meta charset="utf-8"><title>{told}</title><meta name="viewport" content="width=device-width">'
     return (
@@ -169,42 +172,32 @@ def _mark(scale: _Scale, partition: int, at: float, colours: Mapping[str, str], 
     return f'<rect x="{x - 1.2:.1f}" y="{y - MARK}" width="2.4" height="{2 * MARK}" fill="{colour}"/>'
 
 
-def _rates(picture: Picture, scale: _Scale) -> str:
-    seconds = int(scale.seconds) + 1
-    came, landed = [0.0] * seconds, {host: [0.0] * seconds for host in picture.hosts}
-    for at, size in zip(picture.intervals, picture.sizes, strict=False):
-        came[int(at - scale.since)] += size
+def _freshness(picture: Picture, scale: _Scale) -> str:
+    colours = dict(zip(picture.hosts, COLOURS, strict=True))
     terms: dict[int, int] = {}
-    reached: dict[int, int] = {}
+    landed: list[tuple[float, float, str]] = []  # When, how long after its interval, and by which host.
     for commit in picture.commits:
         terms.update(commit.terms)
         for partition, upto in commit.batches.items():
-            owner = picture.owners.get((partition, terms.get(partition, 0)))
-            if owner in landed:
-                ticks = sum(picture.sizes[reached.get(partition, 0) : upto]) / picture.partitions
-                landed[owner][int(commit.at - scale.since)] += ticks
-            reached[partition] = upto
-    top = max(1.0, *came, *(sum(landed[host][second] for host in landed) for second in range(seconds)))
-    parts = [scale.axis(RATE_HEIGHT)]
-    wide = max(1.0, scale.x(scale.since + 1) - scale.x(scale.since) - 1)
-    for second in range(seconds):
-        y = float(RATE_HEIGHT)
-        for host, colour in zip(picture.hosts, COLOURS, strict=True):
-            tall = landed[host][second] / top * (RATE_HEIGHT - 10)
-            y -= tall
-            if tall:
-                x = scale.x(scale.since + second)
-                parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{tall:.1f}" fill="{colour}"/>')
-    for second, count in enumerate(came):
-        if count:
-            x, y = scale.x(scale.since + second), RATE_HEIGHT - count / top * (RATE_HEIGHT - 10)
-            parts.append(f'<line class="came" x1="{x:.1f}" x2="{x + wide:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            owner = picture.owners.get((partition, terms.get(partition, 0)), "")
+            landed.append((commit.at, commit.at - picture.intervals[upto - 1], owner))
+    top = max(1.0, *(age for _, age, _ in landed))
+    parts, warm = [scale.axis(AGE_HEIGHT)], set[str]()
+    for at, age, owner in sorted(set(landed)):
+        x, y, colour = scale.x(at), AGE_HEIGHT - max(0.0, age) / top * (AGE_HEIGHT - 10), colours.get(owner, "#888")
+        fill = colour if owner in warm else "none"
+        warm.add(owner)
+        title = f"<title>{html.escape(owner)}: {age:.1f} s</title>"
+        parts.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{MARK}" fill="{fill}" stroke="{colour}" stroke-width="1.5">'
+            f"{title}</circle>"
+        )
     parts += [
-        f'<text class="dim" x="{LEFT - 8}" y="{y}" text-anchor="end">{count:,.0f}</text>'
-        for y, count in ((14, top), (RATE_HEIGHT // 2 + 9, top / 2), (RATE_HEIGHT + 4, 0))
+        f'<text class="dim" x="{LEFT - 8}" y="{y}" text-anchor="end">{age:.1f} s</text>'
+        for y, age in ((14, top), (AGE_HEIGHT // 2 + 9, top / 2), (AGE_HEIGHT + 4, 0))
     ]
-    parts.append(_kill(picture, scale, RATE_HEIGHT))
-    return _svg(RATE_HEIGHT + 24, "".join(parts), "Ticks a second: what came in and what landed")
+    parts.append(_kill(picture, scale, AGE_HEIGHT))
+    return _svg(AGE_HEIGHT + 24, "".join(parts), "Freshness: how old each interval was when it landed")
 
 
 def _kill(picture: Picture, scale: _Scale, height: float) -> str:

@@ -369,7 +369,6 @@ class _Show:
         picture = Picture(
             hosts=NAMES,
             intervals=self._fed_at,
-            sizes=self._board.sizes,
             partitions=self._partitions,
             commits=commits,
             owners=self._owners,

@@ -31,7 +31,7 @@ def picture() -> Picture:
                 TableCommit(len(commits) + 1, 1000.5 + 2 * step + number / 5, mine, dict.fromkeys(mine, step))
             )
     came = [1000.0 + 2 * step for step in range(1, INTERVALS + 1)]
-    return Picture(HOSTS, came, [1000] * INTERVALS, PARTITIONS, commits, owners, "bravo", 1008.9)
+    return Picture(HOSTS, came, PARTITIONS, commits, owners, "bravo", 1008.9)
 
 
 CHECKS = [Check("each tick once", True, "8,000 ticks in & landed"), Check("takeover", False, "<not> all")]
@@ -42,7 +42,14 @@ def test_every_commit_is_a_mark_every_raised_fence_a_ring_and_the_colours_of_the
     marks = re.findall(r'<rect [^>]*width="2\.4"[^>]*fill="(#\w+)"', shown)
     assert PARTITIONS * INTERVALS == len(marks)
     assert [2 * INTERVALS + 4, 2 * KILLED_AFTER, 2 * INTERVALS + 4] == [marks.count(colour) for colour in COLOURS]
-    assert (PARTITIONS + 2, 2) == (shown.count("<circle"), shown.count("bravo is killed"))
+    assert (PARTITIONS + 2, 2) == (
+        shown.count("<circle") - shown.count("s</title></circle>"),
+        shown.count("bravo is killed"),
+    )
+    ages = re.findall(r'fill="([#\w]+)" [^>]*><title>(\w+): (\d\.\d) s</title></circle>', shown)
+    rings = {("none", host, f"{0.5 + number / 5:.1f}") for number, host in enumerate(HOSTS)}
+    assert rings == {dot for dot in ages if dot[0] == "none"}
+    assert {("#0072b2", "alpha", "0.5"), ("#0072b2", "alpha", "0.7"), ("#009e73", "charlie", "0.9")} <= set(ages)
     for text in ("a &lt;test&gt;", "1 of 2 checks failed: takeover", "8,000 ticks in &amp; landed", "&lt;not&gt; all"):
         assert text in shown
 
@@ -71,5 +78,5 @@ def test_the_page_is_whole_and_asks_for_nothing_else() -> None:
 def test_a_run_of_days_has_a_page_and_one_without_a_commit_a_page_of_its_checks() -> None:
     slow = replace(picture(), intervals=[1000.0 + 40_000 * step for step in range(INTERVALS)])
     assert "86400 s" in page("a test", slow, CHECKS)
-    nothing = Picture(HOSTS, [], [], PARTITIONS, [], {}, "bravo", 0.0)
+    nothing = Picture(HOSTS, [], PARTITIONS, [], {}, "bravo", 0.0)
     assert "<svg" not in page("a test", nothing, CHECKS)
