@@ -28,7 +28,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from benchmarks import BenchmarkOptions, Figures, fenced_table, option
 from neli_router.core.keyspace import SLOTS_MAX, Key, Layout, utf8
-from neli_router.spark import files_read, laid_out, owned, session, with_slot
+from neli_router.spark import files_read, owned, repartition_by_key, session, with_slot
 
 __all__ = ["Options", "run"]
 
@@ -187,7 +187,7 @@ def _pruned(spark: SparkSession) -> Figures:
     mine = range(LAYOUT.partitions // 8)
     with tempfile.TemporaryDirectory() as folder:
         rows = spark.range(100_000).selectExpr(f"{KEYS['']} AS key", "id")
-        rows.transform(laid_out, "key", LAYOUT).write.partitionBy("partition").parquet(f"{folder}/rows")
+        rows.transform(repartition_by_key, "key", LAYOUT).write.partitionBy("partition").parquet(f"{folder}/rows")
         table = spark.read.parquet(f"{folder}/rows")
         told = files_read(table, mine)
         read = _files_that_spark_read(owned(table, "key", mine, LAYOUT))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from neli_router.spark.guard import LeaseGuard, guarded, run_job
     from neli_router.spark.ledger_source import register_ledgers
     from neli_router.spark.load import hot_keys, load_profile
-    from neli_router.spark.placement import FilesRead, files_read, laid_out, owned, repartition_by_owner
+    from neli_router.spark.placement import FilesRead, files_read, owned, repartition_by_key, repartition_by_owner
     from neli_router.spark.receivers import Landing, RedisReceiver, SqlReceiver
     from neli_router.spark.runtime import SparkUnusable, java_home
     from neli_router.spark.sessions import session
@@ -53,12 +53,12 @@ __all__ = [
     "guarded",
     "hot_keys",
     "java_home",
-    "laid_out",
     "load_profile",
     "owned",
     "read_table",
     "register_functions",
     "register_ledgers",
+    "repartition_by_key",
     "repartition_by_owner",
     "run_job",
     "session",
@@ -74,7 +74,7 @@ _HOMES = {
     "guard": ("LeaseGuard", "guarded", "run_job"),
     "ledger_source": ("register_ledgers",),
     "load": ("hot_keys", "load_profile"),
-    "placement": ("FilesRead", "files_read", "laid_out", "owned", "repartition_by_owner"),
+    "placement": ("FilesRead", "files_read", "repartition_by_key", "owned", "repartition_by_owner"),
     "receivers": ("Landing", "RedisReceiver", "SqlReceiver"),
     "runtime": ("SparkUnusable", "java_home"),
     "sessions": ("session",),

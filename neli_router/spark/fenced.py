@@ -36,7 +36,7 @@ from neli_router.fence.delta import PARTITION, Commit, FencedTable, Staging
 from neli_router.fence.delta.layouts import columns_of
 from neli_router.fence.tables import Terms
 from neli_router.spark.sessions import described
-from neli_router.spark.slots import NOTE, noted_as
+from neli_router.spark.slots import NOTE, layout_note
 
 __all__ = ["append_rows", "read_table", "stage_rows", "to_read", "to_write"]
 
@@ -113,8 +113,8 @@ def read_table(
         rows = spark.read.schema(schema).option("basePath", to_write(table.path)).parquet(*paths)
     else:
         rows = spark.createDataFrame([], schema)
-    # Note the layout like `laid_out` does, so that `owned` knows immediately whether it was given the table's layout.
-    return rows.withMetadata(PARTITION, {NOTE: noted_as(table.layout)})
+    # As `repartition_by_key` does, so that `owned` knows immediately whether it was given the table's layout.
+    return rows.withMetadata(PARTITION, {NOTE: layout_note(table.layout)})
 
 
 def to_write(path: Path) -> str:

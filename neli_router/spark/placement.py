@@ -1,6 +1,6 @@
 """Rows by owner: where they lie in a table, which of them a host reads, and which of its tasks works on them.
 
-    rows --laid_out--> one task per partition --.write.partitionBy("partition")--> .../partition=3/part-0.parquet
+    rows --repartition_by_key--> a task for each partition --.write.partitionBy("partition")--> .../partition=3/...
                                                                                           |
     rows of mine <--each row's key is checked-- files of mine alone <--partition IN (3, 7), by owned--'
          '--repartition_by_owner--> one task per partition, or one per owner
@@ -11,10 +11,10 @@ evaluate it. So `owned` filters by the stored column, and also checks the key of
 partition where its key does not belong stops the job.
 
 **A table of another layout** holds in each partition keys that belong to another member. Three checks detect that, the
-cheapest first: the layout that `laid_out` noted with the column, and that Spark keeps in every file; partition numbers
-in the folder names that the layout does not have; and the rows. The first two run immediately, before any job. The
-second is for files without a note: half of the layout's partitions would hold keys of mine in folders that I never
-read, and all rows that I do read would be right.
+cheapest first: the layout that `repartition_by_key` noted with the column, and that Spark keeps in every file;
+partition numbers in the folder names that the layout does not have; and the rows. The first two run immediately, before
+any job. The second is for files without a note: half of the layout's partitions would hold keys of mine in folders that
+I never read, and all rows that I do read would be right.
 
 **One task per partition.** Hashing the column, like `repartition("partition")`, puts several partitions into one task
 and none into another. So the tasks are numbered here, and Spark uses the numbers unchanged.
@@ -36,15 +36,15 @@ from neli_router.spark.slots import (
     NOTE,
     Key,
     column_of,
-    noted,
-    noted_as,
+    layout_note,
     quoted,
     resolved,
     unused_name,
+    with_layout_note,
     with_partition,
 )
 
-__all__ = ["FilesRead", "files_read", "laid_out", "owned", "repartition_by_owner"]
+__all__ = ["FilesRead", "files_read", "owned", "repartition_by_key", "repartition_by_owner"]
 
 PARTITION = "partition"
 
@@ -63,7 +63,9 @@ class FilesRead:
         return f"{self.read} of {self.total} files"
 
 
-def laid_out(df: DataFrame, key: Key, layout: Layout, *, name: str = PARTITION, tasks: int | None = None) -> DataFrame:
+def repartition_by_key(
+    df: DataFrame, key: Key, layout: Layout, *, name: str = PARTITION, tasks: int | None = None
+) -> DataFrame:
     """`df` with the partition of each key, so that `.write.partitionBy("partition")` writes one file for each.
 
     Each task has whole partitions: one, or several if `tasks` are fewer than the partitions. A row without a key fails
@@ -71,7 +73,7 @@ def laid_out(df: DataFrame, key: Key, layout: Layout, *, name: str = PARTITION, 
     """
     _, field = resolved(df, key)
     # The column of partitions loses its note when it becomes the names of folders.
-    known = noted(df, field.name, layout) if isinstance(key, str) and field in df.schema.fields else df
+    known = with_layout_note(df, field.name, layout) if isinstance(key, str) and field in df.schema.fields else df
     placed = with_partition(known, key, layout, name=name)
     missing = ConfigError([f"column {field.name!r} has a row without a key: drop or fill such rows first"])
     return placed.repartitionById(tasks or layout.partitions, _or_fail(_column(name), missing))
@@ -172,7 +174,7 @@ def _require_layout(df: DataFrame, stored: StructField, key: StructField, layout
     # The column's own note comes first: the key's note may be older, from a table that the rows were in before.
     for field in (stored, key):
         if NOTE in field.metadata:
-            if field.metadata[NOTE] != noted_as(layout):
+            if field.metadata[NOTE] != layout_note(layout):
                 raise _mismatch(f"column {field.name!r} notes {field.metadata[NOTE]}", layout)
             return
     if df.isStreaming:

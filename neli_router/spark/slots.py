@@ -46,12 +46,12 @@ __all__ = [
     "NOTE",
     "Key",
     "column_of",
-    "noted",
-    "noted_as",
+    "layout_note",
     "quoted",
     "register_functions",
     "resolved",
     "unused_name",
+    "with_layout_note",
     "with_partition",
     "with_partition_of_role",
     "with_slot",
@@ -91,7 +91,7 @@ def with_slot(df: DataFrame, key: Key, layout: Layout, *, name: str = "slot") ->
 
 def with_partition(df: DataFrame, key: Key, layout: Layout, *, name: str = "partition") -> DataFrame:
     """`df` with a last column `name`: the partition of each `key`; otherwise like `with_slot`."""
-    return noted(_hashed(df, key, layout.tags, name, _partition(layout)), name, layout)
+    return with_layout_note(_hashed(df, key, layout.tags, name, _partition(layout)), name, layout)
 
 
 def with_partition_of_role(df: DataFrame, role: Key, layout: Layout, *, name: str = "partition") -> DataFrame:
@@ -128,14 +128,14 @@ def register_functions(spark: SparkSession, layout: Layout) -> None:
         )
 
 
-def noted(df: DataFrame, name: str, layout: Layout) -> DataFrame:
+def with_layout_note(df: DataFrame, name: str, layout: Layout) -> DataFrame:
     """`df` with `layout` noted in the metadata of the column `name`."""
-    metadata = {**column_of(df, name).metadata, NOTE: noted_as(layout)}
+    metadata = {**column_of(df, name).metadata, NOTE: layout_note(layout)}
     # Not `withMetadata`, which reads a dot in a name as a path into a struct.
     return df.withColumn(name, sql.col(quoted(name)).alias(name, metadata=metadata))
 
 
-def noted_as(layout: Layout) -> dict[str, int | bool]:
+def layout_note(layout: Layout) -> dict[str, int | bool]:
     """`layout` in the form of a column's note."""
     return {"slots": layout.slots, "partitions": layout.partitions, "tags": layout.tags}
 

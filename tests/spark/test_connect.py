@@ -23,7 +23,7 @@ from neli_router.errors import BadKey, LeaseLost
 from neli_router.fence import TableMismatch
 from neli_router.fence.delta import FencedTable
 from neli_router.core.keyspace import Layout
-from neli_router.spark import append_rows, files_read, guarded, hot_keys, laid_out, load_profile, owned
+from neli_router.spark import append_rows, files_read, guarded, hot_keys, repartition_by_key, load_profile, owned
 from neli_router.spark import read_table, register_functions, repartition_by_owner, with_partition, with_slot
 from tests.support.waiting import until
 from tests.support.agents.running import PATIENCE
@@ -46,7 +46,7 @@ for layout in (Layout(), Layout(slots=1000, partitions=7, tags=True)):
 
 layout = Layout(partitions=8)
 df = spark.range(200).selectExpr("concat('customer-', id) AS key", "id AS number")
-df.transform(laid_out, "key", layout).write.partitionBy("partition").parquet(sys.argv[1])
+df.transform(repartition_by_key, "key", layout).write.partitionBy("partition").parquet(sys.argv[1])
 table = spark.read.parquet(sys.argv[1])
 mine = owned(table, col("key"), [3], layout)
 rows = mine.collect()

@@ -14,7 +14,7 @@ from pyspark.sql.functions import col, count, input_file_name, lit, spark_partit
 from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey, ConfigError
 from neli_router.fence import TableMismatch
-from neli_router.spark import FilesRead, files_read, laid_out, owned, repartition_by_owner, with_partition
+from neli_router.spark import FilesRead, files_read, owned, repartition_by_key, repartition_by_owner, with_partition
 
 pytestmark = pytest.mark.spark
 
@@ -39,7 +39,7 @@ def keys(df: DataFrame) -> list[str]:
 def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table of eight partitions, laid out by us."""
     path = tmp_path_factory.mktemp("lake") / "customers"
-    written(customers(spark).transform(laid_out, "key", LAYOUT), path)
+    written(customers(spark).transform(repartition_by_key, "key", LAYOUT), path)
     return path
 
 
@@ -84,11 +84,11 @@ def test_each_partition_has_one_file_no_file_holds_two_and_all_have_the_note(tab
 
 
 def test_fewer_tasks_still_hold_whole_partitions_and_no_row_without_a_key(spark: SparkSession, tmp_path: Path) -> None:
-    rows = customers(spark).transform(laid_out, "key", LAYOUT, tasks=3)
+    rows = customers(spark).transform(repartition_by_key, "key", LAYOUT, tasks=3)
     assert {number: {number % 3} for number in range(8)} == tasks(rows)
     df = customers(spark).unionByName(spark.sql("SELECT CAST(NULL AS STRING) AS key, 1L AS number"))
     with pytest.raises(PySparkException, match="column 'key' has a row without a key"):
-        written(laid_out(df, "key", LAYOUT), tmp_path / "refused")
+        written(repartition_by_key(df, "key", LAYOUT), tmp_path / "refused")
 
 
 def test_an_owner_of_a_fourth_of_the_partitions_reads_a_fourth_of_the_files(table: DataFrame) -> None:
@@ -127,7 +127,7 @@ def test_a_table_that_is_not_laid_out_is_filtered_by_its_keys(spark: SparkSessio
 def test_columns_may_have_any_names(spark: SparkSession, tmp_path: Path) -> None:
     name = "a.b `c` ö=%"
     df = customers(spark).withColumnRenamed("key", "the.key")
-    written(df.transform(laid_out, "the.key", LAYOUT, name=name), tmp_path / "odd", column=name)
+    written(df.transform(repartition_by_key, "the.key", LAYOUT, name=name), tmp_path / "odd", column=name)
     table = spark.read.parquet(str(tmp_path / "odd"))
     mine = owned(table, "the.key", (3,), LAYOUT, stored=name)
     assert 1 == files_that_spark_read(mine)

@@ -15,10 +15,10 @@ from neli_router.core.keyspace import SLOTS_MAX, Key, Layout
 from neli_router.errors import BadKey, ConfigError
 from neli_router.spark import (
     hot_keys,
-    laid_out,
     load_profile,
     owned,
     register_functions,
+    repartition_by_key,
     with_partition,
     with_partition_of_role,
     with_slot,
@@ -171,7 +171,11 @@ def test_a_key_may_be_a_path_or_an_expression(spark: SparkSession) -> None:
     profile = load_profile(df, "outer.key", LAYOUT, weight="outer.weight")
     assert {LAYOUT.slot("inner"): 2.5} == profile.slots
     assert "key" == hot_keys(df, lower("key"), LAYOUT, [LAYOUT.slot("key")]).select("key").head()[0]  # type: ignore[index]
-    laid = df.transform(laid_out, df["key"], LAYOUT).drop("partition").transform(laid_out, lower("key"), LAYOUT)
+    laid = (
+        df.transform(repartition_by_key, df["key"], LAYOUT)
+        .drop("partition")
+        .transform(repartition_by_key, lower("key"), LAYOUT)
+    )
     assert [3] == [row.number for row in laid.transform(owned, lower("key"), range(256), LAYOUT).collect()]
     with pytest.raises(BadKey, match="wanted in 'weight', but found decimal"):
         with_slot(df, "outer.weight", LAYOUT)
