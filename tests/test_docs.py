@@ -468,22 +468,22 @@ def test_a_job_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NELI_AGENT", socket := str(tmp_path / "agent.sock"))
     orders, job, *queries = blocks("docs/own-job.md", "python")
-    names: dict[str, Any] = {"__name__": "totals"}
+    written, names, asked = dict[str, Any](), dict[str, Any](__name__="totals"), dict[str, Any]()
     with running(configured(tmp_path, layout=Layout(partitions=4), lease=15.0), AgentOptions(socket=socket)):
-        exec(orders.replace("range(20)", "range(3)").replace("range(200)", "range(9)"), names)  # noqa: S102
+        exec(orders.replace("range(20)", "range(3)").replace("range(200)", "range(9)"), written)  # noqa: S102
         exec(job, names)  # noqa: S102
         steps, totals = names["ParquetSteps"]("shop/orders", key="customer"), names["totals"]
         with pytest.raises(ConfigError, match="must keep the column 'partition'"):
             names["StepLoop"](steps, lambda rows: totals(rows).drop("partition"), "shop/totals").run("now")
         assert names["job"].run(until=3)
-        at = names["pa"].nulls(2, names["pa"].timestamp("us", "UTC"))
-        names["orders"].append(names["pa"].table({"customer": ["customer-1", None], "at": at, "amount": [1, 2]}))
+        at = written["pa"].nulls(2, written["pa"].timestamp("us", "UTC"))
+        written["orders"].append(written["pa"].table({"customer": ["customer-1", None], "at": at, "amount": [1, 2]}))
         with pytest.raises(Exception, match="a row of the input has no key"):
             names["job"].run(until=4)
         for query in queries:
-            exec(query, names)  # noqa: S102
-    assert 3000 == sum(row["orders"] for row in names["whole"].collect())
-    assert [75] == [row["amount"] for row in names["newest"].collect()]
+            exec(query, asked)  # noqa: S102
+    assert 3000 == sum(row["orders"] for row in asked["whole"].collect())
+    assert [75] == [row["amount"] for row in asked["newest"].collect()]
 
 
 def test_load() -> None:
