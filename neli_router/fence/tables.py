@@ -13,7 +13,7 @@ to a later one:
     not higher         anything else          is an error, BatchGap: a batch is missing, or was cut differently
 
 A format provides one thing: a commit that fails if another writer moved the fence of our partitions between our look
-and that commit. A failed commit is never repeated as it is: the table is looked at and judged again. A library that
+and that commit. A failed commit is never repeated unchanged: the table is looked at and judged again. A library that
 repeats it automatically would make a stale holder more dangerous, because its repetition succeeds.
 
 **The table is the only witness.** A commit may have succeeded although its answer was lost. So an answer is never
@@ -31,9 +31,10 @@ import json
 import secrets
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from neli_router.core.keyspace import Layout
@@ -53,6 +54,9 @@ __all__ = [
     "TableFormat",
     "Terms",
 ]
+
+RACES_MAX = 100
+"""With a smaller number, a busy appender next to us could starve us. Pauses are short, so this many take a minute."""
 
 PARTITION = "partition"
 """The column by which a table is laid out."""
@@ -113,7 +117,7 @@ class Step:
 
 @dataclass(slots=True)
 class Judgement:
-    """What a step does to each partition, judged at one version of the table."""
+    """The effect of a step on each partition, judged at one version of the table."""
 
     landed: list[int] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)
@@ -125,7 +129,7 @@ class Judgement:
 
 
 class TableFormat(Protocol):
-    """What a table was made with."""
+    """The layout, first batch and columns of a table."""
 
     @property
     def layout(self) -> Layout: ...
@@ -137,6 +141,14 @@ class TableFormat(Protocol):
     def start(self) -> int:
         """The batch that every partition is at before its first one."""
 
+    @property
+    def columns(self) -> Mapping[str, Any]: ...
+
+    def require(self, found: Mapping[str, Any], whose: str) -> None:
+        """Raise TableMismatch if `found` are not the table's columns; later ones may be missing."""
+
+    def spark_schema(self) -> dict[str, Any]: ...
+
 
 class AnyStaging(Protocol):
     """The rows of one attempt, on their way into a table."""
@@ -145,7 +157,19 @@ class AnyStaging(Protocol):
     has_landed: bool
     """Whether all of it has landed, so that nothing must be looked up before it is settled."""
 
+    folders: ClassVar[str]
+    """Folders below `folder` are named by it. If it is not the column `partition`, files contain that column, too."""
+
+    @property
+    def made(self) -> TableFormat: ...
+
+    @property
+    def folder(self) -> Path | str:
+        """Where programs write Parquet themselves: a path, or the address of a folder."""
+
     def write(self, rows: Any) -> None: ...
+
+    def count(self) -> int: ...
 
 
 S = TypeVar("S", bound=AnyStaging)
@@ -163,11 +187,17 @@ class AnyFencedTable(ABC, Generic[S]):
     place: str
     """Where the table is, for people."""
 
+    base: Path | None
+    """The folder below which folders say the partition of a file; None if each file has the column."""
+
     failures: ClassVar[tuple[type[Exception], ...]]
     """The library's errors after which a commit may be tried again."""
 
     spare_tries: ClassVar[int]
     """Tries beyond one for each partition."""
+
+    lost_races: ClassVar[tuple[type[Exception], ...]] = ()
+    """Failures which only say that another commit succeeded. The first RACES_MAX of them use up no try."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -190,8 +220,15 @@ class AnyFencedTable(ABC, Generic[S]):
             return {partition: self._progress(partition) for partition in wanted}
 
     @abstractmethod
-    def files(self, partitions: Iterable[int] | None = None, *, version: int | None = None) -> list[str]:
-        """Every Parquet file of `partitions`, now or at `version`: for engines that do not know the format."""
+    def files(
+        self,
+        partitions: Iterable[int] | None = None,
+        *,
+        version: int | None = None,
+        where: Sequence[tuple[str, str, Any]] = (),
+    ) -> list[str]:
+        """Every Parquet file of `partitions`, now or at `version`: for engines that do not know the format. `where`
+        leaves out files that have no such row."""
 
     # Methods that move the fence
 
@@ -278,7 +315,7 @@ class AnyFencedTable(ABC, Generic[S]):
     def maintain(self) -> None:
         """Keep the table's log short. Call this and `sweep` daily, from any one program."""
 
-    # What a format provides
+    # Methods that a format provides
 
     @abstractmethod
     def _look(self, name: str = "", *, sure: bool = False) -> int | None:
@@ -317,8 +354,8 @@ class AnyFencedTable(ABC, Generic[S]):
     def _land(self, step: Step, judge: Callable[[], Judgement], staging: S | None) -> Commit:
         failures: tuple[type[Exception], ...] = (OSError, TableUnavailable, *self.failures)
         failure: Exception | None = None
-        verdict, tries = Judgement(), len(step.terms) + self.spare_tries
-        for _ in range(tries):
+        verdict, tries, races = Judgement(), 0, 0
+        while tries < len(step.terms) + self.spare_tries:
             version = self._look(step.name, sure=failure is not None or bool(verdict.terms))
             if version is None:
                 verdict = judge()
@@ -331,6 +368,10 @@ class AnyFencedTable(ABC, Generic[S]):
                 # If the files are gone, a rival may have overtaken this step and swept it: the next look shows that,
                 # and the result is then the rival's term.
                 failure = error
+                if isinstance(error, self.lost_races) and races < RACES_MAX:
+                    races += 1
+                    continue
+            tries += 1
         if (version := self._look(step.name, sure=True)) is not None:
             return self._answer(step, verdict, version)
         if isinstance(failure, TableUnavailable):

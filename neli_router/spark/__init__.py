@@ -6,7 +6,7 @@
     with_slot, with_partition                the slot and the partition of every key, as a column
     register_functions(spark, layout)        the same in SQL: neli_slot(key), neli_partition(key)
     owned(df, key, share)                    the rows of the partitions that this host leads; reads no other file
-    append_rows(rows, table, terms, batch)   a DataFrame into a fenced Delta table (`stage_rows`: in two steps)
+    append_rows(rows, table, terms, batch)   a DataFrame into a fenced table (`stage_rows`: in two steps)
     read_table(spark, table)                 the rows of a fenced table, or of some partitions, at any version
     load_profile(rows, "key", layout)        the load of slots and partitions, for `neli load`; `hot_keys`
     SqlReceiver, RedisReceiver               writes from executors: each partition's batch lands once

@@ -2,7 +2,7 @@
 
     rows --repartition by `partition`--> tasks --> _neli/NAME/rows/partition=3/part-0.parquet      Spark's own commit
                                                                      |
-    driver: does it count as many rows as were written? --yes--> FencedTable.commit: fence and files, in one version
+    driver: does it count as many rows as were written? --yes--> commit: fence and files, in one version
                                                         --no---> TableUnavailable, and nothing has landed
 
 All rows of one partition go through one task, and no file holds two partitions. So an owner reads its own files and no
@@ -19,7 +19,8 @@ success, and the driver finds no file. The batch would land empty. So rows are c
 and in the footers of the files that the driver sees. Both counts must agree.
 
 Reading needs no jar either: the table lists its files, and Spark reads Parquet. The column `partition` comes from the
-folder names, so a filter on it skips files, and `partitions=` does not even list them.
+folder names, so a filter on it skips files, and `partitions=` does not even list them. The files of an Iceberg table
+contain the column, so a filter opens their footers.
 """
 
 import re
@@ -32,9 +33,8 @@ from pyspark.sql import DataFrame, Observation, SparkSession, functions
 from pyspark.sql.types import StructType
 
 from neli_router.fence import TableUnavailable
-from neli_router.fence.delta import PARTITION, Commit, FencedTable, Staging
 from neli_router.fence.delta.layouts import columns_of
-from neli_router.fence.tables import Terms
+from neli_router.fence.tables import PARTITION, AnyFencedTable, AnyStaging, Commit, Terms
 from neli_router.spark.sessions import described
 from neli_router.spark.slots import NOTE, layout_note
 
@@ -54,7 +54,9 @@ PATTERN = re.compile(r"[\\{}\[\]*?]")
 """Characters that make a path name many files."""
 
 
-def append_rows(rows: DataFrame, table: FencedTable, terms: Terms, batch: int, *, after: int | None = None) -> Commit:
+def append_rows(
+    rows: DataFrame, table: AnyFencedTable[Any], terms: Terms, batch: int, *, after: int | None = None
+) -> Commit:
     """Write `rows` and commit them like `FencedTable.append`: one step of all partitions in `terms`.
 
     `rows` have the table's columns; `partition` says where each row belongs. It must be one of `terms`. Raises the
@@ -68,7 +70,7 @@ def append_rows(rows: DataFrame, table: FencedTable, terms: Terms, batch: int, *
         return table.commit(staging)
 
 
-def stage_rows(rows: DataFrame, staging: Staging) -> int:
+def stage_rows(rows: DataFrame, staging: AnyStaging) -> int:
     """Write `rows` into `staging`, and count them. Call it once for each staging. Nothing lands before the commit.
 
     Raises TableMismatch, before Spark starts any work, if the columns are not the table's; TableUnavailable if
@@ -76,11 +78,13 @@ def stage_rows(rows: DataFrame, staging: Staging) -> int:
     """
     staging.made.require(columns_of(rows.schema), "the DataFrame")
     counted = Observation()
+    # A column that names folders is left out of the files.
+    named = rows if staging.folders == PARTITION else rows.withColumn(staging.folders, functions.col(PARTITION))
     (
-        rows.repartition(PARTITION)
+        named.repartition(PARTITION)
         .observe(counted, functions.count(functions.lit(1)).alias("rows"))
         .write.options(**OPTIONS)
-        .partitionBy(PARTITION)
+        .partitionBy(staging.folders)
         .parquet(to_write(staging.folder))
     )
     written, seen = _answer(counted), staging.count()
@@ -95,7 +99,7 @@ def stage_rows(rows: DataFrame, staging: Staging) -> int:
 
 def read_table(
     spark: SparkSession,
-    table: FencedTable,
+    table: AnyFencedTable[Any],
     *,
     partitions: Iterable[int] | None = None,
     version: int | None = None,
@@ -109,22 +113,26 @@ def read_table(
     files = table.files(partitions, version=version, where=where)
     schema = StructType.fromJson(table.made.spark_schema())  # Only now: another program may have added columns.
     if files:
-        paths = [to_read(Path(file)) for file in files]
-        rows = spark.read.schema(schema).option("basePath", to_write(table.path)).parquet(*paths)
+        reader = spark.read.schema(schema)
+        if table.base is not None:
+            reader = reader.option("basePath", to_write(table.base))
+        rows = reader.parquet(*map(to_read, files))
     else:
         rows = spark.createDataFrame([], schema)
     # As `repartition_by_key` does, so that `owned` knows immediately whether it was given the table's layout.
     return rows.withMetadata(PARTITION, {NOTE: layout_note(table.layout)})
 
 
-def to_write(path: Path) -> str:
-    """`path`, which the driver and all executors see, as Spark takes it: a bare path may mean the cluster's storage."""
-    return f"file://{path.absolute()}"
+def to_write(place: Path | str) -> str:
+    """`place`, which the driver and all executors see, as Spark takes it: a bare path may mean the cluster's storage.
+
+    An address stays the same."""
+    return str(place) if "://" in str(place) else f"file://{Path(place).absolute()}"
 
 
-def to_read(path: Path) -> str:
+def to_read(place: Path | str) -> str:
     """The same for Spark's readers, which take a bare path for a pattern."""
-    return PATTERN.sub(r"\\\g<0>", to_write(path))
+    return PATTERN.sub(r"\\\g<0>", to_write(place))
 
 
 def _answer(counted: Observation) -> int:

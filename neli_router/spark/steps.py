@@ -30,7 +30,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from os import PathLike, fspath
-from typing import Literal
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -40,7 +40,8 @@ from neli_router.agent.client.leases import Share
 from neli_router.core.clock import host_clock
 from neli_router.core.logs import logger
 from neli_router.errors import ConfigError, NeliError, NotLeading
-from neli_router.fence.delta import PARTITION, FencedTable
+from neli_router.fence.delta import FencedTable
+from neli_router.fence.tables import PARTITION, AnyFencedTable
 from neli_router.spark.fenced import append_rows
 from neli_router.spark.guard import guarded
 from neli_router.spark.sessions import session
@@ -93,7 +94,7 @@ def next_step(progress: Mapping[int, int], tips: Sequence[int], *, longest: int)
 class StepWriter:
     """The steps of one share into one table."""
 
-    def __init__(self, table: FencedTable, share: Share) -> None:
+    def __init__(self, table: AnyFencedTable[Any], share: Share) -> None:
         """First raises the terms in the table; raises Refused if newer owners have all of these partitions."""
         lost = table.raise_terms(share.terms).lost
         self._table, self._member = table, share.member
@@ -133,7 +134,7 @@ class StepLoop:
         self,
         source: StepSource,
         transform: Transform,
-        table: FencedTable | str | PathLike[str],
+        table: AnyFencedTable[Any] | str | PathLike[str],
         *,
         client: Client | None = None,
         spark: SparkSession | None = None,
@@ -141,7 +142,7 @@ class StepLoop:
     ) -> None:
         """Rows of `source` become rows of `table` by `transform`, a function like those of `df.transform`.
 
-        A table that is named by its path is made, if there is none yet, with the columns that `transform` gives.
+        A Delta table that is named by its path is made, if there is none yet, with the columns that `transform` gives.
         `client` asks this host's agent by default. Without `spark`, the program's session is used, or a new one, once
         the agent has answered. `partitions` are those of this host that the job is for: by default those that an
         Airflow task holds for it; without a task, all.
@@ -163,7 +164,9 @@ class StepLoop:
             if self._partitions is None and (held := self._spark.conf.get(HELD, None)):
                 self._partitions = [int(partition) for partition in held.split(",")]
             lanes = self._source.lanes()  # Before the table: an address without input leaves no table behind.
-            self._table = self._wanted if isinstance(self._wanted, FencedTable) else self._made(self._wanted)
+            self._table: AnyFencedTable[Any] = (
+                self._wanted if isinstance(self._wanted, AnyFencedTable) else self._made(self._wanted)
+            )
             self._tips = [self._table.first_batch - 1] * lanes
             self._ends: list[int | None] = [None if until == "now" else until] * lanes
             self._only_now = until == "now"
@@ -187,7 +190,7 @@ class StepLoop:
 
     def _work(self, share: Share) -> bool:
         """Land steps until the share should be closed; return whether the job is done."""
-        writer, report = StepWriter(self._table, share), _Report(self._client, self._table.path.name)
+        writer, report = StepWriter(self._table, share), _Report(self._client, self._table.name)
         with closing(report):
             return self._stepped(share, writer, report)
 

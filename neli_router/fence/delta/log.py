@@ -43,7 +43,7 @@ class LoggedTable(AnyFencedTable[Staging]):
         """Open it. Raises TableMismatch if it does not exist, is not a fenced table, or has another layout."""
         super().__init__()
         self.path = local_path(path)
-        self.name, self.place = self.path.name, str(self.path)
+        self.name, self.place, self.base = self.path.name, str(self.path), self.path
         self._log = self.path / LOG
         self._open()
         if layout is not None and (difference := layout.difference(self.layout)):

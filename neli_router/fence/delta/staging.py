@@ -51,6 +51,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -62,7 +63,7 @@ from neli_router.fence.delta.statistics import stats_of
 from neli_router.fence.refusals import FenceMisused, TableMismatch, TableUnavailable
 from neli_router.fence.tables import Step
 
-__all__ = ["Staging", "abandoned", "clear", "flush", "settled"]
+__all__ = ["FLUSHES_AT_ONCE", "Staging", "abandoned", "clear", "flush", "settled"]
 
 ATTEMPTS = "_neli"
 STEP = "step.json"
@@ -84,6 +85,8 @@ class Staging:
     of the table except the partition; those that came later may be missing. Names that begin with an underscore or a
     dot are skipped.
     """
+
+    folders: ClassVar[str] = PARTITION
 
     def __init__(self, root: Path, step: Step, made: Format) -> None:
         self.step, self.made = step, made
