@@ -94,7 +94,7 @@ format: $(DEV)/ready ## Lay out and tidy the code
 	$(DEV)/bin/ruff format .
 
 lock: $(UV)/ready ## Compile requirements/ from pyproject.toml again, to the latest versions
-	$(call compile,dev.txt,--upgrade pyproject.toml $(EXTRAS) --extra airflow --extra messaging --extra spark --group dev)
+	$(call compile,dev.txt,--upgrade pyproject.toml $(EXTRAS) --extra airflow --extra iceberg --extra messaging --extra spark --group dev)
 	$(call compile,test.txt,--constraint requirements/dev.txt pyproject.toml $(EXTRAS) --group test)
 	$(call compile,core.txt,--constraint requirements/dev.txt pyproject.toml)
 	$(call compile,build.txt,--constraint requirements/dev.txt --group build)

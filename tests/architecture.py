@@ -55,7 +55,14 @@ IMPURE_BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "hash",
 
 OPTIONAL = (
     *("agent.server.server", "drivers.consumer_groups.kafka", "drivers.ledgers.kafka.ledger"),
-    *("drivers.ledgers.redis.ledger", "drivers.owners.redis", "fence.delta", "lab.local_airflow", "lab.pipeline"),
+    *(
+        "drivers.ledgers.redis.ledger",
+        "drivers.owners.redis",
+        "fence.delta",
+        "fence.iceberg",
+        "lab.local_airflow",
+        "lab.pipeline",
+    ),
     *("router.columns", "spark"),
 )
 """Modules that need a package which a user may not have. They may only be imported inside functions."""
@@ -99,6 +106,7 @@ config: GROUND config drivers protocols
 fence: GROUND fence
 # Commits to Delta tables are made without Spark.
 fence.delta: GROUND fence | deltalake pyarrow
+fence.iceberg: GROUND fence | deltalake pyarrow pyiceberg sqlalchemy
 hosts: GROUND hosts
 # A look-up hashes for itself (mmh3): a call to the keyspace would cost as much as all the rest of it.
 router: GROUND config drivers.addresses drivers.ledgers.base drivers.open drivers.owners router | mmh3

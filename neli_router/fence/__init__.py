@@ -23,8 +23,8 @@ place of a term. It refuses a pair that is not greater than the last pair of the
 `admit` neither commits nor rolls back. Equal terms are admitted, so an owner may write as often as it likes. It works
 with sqlite3, psycopg, psycopg2, pg8000 and, with `paramstyle`, any other driver of SQLite or PostgreSQL. The module
 `neli_router.fence.asynchronous` has the same functions for connections that are awaited, `neli_router.fence.redis` has
-functions that guard keys in Redis, and `neli_router.fence.delta` fences Delta tables. All may be called from any thread
-that may use the connection.
+functions that guard keys in Redis, and `neli_router.fence.delta` and `neli_router.fence.iceberg` fence tables. All may
+be called from any thread that may use the connection.
 
 It may import only the core.
 """
