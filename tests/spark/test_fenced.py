@@ -16,6 +16,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.fence import FenceMisused, Refused, TableMismatch, TableUnavailable
 from neli_router.fence.delta import FencedTable, Progress, Staging
 from neli_router.spark import append_rows, files_read, owned, read_table, stage_rows, with_partition
+from tests.fence.lakes import again, made, orphans, read
 
 pytestmark = pytest.mark.spark
 
@@ -173,3 +174,30 @@ def test_values_of_every_type_are_the_same_to_spark_and_to_other_engines(spark: 
     assert datetime(9999, 12, 31, 23, 59, 59, 123456, UTC) == found["j"]
     assert (date(9999, 12, 31), Decimal("1.25"), b"\x00\xff") == (found["i"], found["k"], found["g"])
     assert {"at": datetime(2026, 1, 2, 3, 4, 5, 678901, UTC), "n": "y"} == found["m"]
+
+
+def test_an_iceberg_table_takes_the_same_rows_of_every_type(spark: SparkSession, tmp_path: Path) -> None:
+    text = (
+        "SELECT 1 AS partition, 3 c, CAST(1.5 AS FLOAT) d, 2.5D e, 'x' f, X'00ff' g, true h, DATE '9999-12-31' i, "
+        "TIMESTAMP '9999-12-31 23:59:59.123456' j, 1.25BD k, array(1, null) l, map('k', 1) n, CAST(null AS LONG) o, "
+        "named_struct('at', TIMESTAMP '2026-01-02 03:04:05.678901', 'n', 'y') m"
+    )
+    rows = spark.sql(text)
+    with made("iceberg", tmp_path / "a lake", rows.schema) as table:
+        first = append_rows(rows, table, {1: 7, 2: 7}, 0)
+        assert (1, 2) == first.landed
+        second = rows.withColumn("partition", lit(2))
+        assert (2,) == append_rows(second, table, {2: 7}, 1).landed
+        assert (2,) == append_rows(second, table, {2: 7}, 1).skipped
+        wanted = rows.select(*sorted(rows.columns)).collect()
+        assert wanted == read_table(spark, table, partitions=[1]).select(*sorted(rows.columns)).collect()
+        assert [1, 2] == [read_table(spark, table, version=version).count() for version in (first.version, None)]
+        found = read(table).to_pylist()[0]
+        assert datetime(9999, 12, 31, 23, 59, 59, 123456, UTC) == found["j"]
+        assert {"at": datetime(2026, 1, 2, 3, 4, 5, 678901, UTC), "n": "y"} == found["m"]
+        with table.stage({1: 7}, 1) as staging:
+            stage_rows(rows, staging)
+            again(table).raise_terms({1: 9})
+            with pytest.raises(Refused, match="term 9"):
+                table.commit(staging)
+        assert [] == orphans(table)
