@@ -10,13 +10,14 @@ is computed. A key of any other length is copied to append zeros, which are then
 with the first.
 
 `owned` reads an eighth of a table's partitions: the figures are Spark's own counts of files. The time of a commit comes
-from the benchmark `fenced_table`.
+from the benchmark `fenced_table`, and that of an append to an Iceberg table from `fenced_iceberg`.
 """
 
 import random
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from statistics import median
 
 import mmh3
@@ -26,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.functions import arrow_udf
 
-from benchmarks import BenchmarkOptions, Figures, fenced_table, option
+from benchmarks import BenchmarkOptions, Figures, fenced_iceberg, fenced_table, option
 from neli_router.core.keyspace import SLOTS_MAX, Key, Layout, utf8
 from neli_router.spark import files_read, owned, repartition_by_key, session, with_slot
 
@@ -70,6 +71,9 @@ def run(options: Options) -> Figures:
         figures |= _pruned(spark)
     commits = fenced_table.run(fenced_table.Options())
     figures |= {name: commits[name] for name in ("commit_ms_p50", "commit_ms_p50_at_few", "many_over_few")}
+    with tempfile.TemporaryDirectory(prefix="neli-") as folder:
+        lake = fenced_iceberg.ratio(Path(folder), fenced_iceberg.Options())
+    figures |= {f"iceberg_{name}": lake[name] for name in ("append_over_plain", "append_ms_p50")}
     return {**figures, "keys": options.keys, "rounds": options.rounds}
 
 

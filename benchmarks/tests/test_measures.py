@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import columns, failover, fenced_table, junk, load, memory
+from benchmarks import columns, failover, fenced_iceberg, fenced_table, junk, load, memory
 
 
 @pytest.mark.process
@@ -72,6 +72,14 @@ def test_load_is_even_after_few_moves() -> None:
     assert isinstance(moves, int)
     assert before > 1.1 >= after >= 1.0
     assert 16 >= moves > 0
+
+
+@pytest.mark.process
+def test_fenced_iceberg_finds_every_row_once() -> None:
+    options = fenced_iceberg.Options(rounds=2, batch=10, zombies=0, rows=400, batches=4)
+    figures = fenced_iceberg.run(options)
+    assert {"doubled_batches": 0, "rows": 400, "rows_once": 400, "rounds": 2}.items() <= figures.items()
+    assert figures["plain_rows"] == figures["plain_rows_there"] == figures["plain_rows_once"]
 
 
 def test_fenced_table_times_both_tables() -> None:
