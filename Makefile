@@ -34,7 +34,10 @@ airflow: $(DEV)/ready ## A local Airflow and two hosts' agents, until Ctrl-C (PO
 	$(DEV)/bin/python -P -m neli_router.lab.local_airflow $(if $(PORT),--port $(PORT))
 
 fetch: ## Bring what tests start: jars of Kafka and ZooKeeper (takes Java and Maven), goNELI (takes Go)
-	@$(MAKE) --no-print-directory -j3 jars goneli $(DEV)/spark.jsa
+	@$(MAKE) --no-print-directory -j3 jars goneli $(DEV)/kafka.jsa $(DEV)/spark.jsa
+
+$(DEV)/kafka.jsa: $(DEV)/ready | jars
+	@$(DEV)/bin/python -m tests.support.servers.kafka --archive
 
 $(DEV)/spark.jsa: $(DEV)/ready
 	@$(DEV)/bin/python -m tests.support.servers.spark

@@ -29,6 +29,12 @@ LIGHT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 SPARK_CLASSES = Path(sys.prefix, "spark.jsa")
 """See `spark.py`. It is part of the environment and is rebuilt with it, because Java ignores it with other jars."""
 
+
+def archived(classes: Path) -> list[str]:
+    """Options for Java to use an archive of classes. Another version of Java would print that it cannot."""
+    return [f"-XX:SharedArchiveFile={classes}", "-Xlog:disable"] if classes.exists() else []
+
+
 TRANSFER_MAX = 60_000
 """Milliseconds that Maven waits for the next byte. Without a limit, a dead connection would hang the step."""
 
@@ -56,6 +62,11 @@ class Jars:
     def ready(self) -> bool:
         return (self.folder / "ready").exists()
 
+    @property
+    def classes(self) -> Path:
+        """An archive of classes, like Spark's."""
+        return Path(sys.prefix, f"{self.name.lower()}.jsa")
+
     def missing(self) -> str:
         """Why they cannot run here; empty if they can."""
         if shutil.which("java") is None:
@@ -65,7 +76,8 @@ class Jars:
     def command(self, *arguments: str, heap: str) -> list[str]:
         """Java with these jars."""
         assert self.ready, self.missing()
-        return ["java", f"-Xmx{heap}", f"-Xms{heap}", *LIGHT, "-cp", f"{self.folder}/*", *arguments]
+        options = [f"-Xmx{heap}", f"-Xms{heap}", *LIGHT, *archived(self.classes)]
+        return ["java", *options, "-cp", f"{self.folder}/*", *arguments]
 
     def fetch(self) -> str:
         """Download them, unless they are there. Returns why that failed, or an empty text."""
@@ -124,12 +136,8 @@ ZOOKEEPER = Jars("ZooKeeper", "3.9.4", "zookeeper.xml")
 
 
 def for_spark() -> str:
-    """The options for each Java that runs Spark, quoted for its scripts: the path may contain a space.
-
-    Another version of Java would print that it cannot use the archive.
-    """
-    archive = [f'"-XX:SharedArchiveFile={SPARK_CLASSES}"', "-Xlog:disable"] if SPARK_CLASSES.exists() else []
-    return " ".join([*LIGHT, *archive])
+    """The options for each Java that runs Spark, quoted for its scripts: the path may contain a space."""
+    return " ".join([*LIGHT, *(f'"{option}"' for option in archived(SPARK_CLASSES))])
 
 
 def say(line: str) -> None:

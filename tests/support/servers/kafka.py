@@ -10,16 +10,18 @@ Every node is broker and controller. The settings are Kafka's defaults except fo
 machine need: ports, folders, and with more than one node a short broker session, so that a test can notice a broker's
 death. A test run starts each kind once; a topic for each test keeps tests apart.
 
-`python -m tests.support.servers.kafka [NODES]` starts one to experiment with, until Ctrl-C.
+`python -m tests.support.servers.kafka [NODES]` starts one to experiment with, until Ctrl-C. With `--archive`, a part of
+`make fetch`, it archives the classes that a broker loads. With them, it needs half of the processor time to start.
 """
 
 import contextlib
+import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +29,7 @@ from pathlib import Path
 
 from tests.support.servers.jars import KAFKA as JARS
 from tests.support.servers.process import ServerProcess, free_port, until_asked_to_end
+from tests.support.waiting import until
 
 __all__ = ["SHORT_GROUPS", "VERSION", "Kafka", "Node", "missing"]
 
@@ -34,6 +37,10 @@ VERSION = JARS.version
 
 START_MAX = 240.0
 HEAP = "256m"
+
+BOOTSTRAP = "bootstrap.checkpoint"
+_bootstrap: list[bytes] = []
+"""The first records of a new node, once the tool has written them: the tool takes a second, and all are the same."""
 
 
 def missing() -> str:
@@ -56,6 +63,12 @@ class Node(ServerProcess):
         return [*self._prefix, *JARS.command(*arguments, heap=heap)]
 
     def format(self, cluster: str) -> None:
+        data = self.folder / "data"
+        if _bootstrap:
+            data.mkdir()
+            (data / BOOTSTRAP).write_bytes(_bootstrap[0])
+            (data / "meta.properties").write_text(f"version=1\ncluster.id={cluster}\nnode.id={self.number}\n")
+            return
         subprocess.run(
             self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties), heap="64m"),
             stdin=subprocess.DEVNULL,
@@ -63,9 +76,10 @@ class Node(ServerProcess):
             timeout=START_MAX,
             check=True,
         )
+        _bootstrap.append((data / BOOTSTRAP).read_bytes())
 
-    def start(self) -> None:
-        self.begin(self._java("kafka.Kafka", str(self._properties)))
+    def start(self, *options: str) -> None:
+        self.begin(self._java(*options, "kafka.Kafka", str(self._properties)))
 
 
 class Kafka:
@@ -112,6 +126,7 @@ class Kafka:
                     "transaction.state.log.min.isr": min(2, nodes),
                     "transaction.state.log.num.partitions": 1,
                     "group.initial.rebalance.delay.ms": 0,
+                    "log.cleaner.dedupe.buffer.size": 2 << 20,  # It is cleared at the start; 128 MB by default.
                     **(SHORT_SESSIONS if nodes > 1 else {}),
                     **(_guarded(users) if users else {}),
                     **(settings or {}),
@@ -152,13 +167,13 @@ class Kafka:
                 for node in kafka.nodes:
                     node.kill()
 
-    def start(self) -> None:
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        while cluster.startswith("-"):  # An identifier that looks like an option would be treated as one.
-            cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    def start(self, *options: str) -> None:
+        """Start all nodes, with these options for Java."""
+        # It begins with a letter: an identifier that looks like an option would be treated as one.
+        cluster = urlsafe_b64encode(b"neli" + os.urandom(12)).decode().rstrip("=")
         for node in self.nodes:
             node.format(cluster)
-            node.start()
+            node.start(*options)
         self.wait()
 
     def wait(self) -> None:
@@ -221,7 +236,22 @@ def _guarded(users: dict[str, str]) -> dict[str, object]:
     }
 
 
+def archive() -> None:
+    with tempfile.TemporaryDirectory(prefix="neli-kafka-") as folder:
+        unfinished = Path(folder, JARS.classes.name)
+        kafka = Kafka(Path(folder))
+        kafka.start(f"-XX:ArchiveClassesAtExit={unfinished}")
+        os.kill(kafka.nodes[0].pid, signal.SIGTERM)  # It writes the archive when it ends.
+        until(lambda: not kafka.nodes[0].running, "the end of a broker", patience=START_MAX)
+        shutil.move(unfinished, JARS.classes)
+    print(f"Kafka {VERSION}: its classes are in {JARS.classes}")  # noqa: T201 - the step is for people to watch.
+
+
 def main() -> None:
+    if sys.argv[1:] == ["--archive"]:
+        if not missing():  # Otherwise, `jars` has said why.
+            archive()
+        return
     if why := missing():
         sys.exit(f"cannot start Kafka: {why}")
     with until_asked_to_end(), Kafka.started(int(sys.argv[1]) if len(sys.argv) > 1 else 1) as kafka:
