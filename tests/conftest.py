@@ -21,6 +21,7 @@ import pytest
 
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
+from tests.gate import KINDS, NAMED
 from tests.support.servers import redis as redis_servers
 from tests.support.servers.jars import LIGHT, for_spark
 from tests.support.servers.kafka import SHORT_GROUPS, Kafka, missing
@@ -65,6 +66,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         timeout = item.get_closest_marker("timeout")
         longest[item.path] = max(longest.get(item.path, 0.0), timeout.args[0] if timeout else 0.0)
     items.sort(key=lambda item: -longest[item.path])
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """The gate finds the files with servers by their text."""
+    files = {item.path for item in items if {mark.name for mark in item.iter_markers()} & {*KINDS}}
+    assert [] == [path for path in files if not NAMED.search(path.read_text(encoding="utf-8"))]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -41,12 +41,15 @@ from neli_router.hosts.leash import leashed
 
 __all__ = ["STAGES", "Stage", "main"]
 
-SERVERS = "process or kafka or redis or browser or postgresql"
+FOLDERS = (Path("tests"), Path("benchmarks/tests"))
 
-WITHOUT_AIRFLOW = ("--ignore=tests/provider",)
+KINDS = ("process", "kafka", "redis", "browser", "postgresql")
+SERVERS = " or ".join(KINDS)
+NAMED = re.compile(rf"\bmark\.({'|'.join(KINDS)})\b")
+"""A file without this text has no test of these kinds. `conftest.py` checks that."""
+
+WITHOUT_SPARK = ("--ignore=tests/provider", "--ignore=tests/spark")
 """For the other stages: a test deselected by a marker is still imported, and with it Airflow, which takes seconds."""
-
-WITHOUT_SPARK = (*WITHOUT_AIRFLOW, "--ignore=tests/spark")
 
 BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 """Keeps the order of `conftest.py`: by default, xdist begins with the files that have the most tests, and the few slow
@@ -81,12 +84,21 @@ class Stage:
     niced: int = 0
     after: tuple[str, ...] = ()
     """The stages that must end before this one begins."""
+    of_servers: bool = False
+    """Whether its workers collect only files with servers: to import all takes ten seconds."""
 
     def command(self, report: Path, options: Sequence[str]) -> list[str]:
         if self.other:
             return list(self.other)
         pytest = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", f"--numprocesses={self.workers}"]
-        return [*pytest, *self.tests, *options]
+        return [*pytest, *(with_servers() if self.of_servers else ()), *self.tests, *options]
+
+
+def with_servers() -> list[str]:
+    """The files whose text names one of KINDS, except for those of other stages."""
+    every = sorted(path for folder in FOLDERS for path in folder.rglob("test_*.py"))
+    ours = [path for path in every if f"--ignore={path.parent}" not in WITHOUT_SPARK]
+    return [str(path) for path in ours if NAMED.search(path.read_text(encoding="utf-8"))]
 
 
 STAGES = (
@@ -113,9 +125,10 @@ STAGES = (
     ),
     Stage(
         "servers",
-        ("-m", f"not spark and not airflow and ({SERVERS})", *BY_FILE, *WITHOUT_SPARK),
+        ("-m", f"not spark and not airflow and ({SERVERS})", *BY_FILE),
         workers=CORES + 2,
         after=("core", "airflow"),
+        of_servers=True,
     ),
 )
 """Most of these tests wait more than they compute, so there are more workers than cores. With even more workers, they
