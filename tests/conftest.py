@@ -108,7 +108,7 @@ def _spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[str]:
     """The address of a broker that all tests share: HOST:PORT."""
-    if there := os.environ.get("NELI_TEST_KAFKA"):
+    if there := os.environ.get("NELI_TEST_KAFKA") or os.environ.get("GATE_KAFKA"):
         yield there
         return
     require(missing())

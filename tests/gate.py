@@ -17,8 +17,8 @@ SAY_EVERY seconds shows the progress of each stage. `python -m tests.gate core` 
 the names go to every pytest. Every test belongs to exactly one stage, by its markers and folder. The exit code is 0 if
 every stage ended with 0.
 
-Each worker starts each server that its tests request only once. The tests of one file share a worker, so that their
-shared fixtures are created only once.
+Each worker starts each server that its tests request only once; all workers of `servers` share one Kafka. The tests of
+one file share a worker, so that their shared fixtures are created only once.
 """
 
 import os
@@ -30,14 +30,15 @@ import tempfile
 import threading
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from neli_router.hosts.descendants import become_subreaper, children
 from neli_router.hosts.leash import leashed
+from tests.support.servers.kafka import SHORT_GROUPS, Kafka, missing
 
 __all__ = ["STAGES", "Stage", "main"]
 
@@ -85,7 +86,7 @@ class Stage:
     after: tuple[str, ...] = ()
     """The stages that must end before this one begins."""
     of_servers: bool = False
-    """Whether its workers collect only files with servers: to import all takes ten seconds."""
+    """Whether its workers share one Kafka, and collect only files with servers: to import all takes ten seconds."""
 
     def command(self, report: Path, options: Sequence[str]) -> list[str]:
         if self.other:
@@ -148,7 +149,7 @@ class Run:
         """How long it took, and how much processor time it and everything that it started used."""
         # A killed gate takes its stages with it, and they take their workers and servers.
         command = leashed(
-            [sys.executable, "-m", "tests.gate", "--reap", str(stage.niced), *stage.command(self._report, options)]
+            [sys.executable, "-m", "tests.gate", "--reap", stage.name, *stage.command(self._report, options)]
         )
         with self._said.open("wb") as said:
             # In a session of its own, so that it can be ended together with everything that it started.
@@ -211,25 +212,27 @@ class Run:
         return (total[0], total[1], total[2])
 
 
-def reap(niced: int, command: Sequence[str]) -> int:
-    """Run it, niced, as the new parent of all orphans, and return its exit code.
+def reap(stage: Stage, command: Sequence[str]) -> int:
+    """Run the command of a stage, niced, as the new parent of all orphans, and return its exit code.
 
     Otherwise, the time of a Java whose Python was killed would be missing, and a server that never ends would be
     overlooked.
     """
-    os.nice(niced)
+    os.nice(stage.niced)
     # Linux first divides its cores among sessions, and considers niceness only within one: so the session is niced,
     # too. Other systems do not have this file.
     with suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(niced), encoding="ascii")
+        Path("/proc/self/autogroup").write_text(str(stage.niced), encoding="ascii")
     become_subreaper()
-    process = subprocess.Popen(leashed(command))
-    # SIGINT goes to the whole group, and the command handles it. Only now: a command would inherit the ignored signal.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while process.returncode is None:
-        pid, status = os.wait()
-        if pid == process.pid:
-            process.returncode = os.waitstatus_to_exitcode(status)
+    with one_kafka() if stage.of_servers else nullcontext():
+        process = subprocess.Popen(leashed(command))
+        # SIGINT goes to the whole group, and the command handles it. Only now: a command would inherit the ignored
+        # signal.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        while process.returncode is None:
+            pid, status = os.wait()
+            if pid == process.pid:
+                process.returncode = os.waitstatus_to_exitcode(status)
     give_up_at = time.monotonic() + GRACE
     while left := orphans():
         if time.monotonic() > give_up_at:
@@ -238,6 +241,20 @@ def reap(niced: int, command: Sequence[str]) -> int:
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
     return process.returncode or 0
+
+
+@contextmanager
+def one_kafka() -> Iterator[None]:
+    """The Kafka of the fixture `kafka`: otherwise, each worker starts its own.
+
+    The variable's name does not begin with NELI_: programs that tests start would refuse it.
+    """
+    if missing() or "GATE_KAFKA" in os.environ:
+        yield
+        return
+    with Kafka.started(settings=SHORT_GROUPS) as kafka:
+        os.environ["GATE_KAFKA"] = kafka.bootstrap
+        yield
 
 
 def orphans() -> dict[int, str]:
@@ -320,7 +337,8 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--reap"]:
-        sys.exit(reap(int(sys.argv[2]), sys.argv[3:]))
+        (its,) = (one for one in STAGES if one.name == sys.argv[2])
+        sys.exit(reap(its, sys.argv[3:]))
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:
