@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -12,18 +13,23 @@ __all__ = ["LOOK_EVERY", "PATIENCE", "until", "until_in_loop"]
 PATIENCE = 180.0
 """Seconds for things that happen immediately, but take minutes if other programs use all cores."""
 
-LOOK_EVERY = 0.01
-"""Seconds between two looks. Looking more often would take the processor from what the test waits for."""
+LOOK_EVERY, PART = 0.01, 9
+"""Seconds between two looks, or this many times the processor time of a look, if that is longer: looking more often
+would take the processor from what the test waits for."""
 
 Answer = TypeVar("Answer")
 
 
-def until(holds: Callable[[], Answer], what: str = "it", *, patience: float = PATIENCE) -> Answer:
+def until(
+    holds: Callable[[], Answer], what: str = "it", *, patience: float = PATIENCE, every: float = LOOK_EVERY
+) -> Answer:
     """Wait for the first true answer, and return it."""
     give_up_at, pause = host_clock() + patience, threading.Event()
+    began_at = time.thread_time()
     while not (answer := holds()):
         assert host_clock() < give_up_at, f"{what} did not come true within {patience:g} s"
-        pause.wait(LOOK_EVERY)
+        pause.wait(max(every, PART * (time.thread_time() - began_at)))
+        began_at = time.thread_time()
     return answer
 
 
