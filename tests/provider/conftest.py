@@ -58,7 +58,7 @@ from neli_router.agent import Client  # noqa: E402 - after the home is set, like
 from neli_router.config.agent_options import AgentOptions  # noqa: E402
 from tests.support.agents.running import TOKEN, Running, configured, running  # noqa: E402
 from tests.support.given import DagTest, spelled  # noqa: E402
-from tests.support.servers.airflow import begin_with  # noqa: E402
+from tests.support.servers.airflow import begin_with_migrated  # noqa: E402
 from tests.support.waiting import PATIENCE, until  # noqa: E402
 
 if TYPE_CHECKING:
@@ -102,14 +102,11 @@ def spark_default(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 def airflow_home() -> Path:
     """The home of this session's Airflow, with its metadata database migrated."""
     (HOME / "dags").mkdir()
+    begin_with_migrated(HOME)
     from airflow.dag_processing.bundles.manager import DagBundlesManager  # noqa: PLC0415 - it takes seconds.
-    from airflow.utils import db  # noqa: PLC0415 - as above.
 
     with warnings.catch_warnings():
-        # Old migrations call what newer libraries have deprecated. That is Airflow's concern, not its users'.
-        warnings.simplefilter("ignore")
-        db.initdb()
-        begin_with(HOME / "airflow.db")
+        warnings.simplefilter("ignore")  # Airflow's own warnings, as below.
         DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
     return HOME
 

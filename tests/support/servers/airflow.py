@@ -27,19 +27,19 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import httpx
 
 from neli_router.lab.local_airflow import PARTS, LocalAirflow
+from tests.provider.submissions import processes
 from tests.support.servers.process import ServerProcess, free_port
 from tests.support.waiting import until
 
-__all__ = ["ENDED", "PATIENCE", "Airflow", "AirflowApi", "awaited", "begin_with", "until"]
+__all__ = ["ENDED", "PATIENCE", "Airflow", "AirflowApi", "awaited", "begin_with_migrated", "until"]
 
 SETTINGS: Mapping[str, str] = {
     # How soon another triggerer takes the triggers of a killed one; 30 seconds by default.
@@ -69,7 +69,7 @@ CONNECTION, PATIENCE_WITH_DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", 600.
 itself: a request waits for another request's transaction, and blocks the loop that the other request needs. It gives up
 after a minute, and a scheduler that has waited that long must not fail because of it."""
 
-LOOK_EVERY = 0.6
+LOOK_EVERY = 1.0
 """Seconds between two requests to the API: each answer takes as much processor time as an agent's whole Beat."""
 
 DATABASE_BUSY = "Database error"
@@ -82,20 +82,26 @@ ENDED = ("success", "failed")
 
 Answer = TypeVar("Answer")
 
-_migrated: list[bytes] = []
-"""The database of a new installation, once created: creating one takes ten seconds, and all are the same."""
+MIGRATED = Path(sys.prefix, "airflow.db")
+"""The database of a new installation. Creating it takes ten seconds, and all are the same. So it is part of the
+environment, and is rebuilt with it."""
 
 
-def begin_with(database: Path) -> None:
-    """Let installations that start from now on use a copy of this new database."""
-    with closing(sqlite3.connect(database)) as connection:
-        _migrated[:] = [connection.serialize()]
+def begin_with_migrated(home: Path) -> None:
+    """Put a copy of the database of a new installation there."""
+    if not MIGRATED.exists():
+        with tempfile.TemporaryDirectory(prefix=MIGRATED.name, dir=sys.prefix) as folder:
+            airflow = Airflow(Path(folder), {}, {})
+            airflow.command("db", "migrate")
+            with closing(sqlite3.connect(made := airflow.home / MIGRATED.name)) as database:
+                database.execute("PRAGMA journal_mode = DELETE")  # Now all of it is in this file.
+            made.replace(MIGRATED)
+    shutil.copy(MIGRATED, home)
 
 
 def awaited(holds: Callable[[], Answer], what: str, *, patience: float = PATIENCE) -> Answer:
     """Like `until`, for requests to an installation: with more time, and fewer checks."""
-    pause = threading.Event()
-    return until(lambda: holds() or cast("Answer", pause.wait(LOOK_EVERY)), what, patience=patience)
+    return until(holds, what, patience=patience, every=LOOK_EVERY)
 
 
 class AirflowApi:
@@ -220,7 +226,7 @@ class AirflowApi:
             for task in self.task_instances(dag_id, run_id)
         }
 
-    def await_state(self, dag_id: str, run_id: str, task: str, *states: str, patience: float = PATIENCE) -> str:
+    def await_state(self, dag_id: str, run_id: str, task: str, *states: str) -> str:
         """Wait until the state of a task is one of `states`; return it."""
 
         def is_there() -> str:
@@ -228,7 +234,7 @@ class AirflowApi:
             return state if state is not None and state in states else ""
 
         what = f"the state {' or '.join(states)} of {task} in {run_id}"
-        return self._await(is_there, what, dag_id, run_id, patience)
+        return self._await(is_there, what, dag_id, run_id, PATIENCE)
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, *, key: str = "return_value", map_index: int = -1) -> Any:
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
@@ -271,7 +277,6 @@ class Airflow(LocalAirflow):
         folder: Path,
         environment: Mapping[str, str],
         settings: Mapping[str, str],
-        parts: Collection[str] = tuple(PARTS),
     ) -> None:
         super().__init__(
             folder,
@@ -281,7 +286,7 @@ class Airflow(LocalAirflow):
             environment=environment,
             settings={**SETTINGS, **settings},
         )
-        self._processes = {name: ServerProcess(folder / f"{name}.log") for name in parts}
+        self._processes = {name: ServerProcess(folder / f"{name}.log") for name in PARTS}
         self._sessions: set[int] = set()
 
     @classmethod
@@ -291,13 +296,12 @@ class Airflow(LocalAirflow):
         environment: Mapping[str, str] | None = None,
         *,
         dags: Path | None = None,
-        settings: Mapping[str, str] | None = None,
     ) -> Iterator[Self]:
         """A context with an installation whose components are all healthy, and a copy of the Dags in `dags`.
 
-        `environment` is for all of its processes; `settings` are options of Airflow, as `SECTION__OPTION`.
+        `environment` is for all of its processes.
         """
-        with cls.all_started([environment or {}], dags=dags, settings=settings) as (airflow,):
+        with cls.all_started([environment or {}], dags=dags) as (airflow,):
             yield airflow
 
     @classmethod
@@ -308,11 +312,13 @@ class Airflow(LocalAirflow):
         *,
         dags: Path | None = None,
         settings: Mapping[str, str] | None = None,
-        parts: Collection[str] = tuple(PARTS),
     ) -> Iterator[list[Self]]:
-        """An installation with these parts for each of `environments`; they start in parallel."""
+        """An installation for each of `environments`; they start in parallel.
+
+        `settings` are options of Airflow, as `SECTION__OPTION`.
+        """
         with ExitStack() as life:
-            all_of_them = [life.enter_context(cls._laid_out(one, dags, settings or {}, parts)) for one in environments]
+            all_of_them = [life.enter_context(cls._laid_out(one, dags, settings or {})) for one in environments]
             for airflow in all_of_them:
                 airflow._begin_all()
             for airflow in all_of_them:
@@ -322,11 +328,11 @@ class Airflow(LocalAirflow):
     @classmethod
     @contextmanager
     def _laid_out(
-        cls, environment: Mapping[str, str], dags: Path | None, settings: Mapping[str, str], parts: Collection[str]
+        cls, environment: Mapping[str, str], dags: Path | None, settings: Mapping[str, str]
     ) -> Iterator[Self]:
         """Its folder, until everything in it has ended."""
         with tempfile.TemporaryDirectory(prefix="neli-airflow-", ignore_cleanup_errors=True) as folder:
-            airflow = cls(Path(folder), environment, settings, parts)
+            airflow = cls(Path(folder), environment, settings)
             shutil.copytree(dags, airflow.dags) if dags is not None else airflow.dags.mkdir()
             try:
                 yield airflow
@@ -337,12 +343,7 @@ class Airflow(LocalAirflow):
                 airflow.end()
 
     def _begin_all(self) -> None:
-        database = self.home / "airflow.db"
-        if not _migrated:
-            self.command("db", "migrate")
-            begin_with(database)
-        else:
-            database.write_bytes(_migrated[0])
+        begin_with_migrated(self.home)
         for component in self._processes:
             self.begin(component)
 
@@ -368,14 +369,11 @@ class Airflow(LocalAirflow):
     def kill(self, component: str, *, alone: bool = False) -> None:
         """End a part by SIGKILL, with all tasks that it started, or just its main process if `alone`."""
         main = self.pid(component)
-        _kill([main] if alone else [pid for pid in _pids() if _session(pid) == main])
+        _kill([main] if alone else [pid for pid, _, session, _ in processes() if session == main])
         self._processes[component].reap()
 
     def freeze(self, component: str) -> None:
         self._processes[component].freeze()
-
-    def thaw(self, component: str) -> None:
-        self._processes[component].thaw()
 
     def is_healthy(self) -> bool:
         """Whether all parts are up. A part that has ended fails the test."""
@@ -405,7 +403,7 @@ class Airflow(LocalAirflow):
     def processes(self) -> list[int]:
         """The parts, the tasks, and everything that tasks started."""
         mark = f"AIRFLOW_HOME={self.home}".encode()
-        return [pid for pid in _pids() if _session(pid) in self._sessions or mark in _environment(pid)]
+        return [pid for pid, _, its, _ in processes() if its in self._sessions or mark in _environment(pid)]
 
     def end(self) -> None:
         """Kill everything. The database is thrown away, so no clean shutdown is needed."""
@@ -421,22 +419,10 @@ class Airflow(LocalAirflow):
         return not left
 
 
-def _pids() -> Iterator[int]:
-    return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
-
-
 def _environment(pid: int) -> list[bytes]:
     with suppress(OSError):  # It has ended, or is another user's.
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return []
-
-
-def _session(pid: int) -> int:
-    """The session of a process; -1 if it has ended."""
-    with suppress(OSError):
-        state, _, _, session, *_ = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return -1 if state == "Z" else int(session)
-    return -1
 
 
 def _kill(pids: Collection[int]) -> None:
