@@ -213,19 +213,11 @@ def _place(airflow_home: Path, tmp_path: Path) -> Iterator[Place]:
         ours = {"AGENT_IN": "scheduler", "AGENT_CONFIG": str(config)}
         connection = {"AIRFLOW_CONN_NELI_DEFAULT": spelled(address=f"unix:{tmp_path}/{name}.sock")}
         environments.append(connection | {f"AIRFLOW__NELI__{option}": value for option, value in ours.items()})
-    settings = {
-        "CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
-        # Pick up a file that changes while it is read, soon after it appeared.
-        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "10",
-        "CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
-    }
-    with Airflow.all_started(environments, settings=settings) as installations:
+    (dags := tmp_path / "dags").mkdir()
+    (dags / "settle.py").write_text(SETTLE.format(role=ROLE, table=table), encoding="utf-8")
+    settings = {"CORE__DAGS_ARE_PAUSED_AT_CREATION": "True"}
+    with Airflow.all_started(environments, dags=dags, settings=settings) as installations:
         both = [Host(name, tmp_path, airflow) for name, airflow in zip(names, installations, strict=True)]
-        given = {"role": ROLE, "table": table}
-        for host in both:
-            # In one step: a half-written file has no Dag.
-            (host.airflow.dags / "new").write_text(SETTLE.format(**given), encoding="utf-8")
-            (host.airflow.dags / "new").rename(host.airflow.dags / "settle.py")
         for host in both:
             host.api.await_dag("first", "second", "third")
         yield Place(both, table)
