@@ -27,7 +27,7 @@ from neli_router.member.witness.locks import PEERS, WATCHED_MAX, LifeLocks, Peer
 from neli_router.protocols.induction.records import Certify, Expire, Join
 from neli_router.protocols.protocol import Notice
 from tests.member.witness.peers import NAMESPACE, Nursery, Peers
-from tests.support.processes.forked import Program
+from tests.support.processes.forked import Program, lives
 from tests.support.records import founded
 from tests.support.waiting import PATIENCE, until
 
@@ -90,6 +90,7 @@ def test_two_that_die_at_once_are_certified_by_the_third_and_the_last_one_by_non
     peers.await_end(second, third)
     assert {first.incarnation} == {by for by, _ in peers.certificates}
     first.kill()
+    until(lambda: not lives(first.pid))
     later = peers.start()  # It finds no holder of that lock.
     last = peers.start()
     peers.await_watch(by=[later, last], of=[later, last])
