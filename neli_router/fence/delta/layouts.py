@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 from deltalake import DeltaTable, Field, Schema
@@ -45,6 +45,7 @@ __all__ = [
     "PARTITION",
     "Columns",
     "Format",
+    "TableSchema",
     "columns_of",
     "columns_of_footer",
     "format_of",
@@ -68,6 +69,16 @@ TYPES = re.compile(
 WHOLE = ("byte", "short", "integer", "long")
 """Types that a column `partition` may have in rows: it becomes a folder name, which has no type."""
 
+
+class SparkSchema(Protocol):
+    """Spark's StructType, without importing Spark."""
+
+    def json(self) -> str: ...
+
+
+TableSchema: TypeAlias = pa.Schema | Schema | SparkSchema
+"""The columns of a table, as pyarrow, deltalake or Spark has them."""
+
 Columns = Mapping[str, Any]
 """Name -> type, in Delta's JSON, without nullability."""
 
@@ -85,7 +96,7 @@ class Format:
     """The columns that were added to the table after it was made, and that a writer may leave out."""
 
     @classmethod
-    def made(cls, schema: Any, layout: Layout, first_batch: int) -> "Format":
+    def made(cls, schema: TableSchema, layout: Layout, first_batch: int) -> "Format":
         """The format of a new table. `schema` is the same as in `FencedTable.create`."""
         if type(first_batch) is not int or first_batch < 0:
             raise ConfigError([f"first_batch={first_batch!r} must be a whole number of at least 0"])
@@ -110,7 +121,7 @@ class Format:
         """Raise TableMismatch if `found` are not the table's columns; later ones may be missing."""
         require_columns(self.columns, found, whose, later=self.later)
 
-    def lacks(self, schema: Any) -> list[Field]:
+    def lacks(self, schema: TableSchema) -> list[Field]:
         """The columns of `schema` that the table does not have, as it would have them. Raises TableMismatch."""
         fields = _known_fields(schema)
         common = {name: kind for name, kind in columns_of(schema).items() if name in self.columns}
@@ -183,7 +194,7 @@ def format_of(handle: DeltaTable, place: Path) -> Format:
     return Format(str(metadata.id), layout, first_batch, schema, columns, frozenset(columns.keys() - first_columns))
 
 
-def columns_of(schema: Any) -> Columns:
+def columns_of(schema: TableSchema) -> Columns:
     """The columns of a schema from pyarrow, deltalake or Spark."""
     return {field["name"]: _bare(field["type"]) for field in _fields(schema)}
 
@@ -236,7 +247,7 @@ def local_path(path: str | PathLike[str]) -> Path:
     return path
 
 
-def _known_fields(schema: Any) -> list[dict[str, Any]]:
+def _known_fields(schema: TableSchema) -> list[dict[str, Any]]:
     if unknown := [name for name, kind in columns_of(schema).items() if not _is_known(kind)]:
         raise TableMismatch(
             "columns of types that every reader of Delta knows were wanted",
@@ -246,15 +257,15 @@ def _known_fields(schema: Any) -> list[dict[str, Any]]:
     return _fields(schema)
 
 
-def _fields(schema: Any) -> list[dict[str, Any]]:
+def _fields(schema: TableSchema) -> list[dict[str, Any]]:
     """The columns in Delta's JSON, which is Spark's own."""
     if isinstance(schema, Schema):
         text = schema.to_json()
-    elif callable(getattr(schema, "json", None)):  # Spark's StructType, without importing Spark.
-        text = schema.json()
+    elif callable(spelled := getattr(schema, "json", None)):
+        text = spelled()
     else:
         try:
-            text = Schema.from_arrow(schema).to_json()
+            text = Schema.from_arrow(schema).to_json()  # type: ignore[arg-type]  # If it is none, it says so.
         except Exception as error:  # noqa: BLE001 - the library has no exception class for this.
             raise TableMismatch(
                 "a schema was wanted that Delta can hold",

@@ -31,7 +31,7 @@ from deltalake.exceptions import DeltaError
 
 from neli_router.core.keyspace import Layout
 from neli_router.errors import NeliError
-from neli_router.fence.delta.layouts import PARTITION, Format, local_path
+from neli_router.fence.delta.layouts import PARTITION, Format, TableSchema, local_path
 from neli_router.fence.delta.log import BATCH, LOG, TERM
 from neli_router.fence.delta.staging import Staging
 from neli_router.fence.delta.upkeep import KeptTable
@@ -48,7 +48,7 @@ class FencedTable(KeptTable):
     def create(
         cls,
         path: str | PathLike[str],
-        schema: Any,
+        schema: TableSchema,
         layout: Layout,
         *,
         first_batch: int = 0,

@@ -42,7 +42,7 @@ from deltalake.transaction import RemoveAction
 
 from neli_router.core.logs import logger
 from neli_router.errors import NeliError
-from neli_router.fence.delta.layouts import PARTITION
+from neli_router.fence.delta.layouts import PARTITION, TableSchema
 from neli_router.fence.delta.log import LoggedTable
 from neli_router.fence.delta.staging import Staging, abandoned, clear, settled
 from neli_router.fence.refusals import Refused, TableUnavailable
@@ -92,7 +92,7 @@ class KeptTable(LoggedTable):
     _noticed = -1
     """The last foreign commit that `sweep` has logged."""
 
-    def add_columns(self, schema: Any) -> tuple[str, ...]:
+    def add_columns(self, schema: TableSchema) -> tuple[str, ...]:
         """Add the columns of `schema` that the table does not have; return the names of those that this call added.
 
         They are null in the rows that are there, and in the rows of writers that leave them out. Any number of callers

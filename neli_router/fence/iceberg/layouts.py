@@ -35,7 +35,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform
 
 from neli_router.core.keyspace import Layout
-from neli_router.fence.delta.layouts import Columns, columns_of, require_columns
+from neli_router.fence.delta.layouts import Columns, TableSchema, columns_of, require_columns
 from neli_router.fence.delta.layouts import Format as DeltaFormat
 from neli_router.fence.refusals import TableMismatch
 from neli_router.fence.tables import PARTITION, Judgement, Progress
@@ -86,7 +86,7 @@ class IcebergFormat:
         return dict(json.loads(DeltaSchema.from_arrow(plain).to_json()))
 
 
-def columns_made(schema: Any, layout: Layout, first_batch: int) -> pa.Schema:
+def columns_made(schema: TableSchema, layout: Layout, first_batch: int) -> pa.Schema:
     """The columns of a new table. `schema` is the same as in `FencedIcebergTable.create`."""
     made = DeltaFormat.made(schema, layout, first_batch)
     if short := [name for name, kind in made.columns.items() if "byte" in _words(kind) or "short" in _words(kind)]:

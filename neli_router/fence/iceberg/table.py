@@ -73,7 +73,7 @@ from pyiceberg.table.update import (
 from sqlalchemy.exc import SQLAlchemyError
 
 from neli_router.core.keyspace import Layout
-from neli_router.fence.delta.layouts import columns_of
+from neli_router.fence.delta.layouts import TableSchema, columns_of
 from neli_router.fence.delta.staging import flush
 from neli_router.fence.iceberg.catalogs import AnyCatalog, opened
 from neli_router.fence.iceberg.layouts import (
@@ -157,7 +157,7 @@ class FencedIcebergTable(AnyFencedTable[IcebergStaging]):
     def create(
         cls,
         name: str,
-        schema: Any,
+        schema: TableSchema,
         layout: Layout,
         catalog: AnyCatalog,
         *,
