@@ -161,7 +161,7 @@ class AnyStaging(Protocol):
     """Folders below `folder` are named by it. If it is not the column `partition`, files contain that column, too."""
 
     @property
-    def made(self) -> TableFormat: ...
+    def format(self) -> TableFormat: ...
 
     @property
     def folder(self) -> Path | str:
@@ -178,7 +178,7 @@ S = TypeVar("S", bound=AnyStaging)
 class AnyFencedTable(ABC, Generic[S]):
     """A table whose partitions are written under terms. The formats derive from it."""
 
-    made: TableFormat
+    format: TableFormat
     """The table's format and columns, as of the last look."""
 
     name: str
@@ -206,11 +206,11 @@ class AnyFencedTable(ABC, Generic[S]):
 
     @property
     def layout(self) -> Layout:
-        return self.made.layout
+        return self.format.layout
 
     @property
     def first_batch(self) -> int:
-        return self.made.first_batch
+        return self.format.first_batch
 
     def progress(self, partitions: Iterable[int] | None = None) -> dict[int, Progress]:
         """The progress of each of `partitions` (default: all)."""
@@ -255,7 +255,7 @@ class AnyFencedTable(ABC, Generic[S]):
 
         with self._lock:
             self._look(sure=True)  # If nothing is left to raise, no commit would detect that this look was outdated.
-            step = Step.drawn(wanted, self.made.start, self.made.start, self._version())
+            step = Step.drawn(wanted, self.format.start, self.format.start, self._version())
             return self._land(step, judge, None)
 
     @contextmanager
@@ -407,9 +407,9 @@ class AnyFencedTable(ABC, Generic[S]):
 
     def _step(self, terms: Terms, batch: int, after: int | None) -> Step:
         wanted, after = self._checked(terms), batch - 1 if after is None else after
-        if type(batch) is not int or type(after) is not int or not self.made.start <= after < batch:
+        if type(batch) is not int or type(after) is not int or not self.format.start <= after < batch:
             raise FenceMisused(
-                f"a step from one batch to a later one was wanted, from {self.made.start} or above",
+                f"a step from one batch to a later one was wanted, from {self.format.start} or above",
                 f"found one from {after!r:.30} to {batch!r:.30}",
                 "number the batches upwards; the table's `first_batch` says where they begin",
             )

@@ -76,7 +76,7 @@ def stage_rows(rows: DataFrame, staging: AnyStaging) -> int:
     Raises TableMismatch, before Spark starts any work, if the columns are not the table's; TableUnavailable if
     the driver does not see what the executors wrote.
     """
-    staging.made.require(columns_of(rows.schema), "the DataFrame")
+    staging.format.require(columns_of(rows.schema), "the DataFrame")
     counted = Observation()
     # A column that names folders is left out of the files.
     named = rows if staging.folders == PARTITION else rows.withColumn(staging.folders, functions.col(PARTITION))
@@ -111,7 +111,7 @@ def read_table(
     DataFrame stays at that version. Call again to read what is committed later.
     """
     files = table.files(partitions, version=version, where=where)
-    schema = StructType.fromJson(table.made.spark_schema())  # Only now: another program may have added columns.
+    schema = StructType.fromJson(table.format.spark_schema())  # Only now: another program may have added columns.
     if files:
         reader = spark.read.schema(schema)
         if table.base is not None:

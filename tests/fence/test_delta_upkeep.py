@@ -74,7 +74,7 @@ def test_any_number_may_add_columns_at_once(table: FencedTable) -> None:
     with ThreadPoolExecutor(6) as pool:
         wanted = [pa.schema([*VENUE, (f"c{number % 3}", pa.int64())]) for number in range(6)]
         added = [name for names in pool.map(FencedTable.add_columns, tables, wanted) for name in names]
-    assert {"venue", "c0", "c1", "c2"} == {*added} == {*FencedTable(table.path).made.later}
+    assert {"venue", "c0", "c1", "c2"} == {*added} == {*FencedTable(table.path).format.later}
 
 
 def test_small_files_become_one_of_each_partition_and_only_for_its_owner(table: FencedTable) -> None:

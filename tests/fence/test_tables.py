@@ -320,7 +320,7 @@ def test_any_number_may_make_the_table_at_once(tmp_path: Path, format_: str) -> 
         with ExitStack() as stack, ThreadPoolExecutor(8) as pool:
             lakes = [made(format_, tmp_path / f"lake-{trial}") for _ in range(8)]
             tables: list[Any] = list(pool.map(stack.enter_context, lakes))
-            assert 1 == len({table.made.identity for table in tables}), "it was made once"
+            assert 1 == len({table.format.identity for table in tables}), "it was made once"
 
 
 def test_threads_that_share_a_table_take_turns(table: AnyTable) -> None:

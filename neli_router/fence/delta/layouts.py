@@ -70,13 +70,13 @@ WHOLE = ("byte", "short", "integer", "long")
 """Types that a column `partition` may have in rows: it becomes a folder name, which has no type."""
 
 
-class SparkSchema(Protocol):
+class _SparkSchema(Protocol):
     """Spark's StructType, without importing Spark."""
 
     def json(self) -> str: ...
 
 
-TableSchema: TypeAlias = pa.Schema | Schema | SparkSchema
+TableSchema: TypeAlias = pa.Schema | Schema | _SparkSchema
 """The columns of a table, as pyarrow, deltalake or Spark has them."""
 
 Columns = Mapping[str, Any]
@@ -96,7 +96,7 @@ class Format:
     """The columns that were added to the table after it was made, and that a writer may leave out."""
 
     @classmethod
-    def made(cls, schema: TableSchema, layout: Layout, first_batch: int) -> "Format":
+    def of(cls, schema: TableSchema, layout: Layout, first_batch: int) -> "Format":
         """The format of a new table. `schema` is the same as in `FencedTable.create`."""
         if type(first_batch) is not int or first_batch < 0:
             raise ConfigError([f"first_batch={first_batch!r} must be a whole number of at least 0"])

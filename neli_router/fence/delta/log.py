@@ -32,7 +32,7 @@ LOG = "_delta_log"
 class LoggedTable(AnyFencedTable[Staging]):
     """The part of a fenced table that reads its log. It writes nothing."""
 
-    made: Format
+    format: Format
 
     failures = (DeltaError,)
 
@@ -71,13 +71,13 @@ class LoggedTable(AnyFencedTable[Staging]):
     def _open(self) -> None:
         handle = self._opened()
         made = format_of(handle, self.path)
-        if made.identity != getattr(self, "made", made).identity:
+        if made.identity != getattr(self, "format", made).identity:
             raise TableMismatch(
                 f"the table that was opened at {self.path} was wanted",
                 "another one was made in its place meanwhile",
                 "open it again if that was intended, and begin with `raise_terms`",
             )
-        self._handle, self.made, self._known = handle, made, dict[str, int | None]()
+        self._handle, self.format, self._known = handle, made, dict[str, int | None]()
         self._inode = self._log.stat().st_ino
 
     def _look(self, name: str = "", *, sure: bool = False) -> int | None:
@@ -102,7 +102,7 @@ class LoggedTable(AnyFencedTable[Staging]):
                         case {"commitInfo": {"neli": {"attempt": str(attempt)}}} if attempt == name:
                             found = version
                         case {"metaData": _} | {"protocol": _}:
-                            self.made = format_of(self._handle, self.path)
+                            self.format = format_of(self._handle, self.path)
         except (FileNotFoundError, DeltaError):
             self._open()  # The entries in between were removed because of their age: begin with the newest version.
         return found
@@ -138,7 +138,7 @@ class LoggedTable(AnyFencedTable[Staging]):
 
     def _progress(self, partition: int) -> Progress:
         batch = self._number(f"{BATCH}/{partition}")
-        return Progress(self._number(f"{TERM}/{partition}"), self.made.start if batch is None else batch)
+        return Progress(self._number(f"{TERM}/{partition}"), self.format.start if batch is None else batch)
 
     def _number(self, name: str) -> int | None:
         if name not in self._known:

@@ -89,7 +89,7 @@ class Staging:
     folders: ClassVar[str] = PARTITION
 
     def __init__(self, root: Path, step: Step, made: Format) -> None:
-        self.step, self.made = step, made
+        self.step, self.format = step, made
         self._root, self._home = root, root / ATTEMPTS / step.name
         self.has_landed = False
         """Whether all of it has landed, so that nothing must be looked up before it is settled."""
@@ -112,8 +112,8 @@ class Staging:
             raise FenceMisused(
                 "rows to stage were wanted before the commit", "found some after it", "begin another step for them"
             )
-        self.made.require(columns_of(rows.schema), "the rows")
-        schema = pa.schema([field for field in self.made.arrow if field.name in rows.column_names])
+        self.format.require(columns_of(rows.schema), "the rows")
+        schema = pa.schema([field for field in self.format.arrow if field.name in rows.column_names])
         for partition in pc.unique(rows[PARTITION]).to_pylist():
             self._require_term(partition)
             some = rows.filter(pc.equal(rows[PARTITION], partition)).select(schema.names).cast(schema)
@@ -124,7 +124,7 @@ class Staging:
 
     def merge(self, partition: int, paths: Iterable[Path]) -> None:
         """Stage the rows of some of the table's files as one file. Raises OSError if one is gone."""
-        schema, target = self.made.arrow, self.folder / f"{PARTITION}={partition}" / "0.parquet"
+        schema, target = self.format.arrow, self.folder / f"{PARTITION}={partition}" / "0.parquet"
         target.parent.mkdir(parents=True)
         with pq.ParquetWriter(target, schema) as writer:
             for path in paths:
@@ -221,9 +221,9 @@ class _File:
             footer = pq.read_metadata(path)
         except pa.ArrowInvalid as error:
             raise TableMismatch("Parquet files were wanted", f"{path.name} is none", "begin a new attempt") from error
-        inside = {name: kind for name, kind in attempt.made.columns.items() if name != PARTITION}
+        inside = {name: kind for name, kind in attempt.format.columns.items() if name != PARTITION}
         found = columns_of_footer(footer.schema.to_arrow_schema())
-        require_columns(inside, found, f"the file {path.name}", later=attempt.made.later)
+        require_columns(inside, found, f"the file {path.name}", later=attempt.format.later)
         name = f"{_prefix(attempt.step, partition)}{number}.parquet"
         return cls(partition, path, name, footer.num_rows, stats_of(footer, inside))
 

@@ -61,7 +61,7 @@ class FencedTable(KeptTable):
         forgotten: each commit lists the log, so a longer history makes commits slower. `schema` need not have columns
         that came later. Raises TableMismatch and ConfigError.
         """
-        root, made = local_path(path), Format.made(schema, layout, first_batch)
+        root, made = local_path(path), Format.of(schema, layout, first_batch)
         _require_room(root)
         failure: DeltaError | None = None
         try:
@@ -81,7 +81,7 @@ class FencedTable(KeptTable):
             table = cls(root, layout=layout)
         except NeliError as error:
             raise error from failure or error.__cause__
-        table.made.require(made.columns, "the schema given")
+        table.format.require(made.columns, "the schema given")
         if table.first_batch != first_batch:
             raise TableMismatch(
                 f"first_batch={first_batch} was wanted in the table at {root}",
@@ -125,7 +125,7 @@ class FencedTable(KeptTable):
             return sorted(unquote(file) for file in found)  # They are escaped like an address: a space as %20.
 
     def _lacks_zone(self, name: str, value: Any) -> bool:
-        return isinstance(value, datetime) and value.tzinfo is None and self.made.columns.get(name) == "timestamp"
+        return isinstance(value, datetime) and value.tzinfo is None and self.format.columns.get(name) == "timestamp"
 
     # One commit
 
@@ -137,7 +137,7 @@ class FencedTable(KeptTable):
         self._handle.create_write_transaction(
             [] if staging is None else staging.place(verdict.landed),
             "append",
-            self.made.schema,
+            self.format.schema,
             partition_by=[PARTITION],
             commit_properties=CommitProperties(
                 custom_metadata={"neli": {"attempt": step.name, "after": step.after, "batch": step.batch}},
@@ -146,13 +146,13 @@ class FencedTable(KeptTable):
         )
 
     def _staging(self, step: Step) -> Staging:
-        return Staging(self.path, step, self.made)
+        return Staging(self.path, step, self.format)
 
     def _settle(self, staging: Staging) -> None:
         staging.settle(self._added_since(staging.step.version))
 
     def _require_fitting(self, staging: Staging) -> None:
-        self.made.require(staging.made.columns, "this attempt, which began with other ones")
+        self.format.require(staging.format.columns, "this attempt, which began with other ones")
 
 
 def _require_room(root: Path) -> None:

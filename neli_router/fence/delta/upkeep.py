@@ -104,7 +104,7 @@ class KeptTable(LoggedTable):
         for _ in range(TRIES_MAX):
             with self._lock:
                 self._look(sure=True)
-                if not (fresh := self.made.lacks(schema)):
+                if not (fresh := self.format.lacks(schema)):
                     return added
                 try:
                     # Not our own handle: it would skip what others commit meanwhile, and forget their terms.
@@ -129,7 +129,7 @@ class KeptTable(LoggedTable):
             version, held = self._version(), {partition: self._progress(partition) for partition in wanted}
             lost = {one: at.term for one, at in held.items() if at.term is not None and at.term > wanted[one]}
             # It reports the lost ones, and raises Refused if all are.
-            start = Step.drawn(wanted, self.made.start, self.made.start, version)
+            start = Step.drawn(wanted, self.format.start, self.format.start, version)
             self._answer(start, Judgement(lost=lost, skipped=[*wanted.keys() - lost.keys()]), None)
             found = self._small_files(wanted.keys() - lost.keys(), target)
         for partition, paths in found:
@@ -198,7 +198,7 @@ class KeptTable(LoggedTable):
                 self._handle.create_write_transaction(
                     [*staging.place(step.terms, has_new_rows=False), *removals],
                     "append",
-                    self.made.schema,
+                    self.format.schema,
                     partition_by=[PARTITION],
                     commit_properties=CommitProperties(
                         custom_metadata={"neli": {"attempt": step.name, "replaced": len(step.replaces)}},

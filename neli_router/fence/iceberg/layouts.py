@@ -88,7 +88,7 @@ class IcebergFormat:
 
 def columns_made(schema: TableSchema, layout: Layout, first_batch: int) -> pa.Schema:
     """The columns of a new table. `schema` is the same as in `FencedIcebergTable.create`."""
-    made = DeltaFormat.made(schema, layout, first_batch)
+    made = DeltaFormat.of(schema, layout, first_batch)
     if short := [name for name, kind in made.columns.items() if "byte" in _words(kind) or "short" in _words(kind)]:
         raise TableMismatch(
             "columns of types that Iceberg has were wanted",

@@ -126,7 +126,7 @@ class IcebergStaging:
     folders: ClassVar[str] = FOLDERS
 
     def __init__(self, table: Table, step: Step, made: IcebergFormat) -> None:
-        self.step, self.made = step, made
+        self.step, self.format = step, made
         self.has_landed = False
         self.is_in_doubt = False
         """Whether a commit got no answer, and may land later."""
@@ -149,8 +149,8 @@ class IcebergStaging:
             raise FenceMisused(
                 "rows to stage were wanted before the commit", "found some after it", "begin another step for them"
             )
-        self.made.require(columns_of(rows.schema), "the rows")
-        schema = pa.schema([field for field in self.made.arrow if field.name in rows.column_names])
+        self.format.require(columns_of(rows.schema), "the rows")
+        schema = pa.schema([field for field in self.format.arrow if field.name in rows.column_names])
         for partition in pc.unique(rows[PARTITION]).to_pylist():
             self._require_term(partition)
             some = rows.filter(pc.equal(rows[PARTITION], partition)).select(schema.names).cast(schema)
@@ -229,8 +229,8 @@ class IcebergStaging:
             name = file.rpartition("/")[2]
             raise TableMismatch("Parquet files were wanted", f"{name} is none", "begin a new attempt") from error
         name = file.rpartition("/")[2]
-        self.made.require(columns_of_footer(footer.schema.to_arrow_schema()), f"the file {name}")
-        schema, properties = self.made.schema, self._table.properties
+        self.format.require(columns_of_footer(footer.schema.to_arrow_schema()), f"the file {name}")
+        schema, properties = self.format.schema, self._table.properties
         statistics = data_file_statistics_from_parquet_metadata(
             footer, compute_statistics_plan(schema, properties), parquet_path_to_id_mapping(schema)
         )

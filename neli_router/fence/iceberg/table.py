@@ -119,7 +119,7 @@ owners fail each other's commits more often."""
 class FencedIcebergTable(AnyFencedTable[IcebergStaging]):
     """An Iceberg table, whose partitions are written under terms."""
 
-    made: IcebergFormat
+    format: IcebergFormat
 
     failures = (CommitFailedException, CommitStateUnknownException, NoSuchTableError, RESTError, SQLAlchemyError)
 
@@ -141,7 +141,7 @@ class FencedIcebergTable(AnyFencedTable[IcebergStaging]):
         self.name = self.place = name
         self._table = self._loaded()
         self.place = self._table.location()
-        self.made = format_of(self._table.metadata, self.place)
+        self.format = format_of(self._table.metadata, self.place)
         self._seen = self._version()
         self._is_fresh = False
         """Whether the table is as its catalog answered our own commit, and must not be loaded for the next look."""
@@ -191,7 +191,7 @@ class FencedIcebergTable(AnyFencedTable[IcebergStaging]):
             table = cls(name, catalog, layout=layout)
         except TableMismatch as error:
             raise error from failure or error.__cause__
-        table.made.require(columns_of(columns), "the schema given")
+        table.format.require(columns_of(columns), "the schema given")
         if table.first_batch != first_batch:
             raise TableMismatch(
                 f"first_batch={first_batch} was wanted in the table {name}",
@@ -262,7 +262,7 @@ class FencedIcebergTable(AnyFencedTable[IcebergStaging]):
         for _ in range(TRIES):
             with self._lock:
                 self._look(sure=True)
-                old = datetime.now(UTC) - self.made.history
+                old = datetime.now(UTC) - self.format.history
                 try:
                     self._table.maintenance.expire_snapshots().older_than(old).commit()
                 except CommitFailedException:  # Another program's commit was faster.
@@ -298,7 +298,7 @@ class FencedIcebergTable(AnyFencedTable[IcebergStaging]):
         tagged = SetSnapshotRefUpdate.model_validate(
             {"ref-name": TAG, "type": SnapshotRefType.TAG, "snapshot-id": producer.snapshot_id}
         )
-        moved = SetPropertiesUpdate(updates=moves(metadata.properties, verdict, self.made.start))
+        moved = SetPropertiesUpdate(updates=moves(metadata.properties, verdict, self.format.start))
         try:
             self._table._do_commit((*updates, tagged, moved), tuple(requirements))  # noqa: SLF001 - as above.
         except CommitFailedException:  # Only this answer is certain.
@@ -323,7 +323,7 @@ class FencedIcebergTable(AnyFencedTable[IcebergStaging]):
             flush(path.parent)
 
     def _staging(self, step: Step) -> IcebergStaging:
-        return IcebergStaging(self._table, step, self.made)
+        return IcebergStaging(self._table, step, self.format)
 
     def _settle(self, staging: IcebergStaging) -> None:
         if staging.has_landed:
@@ -332,7 +332,7 @@ class FencedIcebergTable(AnyFencedTable[IcebergStaging]):
             staging.settle(self._named_since(staging.step))
 
     def _require_fitting(self, staging: IcebergStaging) -> None:
-        self.made.require(staging.made.columns, "this attempt, which began with other ones")
+        self.format.require(staging.format.columns, "this attempt, which began with other ones")
 
     # The catalog
 
@@ -360,7 +360,7 @@ class FencedIcebergTable(AnyFencedTable[IcebergStaging]):
                 "open it again if that was intended, and begin with `raise_terms`",
             )
         # Both or neither: with a table that is ours no longer, the next step must fail, too.
-        self._table, self.made = table, format_of(table.metadata, self.place)
+        self._table, self.format = table, format_of(table.metadata, self.place)
         seen, self._seen = self._seen, self._version()
         for snapshot in self._table.metadata.snapshots:
             if (snapshot.sequence_number or 0) > seen and snapshot.summary and snapshot.summary.get(ATTEMPT) == name:
@@ -371,7 +371,7 @@ class FencedIcebergTable(AnyFencedTable[IcebergStaging]):
         return self._table.last_sequence_number
 
     def _progress(self, partition: int) -> Progress:
-        return progress_of(self._table.properties, partition, self.made.start)
+        return progress_of(self._table.properties, partition, self.format.start)
 
     def _named_since(self, step: Step) -> set[str]:
         """Every data file that a snapshot names, among those that the table took since the attempt began."""
