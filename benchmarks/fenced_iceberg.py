@@ -7,7 +7,7 @@
 
 The two tables of a ratio are written in turn, so a machine that becomes busy slows both down. A zombie stops itself
 at a random call of a Python function within its commit. One that had landed by then is replaced by another zombie, and
-so is one that holds SQLite's lock: it blocks everybody until it goes on or dies.
+so is one that holds SQLite's lock: it blocks all others until it goes on or dies.
 """
 
 import os

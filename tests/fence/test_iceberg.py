@@ -185,6 +185,8 @@ def test_no_table_of_others_and_no_table_made_anew_is_taken(tmp_path: Path, tabl
         FencedIcebergTable.create("lake.short", pa.schema([("size", pa.int16())]), LAYOUT, table.catalog)
     with pytest.raises(TableUnavailable, match="it cannot be opened"):
         FencedIcebergTable("lake.prices", {"type": "sql", "uri": f"sqlite:///{tmp_path}/no/catalog.db"})
+    with pytest.raises(TableMismatch, match="loads all snapshots"):
+        FencedIcebergTable("lake.prices", {**table.catalog.properties, "snapshot-loading-mode": "refs"})
     table.append(rows(1), {1: 7}, 0)
     table.catalog.drop_table(table.name)
     fresh = FencedIcebergTable.create(table.name, SCHEMA, LAYOUT, table.catalog)

@@ -26,7 +26,8 @@ pytestmark = pytest.mark.process
 ROOT = Path(neli_router.__file__).parents[1]
 SCHEMA = pa.schema([("writer", pa.string()), ("term", pa.int64()), ("batch", pa.int64())])
 
-RACERS, BATCHES, PARTITIONS = {"delta": 3, "iceberg": 2}, {"delta": 16, "iceberg": 4}, 2
+PARTITIONS = 2
+RACERS, BATCHES, BATCHES_EACH = {"delta": 3, "iceberg": 2}, {"delta": 16, "iceberg": 5}, {"delta": 4, "iceberg": 1}
 """6 processes and 160 batches of Delta, with 7762 terms drawn, passed as well. This smaller run takes a few seconds."""
 
 POINTS = (("staged", 7), ("placing", 7), ("placed", 9), ("committed", 7))
@@ -178,7 +179,7 @@ def race(place: str, counter: str, format_: str, name: str) -> None:
         try:
             table.raise_terms({partition: term})
             batch = table.progress([partition])[partition].batch
-            for number in range(batch + 1, min(batch + 1 + rng.randint(1, 4), BATCHES[format_])):
+            for number in range(batch + 1, min(batch + 1 + rng.randint(1, BATCHES_EACH[format_]), BATCHES[format_])):
                 table.append(rows(name, term, number, partition), {partition: term}, number)
         except Refused:
             continue

@@ -17,13 +17,16 @@ from pyiceberg.catalog import Catalog, load_catalog
 from sqlalchemy.exc import SQLAlchemyError
 
 from neli_router.fence.delta.layouts import local_path
-from neli_router.fence.refusals import TableUnavailable
+from neli_router.fence.refusals import TableMismatch, TableUnavailable
 
 __all__ = ["AnyCatalog", "opened"]
 
 AnyCatalog = Catalog | Mapping[str, str] | str | PathLike[str]
 
 FILE = "catalog.db"
+
+LOADING = "snapshot-loading-mode"
+"""A property of REST catalogs."""
 
 BUSY_SECONDS_MAX = 10
 """How long a program waits for another one's commit to SQLite, which takes milliseconds on a disk that works."""
@@ -33,7 +36,18 @@ TRIES = 3
 
 
 def opened(catalog: AnyCatalog) -> Catalog:
-    """Raises TableUnavailable if it cannot be opened."""
+    """Raises TableUnavailable if it cannot be opened, and TableMismatch if it hides snapshots."""
+    found = _opened(catalog)
+    if found.properties.get(LOADING, "all") != "all":
+        raise TableMismatch(
+            "a catalog was wanted that loads all snapshots of a table",
+            f"its {LOADING} is {found.properties[LOADING]!r}",
+            "leave that property out: older snapshots say which commits have landed, and which files are in use",
+        )
+    return found
+
+
+def _opened(catalog: AnyCatalog) -> Catalog:
     if isinstance(catalog, Catalog):
         return catalog
     if isinstance(catalog, Mapping):
