@@ -15,6 +15,7 @@ guessed, because it counts worlds and hashes traces.
 import argparse
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -103,7 +104,7 @@ def mutate(patch: Path, folder: Path) -> None:
 
 def _run(command: str, folder: Path) -> tuple[int, str, float]:
     """The exit code, the output, and the processor seconds used with all its children."""
-    program, *arguments = command.split()
+    program, *arguments = shlex.split(command)
     if arguments[0] == "simulate":
         arguments += ["--jobs", "1"]  # Proofs run side by side already.
     with tempfile.TemporaryFile() as printed:

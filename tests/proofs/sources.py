@@ -13,6 +13,7 @@ to the bounds.
 
 import ast
 import hashlib
+import shlex
 from functools import cache
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def sources_hash(proof: Proof) -> str:
 
 def modules_of(command: str) -> frozenset[str]:
     """The modules that a command depends on, by their dotted names."""
-    program, *words = command.split()
+    program, *words = shlex.split(command)
     if program == "pytest":
         roots = [word.removesuffix(".py").replace("/", ".") for word in words if word.endswith(".py")]
     else:
