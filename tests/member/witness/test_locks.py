@@ -8,7 +8,7 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -19,12 +19,11 @@ from neli_router.drivers.ledgers.sqlite.file import beside, delete_file
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.drivers.open import open_ledger
 from neli_router.errors import Unsupported
-from neli_router.lab.moves import history_of
 from neli_router.member.runtime import THREADS
 from neli_router.member.witness import locks
 from neli_router.member.witness.base import NO_WITNESS, OwnLife
 from neli_router.member.witness.locks import PEERS, WATCHED_MAX, LifeLocks, PeerWitness
-from neli_router.protocols.induction.records import Certify, Expire, Join
+from neli_router.protocols.induction.records import Certify, Join
 from neli_router.protocols.protocol import Notice
 from tests.member.witness.peers import NAMESPACE, Nursery, Peers
 from tests.support.processes.forked import Program, lives
@@ -376,55 +375,3 @@ def test_on_the_embedded_ledger_the_members_are_witnesses_if_nothing_else_is_ask
         assert (asked == "none") == (chosen is NO_WITNESS)
         chosen.close()
         chosen.close()
-
-
-MEMBER = """
-import sys, time
-from pathlib import Path
-from neli_router.config.config import Config
-from neli_router.core.keyspace import Layout
-from neli_router.member.member import Member
-from neli_router.member.runtime import Runtime
-
-class Ahead(Runtime):
-    seconds = 0.0
-
-    def clock(self):
-        return Runtime.clock() + self.seconds
-
-path, name = sys.argv[1:]
-config = Config(f"sqlite://{path}", name=name, lease=30.0, layout=Layout(partitions=6))
-runtime = Ahead()
-with Member(config, runtime=runtime) as member:
-    runtime.seconds = 40.0  # Now it has waited for a lease, so that no test need.
-    while True:
-        Path(f"{path}.{name}").write_text(str(len(member.led)))
-        time.sleep(0.02)
-"""
-
-
-def test_what_a_killed_member_led_is_led_by_others_long_before_its_lease_has_ended(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.db"
-    environment = {**os.environ, "NELI_AGENT": f"{tmp_path}/no-agent.sock"}
-
-    def led() -> dict[str, str]:
-        return {name: Path(f"{path}.{name}").read_text("ascii") for name in processes if processes[name].poll() is None}
-
-    with ExitStack() as stack:
-        processes = {}
-        for name in ("m1", "m2", "m3"):
-            process = Program(MEMBER, str(path), name, folder=tmp_path, environment=environment)
-            processes[name] = stack.enter_context(process)
-            until(Path(f"{path}.{name}").exists, "it is there")
-        until(lambda: {"m1": "2", "m2": "2", "m3": "2"} == led(), "all have their share")
-        with closing(SqliteLedger(path)) as ledger:
-            tip = ledger.tip()
-            processes["m2"].kill()
-            processes["m2"].wait()
-            until(lambda: {"m1": "3", "m3": "3"} == led(), "the others have what it led")
-            ledger.seek(1)
-            history = history_of(chain.from_iterable(iter(lambda: ledger.read(0.0), [])))
-    assert (["m2"], []) == (history.departed_by(Certify), history.departed_by(Expire))
-    assert tip <= history.departures[-1].offset
-    # While they lived, each could be distinguished from the members without a witness.
-    assert {PEERS} == {seat.witness for seat in history.state.seats.values()}
