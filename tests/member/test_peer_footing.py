@@ -82,7 +82,7 @@ def test_a_member_may_be_drained_shed_a_part_and_be_named_until_all_is_rebalance
         assert group.wait(lambda: [2, 2, 2] == shares(*members), PATIENCE)
 
 
-def test_the_one_leader_of_gossip_gives_way_to_a_member_that_is_named() -> None:
+def test_the_one_leader_of_gossip_gives_way_to_a_member_that_is_named_and_when_it_is_drained() -> None:
     with trio("gossip") as (group, members, places):
         group.settle()
         assert [0, 0, PARTITIONS] == sorted(shares(*members))
@@ -91,6 +91,10 @@ def test_the_one_leader_of_gossip_gives_way_to_a_member_that_is_named() -> None:
         assert group.wait(lambda: shares(*members)[follower] == PARTITIONS, PATIENCE)
         assert min(members[follower].led.values()) > testing.BASE, (
             "a folder restored from an older copy repeats no term"
+        )
+        members[follower].operator.drain("abc"[follower])
+        assert group.wait(
+            lambda: [0, PARTITIONS] == sorted({*shares(*members)}) and not members[follower].led, PATIENCE
         )
         with pytest.raises(BeyondProtocol, match="one member leads all partitions: leave the partitions out"):
             members[0].operator.nominate(places[1], [0])
