@@ -8,11 +8,8 @@ import resource
 import signal
 import socket
 import sqlite3
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +31,7 @@ from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
 from tests.agent.test_sockets import held
 from tests.support.agents.running import PARTITIONS, TOKEN, Events, Running, configured, over_unix, running
+from tests.support.processes.forked import Program
 from tests.support.servers.process import free_port
 from tests.support.waiting import PATIENCE, until
 
@@ -49,19 +47,9 @@ raise SystemExit(run(configured(Path(given["folder"]), **given["config"]), Agent
 """
 
 
-@contextmanager
-def process(
-    folder: Path, config: dict[str, Any] | None = None, *, main: str = MAIN, **options: Any
-) -> Iterator[subprocess.Popen[str]]:
+def process(folder: Path, config: dict[str, Any] | None = None, *, main: str = MAIN, **options: Any) -> Program:
     given = {"folder": str(folder), "config": config or {}, "options": {"socket": f"{folder}/agent.sock", **options}}
-    root = Path(__file__).resolve().parents[2]
-    with subprocess.Popen(
-        [sys.executable, "-c", main, json.dumps(given)], cwd=root, stderr=subprocess.PIPE, text=True
-    ) as agent:
-        try:
-            yield agent
-        finally:
-            agent.kill()
+    return Program(main, json.dumps(given), folder=folder)
 
 
 def client(folder: Path) -> httpx.Client:
@@ -192,7 +180,7 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
                 assert 503 == second.get("/v1/leadership?partition=3").status_code
             assert 3 not in other.led
         assert EXIT_DONE == agent.wait(PATIENCE)
-        assert "" == (agent.stderr.read() if agent.stderr else None)
+        assert "" == agent.stderr.read()
         until(lambda: PARTITIONS == len(other.led))
     assert not (tmp_path / "agent.sock").exists()
 
@@ -253,8 +241,8 @@ def test_an_agent_with_few_descriptors_says_at_its_start_what_that_costs(tmp_pat
             until(lambda: one.get("/ready").status_code == 200, "an answer to the only client")
             assert 503 == other.get("/ready").status_code
         agent.send_signal(signal.SIGINT)
-        _, told = agent.communicate(timeout=PATIENCE)
-    assert EXIT_DONE == agent.returncode
+        _, told = agent.communicate()
+        assert EXIT_DONE == agent.wait()
     assert "agent.few_descriptors clients_at_most=1 why='this process may have 64 open files; a client more is" in told
 
 

@@ -3,13 +3,13 @@
 test --starts--> parent --starts--> child, at the other end of a pipe, which ends when nothing of the two is left
 """
 
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.processes.forked import Program
 
 pytestmark = [
     pytest.mark.process,
@@ -36,11 +36,9 @@ subprocess.Popen(leashed(["sh", "-c", script], by={by}))
 """
 
 
-def parent(story: str) -> "subprocess.Popen[str]":
+def parent(story: str, folder: Path) -> Program:
     """A process that runs `story` and then waits."""
-    command = [sys.executable, "-c", f"{PREAMBLE}{story}\nwhile True:\n    time.sleep(1)"]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+    return Program(f"{PREAMBLE}{story}\nwhile True:\n    time.sleep(1)", folder=folder)
 
 
 @pytest.mark.parametrize(
@@ -48,15 +46,14 @@ def parent(story: str) -> "subprocess.Popen[str]":
     [(OWN, ""), (COMMAND.format(by="signal.SIGKILL"), ""), (COMMAND.format(by="signal.SIGTERM"), "told\n")],
     ids=["own", "command", "command that is told"],
 )
-def test_a_child_ends_with_a_parent_that_is_killed(story: str, said: str) -> None:
-    with parent(story) as process:
-        assert process.stdout is not None
+def test_a_child_ends_with_a_parent_that_is_killed(story: str, said: str, tmp_path: Path) -> None:
+    with parent(story, tmp_path) as process:
         assert "ready\n" == process.stdout.readline()
         process.kill()
         assert said == process.stdout.read()
 
 
-def test_a_child_whose_parent_is_gone_already_does_not_begin() -> None:
+def test_a_child_whose_parent_is_gone_already_does_not_begin(tmp_path: Path) -> None:
     story = """
 command = leashed(["echo", "begun"])
 if os.fork():
@@ -67,6 +64,5 @@ while os.getppid() == int(command[3]):
 print(subprocess.run(command).returncode, flush=True)
 os._exit(0)
 """
-    with parent(story) as process:
-        assert process.stdout is not None
+    with parent(story, tmp_path) as process:
         assert f"{128 + signal.SIGKILL}\n" == process.stdout.read()

@@ -7,11 +7,10 @@ import gc
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 from uuid import uuid4
@@ -28,6 +27,7 @@ from neli_router.errors import ConfigError, GroupMismatch, LedgerMissing, Ledger
 from neli_router.protocols.consumer_group.events import AskedBack, BrokerAway, BrokerBack, Confirmed
 from tests.conftest import require
 from tests.support.forking import in_child, raised_by
+from tests.support.processes.forked import Program
 from tests.support.servers.kafka import SHORT_GROUPS, Kafka, missing
 from tests.support.taking import Taking, until
 from tests.support.waiting import PATIENCE
@@ -219,16 +219,15 @@ while True:
 class PausedMember:
     """A member in its own process, which tests stop: it reports what it takes."""
 
-    def __init__(self, rest: str) -> None:
+    def __init__(self, rest: str, folder: Path) -> None:
         self.told: list[tuple[str, set[int]]] = []
         self.heard: list[set[tuple[int, int]]] = []
         """For each reported event: the partitions and offsets that were received or confirmed."""
-        self.process = subprocess.Popen([sys.executable, "-c", PAUSED, rest], stdout=subprocess.PIPE, text=True)
+        self.process = Program(PAUSED, rest, folder=folder)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
         for line in self.process.stdout:
             name, partitions, heard = json.loads(line)
             self.heard.append({(partition, offset) for partition, offset in heard})
@@ -239,16 +238,14 @@ class PausedMember:
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self.process.wait()
         self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self.process.close()
 
 
-def test_a_pause_longer_than_the_session_loses_everything(kafka: str, join: Join) -> None:
+def test_a_pause_longer_than_the_session_loses_everything(kafka: str, join: Join, tmp_path: Path) -> None:
     """The process wakes, may go on receiving, and gets no confirmation until it has heard that it lost everything."""
     group = fresh()
-    with PausedMember(f"//{kafka}/{group}?partitions={PARTITIONS}") as paused:
+    with PausedMember(f"//{kafka}/{group}?partitions={PARTITIONS}", tmp_path) as paused:
         until(lambda: ("Given", ALL) in paused.told and ("Confirmed", set()) in paused.told)
         os.kill(paused.process.pid, signal.SIGSTOP)
         other = join(group)

@@ -10,8 +10,6 @@ no holes, or that they start at any number; drivers that guarantee more have tes
 """
 
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -23,15 +21,13 @@ from uuid import uuid4
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-import neli_router
 from neli_router.drivers.ledgers.base import READ_MAX, Entry, Ledger, Promise
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.drivers.open import open_ledger
 from neli_router.errors import Closed, LedgerTrimmed
 from tests.support.forking import in_child, raised_by
+from tests.support.processes.forked import Program
 from tests.support.waiting import PATIENCE, until
-
-ROOT = Path(neli_router.__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -411,25 +407,18 @@ sys.stdin.read()  # To be killed here, with everything acknowledged and nothing 
 
 
 @durable
-def test_concurrent_processes_lose_and_double_nothing_and_what_they_wrote_survives_them(place: Place) -> None:
+def test_concurrent_processes_lose_and_double_nothing_and_what_they_wrote_survives_them(
+    place: Place, tmp_path: Path
+) -> None:
     writers, count = 2, 80
     reader = place.open()
     with ExitStack() as ending:
         processes = [
-            ending.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", place.opener + WRITER, f"writer {writer}:", str(count)],
-                    cwd=ROOT,
-                    text=True,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                )
-            )
+            ending.enter_context(Program(place.opener + WRITER, f"writer {writer}:", str(count), folder=tmp_path))
             for writer in range(writers)
         ]
         require_each_once_and_in_its_writers_order(take(reader, writers * count), writers, count)
         for process in processes:
-            assert process.stdout is not None
             assert "done\n" == process.stdout.readline()
         reader.close()
         for process in processes:

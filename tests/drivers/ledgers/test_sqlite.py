@@ -10,7 +10,6 @@ import os
 import random
 import shutil
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -21,19 +20,18 @@ from pathlib import Path
 
 import pytest
 
-import neli_router
 from neli_router.drivers.ledgers.base import READ_BYTES_MAX, Entry
 from neli_router.drivers.ledgers.sqlite import doorbell
 from neli_router.drivers.ledgers.sqlite import file as sqlite_file
 from neli_router.drivers.ledgers.sqlite.ledger import CHECKPOINT_EVERY, TRIM_MAX, SqliteLedger
 from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
+from tests.support.processes.forked import Program
 from tests.support.waiting import PATIENCE
 
-ROOT = Path(neli_router.__file__).parents[1]
 MIB = 2**20
 
 PREAMBLE = """
-import errno, os, resource, signal, sys, threading
+import contextlib, errno, os, resource, signal, sys, threading
 from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from tests.drivers.ledgers.broken_kernel import drop_privileges, refuse
@@ -59,21 +57,15 @@ def ledger(path: Path) -> Iterator[SqliteLedger]:
         yield opened
 
 
-def start(script: str, path: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", PREAMBLE + script, str(path)],
-        cwd=ROOT,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+def start(script: str, path: Path) -> Program:
+    return Program(PREAMBLE + script, str(path), folder=path.parent)
 
 
 def child(script: str, path: Path) -> list[str]:
     """The lines that this script printed, run in another process."""
     with start(script, path) as process:
-        output, _ = process.communicate()
-    assert 0 == process.returncode
+        output, errors = process.communicate()
+        assert (0, "") == (process.wait(), errors)
     return output.splitlines()
 
 
@@ -242,8 +234,6 @@ if sys.stdin.readline():  # The member has appended in the meantime.
         before = place.stat().st_mode
         place.chmod(mode)
         with start(script, path) as process:
-            assert process.stdout is not None
-            assert process.stdin is not None
             assert [refused, str([entry.payload for entry in everything(ledger)])] == [
                 process.stdout.readline().strip() for _ in range(2)
             ]
@@ -329,7 +319,6 @@ for number in range(ledger.tip(), 1_000_000):
     acknowledged: dict[int, bytes] = {}
     for _ in range(3):
         with start(script, path) as process:
-            assert process.stdout is not None
             lines = [process.stdout.readline() for _ in range(rng.randrange(1, 1500))]
             process.kill()
             lines += process.stdout.readlines()
@@ -354,7 +343,6 @@ for number in range(1_000_000):
         folder = tmp_path / str(attempt)
         folder.mkdir()
         with start(script, folder / "ledger.db") as process:
-            assert process.stdout is not None
             for _ in range(rng.randrange(1, 10)):
                 process.stdout.readline()
             time.sleep(rng.random() / 100)  # Somewhere during the creation of the next one.
@@ -630,8 +618,13 @@ def test_a_process_with_no_descriptors_left_is_told_so(path: Path) -> None:
     output = child(
         """
 SqliteLedger(path).close()
-most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 1, most))
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+held = []
+with contextlib.suppress(OSError):
+    while True:
+        held.append(os.dup(0))
+for _ in range(2):
+    os.close(held.pop())
 print(told(lambda: SqliteLedger(path)))
 """,
         path,

@@ -4,8 +4,6 @@ import errno
 import os
 import resource
 import signal
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from contextlib import closing
@@ -16,6 +14,7 @@ import pytest
 from neli_router.drivers.peers.kept import MEMORY_MAX, KeptMemory, default_folder
 from neli_router.errors import Closed, ConfigError, PeersUnusable
 from tests.drivers.peers.joining import addresses_at, link_at
+from tests.support.processes.forked import Program
 from tests.support.waiting import PATIENCE, until
 
 
@@ -185,16 +184,11 @@ def test_a_process_killed_at_any_moment_leaves_a_whole_memory_and_none_older_tha
     """)
     told = 0
     for life in range(3):
-        process = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        try:
+        with Program(program, str(tmp_path), folder=tmp_path) as process:
             for _ in range(3 + 17 * life % 40):
                 told = int(process.stdout.readline())
-        finally:
             process.kill()
-        told = int((process.stdout.read().split() or [str(told)])[-1])
-        process.stdout.close()
-        process.wait(PATIENCE)
+            told = int((process.stdout.read().split() or [str(told)])[-1])
         one = kept(tmp_path)
         number = int(one.memory[:20])
         assert b"%020d" % number * 100 == one.memory
@@ -225,17 +219,13 @@ def test_a_child_that_outlives_its_member_does_not_keep_the_memory_from_the_next
             return False
         return True
 
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, f"//{me}/jobs?state={tmp_path}"], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    child = int(process.stdout.readline())
-    try:
-        process.wait(PATIENCE)
-        until(opens, "the memory without its child")
-    finally:
-        os.kill(child, signal.SIGKILL)
-        process.stdout.close()
+    with Program(program, f"//{me}/jobs?state={tmp_path}", folder=tmp_path) as process:
+        child = int(process.stdout.readline())
+        try:
+            process.wait(PATIENCE)
+            until(opens, "the memory without its child")
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 def test_by_default_it_lies_with_the_users_other_state_and_without_a_home_a_folder_must_be_named(
