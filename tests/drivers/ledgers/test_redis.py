@@ -23,7 +23,7 @@ from neli_router.drivers.open import delete_ledger, open_ledger
 from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
 from neli_router.router.router import Router
 from tests.conftest import require
-from tests.support.servers.redis import DURABLE, Redis, Sentinel, missing
+from tests.support.servers.redis import Redis, Sentinel, missing
 from tests.support.waiting import PATIENCE, until
 
 pytest.importorskip("redis")
@@ -46,14 +46,6 @@ def server() -> Iterator[Redis]:
     """A server that forgets everything when it is killed."""
     require(missing())
     with Redis.started() as started:
-        yield started
-
-
-@pytest.fixture
-def lasting() -> Iterator[Redis]:
-    """A server that forgets nothing."""
-    require(missing())
-    with Redis.started(settings=DURABLE) as started:
         yield started
 
 
@@ -371,22 +363,6 @@ def test_an_answer_is_as_old_as_its_question(server: Redis, opened: Open, monkey
     monkeypatch.setattr(Link, "ask", asked)
     assert enough.wait(PATIENCE)
     assert [] == too_young
-
-
-@on_servers
-def test_a_server_that_restarts_with_all_its_records_heals(lasting: Redis, opened: Open) -> None:
-    ledger = opened(lasting.url("jobs"))
-    write(ledger, b"one", b"two")
-    assert [b"one", b"two"] == take(ledger, 2)
-    lasting.kill()
-    assert "check the server" in trouble_of(lambda: ledger.read(0)).remedy
-    trouble_of(lambda: ledger.append([b"lost"]))
-    with pytest.raises(LedgerUnavailable):
-        ledger.tip()
-    lasting.start()
-    assert 3 == append_through_trouble(ledger, b"three")
-    assert b"three" == next_through_trouble(ledger)
-    assert ledger.tip() >= 4
 
 
 @on_servers

@@ -248,17 +248,6 @@ def test_answers_go_on_while_redis_is_away_until_max_age_and_heal_by_themselves(
         until(lambda: names(router) == ["a"] * 8)
 
 
-def test_a_frozen_redis_is_away(server: Redis, owners: RedisOwners) -> None:
-    owners.publish(LAYOUT, everything("a"))
-    with Router.from_redis(server.url("jobs"), max_age=2.5) as router:
-        server.freeze()
-        try:
-            until(lambda: not names(router))
-        finally:
-            server.thaw()
-        until(lambda: names(router) == ["a"] * 8)
-
-
 @pytest.mark.parametrize("kind", ["pubsub", "normal"])
 def test_what_was_said_while_a_connection_was_broken_is_not_missed(
     server: Redis, owners: RedisOwners, kind: str
