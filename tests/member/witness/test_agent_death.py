@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,13 +16,12 @@ import pytest
 from neli_router.agent import Client
 from neli_router.agent.server import server
 from neli_router.core.clock import host_clock
-from neli_router.errors import NeliError
 from neli_router.hosts.descendants import children
 from neli_router.member.witness.child_program import SharedPage
 from neli_router.protocols.induction.records import Certify
 from tests.member.witness.records_of import LedgerRecords, child_witness_of, pages_of
 from tests.support.processes.forked import Program, lives, without_neli
-from tests.support.waiting import LOOK_EVERY, PATIENCE, until
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = [
     pytest.mark.process,
@@ -143,35 +141,21 @@ def test_a_guardian_that_is_no_child_of_its_client_is_not_believed(tmp_path: Pat
         asked_at = host_clock()
         asked, _ = Program(ASKING, running.socket, f"{os.getpid()}", folder=tmp_path).communicate()
         page = page_of(child_witness_of(running.pid))
-        assert ([], True) == (page.lent(), page.until > asked_at)
+        assert ([], True) == (page.lent(), page.until >= asked_at + float(asked))
         page.close()
-        running.kill()
-        running.await_certificate()
-        assert host_clock() >= asked_at + float(asked)
 
 
-def test_a_client_that_asked_once_at_the_door_holds_its_lease_to_the_end(tmp_path: Path) -> None:
+def test_a_client_that_asked_once_at_the_door_is_waited_for_until_its_lease_has_ended(tmp_path: Path) -> None:
     listen = ("--listen", "127.0.0.1:0", "--token-file", f"{tmp_path}/token")
     with agent(tmp_path, "--witness", "child", *listen, lease=LENT) as running:
         (line,) = [line for line in running.log.splitlines() if "agent.started" in line]
         place = "http://" + line.partition("tcp=")[2].split()[0].strip("'\"")
-        child = child_witness_of(running.pid)
         with Client(place, token=TOKEN, timeout=PATIENCE) as client:
             lease = client.lease(0, within=PATIENCE)
             assert lease is not None
-            page = page_of(child)
-            assert page.until >= host_clock() + lease.remaining()  # Otherwise it may be late on its own.
+            page = page_of(child_witness_of(running.pid))
+            assert ([], True) == (page.lent(), page.until >= host_clock() + lease.remaining())
             page.close()
-            running.kill()
-            end = host_clock() + lease.remaining()
-            with suppress(NeliError):
-                while lives(child):
-                    told = running.of(Certify)
-                    lease.check()
-                    assert [] == told
-                    threading.Event().wait(LOOK_EVERY)
-            until(lambda: running.of(Certify))
-            assert host_clock() >= end
 
 
 def test_no_module_of_the_agent_but_one_lets_a_lease_out() -> None:
