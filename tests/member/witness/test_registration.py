@@ -118,6 +118,7 @@ def test_a_member_says_in_its_join_who_witnesses_it(tmp_path: Path, monkeypatch:
             said = {seat.name: seat.witness for seat in member.state.seats.values()}
             assert {AGENT: "", "m": AGENT} == said  # The agent does not witness itself.
             assert 1 == witnessed(agent)
+            assert [life_of(member.incarnation)] == agent.on_loop(lambda: [*agent.agent.lives._lives])
 
 
 def test_a_member_asks_for_a_witness_once_however_often_it_tries_to_read_its_ledger(tmp_path: Path) -> None:
