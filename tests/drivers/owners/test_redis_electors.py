@@ -4,7 +4,7 @@ m1, m2, m3 ---what each leads---> a real Redis ---messages---> Router.from_redis
  '---'---'-- datagrams, which are cut; the connection to Redis is not
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,7 @@ from neli_router.router.router import Router
 from neli_router.router.table import Owner
 from neli_router.router.watch import Change, Watch
 from tests.conftest import require
-from tests.support.processes.peer_group import PeerProcesses, loopback_places
+from tests.support.processes.peer_group import PeerProcesses
 from tests.support.servers import network as networks
 from tests.support.servers.network import Network
 from tests.support.servers.redis import Redis, missing
@@ -140,50 +140,6 @@ def require_no_fall(told: Told) -> None:
     assert [] == told.group.verdict().faults
 
 
-def told_by(
-    places: Mapping[str, str],
-    protocol: str,
-    folder: Path,
-    url: str,
-    stack: ExitStack,
-    prefixes: Mapping[str, tuple[str, ...]],
-) -> Told:
-    options = {"protocol": protocol, "lease": LEASE, "ownership": url}
-    group = stack.enter_context(PeerProcesses(folder, places, partitions=PARTITIONS, pause=0.02, **options))
-    told = Told(group, url, stack)
-    for name, prefix in prefixes.items():
-        group.start(name, prefix=prefix)
-    return told
-
-
-@pytest.fixture(name="told", params=["term", "gossip"])
-def _told(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Told]:
-    require(missing())
-    with ExitStack() as stack:
-        url = stack.enter_context(Redis.started()).url("jobs")
-        yield told_by(loopback_places(NAMES), request.param, tmp_path, url, stack, dict.fromkeys(NAMES, ()))
-
-
-def test_readers_see_the_new_owner_of_what_a_killed_leader_led_and_no_term_ever_falls(told: Told) -> None:
-    before = told.settle()
-    killed = told.leader(before)
-    killed.kill()
-    told.await_takeover(killed, before)
-    told.group.start(killed.life.name)
-    before = told.settle()
-
-    sleeper = told.leader(before)
-    sleeper.stop()
-    told.await_takeover(sleeper, before)
-    sleeper.resume()
-    told.group.wait_until(lambda: bool(sleeper.life.halted), "the sleeper was to be fenced")
-    told.settle()
-    told.group.wait_until(
-        lambda: set(NAMES) == {peer.name for peer in told.router.members}, "the router was to hear of all again"
-    )
-    require_no_fall(told)
-
-
 @pytest.fixture(name="apart")
 def _apart(tmp_path: Path) -> Iterator[tuple[Told, Network]]:
     """Each process on its own host, and Redis on another."""
@@ -194,7 +150,12 @@ def _apart(tmp_path: Path) -> Iterator[tuple[Told, Network]]:
         redis = Redis.started(host=network.address(REDIS), prefix=network.prefix(REDIS))
         url = stack.enter_context(redis).url("jobs")
         places = {name: f"{network.address(name)}:{PORT}" for name in NAMES}
-        yield told_by(places, "term", tmp_path, url, stack, {name: network.prefix(name) for name in NAMES}), network
+        options = {"protocol": "term", "lease": LEASE, "ownership": url}
+        group = stack.enter_context(PeerProcesses(tmp_path, places, partitions=PARTITIONS, pause=0.02, **options))
+        told = Told(group, url, stack)
+        for name in NAMES:
+            group.start(name, prefix=network.prefix(name))
+        yield told, network
 
 
 def test_a_leader_without_a_majority_goes_on_reaching_redis_and_says_no_more_that_it_leads(
