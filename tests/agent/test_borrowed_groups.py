@@ -5,10 +5,6 @@ words.
 """
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -27,13 +23,13 @@ from neli_router.core.keyspace import Layout
 from neli_router.drivers.open import owners_at
 from neli_router.drivers.owners.base import Card, Claim
 from neli_router.errors import ConfigError, GroupMismatch, LedgerUnusable
+from tests.support.agents.processes import AgentProcess
 from tests.support.agents.running import over_unix, running
 from tests.support.commands import neli
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import until
 
 PARTITIONS = 4
 LEASE = 5.0
-"""The lease of fast-neli, unless another is chosen."""
 WISHES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("drain", {"name": "b"}),
     ("undrain", {"name": "b"}),
@@ -45,39 +41,25 @@ WISHES: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-class AgentProcess:
-    """`neli agent`, started with options only, with its own socket."""
-
-    def __init__(self, folder: Path, name: str, options: list[str]) -> None:
-        self.socket = f"{folder}/{name}.sock"
-        given = [*options, "--name", name, "--address", f"{name}:1", "--socket", self.socket]
-        self._log = folder / f"{name}.log"
-        # The variables that name the tests' servers would look like mistyped options to the command.
-        environment = {name: text for name, text in os.environ.items() if not name.startswith("NELI_")}
-        command = [sys.executable, "-m", "neli_router", "agent", *given]
-        with self._log.open("w") as log:
-            self.process = subprocess.Popen(command, env=environment, stderr=log)
+class BorrowingAgent(AgentProcess):
+    """An agent that is asked over its socket, and by commands."""
 
     def get(self, path: str) -> httpx.Response:
-        with over_unix(self.socket) as client:
+        with over_unix(str(self.socket)) as client:
             return client.get(path)
 
     def post(self, path: str, body: Any) -> httpx.Response:
-        with over_unix(self.socket) as client:
+        with over_unix(str(self.socket)) as client:
             return client.post(path, json=body)
 
     @property
     def shown(self) -> dict[str, int]:
         """Each member on its page, and how many partitions it owns there."""
-        assert self.process.poll() is None, self._log.read_text()
-        with socket.socket(socket.AF_UNIX) as asker:  # httpx forgets a socket that does not answer.
-            if asker.connect_ex(self.socket) != 0:
-                return {}
         status = self.get("/v1/status").json()
         return {member["name"]: member["partitions"] for member in status["members"]}
 
     def ask(self, *command: str) -> Result:
-        return neli(*command, "--agent", f"unix:{self.socket}")
+        return neli(*command, "--agent", self.address)
 
     def metric(self, name: str) -> float | None:
         lines = dict(line.rsplit(" ", 1) for line in self.get("/metrics").text.splitlines() if line[:1] != "#")
@@ -89,13 +71,16 @@ def _start(kafka: str, redis: str, tmp_path: Path) -> Iterator[Any]:
     group = f"group-{uuid4().hex}"
     with ExitStack() as stack:
 
-        def start(name: str, protocol: str, partitions: int = PARTITIONS) -> AgentProcess:
-            options = ["--ledger", f"kafka://{kafka}/{group}", "--ownership", f"{redis}/{group}"]
-            options += ["--protocol", protocol, "--layout-partitions", str(partitions), "--layout-slots", "64"]
-            agent = AgentProcess(tmp_path, name, options)
-            stack.callback(agent.process.wait)
-            stack.callback(agent.process.kill)
-            return agent
+        def start(name: str, protocol: str, partitions: int = PARTITIONS) -> BorrowingAgent:
+            options: dict[str, Any] = {
+                "ledger": f"kafka://{kafka}/{group}",
+                "ownership": f"{redis}/{group}",
+                "protocol": protocol,
+                "layout": {"partitions": partitions, "slots": 64},
+                "address": f"{name}:1",
+                "lease": LEASE,
+            }
+            return stack.enter_context(BorrowingAgent(name, tmp_path, **options))
 
         yield start
 
@@ -137,7 +122,7 @@ def test_a_killed_agent_vanishes_from_the_others_page_which_takes_over_under_hig
 
     # A death.
     terms = {one["partition"]: one["term"] for one in owners}
-    b.process.kill()
+    b.kill()
     until(lambda: a.shown in ({"a": 2}, {"a": 4}), "the dead one to be gone")
     until(lambda: {"a": 4} == a.shown, "the heir to have all")
     heirs = [json.loads(line) for line in a.ask("table", "--output", "json").output.splitlines()]
@@ -146,8 +131,7 @@ def test_a_killed_agent_vanishes_from_the_others_page_which_takes_over_under_hig
     until(lambda: 4 == a.metric("neli_partitions_led"), "the heir to lead all")
     assert 1 == a.metric("neli_expired_members_total")
 
-    a.process.terminate()
-    assert EXIT_DONE == a.process.wait(PATIENCE)
+    assert EXIT_DONE == a.leave()
 
 
 @pytest.mark.kafka
@@ -159,8 +143,7 @@ def test_a_member_that_the_broker_gives_nothing_is_on_the_page_and_leaves_it_at_
     (leader, idle) = sorted(agents, key=agents["a"].shown.get, reverse=True)
     until(lambda: agents[idle].get("/ready").status_code == 200, "the readiness of a member that stands by")
     assert agents[idle].metric("neli_lease_left_seconds") is None  # An alert on 0 would fire for it permanently.
-    agents[idle].process.terminate()
-    assert EXIT_DONE == agents[idle].process.wait(PATIENCE)
+    assert EXIT_DONE == agents[idle].leave()
     until(lambda: idle not in agents[leader].shown, "it to be gone")
     assert f"{idle} left" in agents[leader].ask("events").output
 

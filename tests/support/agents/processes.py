@@ -111,6 +111,12 @@ class AgentProcess(Closing):
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
 
+    def leave(self) -> int:
+        """Ask it to end; return its exit code."""
+        self.signal(signal.SIGTERM)
+        assert self._process is not None
+        return self._process.wait(PATIENCE)
+
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None, "it was started"
         os.killpg(self._process.pid, number)
