@@ -84,16 +84,12 @@ class Simulated(NamedTuple):
     """Incarnation -> when its process was killed."""
 
 
-def simulated(
-    seed: int, *, weather: Weather = "foul", one_clock: bool = False, drift: float | None = None
-) -> Simulated:
+def simulated(seed: int, *, weather: Weather = "foul", one_clock: bool = False) -> Simulated:
     """Run `seed`. With `one_clock`, all members are on one host."""
     world = World(seed)
     options = RunOptions.draw(seed, world.random, guarantee=None, weather=weather)
     # An audit aligns clocks by what Beats report, so there must be no Beat that no member sent.
     options = replace(options, faults=tuple(it for it in options.faults if it not in {"forgery", "stranger"}))
-    if drift is not None:
-        options = replace(options, drift=drift)
     group = SimulatedGroup(world, options)
     if one_clock:
         clock = LocalClock(START, [(0.0, 1.0)])

@@ -33,10 +33,10 @@ def until(
     return answer
 
 
-async def until_in_loop(holds: Callable[[], Answer], what: str = "it", *, patience: float = PATIENCE) -> Answer:
+async def until_in_loop(holds: Callable[[], Answer]) -> Answer:
     """The same, while the event loop keeps running."""
-    give_up_at = host_clock() + patience
+    give_up_at = host_clock() + PATIENCE
     while not (answer := holds()):
-        assert host_clock() < give_up_at, f"{what} did not come true within {patience:g} s"
+        assert host_clock() < give_up_at, f"it did not come true within {PATIENCE:g} s"
         await asyncio.sleep(LOOK_EVERY)
     return answer

@@ -78,10 +78,8 @@ def store(url: str) -> RedisOwners:
     return RedisOwners(at)
 
 
-def claim(
-    name: str, led: dict[int, int], *, released: dict[int, int] | None = None, ttl: float = 60.0, holder: str = ""
-) -> Claim:
-    return Claim(holder or f"id-of-{name}", Card(name, f"{name}:1"), ttl, led, released or {})
+def claim(name: str, led: dict[int, int], *, released: dict[int, int] | None = None, ttl: float = 60.0) -> Claim:
+    return Claim(f"id-of-{name}", Card(name, f"{name}:1"), ttl, led, released or {})
 
 
 def member(server: Redis, name: str, *, ledger: Path, url: str = "", **options: Any) -> Member:

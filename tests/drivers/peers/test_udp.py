@@ -116,18 +116,10 @@ def meeting(opened: Open, key_file: Path) -> Iterator[Meeting]:
         yield made
 
 
-def sealer(
-    link: PeerSockets,
-    *,
-    me: int = 1,
-    secret: bytes = SECRET,
-    group: str = "jobs",
-    mark: bytes = b"term 8",
-    peers: tuple[str, ...] = (),
-) -> Seal:
+def sealer(link: PeerSockets, *, secret: bytes = SECRET, mark: bytes = b"term 8", peers: tuple[str, ...] = ()) -> Seal:
     peers = peers or tuple(link.address.split("/")[2].split(","))
-    key = derived_key(secret, group)
-    return Seal(key, group=group, peers=peers, mark=mark, me=me, draw=lambda: int.from_bytes(os.urandom(8)))
+    key = derived_key(secret, "jobs")
+    return Seal(key, group="jobs", peers=peers, mark=mark, me=1, draw=lambda: int.from_bytes(os.urandom(8)))
 
 
 @pytest.mark.parametrize(

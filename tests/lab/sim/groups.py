@@ -28,11 +28,9 @@ def group(weather: Weather = "foul", guarantee: Guarantee = "exclusive", **force
     return SimulatedGroup(World(1), options(weather, guarantee, **forced))
 
 
-def at_rest(
-    weather: Weather = "foul", guarantee: Guarantee = "exclusive", **forced: Any
-) -> tuple[SimulatedGroup, Process, Process]:
+def at_rest(**forced: Any) -> tuple[SimulatedGroup, Process, Process]:
     """A group of two members that has settled."""
-    found = group(weather, guarantee, **forced)
+    found = group(**forced)
     found.heal()
     one, other = found.start("m1"), found.start("m2")
     found.world.run(CONVERGED_LEASES_MAX * LEASE)

@@ -132,10 +132,10 @@ class Peers(Closing):
             self.join(life)
         return peer
 
-    def let_do(self, peer: Peer, nursery: Nursery | None = None) -> str:
+    def let_do(self, peer: Peer) -> str:
         """Let the process run its `then`; return what it reports."""
         os.kill(peer.pid, signal.SIGUSR1)
-        return (nursery or self._nursery).said()[1]
+        return self._nursery.said()[1]
 
     def join(self, life: str) -> None:
         self.append(Join(by=incarnation_of(life), name=life, versions=(2, 2), at=self.read().at, witness=PEERS))

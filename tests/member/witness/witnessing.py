@@ -129,8 +129,8 @@ class Witnessing(Closing):
         process.process.kill()
         self.await_certificate(process)
 
-    def is_seated(self, process: WitnessedProcess, number: int = 0) -> bool:
-        return process.incarnation(number) in self.state.seats and process.incarnation(number) not in self.certified
+    def is_seated(self, process: WitnessedProcess) -> bool:
+        return process.incarnation() in self.state.seats and process.incarnation() not in self.certified
 
     def close(self) -> None:
         self._stack.close()

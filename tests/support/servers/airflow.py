@@ -173,14 +173,12 @@ class AirflowApi:
     def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
         return dict(self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}"))
 
-    def await_run(
-        self, dag_id: str, run_id: str, *, states: Collection[str] = ENDED, patience: float = PATIENCE
-    ) -> str:
-        """Wait until the state of a run is one of `states`; return it."""
+    def await_run(self, dag_id: str, run_id: str, *, patience: float = PATIENCE) -> str:
+        """Wait until a run has ended; return its state."""
 
         def is_there() -> str:
             state = self.run(dag_id, run_id)["state"]
-            return str(state) if state in states else ""
+            return str(state) if state in ENDED else ""
 
         return self._await(is_there, f"the run {run_id} of {dag_id}", dag_id, run_id, patience)
 
@@ -272,12 +270,7 @@ class Airflow(LocalAirflow):
 
     api: AirflowApi
 
-    def __init__(
-        self,
-        folder: Path,
-        environment: Mapping[str, str],
-        settings: Mapping[str, str],
-    ) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str], settings: Mapping[str, str]) -> None:
         super().__init__(
             folder,
             folder / "dags",
@@ -313,10 +306,7 @@ class Airflow(LocalAirflow):
         dags: Path | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> Iterator[list[Self]]:
-        """An installation for each of `environments`; they start in parallel.
-
-        `settings` are options of Airflow, as `SECTION__OPTION`.
-        """
+        """An installation for each of `environments`; they start in parallel."""
         with ExitStack() as life:
             all_of_them = [life.enter_context(cls._laid_out(one, dags, settings or {})) for one in environments]
             for airflow in all_of_them:
