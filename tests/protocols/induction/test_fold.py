@@ -131,9 +131,6 @@ VOID: dict[str, tuple[State, Record | None]] = {
     "a handover of a partition without an owner": (founded(), give(0, term=0)),
     # Wishes
     "a pin of no partition": (SHARED, pin(4, "b")),
-    "an unpin of what is not pinned": (SHARED, Unpin(by="a", partition=0)),
-    "an undrain of one that is not drained": (SHARED, Undrain(by="a", name="b")),
-    "no weight for one that has none": (SHARED, weigh("b", None)),
     "a load of no partition": (SHARED, Load(by="a", loads={4: 1.0})),
     "no load where there is none": (SHARED, Load(by="a", loads={0: 0.0})),
     "an empty load": (SHARED, Load(by="a", loads={})),
