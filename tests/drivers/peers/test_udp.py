@@ -465,11 +465,9 @@ def test_without_a_key_nothing_leaves_loopback_when_names_change_and_it_is_told(
     ("content", "mode", "said"),
     [
         (None, 0, "no such file"),
-        (b"", 0o600, "0 bytes"),
         (b"fifteen bytes..\n", 0o600, "15 bytes, and a key has 16"),
         (b"x" * 5000, 0o600, "larger than"),
         (SECRET, 0o644, "mode 0644"),
-        (SECRET, 0o660, "mode 0660"),
     ],
 )
 def test_a_key_that_is_short_or_open_to_others_is_refused_without_being_shown(
