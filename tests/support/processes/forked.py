@@ -105,7 +105,7 @@ class Program:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            with suppress(ProcessLookupError):  # The fork server took its exit code, and has not told it yet.
+            with suppress(ProcessLookupError):  # The fork server took its exit code, and has not reported it yet.
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
