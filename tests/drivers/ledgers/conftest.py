@@ -7,6 +7,6 @@ from tests.support.waiting import PATIENCE
 
 @pytest.fixture(autouse=True)
 def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Redis that answers late is not given up: by then, its driver would drop what it has sent."""
-    for bound in ("link.ANSWER_MAX", "ledger.ANSWER_MAX", "stream.QUIET_MAX"):
-        monkeypatch.setattr(f"neli_router.drivers.ledgers.redis.{bound}", PATIENCE)
+    """A server that answers late is not given up: by then, its driver would drop what it has sent."""
+    for bound in ("redis.link.ANSWER_MAX", "asked.SETTLE_MAX", "asked.QUIET_MAX"):
+        monkeypatch.setattr(f"neli_router.drivers.ledgers.{bound}", PATIENCE)

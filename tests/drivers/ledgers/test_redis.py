@@ -17,6 +17,7 @@ import pytest
 from neli_router.config.config import Config
 from neli_router.config.protocols import Induction
 from neli_router.drivers.addresses import problems_of, public_address
+from neli_router.drivers.ledgers.asked import BLOCK_MAX
 from neli_router.drivers.ledgers.base import Ledger, Promise
 from neli_router.drivers.ledgers.redis.address import SCHEMES, RedisAddress, parse
 from neli_router.drivers.open import delete_ledger, open_ledger
@@ -31,7 +32,6 @@ pytest.importorskip("redis")
 import redis as redis_py
 
 from neli_router.drivers.ledgers.redis.link import Command, Link, explain
-from neli_router.drivers.ledgers.redis.stream import BLOCK_MAX
 
 QUESTIONS = 12
 """Questions of an idle reader: the first waits for some milliseconds in Redis, the last for BLOCK_MAX."""

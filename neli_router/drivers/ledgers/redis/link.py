@@ -20,6 +20,7 @@ both are looked at.
 
 import re
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -132,6 +133,7 @@ class Link:
 
     def require_master(self) -> None:
         """Raise LedgerUnavailable if the server is a replica, or has become one."""
+        self.master_at = time.monotonic()
         (said,) = self.ask(("HELLO", 2))
         facts = {key: value for key, value in zip(said[::2], said[1::2], strict=True) if isinstance(value, bytes)}
         version = facts.get(b"version", b"0").decode(errors="replace")
