@@ -40,7 +40,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from neli_router.core.keyspace import Layout
 from neli_router.core.logs import logger
 from neli_router.errors import NeliError
-from neli_router.fence.refusals import BatchGap, FenceMisused, Refused, TableUnavailable, tally
+from neli_router.fence.refusals import BatchGap, FenceMisused, Refused, TableMismatch, TableUnavailable, tally
 from neli_router.fence.statements import AnyLease, checked
 
 __all__ = [
@@ -211,6 +211,15 @@ class AnyFencedTable(ABC, Generic[S]):
     @property
     def first_batch(self) -> int:
         return self.format.first_batch
+
+    def require_layout(self, layout: Layout) -> None:
+        """Raise TableMismatch if the table has another layout: a key's rows would be in another partition."""
+        if difference := layout.difference(self.layout):
+            raise TableMismatch(
+                f"the group's layout was wanted in the table at {self.place}",
+                f"it has another one: {difference}",
+                "name another table, or copy the rows into one that is made with the group's layout",
+            )
 
     def progress(self, partitions: Iterable[int] | None = None) -> dict[int, Progress]:
         """The progress of each of `partitions` (default: all)."""

@@ -46,12 +46,8 @@ class LoggedTable(AnyFencedTable[Staging]):
         self.name, self.place, self.base = self.path.name, str(self.path), self.path
         self._log = self.path / LOG
         self._open()
-        if layout is not None and (difference := layout.difference(self.layout)):
-            raise TableMismatch(
-                f"the group's layout was wanted in the table at {self.path}",
-                f"it has another one: {difference}",
-                "name another table, or copy the rows into one that is made with the group's layout",
-            )
+        if layout is not None:
+            self.require_layout(layout)
 
     def _opened(self, version: int | None = None) -> DeltaTable:
         wanted = f"a fenced table was wanted at {self.path}"

@@ -146,12 +146,8 @@ class FencedIcebergTable(AnyFencedTable[IcebergStaging]):
         self._is_fresh = False
         """Whether the table is as its catalog answered our own commit, and must not be loaded for the next look."""
         self._lost_races = 0
-        if layout is not None and (difference := layout.difference(self.layout)):
-            raise TableMismatch(
-                f"the group's layout was wanted in the table {name}",
-                f"it has another one: {difference}",
-                "name another table, or copy the rows into one that is made with the group's layout",
-            )
+        if layout is not None:
+            self.require_layout(layout)
 
     @classmethod
     def create(
