@@ -151,7 +151,8 @@ class StepLoop:
         self._given_client, self._given_spark, self._partitions = client, spark, partitions
 
     def run(self, until: int | Literal["now"] | None = None, *, reopen: bool = True) -> bool:
-        """Land steps until the job ends; return whether it is done. Raises LeaseLost, Refused and NoAgent.
+        """Land steps until the job ends; return whether it is done. Raises LeaseLost, Refused and NoAgent, and
+        TableMismatch for a table of another layout than the group's.
 
         With a number, the job is done when the whole table has reached that step; with "now", when this host's
         partitions have everything that the input has at the start; without either, it never ends. With `reopen=False`
@@ -160,6 +161,8 @@ class StepLoop:
         with ExitStack() as stack:
             self._client = self._given_client or stack.enter_context(Client())
             self._layout = self._client.layout()  # First: Spark takes seconds to start.
+            if isinstance(self._wanted, AnyFencedTable):
+                self._wanted.require_layout(self._layout)
             self._spark = self._given_spark or SparkSession.getActiveSession() or stack.enter_context(session())
             if self._partitions is None and (held := self._spark.conf.get(HELD, None)):
                 self._partitions = [int(partition) for partition in held.split(",")]

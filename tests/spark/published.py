@@ -49,8 +49,10 @@ def rows_of(table: FencedTable) -> pa.Table:
 class Bench:
     """A table, and the jobs of hosts that fill it from one feed of ticks."""
 
-    def __init__(self, folder: Path, spark: SparkSession, address: str | Path, *, first_batch: int = 1) -> None:
-        self.table = FencedTable.create(folder / "table", BARS, LAYOUT, first_batch=first_batch)
+    def __init__(
+        self, folder: Path, spark: SparkSession, address: str | Path, *, first_batch: int = 1, layout: Layout = LAYOUT
+    ) -> None:
+        self.table = FencedTable.create(folder / "table", BARS, layout, first_batch=first_batch)
         self._spark, self._address = spark, str(address)
 
     def run(

@@ -17,6 +17,8 @@ from dags.jobs.publish_prices import last_prices, whole
 from neli_router.agent import Client
 from neli_router.config.agent_options import AgentOptions
 from neli_router.core.exit_codes import EXIT_NO_AGENT
+from neli_router.core.keyspace import Layout
+from neli_router.fence import TableMismatch
 from neli_router.lab.pipeline.feeds import TickTopic
 from neli_router.lab.pipeline.landing import bars_of
 from neli_router.lab.pipeline.ticks import Market
@@ -74,6 +76,17 @@ def test_what_is_in_a_folder_lands_once_and_a_later_run_goes_on_from_there_an_in
     assert bars_of(pa.concat_tables(market), BAR_SECONDS).num_rows == whole(parts).count()
     newest = {tick["instrument"]: tick["price"] for tick in pa.concat_tables(market).to_pylist()}
     assert newest == {row["instrument"]: row["price"] for row in last_prices(parts).collect()}
+
+
+def test_a_table_of_another_layout_is_refused_before_a_row_lands(
+    tmp_path: Path, spark: SparkSession, alone: Client, market: list[pa.Table]
+) -> None:
+    feed = NumberedFiles(tmp_path / "ticks")
+    feed.append(market[0])
+    bench = Bench(tmp_path, spark, feed.folder, layout=Layout(partitions=8))
+    with pytest.raises(TableMismatch, match="unequal: partitions"):
+        bench.run(alone, "now")
+    assert ({0}, []) == (bench.reached(), bench.table.files())
 
 
 def test_no_plan_shows_the_password_of_a_topic(spark: SparkSession) -> None:
