@@ -38,6 +38,7 @@ from pyspark.sql import functions as sql
 from neli_router.agent.client.client import Client
 from neli_router.agent.client.leases import Share
 from neli_router.core.clock import host_clock
+from neli_router.core.keyspace import Layout
 from neli_router.core.logs import logger
 from neli_router.errors import ConfigError, NeliError, NotLeading
 from neli_router.fence.delta import FencedTable
@@ -147,8 +148,8 @@ class StepLoop:
         the agent has answered. `partitions` are those of this host that the job is for: by default those that an
         Airflow task holds for it; without a task, all.
         """
-        self._source, self._transform, self._wanted = source, transform, table
-        self._given_client, self._given_spark, self._partitions = client, spark, partitions
+        self._source, self._transform, self._table = source, transform, table
+        self._client, self._spark, self._partitions = client, spark, partitions
 
     def run(self, until: int | Literal["now"] | None = None, *, reopen: bool = True) -> bool:
         """Land steps until the job ends; return whether it is done. Raises LeaseLost, Refused and NoAgent, and
@@ -159,26 +160,46 @@ class StepLoop:
         it also ends, not done, when its share was revoked or has grown.
         """
         with ExitStack() as stack:
-            self._client = self._given_client or stack.enter_context(Client())
-            self._layout = self._client.layout()  # First: Spark takes seconds to start.
-            if isinstance(self._wanted, AnyFencedTable):
-                self._wanted.require_layout(self._layout)
-            self._spark = self._given_spark or SparkSession.getActiveSession() or stack.enter_context(session())
-            if self._partitions is None and (held := self._spark.conf.get(HELD, None)):
-                self._partitions = [int(partition) for partition in held.split(",")]
-            lanes = self._source.lanes()  # Before the table: an address without input leaves no table behind.
-            self._table: AnyFencedTable[Any] = (
-                self._wanted if isinstance(self._wanted, AnyFencedTable) else self._made(self._wanted)
-            )
-            self._tips = [self._table.first_batch - 1] * lanes
-            self._ends: list[int | None] = [None if until == "now" else until] * lanes
-            self._only_now = until == "now"
-            if self._only_now:
-                self._look()
-                self._ends = list(self._tips)
-            return self._landed(reopen)
+            client = self._client or stack.enter_context(Client())
+            layout = client.layout()  # First: Spark takes seconds to start.
+            if isinstance(self._table, AnyFencedTable):
+                self._table.require_layout(layout)
+            if (spark := self._spark or SparkSession.getActiveSession()) is None:
+                spark = session()
+                stack.callback(spark.stop)  # Sessions of Spark Connect do not support `with`.
+            partitions = self._partitions
+            if partitions is None and (held := spark.conf.get(HELD, None)):
+                partitions = [int(partition) for partition in held.split(",")]
+            run = _StepRun(self._source, self._transform, self._table, until, client, layout, spark, partitions)
+            return run.landed(reopen=reopen)
 
-    def _landed(self, reopen: bool) -> bool:
+
+class _StepRun:
+    """One run of a loop: its table, and how much of the input it knows and is to land."""
+
+    def __init__(
+        self,
+        source: StepSource,
+        transform: Transform,
+        table: AnyFencedTable[Any] | str | PathLike[str],
+        until: int | Literal["now"] | None,
+        client: Client,
+        layout: Layout,
+        spark: SparkSession,
+        partitions: Collection[int] | None,
+    ) -> None:
+        self._source, self._transform, self._client, self._layout = source, transform, client, layout
+        self._spark, self._partitions = spark, partitions
+        lanes = source.lanes()  # Before the table: an address without input leaves no table behind.
+        self._table: AnyFencedTable[Any] = table if isinstance(table, AnyFencedTable) else self._made(table)
+        self._tips = [self._table.first_batch - 1] * lanes
+        self._ends: list[int | None] = [None if until == "now" else until] * lanes
+        self._only_now = until == "now"
+        if self._only_now:
+            self._look()
+            self._ends = list(self._tips)
+
+    def landed(self, *, reopen: bool) -> bool:
         while not self._is_whole():
             try:
                 with self._client.share(self._partitions, timeout=SHARE_MAX) as share, guarded(self._spark, share):

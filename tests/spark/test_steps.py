@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dags.jobs.publish_prices import last_prices, whole
+from dags.jobs.publish_prices import KEY, TICK, last_prices, whole
 from neli_router.agent import Client
 from neli_router.config.agent_options import AgentOptions
 from neli_router.core.exit_codes import EXIT_NO_AGENT
@@ -22,8 +22,9 @@ from neli_router.fence import TableMismatch
 from neli_router.lab.pipeline.feeds import TickTopic
 from neli_router.lab.pipeline.landing import bars_of
 from neli_router.lab.pipeline.ticks import Market
-from neli_router.spark import KafkaSteps, read_table
+from neli_router.spark import KafkaSteps, ParquetSteps, StepLoop, read_table
 from neli_router.spark.feeds import NumberedFiles
+from neli_router.spark.steps import HELD
 from tests.spark.published import BAR_SECONDS, LAYOUT, LEASE, Bench, bars_made, rows_of
 from tests.support.agents.running import PATIENCE, configured, running
 from tests.support.waiting import until
@@ -87,6 +88,24 @@ def test_a_table_of_another_layout_is_refused_before_a_row_lands(
     with pytest.raises(TableMismatch, match="unequal: partitions"):
         bench.run(alone, "now")
     assert ({0}, []) == (bench.reached(), bench.table.files())
+
+
+def test_a_loop_that_runs_again_is_for_the_partitions_that_its_task_holds_by_then(
+    tmp_path: Path, spark: SparkSession, alone: Client, market: list[pa.Table]
+) -> None:
+    feed = NumberedFiles(tmp_path / "ticks")
+    bench = Bench(tmp_path, spark, feed.folder)
+    steps = ParquetSteps(feed.folder, KEY, schema=TICK)
+    loop = StepLoop(steps, bars_made, bench.table, client=alone, spark=spark)
+    feed.append(market[0])
+    spark.conf.set(HELD, "0,3")
+    try:
+        assert loop.run("now")
+    finally:
+        spark.conf.unset(HELD)
+    assert [{0: 1, 3: 1}] == bench.landed()
+    assert loop.run("now")
+    assert [{0: 1, 3: 1}, {1: 1, 2: 1}] == bench.landed()
 
 
 def test_no_plan_shows_the_password_of_a_topic(spark: SparkSession) -> None:
