@@ -14,7 +14,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 SECONDS_MAX = 1780.0
 
 PROGRAM = """
-import random, sys, threading
+import os, random, sys, threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.dataframe import DataFrame
@@ -24,7 +25,8 @@ from neli_router.fence import TableMismatch
 from neli_router.fence.delta import FencedTable
 from neli_router.core.keyspace import Layout
 from neli_router.spark import append_rows, files_read, guarded, hot_keys, repartition_by_key, load_profile, owned
-from neli_router.spark import read_table, register_functions, repartition_by_owner, with_partition, with_slot
+from neli_router.spark import ParquetSteps, StepLoop, read_table, register_functions, repartition_by_owner
+from neli_router.spark import with_partition, with_slot
 from tests.support.waiting import until
 from tests.support.agents.running import PATIENCE
 from tests.spark.test_guard import ROLE, give, group, take
@@ -117,7 +119,15 @@ with group(Path(sys.argv[3]), drain_timeout=PATIENCE) as place:
         assert "OPERATION_CANCELED" in str(lost.__cause__), lost.__cause__
     assert ours.awaitTermination(PATIENCE), "a query goes on after the loss"
     assert 10 == spark.range(10).count()
-spark.stop()
+
+# A loop on another thread, which has no active session, takes a session itself, and stops it in the end.
+spark.range(8).selectExpr("string(id) AS key").write.parquet(f"{sys.argv[3]}/steps/00000001.parquet")
+with group(Path(sys.argv[3]), drain_timeout=PATIENCE) as place, ThreadPoolExecutor(1) as pool:
+    give(place)
+    os.environ["SPARK_REMOTE"] = "local[2]"
+    loop = StepLoop(ParquetSteps(f"{sys.argv[3]}/steps", "key"), lambda rows: rows, sys.argv[2] + "-2", client=place[2])
+    assert pool.submit(loop.run, "now").result()
+assert spark.is_stopped
 """
 
 
@@ -133,4 +143,4 @@ def test_all_of_it_holds_over_spark_connect(tmp_path: Path) -> None:
         timeout=SECONDS_MAX,
         check=False,
     )
-    assert "files that Spark read: 1" == done.stdout.strip(), done.stderr
+    assert (0, "files that Spark read: 1") == (done.returncode, done.stdout.strip()), done.stderr
