@@ -49,7 +49,8 @@ class JobProgress:
             problems.append(f"partition {strange[0]} is beyond the group's {self._layout.partitions}")
         if any(steps < 0 for steps in asked.behind.values()):
             problems.append("a job cannot be ahead of its input")
-        self._told = {table: told for table, told in self._told.items() if table in self.behind}
+        current = self.behind  # Once: it copies the reports of all tables.
+        self._told = {table: told for table, told in self._told.items() if table in current}
         if asked.table not in self._told and len(self._told) >= TABLES_MAX:
             problems.append(f"there are {TABLES_MAX} tables already")
         if problems:
