@@ -132,6 +132,10 @@ class TableFormat(Protocol):
     """The layout, first batch and columns of a table."""
 
     @property
+    def identity(self) -> str:
+        """Drawn when the table was made: a table that was made again in its place has another one."""
+
+    @property
     def layout(self) -> Layout: ...
 
     @property
@@ -354,9 +358,30 @@ class AnyFencedTable(ABC, Generic[S]):
     def _settle(self, staging: S) -> None:
         """Remove what is left of the attempt, except its files that landed."""
 
-    @abstractmethod
+    # Checks
+
+    def _require_same(self, identity: str) -> None:
+        """Raise TableMismatch unless it is the identity of the table that was opened."""
+        if identity != self.format.identity:
+            raise TableMismatch(
+                f"the table that was opened at {self.place} was wanted",
+                "another one was made in its place meanwhile",
+                "open it again if that was intended, and begin with `raise_terms`",
+            )
+
+    def _require_made(self, columns: Mapping[str, Any], first_batch: int) -> None:
+        """Raise TableMismatch if `create` would have made another table."""
+        self.format.require(columns, "the schema given")
+        if self.first_batch != first_batch:
+            raise TableMismatch(
+                f"first_batch={first_batch} was wanted in the table at {self.place}",
+                f"it was made with {self.first_batch}",
+                "count batches as the table does, or make another one",
+            )
+
     def _require_fitting(self, staging: S) -> None:
         """Raise TableMismatch if the table's columns have changed since the attempt began."""
+        self.format.require(staging.format.columns, "this attempt, which began with other ones")
 
     # One commit
 

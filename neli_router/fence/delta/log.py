@@ -67,12 +67,8 @@ class LoggedTable(AnyFencedTable[Staging]):
     def _open(self) -> None:
         handle = self._opened()
         made = format_of(handle, self.path)
-        if made.identity != getattr(self, "format", made).identity:
-            raise TableMismatch(
-                f"the table that was opened at {self.path} was wanted",
-                "another one was made in its place meanwhile",
-                "open it again if that was intended, and begin with `raise_terms`",
-            )
+        if hasattr(self, "format"):
+            self._require_same(made.identity)
         self._handle, self.format, self._known = handle, made, dict[str, int | None]()
         self._inode = self._log.stat().st_ino
 

@@ -81,13 +81,7 @@ class FencedTable(KeptTable):
             table = cls(root, layout=layout)
         except NeliError as error:
             raise error from failure or error.__cause__
-        table.format.require(made.columns, "the schema given")
-        if table.first_batch != first_batch:
-            raise TableMismatch(
-                f"first_batch={first_batch} was wanted in the table at {root}",
-                f"it was made with {table.first_batch}",
-                "count batches as the table does, or make another one",
-            )
+        table._require_made(made.columns, first_batch)
         return table
 
     # Questions
@@ -150,9 +144,6 @@ class FencedTable(KeptTable):
 
     def _settle(self, staging: Staging) -> None:
         staging.settle(self._added_since(staging.step.version))
-
-    def _require_fitting(self, staging: Staging) -> None:
-        self.format.require(staging.format.columns, "this attempt, which began with other ones")
 
 
 def _require_room(root: Path) -> None:

@@ -187,13 +187,7 @@ class FencedIcebergTable(AnyFencedTable[IcebergStaging]):
             table = cls(name, catalog, layout=layout)
         except TableMismatch as error:
             raise error from failure or error.__cause__
-        table.format.require(columns_of(columns), "the schema given")
-        if table.first_batch != first_batch:
-            raise TableMismatch(
-                f"first_batch={first_batch} was wanted in the table {name}",
-                f"it was made with {table.first_batch}",
-                "count batches as the table does, or make another one",
-            )
+        table._require_made(columns_of(columns), first_batch)
         return table
 
     def files(
@@ -327,9 +321,6 @@ class FencedIcebergTable(AnyFencedTable[IcebergStaging]):
         elif not staging.is_in_doubt or self._is_dead(staging.step):
             staging.settle(self._named_since(staging.step))
 
-    def _require_fitting(self, staging: IcebergStaging) -> None:
-        self.format.require(staging.format.columns, "this attempt, which began with other ones")
-
     # The catalog
 
     def _loaded(self) -> Table:
@@ -349,12 +340,7 @@ class FencedIcebergTable(AnyFencedTable[IcebergStaging]):
             return None
         table = self._table if self._is_fresh else self._loaded()
         self._is_fresh = False
-        if table.metadata.table_uuid != self._table.metadata.table_uuid:
-            raise TableMismatch(
-                f"the table that was opened as {self.name} was wanted",
-                "another one was made in its place meanwhile",
-                "open it again if that was intended, and begin with `raise_terms`",
-            )
+        self._require_same(str(table.metadata.table_uuid))
         # Both or neither: with a table that is ours no longer, the next step must fail, too.
         self._table, self.format = table, format_of(table.metadata, self.place)
         seen, self._seen = self._seen, self._version()
