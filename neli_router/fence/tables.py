@@ -48,6 +48,7 @@ __all__ = [
     "AnyFencedTable",
     "AnyStaging",
     "Commit",
+    "Condition",
     "Judgement",
     "Progress",
     "Step",
@@ -63,6 +64,9 @@ PARTITION = "partition"
 
 Terms = Mapping[int, int] | AnyLease
 """Partition -> term, such as `share.terms`; or a lease, for its partition."""
+
+Condition = tuple[str, str, Any]
+"""A column, an operator and a value, such as ("at", ">=", monday)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,16 +236,34 @@ class AnyFencedTable(ABC, Generic[S]):
             self._look(sure=True)
             return {partition: self._progress(partition) for partition in wanted}
 
-    @abstractmethod
     def files(
         self,
         partitions: Iterable[int] | None = None,
         *,
         version: int | None = None,
-        where: Sequence[tuple[str, str, Any]] = (),
+        where: Sequence[Condition] = (),
     ) -> list[str]:
-        """Every Parquet file of `partitions`, now or at `version`: for engines that do not know the format. `where`
-        leaves out files that have no such row."""
+        """Every Parquet file of `partitions`, now or at `version`, for engines that cannot read the format: a path, or
+        the address of a file that is not local.
+
+        `where` skips files by their statistics, such as `[("at", ">=", monday), ("at", "<", friday)]`: those in which
+        no row fulfils all conditions. The files that are left may have other rows, too. Raises FenceMisused;
+        TableMismatch for an unknown version, or if another program has deleted single rows, which a list cannot say.
+        """
+        wanted = None if partitions is None else sorted({int(partition) for partition in partitions})
+        if wanted == []:  # A library takes an empty list to mean no condition.
+            return []
+        conditions = [*where] if wanted is None else [(PARTITION, "in", wanted), *where]
+        with self._lock:
+            self._look(sure=True)
+            try:
+                return sorted(self._files(conditions, version))
+            except (KeyError, TypeError, ValueError) as error:
+                raise FenceMisused(
+                    "conditions on columns of the table were wanted, such as ('at', '>=', a time with its zone)",
+                    f"found {str(error).partition(chr(10))[0]}",
+                    "compare a column with one value of its type, or with a list by 'in'",
+                ) from error
 
     # Methods that move the fence
 
@@ -342,6 +364,11 @@ class AnyFencedTable(ABC, Generic[S]):
     @abstractmethod
     def _progress(self, partition: int) -> Progress:
         """The progress of a partition, at the version of the last look."""
+
+    @abstractmethod
+    def _files(self, conditions: Sequence[Condition], version: int | None) -> Iterable[str]:
+        """The files that may have rows that fulfil all `conditions`, at `version`, or at that of the last look. Raises
+        KeyError, TypeError or ValueError for a condition that is none, and TableMismatch."""
 
     @abstractmethod
     def _write(self, step: Step, verdict: Judgement, staging: S | None) -> None:

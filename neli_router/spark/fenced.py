@@ -34,7 +34,7 @@ from pyspark.sql.types import StructType
 
 from neli_router.fence import TableUnavailable
 from neli_router.fence.delta.layouts import columns_of
-from neli_router.fence.tables import PARTITION, AnyFencedTable, AnyStaging, Commit, Terms
+from neli_router.fence.tables import PARTITION, AnyFencedTable, AnyStaging, Commit, Condition, Terms
 from neli_router.spark.sessions import described
 from neli_router.spark.slots import NOTE, layout_note
 
@@ -103,7 +103,7 @@ def read_table(
     *,
     partitions: Iterable[int] | None = None,
     version: int | None = None,
-    where: Sequence[tuple[str, str, Any]] = (),
+    where: Sequence[Condition] = (),
 ) -> DataFrame:
     """The rows of `partitions` (default: all), as the table is now or was at `version`.
 

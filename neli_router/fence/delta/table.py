@@ -35,8 +35,8 @@ from neli_router.fence.delta.layouts import PARTITION, Format, TableSchema, loca
 from neli_router.fence.delta.log import BATCH, LOG, TERM
 from neli_router.fence.delta.staging import Staging
 from neli_router.fence.delta.upkeep import KeptTable
-from neli_router.fence.refusals import FenceMisused, TableMismatch
-from neli_router.fence.tables import Judgement, Step
+from neli_router.fence.refusals import TableMismatch
+from neli_router.fence.tables import Condition, Judgement, Step
 
 __all__ = ["FencedTable"]
 
@@ -84,39 +84,16 @@ class FencedTable(KeptTable):
         table._require_made(made.columns, first_batch)
         return table
 
-    # Questions
-
-    def files(
-        self,
-        partitions: Iterable[int] | None = None,
-        *,
-        version: int | None = None,
-        where: Sequence[tuple[str, str, Any]] = (),
-    ) -> list[str]:
-        """The absolute path of every file of `partitions`, now or at `version`: for engines that cannot read Delta.
-
-        `where` skips files by their statistics, such as `[("at", ">=", monday), ("at", "<", friday)]`: those in which
-        no row fulfils all conditions. The files that are left may have other rows, too. Raises FenceMisused.
-        """
-        wanted = None if partitions is None else sorted({str(partition) for partition in partitions})
-        if wanted == []:  # The library takes an empty list to mean no condition.
-            return []
-        conditions = [*where] if wanted is None else [(PARTITION, "in", wanted), *where]
-        with self._lock:
-            self._look(sure=True)
-            handle = self._handle if version is None else self._opened(version)
-            try:
-                # Spark takes a time without a zone for one in the session's zone, and would miss rows in skipped files.
-                if unclear := [name for name, _, value in where if self._lacks_zone(name, value)]:
-                    raise ValueError(f"a time without a zone for {unclear[0]!r}")
-                found = handle.file_uris(file_pruning_predicate=conditions or None)
-            except (DeltaError, TypeError, ValueError) as error:
-                raise FenceMisused(
-                    "conditions on columns of the table were wanted, such as ('at', '>=', a time with its zone)",
-                    f"found {str(error).partition(chr(10))[0]}",
-                    "compare a column with one value of its type, or with a list by 'in'",
-                ) from error
-            return sorted(unquote(file) for file in found)  # They are escaped like an address: a space as %20.
+    def _files(self, conditions: Sequence[Condition], version: int | None) -> Iterable[str]:
+        handle = self._handle if version is None else self._opened(version)
+        # Spark takes a time without a zone for one in the session's zone, and would miss rows in skipped files.
+        if unclear := [name for name, _, value in conditions if self._lacks_zone(name, value)]:
+            raise ValueError(f"a time without a zone for {unclear[0]!r}")
+        try:
+            found = handle.file_uris(file_pruning_predicate=[*conditions] or None)
+        except DeltaError as error:
+            raise ValueError(error) from error
+        return map(unquote, found)  # They are escaped like an address: a space as %20.
 
     def _lacks_zone(self, name: str, value: Any) -> bool:
         return isinstance(value, datetime) and value.tzinfo is None and self.format.columns.get(name) == "timestamp"

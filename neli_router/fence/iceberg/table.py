@@ -32,7 +32,6 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
@@ -86,8 +85,8 @@ from neli_router.fence.iceberg.layouts import (
     spec_of,
 )
 from neli_router.fence.iceberg.staging import Files, IcebergStaging, local
-from neli_router.fence.refusals import FenceMisused, TableMismatch, TableUnavailable
-from neli_router.fence.tables import PARTITION, AnyFencedTable, Judgement, Progress, Step
+from neli_router.fence.refusals import TableMismatch, TableUnavailable
+from neli_router.fence.tables import AnyFencedTable, Condition, Judgement, Progress, Step
 
 __all__ = ["FencedIcebergTable"]
 
@@ -190,48 +189,23 @@ class FencedIcebergTable(AnyFencedTable[IcebergStaging]):
         table._require_made(columns_of(columns), first_batch)
         return table
 
-    def files(
-        self,
-        partitions: Iterable[int] | None = None,
-        *,
-        version: int | None = None,
-        where: Sequence[tuple[str, str, Any]] = (),
-    ) -> list[str]:
-        """The address of every Parquet file of `partitions`, now or at the snapshot `version`; a local one is a path.
-
-        `where` skips files by their statistics, as for a Delta table. Raises FenceMisused; TableMismatch if another
-        program has deleted single rows, which a list of files cannot say.
-        """
-        wanted = None if partitions is None else sorted({int(partition) for partition in partitions})
-        if wanted == []:
-            return []
-        conditions = [*where] if wanted is None else [(PARTITION, "in", wanted), *where]
-        with self._lock:
-            self._look(sure=True)
-            if version is not None and self._table.snapshot_by_id(version) is None:
-                raise TableMismatch(
-                    f"a fenced table was wanted under the name {self.name}, at version {version}",
-                    "it has no such version",
-                    "name one from the table's history; old ones are forgotten",
-                )
-            try:
-                scan = self._table.scan(
-                    And(AlwaysTrue(), AlwaysTrue(), *map(_condition, conditions)), snapshot_id=version
-                )
-                tasks = list(scan.plan_files())
-            except (KeyError, TypeError, ValueError) as error:
-                raise FenceMisused(
-                    "conditions on columns of the table were wanted, such as ('at', '>=', a time with its zone)",
-                    f"found {str(error).partition(chr(10))[0]}",
-                    "compare a column with one value of its type, or with a list by 'in'",
-                ) from error
+    def _files(self, conditions: Sequence[Condition], version: int | None) -> Iterable[str]:
+        if version is not None and self._table.snapshot_by_id(version) is None:
+            raise TableMismatch(
+                f"a fenced table was wanted under the name {self.name}, at version {version}",
+                "it has no such version",
+                "name one from the table's history; old ones are forgotten",
+            )
+        filters = (CONDITIONS[operator](column, value) for column, operator, value in conditions)
+        scan = self._table.scan(And(AlwaysTrue(), AlwaysTrue(), *filters), snapshot_id=version)
+        tasks = list(scan.plan_files())
         if any(task.delete_files or task.file.file_format != FileFormat.PARQUET for task in tasks):
             raise TableMismatch(
                 f"a list of Parquet files was wanted that is all of {self.name}",
                 "another program deleted rows without rewriting their file, or wrote another format",
                 "rewrite the data files with the engine that did, or read the table as Iceberg",
             )
-        return sorted(str(local(task.file.file_path) or task.file.file_path) for task in tasks)
+        return (str(local(task.file.file_path) or task.file.file_path) for task in tasks)
 
     def sweep(self) -> int:
         """Remove what killed programs left behind; return how many of their files no snapshot names.
@@ -368,8 +342,3 @@ class FencedIcebergTable(AnyFencedTable[IcebergStaging]):
             for entry in it.fetch_manifest_entry(self._table.io)
         ]
         return {entry.data_file.file_path for entry in entries}
-
-
-def _condition(condition: tuple[str, str, Any]) -> BooleanExpression:
-    column, operator, value = condition
-    return CONDITIONS[operator](column, value)
