@@ -155,29 +155,79 @@ class TableFormat(Protocol):
     def require(self, found: Mapping[str, Any], whose: str) -> None:
         """Raise TableMismatch if `found` are not the table's columns; later ones may be missing."""
 
+    def split(self, rows: Any) -> Iterable[tuple[int | None, Any]]:
+        """The rows of each partition in a table of pyarrow, as the table's files have them. Raises TableMismatch."""
+
     def spark_schema(self) -> dict[str, Any]: ...
 
 
-class AnyStaging(Protocol):
-    """The rows of one attempt, on their way into a table."""
+class AnyStaging(ABC):
+    """The rows of one attempt, on their way into a table. Only one thread may use it at a time."""
 
-    step: Step
-    has_landed: bool
-    """Whether all of it has landed, so that nothing must be looked up before it is settled."""
+    format: TableFormat
 
     folders: ClassVar[str]
     """Folders below `folder` are named by it. If it is not the column `partition`, files contain that column, too."""
 
-    @property
-    def format(self) -> TableFormat: ...
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.has_landed = False
+        """Whether all of it has landed, so that nothing must be looked up before it is settled."""
+        self._written = 0
+        self._looked: list[Any] | None = None
+        """The staged files, once they were looked at."""
 
     @property
+    @abstractmethod
     def folder(self) -> Path | str:
         """Where programs write Parquet themselves: a path, or the address of a folder."""
 
-    def write(self, rows: Any) -> None: ...
+    @abstractmethod
+    def count(self) -> int:
+        """The number of staged rows. Nothing may be staged after this, because each file is read only once."""
 
-    def count(self) -> int: ...
+    def write(self, rows: Any) -> None:
+        """Stage `rows`, a table of pyarrow; their column `partition` says where they belong. May be called any number
+        of times.
+
+        Raises TableMismatch if the columns are not the table's. Raises FenceMisused for a row of a partition without a
+        term, and after the rows were counted or committed.
+        """
+        if self._looked is not None:
+            raise FenceMisused(
+                "rows to stage were wanted before the commit", "found some after it", "begin another step for them"
+            )
+        for partition, some in self.format.split(rows):
+            self._require_term(partition)
+            self._write(some, f"{self.folders}={partition}", f"{self._written}.parquet")
+            self._written += 1
+
+    @abstractmethod
+    def _write(self, rows: Any, folder: str, name: str) -> None:
+        """Write a file of `rows` into `folder`, below that of the attempt."""
+
+    def _partition_of(self, folder: str) -> int:
+        """The partition by which a folder is named. Raises FenceMisused if the attempt has no term for it."""
+        partition = folder.partition("=")[2]
+        self._require_term(int(partition) if partition.isdecimal() else None)
+        return int(partition)
+
+    def _require_term(self, partition: int | None) -> None:
+        if partition not in self.step.terms:
+            raise FenceMisused(
+                "rows of partitions that this attempt has a term for were wanted",
+                f"found some of partition {partition}",
+                "filter the rows by the partitions that are held, and drop rows without a key",
+            )
+
+    @staticmethod
+    def _unfinished() -> TableUnavailable:
+        """The error for a folder that has the `_temporary` of Spark."""
+        return TableUnavailable(
+            "finished files were wanted in the attempt's folder",
+            "found Spark's `_temporary`: the job that writes them has failed, or is still running",
+            "wait for the job to end, or begin a new attempt",
+        )
 
 
 S = TypeVar("S", bound=AnyStaging)

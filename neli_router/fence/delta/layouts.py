@@ -26,7 +26,7 @@ leaves them out, and they are null in its rows. So hosts can be upgraded one aft
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from os import PathLike, fspath
@@ -34,12 +34,13 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, Field, Schema
 
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
 from neli_router.fence.refusals import TableMismatch
-from neli_router.fence.tables import PARTITION
+from neli_router.fence.tables import PARTITION, TableFormat
 
 __all__ = [
     "PARTITION",
@@ -51,6 +52,7 @@ __all__ = [
     "format_of",
     "local_path",
     "require_columns",
+    "split_rows",
 ]
 
 FORMAT = "1"
@@ -142,6 +144,9 @@ class Format:
         """The columns inside a file: all except the partition."""
         return pa.schema([field for field in pa.schema(self.schema.to_arrow()) if field.name != PARTITION])
 
+    def split(self, rows: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
+        return split_rows(rows, self, self.arrow)
+
     def spark_schema(self) -> dict[str, Any]:
         """All columns, in the form of Spark's `StructType.fromJson`."""
         return dict(json.loads(self.schema.to_json()))
@@ -197,6 +202,14 @@ def format_of(handle: DeltaTable, place: Path) -> Format:
 def columns_of(schema: TableSchema) -> Columns:
     """The columns of a schema from pyarrow, deltalake or Spark."""
     return {field["name"]: _bare(field["type"]) for field in _fields(schema)}
+
+
+def split_rows(rows: pa.Table, made: TableFormat, inside: pa.Schema) -> Iterator[tuple[int | None, pa.Table]]:
+    """The rows of each partition, with those columns of `inside` that they have. Raises TableMismatch."""
+    made.require(columns_of(rows.schema), "the rows")
+    schema = pa.schema([field for field in inside if field.name in rows.column_names])
+    for partition in pc.unique(rows[PARTITION]).to_pylist():
+        yield partition, rows.filter(pc.equal(rows[PARTITION], partition)).select(schema.names).cast(schema)
 
 
 def columns_of_footer(schema: pa.Schema) -> Columns:

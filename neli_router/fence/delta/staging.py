@@ -51,17 +51,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
-from neli_router.fence.delta.layouts import PARTITION, Format, columns_of, columns_of_footer, require_columns
+from neli_router.fence.delta.layouts import PARTITION, Format, columns_of_footer, require_columns
 from neli_router.fence.delta.statistics import stats_of
-from neli_router.fence.refusals import FenceMisused, TableMismatch, TableUnavailable
-from neli_router.fence.tables import Step
+from neli_router.fence.refusals import TableMismatch, TableUnavailable
+from neli_router.fence.tables import AnyStaging, Step
 
 __all__ = ["FLUSHES_AT_ONCE", "Staging", "abandoned", "clear", "flush", "settled"]
 
@@ -78,7 +76,7 @@ UNREADABLE_SECONDS_MAX = 24 * 60 * 60.0
 was stopped, and fails when it goes on, before it has written a row."""
 
 
-class Staging:
+class Staging(AnyStaging):
     """Rows on their way into a fenced table. Made by `FencedTable.stage`; only one thread may use it at a time.
 
     `folder` is for programs that write Parquet themselves, mainly Spark: files below `partition=N/`, with all columns
@@ -86,15 +84,15 @@ class Staging:
     dot are skipped.
     """
 
-    folders: ClassVar[str] = PARTITION
+    format: Format
+
+    folders = PARTITION
+
+    _looked: "list[_File] | None"
 
     def __init__(self, root: Path, step: Step, made: Format) -> None:
-        self.step, self.format = step, made
-        self._root, self._home = root, root / ATTEMPTS / step.name
-        self.has_landed = False
-        """Whether all of it has landed, so that nothing must be looked up before it is settled."""
-        self._written = 0
-        self._files: list[_File] | None = None
+        super().__init__(step)
+        self.format, self._root, self._home = made, root, root / ATTEMPTS / step.name
         self._home.mkdir(parents=True)
         (self._home / STEP).write_text(step.text(), encoding="utf-8")
 
@@ -102,25 +100,9 @@ class Staging:
     def folder(self) -> Path:
         return self._home / "rows"
 
-    def write(self, rows: pa.Table) -> None:
-        """Stage `rows`; their column `partition` says which file they go to. May be called any number of times.
-
-        Raises TableMismatch if the columns are not the table's. Raises FenceMisused for a row of a partition without a
-        term, and after the rows were counted or committed.
-        """
-        if self._files is not None:
-            raise FenceMisused(
-                "rows to stage were wanted before the commit", "found some after it", "begin another step for them"
-            )
-        self.format.require(columns_of(rows.schema), "the rows")
-        schema = pa.schema([field for field in self.format.arrow if field.name in rows.column_names])
-        for partition in pc.unique(rows[PARTITION]).to_pylist():
-            self._require_term(partition)
-            some = rows.filter(pc.equal(rows[PARTITION], partition)).select(schema.names).cast(schema)
-            path = self.folder / f"{PARTITION}={partition}" / f"{self._written}.parquet"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(some, path)
-            self._written += 1
+    def _write(self, rows: pa.Table, folder: str, name: str) -> None:
+        (self.folder / folder).mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, self.folder / folder / name)
 
     def merge(self, partition: int, paths: Iterable[Path]) -> None:
         """Stage the rows of some of the table's files as one file. Raises OSError if one is gone."""
@@ -134,7 +116,6 @@ class Staging:
                         writer.write_batch(_with_columns(rows, schema))
 
     def count(self) -> int:
-        """The number of staged rows. Nothing may be staged after this, because each file is read only once."""
         return sum(file.rows for file in self._looked_at())
 
     def place(self, partitions: Iterable[int], *, has_new_rows: bool = True) -> list[AddAction | RemoveAction]:
@@ -161,15 +142,15 @@ class Staging:
     def settle(self, landed: Collection[str] | None) -> None:
         """Remove what is left of this attempt, except its files that `landed`: the names that the log has added since
         the attempt began, or None if they are not known."""
-        for file in self._files or ():
+        for file in self._looked or ():
             if landed is not None and file.name not in landed:
                 (self._root / file.name).unlink(missing_ok=True)
         shutil.rmtree(self._home, ignore_errors=True)
 
     def _looked_at(self) -> list["_File"]:
-        if self._files is None:  # All are read before the first one is moved, and never again.
-            self._files = [_File.staged(self, *found) for found in self._staged()]
-        return self._files
+        if self._looked is None:  # All are read before the first one is moved, and never again.
+            self._looked = [_File.staged(self, *found) for found in self._staged()]
+        return self._looked
 
     def _staged(self) -> Iterator[tuple[int, Path, int]]:
         if not (self._home / STEP).exists():
@@ -180,27 +161,14 @@ class Staging:
             )
         # Not only the folders of partitions: Spark's unfinished work is in `_temporary` next to them.
         if (self.folder / "_temporary").exists():
-            raise TableUnavailable(
-                "finished files were wanted in the attempt's folder",
-                "found Spark's `_temporary`: the job that writes them has failed, or is still running",
-                "wait for the job to end, or begin a new attempt",
-            )
+            raise self._unfinished()
         number = 0
         for folder in sorted(self.folder.glob(f"{PARTITION}=*")):
-            partition = folder.name.partition("=")[2]
-            self._require_term(int(partition) if partition.isdecimal() else None)
+            partition = self._partition_of(folder.name)
             for path in sorted(folder.iterdir()):
                 if not path.name.startswith(("_", ".")):
-                    yield int(partition), path, number
+                    yield partition, path, number
                     number += 1
-
-    def _require_term(self, partition: int | None) -> None:
-        if partition not in self.step.terms:
-            raise FenceMisused(
-                "rows of partitions that this attempt has a term for were wanted",
-                f"found some of partition {partition}",
-                "filter the rows by the partitions that are held, and drop rows without a key",
-            )
 
 
 @dataclass(slots=True)

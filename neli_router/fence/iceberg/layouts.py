@@ -21,7 +21,7 @@ and writers that know nothing of us leave them alone.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -35,7 +35,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform
 
 from neli_router.core.keyspace import Layout
-from neli_router.fence.delta.layouts import Columns, TableSchema, columns_of, require_columns
+from neli_router.fence.delta.layouts import Columns, TableSchema, columns_of, require_columns, split_rows
 from neli_router.fence.delta.layouts import Format as DeltaFormat
 from neli_router.fence.refusals import TableMismatch
 from neli_router.fence.tables import PARTITION, Judgement, Progress
@@ -78,6 +78,9 @@ class IcebergFormat:
     def arrow(self) -> pa.Schema:
         """All columns, with Iceberg's numbers of them."""
         return schema_to_pyarrow(self.schema)
+
+    def split(self, rows: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
+        return split_rows(rows, self, self.arrow)
 
     def spark_schema(self) -> dict[str, Any]:
         """All columns, in the form of Spark's `StructType.fromJson`."""

@@ -28,10 +28,8 @@ from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileSystem, FileType
 from pyiceberg.io.pyarrow import (
@@ -44,11 +42,11 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
-from neli_router.fence.delta.layouts import columns_of, columns_of_footer
+from neli_router.fence.delta.layouts import columns_of_footer
 from neli_router.fence.delta.staging import FLUSHES_AT_ONCE, flush
 from neli_router.fence.iceberg.layouts import IcebergFormat
-from neli_router.fence.refusals import FenceMisused, TableMismatch, TableUnavailable
-from neli_router.fence.tables import PARTITION, Step
+from neli_router.fence.refusals import TableMismatch, TableUnavailable
+from neli_router.fence.tables import AnyStaging, Step
 
 __all__ = ["Files", "IcebergStaging", "local"]
 
@@ -114,7 +112,7 @@ class Files:
         return sum(file.endswith(".parquet") for file in gone)
 
 
-class IcebergStaging:
+class IcebergStaging(AnyStaging):
     """Rows on their way into a fenced Iceberg table. Made by `FencedIcebergTable.stage`; only one thread may use it at
     a time.
 
@@ -123,44 +121,28 @@ class IcebergStaging:
     are skipped.
     """
 
-    folders: ClassVar[str] = FOLDERS
+    format: IcebergFormat
+
+    folders = FOLDERS
+
+    _looked: list[DataFile] | None
 
     def __init__(self, table: Table, step: Step, made: IcebergFormat) -> None:
-        self.step, self.format = step, made
-        self.has_landed = False
+        super().__init__(step)
+        self.format, self._table, self._files = made, table, Files(table)
         self.is_in_doubt = False
         """Whether a commit got no answer, and may land later."""
-        self._table, self._files = table, Files(table)
-        self._written = 0
-        self._looked: list[DataFile] | None = None
         self._files.begin(step)
 
     @property
     def folder(self) -> str:
         return self._files.at(f"{ROWS}/{self.step.name}")
 
-    def write(self, rows: pa.Table) -> None:
-        """Stage `rows`; their column `partition` says where they belong. May be called any number of times.
-
-        Raises TableMismatch if the columns are not the table's. Raises FenceMisused for a row of a partition without a
-        term, and after the rows were counted or committed.
-        """
-        if self._looked is not None:
-            raise FenceMisused(
-                "rows to stage were wanted before the commit", "found some after it", "begin another step for them"
-            )
-        self.format.require(columns_of(rows.schema), "the rows")
-        schema = pa.schema([field for field in self.format.arrow if field.name in rows.column_names])
-        for partition in pc.unique(rows[PARTITION]).to_pylist():
-            self._require_term(partition)
-            some = rows.filter(pc.equal(rows[PARTITION], partition)).select(schema.names).cast(schema)
-            file = f"{self.folder}/{FOLDERS}={partition}/{self._written}.parquet"
-            with self._files.io.new_output(file).create() as stream:
-                pq.write_table(some, stream, compression="zstd")
-            self._written += 1
+    def _write(self, rows: pa.Table, folder: str, name: str) -> None:
+        with self._files.io.new_output(f"{self.folder}/{folder}/{name}").create() as stream:
+            pq.write_table(rows, stream, compression="zstd")
 
     def count(self) -> int:
-        """The number of staged rows. Nothing may be staged after this, because each file is read only once."""
         return sum(file.record_count for file in self._looked_at())
 
     def place(self, partitions: Iterable[int]) -> list[DataFile]:
@@ -202,11 +184,7 @@ class IcebergStaging:
         files = self._files.below(f"{ROWS}/{self.step.name}", folders=True)
         below = [it.removeprefix(f"{self.folder}/").split("/") for it in sorted(files)]
         if any(path[0] == "_temporary" for path in below):
-            raise TableUnavailable(
-                "finished files were wanted in the attempt's folder",
-                "found Spark's `_temporary`: the job that writes them has failed, or is still running",
-                "wait for the job to end, or begin a new attempt",
-            )
+            raise self._unfinished()
         named = [path for path in below if len(path) == 2 and not path[1].startswith(("_", "."))]
         if self._written > len(named):
             raise TableUnavailable(
@@ -215,10 +193,8 @@ class IcebergStaging:
                 "let nothing but `sweep` remove files below _neli, and repeat the batch",
             )
         for folder, name in named:
-            column, _, partition = folder.partition("=")
-            if column == FOLDERS:
-                self._require_term(int(partition) if partition.isdecimal() else None)
-                yield int(partition), f"{self.folder}/{folder}/{name}"
+            if folder.partition("=")[0] == FOLDERS:
+                yield self._partition_of(folder), f"{self.folder}/{folder}/{name}"
 
     def _data_file(self, partition: int, file: str) -> DataFile:
         source = self._files.io.new_input(file)
@@ -252,14 +228,6 @@ class IcebergStaging:
             key_metadata=None,
             **statistics.to_serialized_dict(),
         )
-
-    def _require_term(self, partition: int | None) -> None:
-        if partition not in self.step.terms:
-            raise FenceMisused(
-                "rows of partitions that this attempt has a term for were wanted",
-                f"found some of partition {partition}",
-                "filter the rows by the partitions that are held, and drop rows without a key",
-            )
 
 
 def local(file: str) -> Path | None:
