@@ -31,11 +31,11 @@ import json
 import secrets
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from neli_router.core.keyspace import Layout
 from neli_router.core.logs import logger
@@ -45,8 +45,10 @@ from neli_router.fence.statements import AnyLease, checked
 
 __all__ = [
     "PARTITION",
+    "WHOLE",
     "AnyFencedTable",
     "AnyStaging",
+    "Columns",
     "Commit",
     "Condition",
     "Judgement",
@@ -54,6 +56,8 @@ __all__ = [
     "Step",
     "TableFormat",
     "Terms",
+    "require_columns",
+    "spelled",
 ]
 
 RACES_MAX = 100
@@ -61,6 +65,12 @@ RACES_MAX = 100
 
 PARTITION = "partition"
 """The column by which a table is laid out."""
+
+WHOLE = ("byte", "short", "integer", "long")
+"""Types that a column `partition` may have in rows: it becomes a folder name, which has no type."""
+
+Columns = Mapping[str, Any]
+"""Name -> type, in Delta's JSON, without nullability."""
 
 Terms = Mapping[int, int] | AnyLease
 """Partition -> term, such as `share.terms`; or a lease, for its partition."""
@@ -132,33 +142,57 @@ class Judgement:
     """The batches that it sets."""
 
 
-class TableFormat(Protocol):
-    """The layout, first batch and columns of a table."""
+@dataclass(frozen=True, slots=True)
+class TableFormat(ABC):
+    """The format that a fenced table was made with. Those of Delta and Iceberg derive from it."""
 
-    @property
-    def identity(self) -> str:
-        """Drawn when the table was made: a table that was made again in its place has another one."""
-
-    @property
-    def layout(self) -> Layout: ...
-
-    @property
-    def first_batch(self) -> int: ...
+    identity: str
+    """Drawn when the table was made: a table that was made again in its place has another one."""
+    layout: Layout
+    first_batch: int
+    columns: Columns
+    later: frozenset[str]
+    """The columns that were added to the table after it was made, and that a writer may leave out."""
 
     @property
     def start(self) -> int:
         """The batch that every partition is at before its first one."""
+        return self.first_batch - 1
 
-    @property
-    def columns(self) -> Mapping[str, Any]: ...
-
-    def require(self, found: Mapping[str, Any], whose: str) -> None:
+    def require(self, found: Columns, whose: str) -> None:
         """Raise TableMismatch if `found` are not the table's columns; later ones may be missing."""
+        require_columns(self.columns, found, whose, later=self.later)
 
+    @abstractmethod
     def split(self, rows: Any) -> Iterable[tuple[int | None, Any]]:
         """The rows of each partition in a table of pyarrow, as the table's files have them. Raises TableMismatch."""
 
-    def spark_schema(self) -> dict[str, Any]: ...
+    @abstractmethod
+    def spark_schema(self) -> dict[str, Any]:
+        """All columns, in the form of Spark's `StructType.fromJson`."""
+
+
+def require_columns(wanted: Columns, found: Columns, whose: str, *, later: Collection[str] = ()) -> None:
+    """Raise TableMismatch, with a note on each column that differs. Those of `later` may be missing."""
+    words = [
+        *(f"{name} is missing" for name in wanted if name not in found and name not in later),
+        *(f"{name} is not in the table" for name in found if name not in wanted),
+        *(
+            f"{name} is {spelled(found[name])} instead of {spelled(wanted[name])}"
+            for name in wanted
+            if name in found and found[name] != wanted[name] and not (name == PARTITION and found[name] in WHOLE)
+        ),
+    ]
+    if words:
+        raise TableMismatch(
+            f"the table's columns were wanted in {whose}",
+            f"found other ones: {'; '.join(words)}",
+            "select, rename or cast them as the table has them; `add_columns` adds one to the table",
+        )
+
+
+def spelled(kind: Any) -> str:
+    return kind if isinstance(kind, str) else json.dumps(kind)
 
 
 class AnyStaging(ABC):

@@ -26,7 +26,7 @@ leaves them out, and they are null in its rows. So hosts can be upgraded one aft
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from os import PathLike, fspath
@@ -40,18 +40,16 @@ from deltalake import DeltaTable, Field, Schema
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
 from neli_router.fence.refusals import TableMismatch
-from neli_router.fence.tables import PARTITION, TableFormat
+from neli_router.fence.tables import PARTITION, WHOLE, Columns, TableFormat, require_columns, spelled
 
 __all__ = [
     "PARTITION",
-    "Columns",
     "Format",
     "TableSchema",
     "columns_of",
     "columns_of_footer",
     "format_of",
     "local_path",
-    "require_columns",
     "split_rows",
 ]
 
@@ -68,9 +66,6 @@ TYPES = re.compile(
     r"string|long|integer|short|byte|float|double|boolean|binary|date|timestamp|timestamp_ntz|decimal\(\d+,\d+\)"
 )
 
-WHOLE = ("byte", "short", "integer", "long")
-"""Types that a column `partition` may have in rows: it becomes a folder name, which has no type."""
-
 
 class _SparkSchema(Protocol):
     """Spark's StructType, without importing Spark."""
@@ -81,21 +76,12 @@ class _SparkSchema(Protocol):
 TableSchema: TypeAlias = pa.Schema | Schema | _SparkSchema
 """The columns of a table, as pyarrow, deltalake or Spark has them."""
 
-Columns = Mapping[str, Any]
-"""Name -> type, in Delta's JSON, without nullability."""
-
 
 @dataclass(frozen=True, slots=True)
-class Format:
-    """The format that a fenced table was made with."""
+class Format(TableFormat):
+    """The format of a Delta table."""
 
-    identity: str
-    layout: Layout
-    first_batch: int
     schema: Schema
-    columns: Columns
-    later: frozenset[str] = frozenset()
-    """The columns that were added to the table after it was made, and that a writer may leave out."""
 
     @classmethod
     def of(cls, schema: TableSchema, layout: Layout, first_batch: int) -> "Format":
@@ -106,22 +92,13 @@ class Format:
         if (kind := columns_of(schema).get(PARTITION, "integer")) not in WHOLE:
             raise TableMismatch(
                 f"whole numbers were wanted in the column {PARTITION!r}",
-                f"found the type {_spelled(kind)}",
+                f"found the type {spelled(kind)}",
                 "give that column another name: this one says where a row belongs",
             )
         kept = [field | {"nullable": True} for field in fields if field["name"] != PARTITION]
         kept.append({"name": PARTITION, "type": "integer", "nullable": True, "metadata": {}})
         whole = Schema.from_json(json.dumps({"type": "struct", "fields": kept}))
-        return cls("", layout, first_batch, whole, columns_of(whole))
-
-    @property
-    def start(self) -> int:
-        """The batch that every partition is at before its first one."""
-        return self.first_batch - 1
-
-    def require(self, found: Columns, whose: str) -> None:
-        """Raise TableMismatch if `found` are not the table's columns; later ones may be missing."""
-        require_columns(self.columns, found, whose, later=self.later)
+        return cls("", layout, first_batch, columns_of(whole), frozenset(), whole)
 
     def lacks(self, schema: TableSchema) -> list[Field]:
         """The columns of `schema` that the table does not have, as it would have them. Raises TableMismatch."""
@@ -148,7 +125,6 @@ class Format:
         return split_rows(rows, self, self.arrow)
 
     def spark_schema(self) -> dict[str, Any]:
-        """All columns, in the form of Spark's `StructType.fromJson`."""
         return dict(json.loads(self.schema.to_json()))
 
     def configuration(self, history: timedelta) -> dict[str, str | None]:
@@ -196,7 +172,7 @@ def format_of(handle: DeltaTable, place: Path) -> Format:
             f"found none that can be read ({type(error).__name__})",
             "restore the neli.* properties that the table was made with",
         ) from error
-    return Format(str(metadata.id), layout, first_batch, schema, columns, frozenset(columns.keys() - first_columns))
+    return Format(str(metadata.id), layout, first_batch, columns, frozenset(columns.keys() - first_columns), schema)
 
 
 def columns_of(schema: TableSchema) -> Columns:
@@ -219,25 +195,6 @@ def columns_of_footer(schema: pa.Schema) -> Columns:
     text = json.dumps(columns_of(schema)).replace('"timestamp_nanos_ntz"', '"timestamp"')
     columns: Columns = json.loads(text)
     return columns
-
-
-def require_columns(wanted: Columns, found: Columns, whose: str, *, later: Collection[str] = ()) -> None:
-    """Raise TableMismatch, with a note on each column that differs. Those of `later` may be missing."""
-    words = [
-        *(f"{name} is missing" for name in wanted if name not in found and name not in later),
-        *(f"{name} is not in the table" for name in found if name not in wanted),
-        *(
-            f"{name} is {_spelled(found[name])} instead of {_spelled(wanted[name])}"
-            for name in wanted
-            if name in found and found[name] != wanted[name] and not (name == PARTITION and found[name] in WHOLE)
-        ),
-    ]
-    if words:
-        raise TableMismatch(
-            f"the table's columns were wanted in {whose}",
-            f"found other ones: {'; '.join(words)}",
-            "select, rename or cast them as the table has them; `add_columns` adds one to the table",
-        )
 
 
 def local_path(path: str | PathLike[str]) -> Path:
@@ -310,7 +267,3 @@ def _is_known(kind: Any) -> bool:
         case {"map": both}:
             return all(_is_known(one) for one in both)
     return isinstance(kind, str) and TYPES.fullmatch(kind) is not None
-
-
-def _spelled(kind: Any) -> str:
-    return kind if isinstance(kind, str) else json.dumps(kind)

@@ -56,10 +56,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
-from neli_router.fence.delta.layouts import PARTITION, Format, columns_of_footer, require_columns
+from neli_router.fence.delta.layouts import PARTITION, Format, columns_of_footer
 from neli_router.fence.delta.statistics import stats_of
 from neli_router.fence.refusals import TableMismatch, TableUnavailable
-from neli_router.fence.tables import AnyStaging, Step
+from neli_router.fence.tables import AnyStaging, Step, require_columns
 
 __all__ = ["FLUSHES_AT_ONCE", "Staging", "abandoned", "clear", "flush", "settled"]
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from neli_router.fence.delta.layouts import Columns
+from neli_router.fence.tables import Columns
 
 __all__ = ["stats_of"]
 

@@ -35,10 +35,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform
 
 from neli_router.core.keyspace import Layout
-from neli_router.fence.delta.layouts import Columns, TableSchema, columns_of, require_columns, split_rows
 from neli_router.fence.delta.layouts import Format as DeltaFormat
+from neli_router.fence.delta.layouts import TableSchema, columns_of, split_rows
 from neli_router.fence.refusals import TableMismatch
-from neli_router.fence.tables import PARTITION, Judgement, Progress
+from neli_router.fence.tables import PARTITION, Judgement, Progress, TableFormat
 
 __all__ = ["IcebergFormat", "columns_made", "format_of", "moves", "progress_of", "properties_of", "spec_of"]
 
@@ -53,26 +53,11 @@ PARTITION_FIELD = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class IcebergFormat:
+class IcebergFormat(TableFormat):
     """The format of a fenced Iceberg table."""
 
-    identity: str
-    layout: Layout
-    first_batch: int
-    history: timedelta
-    columns: Columns
-    later: frozenset[str]
-    """The columns that were added to the table after it was made, and that a writer may leave out."""
     schema: Schema
-
-    @property
-    def start(self) -> int:
-        """The batch that every partition is at before its first one."""
-        return self.first_batch - 1
-
-    def require(self, found: Columns, whose: str) -> None:
-        """Raise TableMismatch if `found` are not the table's columns; later ones may be missing."""
-        require_columns(self.columns, found, whose, later=self.later)
+    history: timedelta
 
     @property
     def arrow(self) -> pa.Schema:
@@ -83,7 +68,6 @@ class IcebergFormat:
         return split_rows(rows, self, self.arrow)
 
     def spark_schema(self) -> dict[str, Any]:
-        """All columns, in the form of Spark's `StructType.fromJson`."""
         # Spark would look for the numbers of columns in every file, and its own files have none.
         plain = schema_to_pyarrow(self.schema, include_field_ids=False)
         return dict(json.loads(DeltaSchema.from_arrow(plain).to_json()))
@@ -154,7 +138,7 @@ def format_of(metadata: TableMetadata, place: str) -> IcebergFormat:
             f"found none that can be read ({type(error).__name__})",
             "restore the neli.* properties that the table was made with",
         ) from error
-    return IcebergFormat(str(metadata.table_uuid), layout, first_batch, history, columns, later, schema)
+    return IcebergFormat(str(metadata.table_uuid), layout, first_batch, columns, later, schema, history)
 
 
 def progress_of(properties: Mapping[str, str], partition: int, start: int) -> Progress:
