@@ -285,8 +285,8 @@ class AnyFencedTable(ABC, Generic[S]):
     failures: ClassVar[tuple[type[Exception], ...]]
     """The library's errors after which a commit may be tried again."""
 
-    spare_tries: ClassVar[int]
-    """Tries beyond one for each partition."""
+    spare_tries: ClassVar[int] = 5
+    """Tries beyond one for each partition: for a catalog or a disk that is away. More of them delay the error."""
 
     lost_races: ClassVar[tuple[type[Exception], ...]] = ()
     """Failures which only say that another commit succeeded. The first RACES_MAX of them use up no try."""

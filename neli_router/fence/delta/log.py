@@ -36,9 +36,6 @@ class LoggedTable(AnyFencedTable[Staging]):
 
     failures = (DeltaError,)
 
-    spare_tries = 5
-    """For a disk that is full or a server that is away."""
-
     def __init__(self, path: str | PathLike[str], *, layout: Layout | None = None) -> None:
         """Open it. Raises TableMismatch if it does not exist, is not a fenced table, or has another layout."""
         super().__init__()

@@ -124,9 +124,6 @@ class FencedIcebergTable(AnyFencedTable[IcebergStaging]):
 
     base = None
 
-    spare_tries = 5
-    """For a catalog or a disk that is away."""
-
     lost_races = (CommitFailedException,)
     """Any commit to the table makes ours fail once, also a plain append."""
 
