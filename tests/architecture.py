@@ -95,13 +95,13 @@ member.leases: BASE
 PLAN = """
 core: errors core | structlog
 drivers drivers.addresses drivers.handle drivers.open: GROUND drivers
-drivers.ledgers: GROUND drivers.handle drivers.ledgers | confluent_kafka redis
+drivers.ledgers: GROUND drivers.handle drivers.ledgers | confluent_kafka psycopg redis
 drivers.ledgers.pump: BASE protocols.induction drivers.ledgers.base
 # Its addresses, errors and topics are those of a ledger in Kafka.
 drivers.consumer_groups: GROUND protocols.consumer_group drivers.consumer_groups drivers.handle
     drivers.ledgers.base drivers.ledgers.kafka | confluent_kafka
 drivers.peers: GROUND protocols.electors drivers.handle drivers.peers | msgspec
-drivers.owners: GROUND drivers.handle drivers.ledgers drivers.owners | redis
+drivers.owners: GROUND drivers.handle drivers.ledgers drivers.owners | psycopg redis
 config: GROUND config drivers protocols
 fence: GROUND fence
 # Commits to Delta tables are made without Spark.

@@ -23,6 +23,7 @@ import pytest
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
 from tests.gate import KINDS, NAMED
+from tests.support.servers import postgresql as postgresql_servers
 from tests.support.servers import redis as redis_servers
 from tests.support.servers.jars import LIGHT, for_spark
 from tests.support.servers.kafka import SHORT_GROUPS, Kafka, missing
@@ -142,6 +143,13 @@ def redis() -> Iterator[str]:
     require(redis_servers.missing())
     with redis_servers.Redis.started(settings=redis_servers.DURABLE) as server:
         yield f"redis://127.0.0.1:{server.port}"
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """How to connect to a PostgreSQL that all tests share, in libpq's words."""
+    with postgresql_servers.postgresql() as address:
+        yield address
 
 
 @pytest.fixture(scope="session")

@@ -99,7 +99,11 @@ ESSAY = '"""What it is for.\n\nHow it works.\n"""\n'
         ("protocols.term.new", "order = hash('a')", "uses hash(): a pure module"),
         ("protocols.term.new", "import numpy", "imports numpy: it may import of other packages"),
         ("protocols.term.new", "from neli_router import NoOwner", "imports neli_router: it may import errors"),
-        ("drivers.ledgers.sqlite", "import requests", "it may import of other packages confluent_kafka, redis"),
+        (
+            "drivers.ledgers.sqlite",
+            "import requests",
+            "it may import of other packages confluent_kafka, psycopg, redis",
+        ),
         ("drivers.ledgers.pump", "from neli_router.drivers.ledgers import memory, base", "ledgers.memory: it may"),
         ("member", "import neli_router.lab.sim.world", "imports neli_router.lab.sim.world: it may"),
         ("agent.client.client", "from neli_router.member.member import Member", "neli_router.member.member: it may"),

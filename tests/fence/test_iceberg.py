@@ -205,8 +205,8 @@ def test_rows_that_lie_in_the_folder_of_another_partition_are_refused(table: Any
 
 
 @pytest.mark.postgresql
-def test_hosts_share_a_catalog_in_postgresql(server: str, tmp_path: Path) -> None:
-    host, user = (psycopg.conninfo.conninfo_to_dict(server)[word] for word in ("host", "user"))
+def test_hosts_share_a_catalog_in_postgresql(postgresql: str, tmp_path: Path) -> None:
+    host, user = (psycopg.conninfo.conninfo_to_dict(postgresql)[word] for word in ("host", "user"))
     uri = f"postgresql+psycopg://{user}@/postgres?host={quote(str(host))}"
     catalog = {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}"}
     hosts = [FencedIcebergTable.create("lake.prices", SCHEMA, LAYOUT, catalog) for _ in range(3)]

@@ -1,0 +1,48 @@
+"""What a group has in PostgreSQL, made once: the tables and functions of one schema, from the files in `schema/`.
+
+    install --lock--> version() is ours? --no--> ledger.sql, owners.sql, keys.sql, version() --commit--> ready
+                        '--yes--> ready
+
+Everything is made in one transaction under a lock, so any number of members may begin at the same time, and none finds
+half of a schema. Each file only adds: a table that exists stays, and a function is replaced.
+
+A schema that has this version is left alone. So an operator with more rights may install it once, and the members do
+without the right to create anything.
+"""
+
+from importlib.resources import files
+from typing import Any
+
+import psycopg
+
+__all__ = ["VERSION", "install"]
+
+VERSION = 1
+"""Raise it with every change of a file, or a schema that exists keeps the functions it has."""
+
+FILES = ("ledger.sql", "owners.sql", "keys.sql")
+"""In this order: a later file may use what an earlier one makes."""
+
+LOCK = 0x6E656C69
+"""An advisory lock of this database, for all schemas. The number is `neli` in ASCII."""
+
+
+def install(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Make everything in `schema`, which is written as SQL quotes it. Raises psycopg's errors."""
+
+    def answer(question: str, *values: Any) -> Any:
+        return connection.execute(question.encode(), values or None).fetchone()[0]  # type: ignore[index]
+
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+        version = f"{schema}.version()"
+        if answer("SELECT to_regprocedure(%s) IS NOT NULL", version) and answer(f"SELECT {version}") >= VERSION:
+            return
+        # Not IF NOT EXISTS: that takes the right to create a schema even if this one exists.
+        if answer("SELECT to_regnamespace(%s) IS NULL", schema):
+            connection.execute(f"CREATE SCHEMA {schema}".encode())
+        for name in FILES:
+            if (file := files(__package__) / "schema" / name).is_file():
+                connection.execute(file.read_text(encoding="utf-8").replace("{schema}", schema).encode())
+        head = f"CREATE OR REPLACE FUNCTION {version} RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE"
+        connection.execute(f"{head} AS 'SELECT {VERSION}'".encode())
