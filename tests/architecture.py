@@ -56,6 +56,7 @@ IMPURE_BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "hash",
 OPTIONAL = (
     *("agent.server.server", "drivers.consumer_groups.kafka", "drivers.ledgers.kafka.ledger"),
     *(
+        "drivers.ledgers.postgresql.ledger",
         "drivers.ledgers.redis.ledger",
         "drivers.owners.redis",
         "fence.delta",

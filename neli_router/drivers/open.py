@@ -17,6 +17,7 @@ from neli_router.drivers.consumer_groups.base import GroupLook, GroupSubscriptio
 from neli_router.drivers.ledgers.base import Appender, Ledger
 from neli_router.drivers.ledgers.kafka import address as kafka_address
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.drivers.ledgers.postgresql import address as postgresql_address
 from neli_router.drivers.ledgers.redis import address as redis_address
 from neli_router.drivers.owners.base import OwnersSource
 from neli_router.errors import ConfigError, MissingExtra
@@ -35,6 +36,7 @@ __all__ = [
 Address = TypeVar("Address")
 
 _IN_KAFKA, _IN_REDIS, _GROUP_IN_KAFKA = "a ledger in Kafka", "a ledger in Redis", "a consumer group in Kafka"
+_IN_POSTGRESQL = "a ledger in PostgreSQL"
 
 
 def open_ledger(address: str, *, create: bool, patience: float) -> Ledger:
@@ -52,6 +54,10 @@ def open_ledger(address: str, *, create: bool, patience: float) -> Ledger:
             with needing("kafka", _IN_KAFKA):
                 from neli_router.drivers.ledgers.kafka.ledger import KafkaLedger  # noqa: PLC0415 - it may not be installed.
             return KafkaLedger(_parsed(kafka_address.parse(rest)), create=create, patience=patience)
+        case _ if scheme in postgresql_address.SCHEMES:
+            with needing("postgresql", _IN_POSTGRESQL):
+                from neli_router.drivers.ledgers.postgresql.ledger import PostgresqlLedger  # noqa: PLC0415 - as above.
+            return PostgresqlLedger(_parsed(postgresql_address.parse(scheme, rest)), create=create)
         case _:
             with needing("redis", _IN_REDIS):
                 from neli_router.drivers.ledgers.redis.ledger import RedisLedger  # noqa: PLC0415 - as above.
@@ -70,6 +76,10 @@ def open_appender(address: str, *, patience: float) -> Appender | None:
         from neli_router.drivers.ledgers.redis.ledger import RedisAppender  # noqa: PLC0415 - as above.
 
         return RedisAppender(_parsed(redis_address.parse(scheme, rest)))
+    if scheme in postgresql_address.SCHEMES:
+        from neli_router.drivers.ledgers.postgresql.ledger import PostgresqlAppender  # noqa: PLC0415 - as above.
+
+        return PostgresqlAppender(_parsed(postgresql_address.parse(scheme, rest)))
     return None
 
 
@@ -83,11 +93,14 @@ def require_driver(address: str) -> None:
             import neli_router.drivers.ledgers.kafka.ledger  # noqa: PLC0415 - as above.
     elif scheme in redis_address.SCHEMES:
         with needing("redis", _IN_REDIS):
-            import neli_router.drivers.ledgers.redis.ledger  # noqa: F401, PLC0415 - as above.
+            import neli_router.drivers.ledgers.redis.ledger  # noqa: PLC0415 - as above.
+    elif scheme in postgresql_address.SCHEMES:
+        with needing("postgresql", _IN_POSTGRESQL):
+            import neli_router.drivers.ledgers.postgresql.ledger  # noqa: F401, PLC0415 - as above.
 
 
 def delete_ledger(address: str) -> list[str]:
-    """Delete the ledger at `address`, which has no problems: files, a topic or a stream. Returns their names.
+    """Delete the ledger at `address`, which has no problems: files, a topic, a stream or rows. Returns their names.
 
     Its members, if there are any, stop and log why. A ledger in memory ends with its process. Raises LedgerError.
     """
@@ -102,6 +115,10 @@ def delete_ledger(address: str) -> list[str]:
             with needing("kafka", _IN_KAFKA):
                 from neli_router.drivers.ledgers.kafka.topic import delete_topic  # noqa: PLC0415 - as above.
             return [delete_topic(_parsed(kafka_address.parse(rest)))]
+        case _ if scheme in postgresql_address.SCHEMES:
+            with needing("postgresql", _IN_POSTGRESQL):
+                from neli_router.drivers.ledgers.postgresql.ledger import delete_rows  # noqa: PLC0415 - as above.
+            return [delete_rows(_parsed(postgresql_address.parse(scheme, rest)))]
         case _:
             with needing("redis", _IN_REDIS):
                 from neli_router.drivers.ledgers.redis.ledger import delete_stream  # noqa: PLC0415 - as above.
@@ -136,9 +153,13 @@ def owners_at(url: str) -> OwnersSource:
 
 
 @contextmanager
-def needing(extra: Literal["kafka", "redis"], purpose: str) -> Iterator[None]:
+def needing(extra: Literal["kafka", "postgresql", "redis"], purpose: str) -> Iterator[None]:
     """Around an import: raise MissingExtra, with the remedy, if the client library of `extra` is not installed."""
-    library, module = {"kafka": ("confluent-kafka", "confluent_kafka"), "redis": ("redis-py", "redis")}[extra]
+    library, module = {
+        "kafka": ("confluent-kafka", "confluent_kafka"),
+        "postgresql": ("psycopg", "psycopg"),
+        "redis": ("redis-py", "redis"),
+    }[extra]
     try:
         yield
     except ModuleNotFoundError as error:

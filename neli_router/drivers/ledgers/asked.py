@@ -44,7 +44,7 @@ from math import inf
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from neli_router.core.closing import anew
-from neli_router.drivers.ledgers.base import READ_MAX, Entry, trimmed
+from neli_router.drivers.ledgers.base import READ_BYTES_MAX, READ_MAX, Entry, trimmed
 from neli_router.drivers.ledgers.read_ahead import ReadAhead, ReadAheadLedger
 from neli_router.errors import LedgerError, LedgerRewound, LedgerTrimmed, LedgerUnavailable, LedgerUnusable
 
@@ -124,6 +124,8 @@ class Sent(NamedTuple):
     trouble: LedgerError | None = None
     trim_trouble: LedgerError | None = None
     has_trimmed: bool = False
+    to_trim: int | None = None
+    """More is left to trim below this."""
     moved_on: bool = False
     """Another server may have taken over: make a new connection."""
 
@@ -371,7 +373,7 @@ class AskedReader(ReadAhead, Generic[Link]):
                     if anchor is None or entries[-1].offset > anchor.offset:
                         self._anchor = entries[-1]
                     self.highest = max(self.highest, entries[-1].offset)
-                is_all = len(entries) < READ_MAX
+                is_all = len(entries) < READ_MAX and sum(len(one.payload) for one in entries) < READ_BYTES_MAX
                 self._known_at = asked_at if is_all else -inf
                 self._block = min(BLOCK_MAX, max(BLOCK_MIN, 2 * self._block)) if is_all else 0.0
             self._extend(entries)
@@ -482,6 +484,8 @@ class AskedWriter(Generic[Link]):
             self._trouble = sent.trouble
             if sent.trim_trouble is not None or sent.has_trimmed:
                 self._trim_trouble = sent.trim_trouble
+            if sent.to_trim is not None and not self._closing:
+                self._queue.append(sent.to_trim)  # Behind the appends that wait.
         if sent.offsets:
             self._reader.saw(sent.offsets[-1])
         return sent.moved_on

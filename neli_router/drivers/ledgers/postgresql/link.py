@@ -1,0 +1,209 @@
+"""A connection to a group's PostgreSQL: questions with bounded waits, and notifications.
+
+    address --libpq, host after host--> a server that takes writes --> SqlLink --LISTEN--> wait
+                                        '--none does--> LedgerUnavailable
+
+Each statement is a transaction of its own, so no stopped client holds a lock of ours. Nothing is sent twice: a
+statement that was carried out already would write a record twice. So a link that failed is closed, and its user
+decides. Every wait for an answer is bounded, also at a server that is stopped: libpq alone would wait for ever.
+
+**Notifications** wake a reader. A pooler in transaction mode accepts LISTEN and delivers nothing. So a link that
+listens also sends itself a word, and polls if the word does not come back.
+
+**Errors** are translated: can the fault heal on its own, and what should be done? A wrong password or a missing right
+is LedgerUnusable when the ledger is opened, because then the address or the role is wrong; later it is
+LedgerUnavailable, because the right may be given back.
+"""
+
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, cast
+from uuid import uuid4
+
+import psycopg
+from psycopg import errors, sql
+
+from neli_router.drivers.ledgers.postgresql import schema
+from neli_router.drivers.ledgers.postgresql.address import PostgresqlAddress
+from neli_router.errors import LedgerError, LedgerUnavailable, LedgerUnusable
+
+__all__ = ["ANSWER_MAX", "GONE", "POLL_EVERY", "SqlLink", "explain"]
+
+ANSWER_MAX = 0.5
+"""Seconds for an answer. Raising it lets a server that is busy keep its clients; lowering it notices a frozen server
+sooner."""
+
+CONNECT_MAX = 2
+"""Seconds for each host. libpq takes no less."""
+
+POLL_EVERY = 0.01
+"""Seconds between two questions where no notification arrives. Raising it saves questions, but delays every record."""
+
+VERSION_MIN = 13
+
+GONE = (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName)
+"""The schema, or a part of it, is not there."""
+
+_RIGHTS = "let an operator grant what docs/postgresql.md lists"
+_LOGIN = "check the user and the password in the address or in .pgpass, and the server's pg_hba.conf"
+_SPACE = "make room on the disk of the server; a ledger takes a few MiB"
+
+_REMEDIES: Mapping[str, str] = {
+    "25006": "give the primary's address, or all hosts of the cluster: the one that takes writes is used",
+    "28000": _LOGIN,
+    "28P01": _LOGIN,
+    "42501": _RIGHTS,
+    "53100": _SPACE,
+    "53200": "give the server more memory",
+    "53300": "raise max_connections, or end sessions that nobody uses: a member needs three",
+    "55P03": "look for the session that holds a lock on the ledger: `SELECT * FROM pg_locks WHERE granted`",
+    "57014": "raise statement_timeout of this role to a second or more",
+    "57P01": "bring the server back",
+    "57P02": "bring the server back",
+    "57P03": "wait: it is starting up",
+}
+_OTHER = "check the server and the network to it"
+
+_FINAL = frozenset({"42501", "28000", "28P01", "3D000", "3F000"})
+_FINAL_TEXTS = (  # libpq gives no code for a connection that was refused.
+    (r"password authentication failed|no password supplied|no pg_hba.conf entry|certificate|Peer auth", _LOGIN),
+    (r'database ".*" does not exist', "correct the database in the address, or create it"),
+    (r'role ".*" (does not exist|is not permitted)', _LOGIN),
+    (r"definition of service|invalid sslmode|could not (read|open|load)", "correct the options in the address"),
+)
+
+
+class _Bounded(psycopg.Connection[tuple[Any, ...]]):
+    """A connection of which no wait is unbounded."""
+
+    patience = ANSWER_MAX
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        return super().wait(gen, interval, self.patience if timeout is None else timeout)
+
+
+class SqlLink:
+    """One connection. Used by one thread at a time, except for `interrupt`."""
+
+    def __init__(self, at: PostgresqlAddress, purpose: str, *, opening: bool = False) -> None:
+        """Connect, for `purpose`. Raises LedgerUnavailable or LedgerUnusable."""
+        self.at, self._purpose, self._opening = at, purpose, opening
+        self.listens = False
+        """Whether notifications arrive."""
+        try:
+            # Nothing is prepared: a pooler may send the next statement to another session.
+            self._connection = _Bounded.connect(
+                at.conninfo(),
+                autocommit=True,
+                prepare_threshold=None,
+                connect_timeout=CONNECT_MAX,
+                application_name="neli",
+            )
+        except psycopg.Error as error:
+            raise explain(error, at, purpose, opening=opening) from error
+        self._connection.patience = ANSWER_MAX
+        try:
+            self._require_fit()
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
+        """The rows of one statement, in a transaction of its own. `{schema}` in it stands for the group's schema."""
+        try:
+            return self.try_to(text, *values)
+        except psycopg.Error as error:
+            raise explain(error, self.at, self._purpose, opening=self._opening) from error
+
+    def try_to(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Like `ask`, but raises the server's own error. A link that is of no further use is closed."""
+        query = sql.SQL(cast("Any", text)).format(schema=sql.Identifier(self.at.schema))
+        try:
+            with self._connection.cursor(binary=True) as cursor:
+                cursor.execute(query, values)
+                return cursor.fetchall() if cursor.description else []
+        except psycopg.Error as error:
+            if error.sqlstate is None or error.sqlstate.startswith(("08", "57P")):
+                self.close()
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def install(self) -> None:
+        """Make the schema if it is not there, or renew it if it is of an older release."""
+        quoted = sql.Identifier(self.at.schema).as_string()
+        try:
+            schema.install(self._connection, quoted)
+        except psycopg.Error as error:
+            if error.sqlstate != "42501":
+                raise explain(error, self.at, self._purpose, opening=True) from error
+            raise LedgerUnusable(
+                f"the schema {self.at.schema} of {self.at.public} was wanted",
+                f"this role may not make or renew it: {str(error).strip():.200}",
+                "start one member, or any command with --ledger, as the role that owns the database",
+            ) from error
+
+    def listen(self, channel: str) -> None:
+        """Wake `wait` at each notification of `channel`, if they arrive here."""
+        word = uuid4().hex
+        self.ask(sql.SQL("LISTEN {}").format(sql.Identifier(channel)).as_string())
+        self.ask("SELECT pg_notify(%s, %s)", channel, word)
+        give_up_at = time.monotonic() + ANSWER_MAX
+        while not self.listens and time.monotonic() < give_up_at:
+            self.listens = any(
+                word == one.payload for one in self._connection.notifies(timeout=ANSWER_MAX, stop_after=1)
+            )
+
+    def wait(self, timeout: float) -> None:
+        """Wait until a notification may have arrived."""
+        try:
+            for _ in self._connection.notifies(timeout=timeout if self.listens else POLL_EVERY, stop_after=1):
+                pass
+        except psycopg.Error as error:
+            self.close()
+            raise explain(error, self.at, self._purpose) from error
+
+    def keep(self) -> None:
+        """Raise LedgerUnavailable if the server is not there."""
+        self.ask("SELECT 1")
+
+    def interrupt(self) -> None:
+        """Make a thread that waits for an answer find the connection broken."""
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self._connection.fileno())) as copy:
+            copy.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """May be called twice."""
+        self._connection.close()
+
+    def _require_fit(self) -> None:
+        if (version := self._connection.info.server_version) < VERSION_MIN * 10_000:
+            raise LedgerUnusable(
+                f"{self._purpose} of {self.at.public} was wanted, on PostgreSQL {VERSION_MIN} or newer",
+                f"it is PostgreSQL {version // 10_000}",
+                "upgrade the server",
+            )
+        ((isolation,),) = self.ask("SELECT current_setting('default_transaction_isolation')")
+        if isolation != "read committed":  # An append counts on from what is there when it gets its turn.
+            self.ask("SET default_transaction_isolation TO 'read committed'")
+
+
+def explain(error: Exception, at: PostgresqlAddress, purpose: str, *, opening: bool = False) -> LedgerError:
+    """The exception to raise for `error`, which occurred during `purpose`."""
+    if isinstance(error, LedgerError):
+        return error
+    code = getattr(error, "sqlstate", None) or ""
+    said = str(error).strip() or type(error).__name__
+    remedy, final = _REMEDIES.get(code, _OTHER), opening and code in _FINAL
+    if isinstance(error, psycopg.OperationalError) and not code:
+        for pattern, instead in _FINAL_TEXTS:
+            if re.search(pattern, said):
+                remedy, final = instead, opening
+    kind = LedgerUnusable if final else LedgerUnavailable
+    found = " ".join(said.split())
+    return kind(f"{purpose} of {at.public} was wanted", f"{code}: {found:.300}" if code else f"{found:.300}", remedy)
