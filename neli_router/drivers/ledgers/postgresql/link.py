@@ -5,7 +5,7 @@
 
 Each statement is a transaction of its own, so no stopped client holds a lock of ours. Nothing is sent twice: a
 statement that was carried out already would write a record twice. So a link that failed is closed, and its user
-decides. Every wait for an answer is bounded, also at a server that is stopped: libpq alone would wait for ever.
+decides. Every wait for an answer is bounded, also at a server that is stopped: libpq alone would wait and wait.
 
 **Notifications** wake a reader. A pooler in transaction mode accepts LISTEN and delivers nothing. So a link that
 listens also sends itself a word, and polls if the word does not come back.
@@ -21,7 +21,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -59,7 +59,7 @@ _REMEDIES: Mapping[str, str] = {
     "42501": _RIGHTS,
     "53100": _SPACE,
     "53200": "give the server more memory",
-    "53300": "raise max_connections, or end sessions that nobody uses: a member needs three",
+    "53300": "raise max_connections, or end unused sessions: a member needs three",
     "55P03": "look for the session that holds a lock on the ledger: `SELECT * FROM pg_locks WHERE granted`",
     "57014": "raise statement_timeout of this role to a second or more",
     "57P01": "bring the server back",
@@ -92,6 +92,7 @@ class SqlLink:
     def __init__(self, at: PostgresqlAddress, purpose: str, *, opening: bool = False) -> None:
         """Connect, for `purpose`. Raises LedgerUnavailable or LedgerUnusable."""
         self.at, self._purpose, self._opening = at, purpose, opening
+        self._schema = sql.Identifier(at.schema).as_string()
         self.listens = False
         """Whether notifications arrive."""
         try:
@@ -121,7 +122,7 @@ class SqlLink:
 
     def try_to(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
         """Like `ask`, but raises the server's own error. A link that is of no further use is closed."""
-        query = sql.SQL(cast("Any", text)).format(schema=sql.Identifier(self.at.schema))
+        query = text.replace("{schema}", self._schema).encode()
         try:
             with self._connection.cursor(binary=True) as cursor:
                 cursor.execute(query, values)
@@ -136,9 +137,8 @@ class SqlLink:
 
     def install(self) -> None:
         """Make the schema if it is not there, or renew it if it is of an older release."""
-        quoted = sql.Identifier(self.at.schema).as_string()
         try:
-            schema.install(self._connection, quoted)
+            schema.install(self._connection, self._schema)
         except psycopg.Error as error:
             if error.sqlstate != "42501":
                 raise explain(error, self.at, self._purpose, opening=True) from error

@@ -26,7 +26,7 @@ from neli_router.errors import LedgerError, LedgerUnavailable
 __all__ = ["LedgerRecords"]
 
 TRIM_MAX = 1000
-"""The most records deleted at once. Raising it holds up this member's appends for longer, some milliseconds for a
+"""The most records deleted in one step. Raising it holds up this member's appends for longer, some milliseconds for a
 thousand; lowering it trims slower than a busy group writes."""
 
 EXTENT = """
@@ -131,7 +131,7 @@ class LedgerRecords(AskedLog[SqlLink]):
         try:
             rows = link.try_to(asked, self.ledger, anchor, position, most, READ_BYTES_MAX)
         except GONE:
-            rows = []  # Then there is no anchor, and the question for the extent says so.
+            rows = []  # The question for the extent will say so.
         except psycopg.Error as error:
             raise explain(error, self.address, "a read") from error
         entries = [Entry(*row[1:]) for row in rows]
