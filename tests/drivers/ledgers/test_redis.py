@@ -8,9 +8,8 @@ each waits for the event that must come.
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -18,12 +17,22 @@ from neli_router.config.config import Config
 from neli_router.config.protocols import Induction
 from neli_router.drivers.addresses import problems_of, public_address
 from neli_router.drivers.ledgers.asked import BLOCK_MAX
-from neli_router.drivers.ledgers.base import Ledger, Promise
+from neli_router.drivers.ledgers.base import Promise
 from neli_router.drivers.ledgers.redis.address import SCHEMES, RedisAddress, parse
-from neli_router.drivers.open import delete_ledger, open_ledger
+from neli_router.drivers.open import delete_ledger
 from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
 from neli_router.router.router import Router
 from tests.conftest import require
+from tests.support.asking import (
+    Open,
+    append_through_trouble,
+    next_through_trouble,
+    rewinds,
+    take,
+    through_trouble,
+    trouble_of,
+    write,
+)
 from tests.support.servers.redis import Redis, Sentinel, missing
 from tests.support.waiting import PATIENCE, until
 
@@ -36,8 +45,6 @@ from neli_router.drivers.ledgers.redis.link import Command, Link, explain
 QUESTIONS = 12
 """Questions of an idle reader: the first waits for some milliseconds in Redis, the last for BLOCK_MAX."""
 
-Found = TypeVar("Found")
-
 on_servers = pytest.mark.redis
 
 
@@ -47,99 +54,6 @@ def server() -> Iterator[Redis]:
     require(missing())
     with Redis.started() as started:
         yield started
-
-
-@pytest.fixture
-def opened() -> Iterator[Callable[..., Ledger]]:
-    with ExitStack() as stack:
-
-        def open_one(url: str, *, create: bool = True) -> Ledger:
-            assert [] == problems_of(url)
-            return stack.enter_context(closing(open_ledger(url, create=create, patience=1.0)))
-
-        yield open_one
-
-
-Open = Callable[..., Ledger]
-
-
-def collected(more: Callable[[], list[Found]], count: int, patience: float = PATIENCE) -> list[Found]:
-    """The results of `more`, until there are `count`."""
-    found: list[Found] = []
-    give_up_at = time.monotonic() + patience
-    while len(found) < count and time.monotonic() < give_up_at:
-        found += (some := more())
-        if not some:
-            time.sleep(0.001)
-    return found
-
-
-def through_trouble(more: Callable[[], list[Found]]) -> list[Found]:
-    """The first results of `more`, which is tried again and again, like a pump does it."""
-
-    def tried() -> list[Found]:
-        with suppress(LedgerUnavailable):
-            return more()
-        return []
-
-    return until(tried)
-
-
-def write(ledger: Ledger, *payloads: bytes) -> list[int]:
-    ledger.append(payloads)
-    found = collected(ledger.acknowledged, len(payloads))
-    assert len(payloads) == len(found)
-    return found
-
-
-def take(ledger: Ledger, count: int) -> list[bytes]:
-    entries = collected(lambda: ledger.read(0.5), count)
-    assert count == len(entries)
-    return [entry.payload for entry in entries]
-
-
-def next_through_trouble(ledger: Ledger) -> bytes:
-    return through_trouble(lambda: ledger.read(0.1))[0].payload
-
-
-def append_through_trouble(ledger: Ledger, payload: bytes) -> int:
-    """Append until an append is confirmed. Returns its offset."""
-
-    def append() -> list[int]:
-        ledger.append([payload])
-        return collected(ledger.acknowledged, 1, 0.2)
-
-    return through_trouble(append)[0]
-
-
-def trouble_of(act: Callable[[], object], said: str = "") -> LedgerUnavailable:
-    """The error that `act` raises sooner or later, with `said` in it."""
-
-    def trouble() -> list[LedgerUnavailable]:
-        try:
-            act()
-        except LedgerUnavailable as error:
-            return [error] if said in error.found else []
-        return []
-
-    return until(trouble, said or "trouble")[0]
-
-
-def rewinds(ledger: Ledger) -> str:
-    """The evidence with which the ledger notices that it was rewound; nothing may be handed over before that."""
-
-    def look() -> list[str]:
-        try:
-            assert [] == ledger.read(0.1)
-        except LedgerRewound as error:
-            return [error.found]
-        return []
-
-    (found,) = through_trouble(look)
-    for again in (lambda: ledger.read(0), lambda: ledger.append([b"more"]), ledger.tip, ledger.start):
-        with pytest.raises(LedgerRewound):
-            again()
-    return found
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ class RecordStream(AskedLog[Link]):
                 raise self.rewound("it is gone, with all its records")
             else:
                 offsets.append(self._offset(answer))
-        return Sent(offsets, trouble, trim_trouble, has_trimmed, moved_on)
+        return Sent(offsets, trouble, trim_trouble, has_trimmed=has_trimmed, moved_on=moved_on)
 
     def extent(self, link: Link) -> Extent:
         (answer,) = link.try_each([("XINFO", "STREAM", self.key)])
