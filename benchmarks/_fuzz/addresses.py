@@ -39,6 +39,8 @@ SHAPES = (
     "redis+unix://{who}/nowhere/redis.sock{query}",
     "redis+sentinel://{who}{host}/{group}{query}",
     "rediss+sentinel://{who}{host},{host}/{group}{query}",
+    "postgresql://{who}{host}/db?group={group}{more}",
+    "postgresql+psycopg2://{who}/{group}?host=/nowhere&group={group}{more}",
     "sqlite://{who}{folder}/{group}.db{query}",
     "sqlite:{group}{query}",
     "memory://{who}{group}{query}",
@@ -55,6 +57,7 @@ NAMES = (
     "db", "ca", "cert", "key", "service", "group", "sentinel_user", "sentinel_password", "sentinel_pasword", "password",
     "config", "replication", "sasl.password", "sasl_pwd", "sasl.p%61ssword", "sasl.username", "sasl.mechanism",
     "sasl.mechanisms", "security.protocol", "ssl.key.password", "ssl.key.pem", "ssl.ca.location", "client.id", "debug",
+    "host", "user", "dbname", "schema", "passfile", "sslmode", "sslkey", "target_session_attrs",
     "sasl.oauthbearer.config", "linger.ms", "acks", "message.timeout.ms", "no.such.setting", "KEY", "", "%00", "token",
 )  # fmt: skip
 VALUES = (
@@ -75,14 +78,23 @@ PUBLIC = frozenset(
     {
         "ca",
         "cert",
+        "channel_binding",
         "config",
         "db",
+        "dbname",
         "group",
+        "gssencmode",
+        "host",
+        "port",
         "replication",
         "sasl.mechanism",
         "sasl.mechanisms",
         "security.protocol",
+        "schema",
         "service",
+        "sslcert",
+        "sslmode",
+        "sslrootcert",
     }
 )
 """Options whose values are shown."""
@@ -114,7 +126,8 @@ def _address(rng: random.Random, folder: str) -> str:
     address = filled(SHAPES)
     for field, choices in (("{who}", WHO), ("{host}", HOSTS), ("{group}", GROUPS)):
         address = address.replace(field, filled(choices))
-    address = mutated(rng, address.replace("{query}", query), (*SHAPES, *NAMES), times_max=rng.choice((0, 3, 9)))
+    address = address.replace("{query}", query).replace("{more}", query.replace("?", "&", 1))
+    address = mutated(rng, address, (*SHAPES, *NAMES), times_max=rng.choice((0, 3, 9)))
     return any_text(rng) if rng.random() < 0.01 else _without_public_markers(address)
 
 
@@ -129,7 +142,10 @@ def _without_public_markers(address: str) -> str:
     if not colon:
         scheme, rest = "", address
     place, mark, query = rest.partition("?")
-    if "@" not in rest and "%40" not in rest:
+    if scheme.startswith("postgres") and not problems_of(address):
+        who, at, public = place.rpartition("@")
+        place = who + at + public.replace(MARKER, "plain")
+    elif "@" not in rest and "%40" not in rest:
         shown = re.match(r"[^?]*" if scheme == "sqlite" else r"[^?&;:@%]*", place)
         assert shown is not None, "it matches nothing, too"
         place = shown.group().replace(MARKER, "plain") + place[shown.end() :]
@@ -173,7 +189,9 @@ def _opened_ledger(address: str, folder: str) -> str:
     if problems_of(address):
         return ""
     scheme, _, rest = address.partition(":")
-    if scheme == "sqlite" and not (rest.startswith(f"//{folder}/") and ".." not in rest):
+    if scheme.startswith("postgres") or (
+        scheme == "sqlite" and not (rest.startswith(f"//{folder}/") and ".." not in rest)
+    ):
         return ""
     if scheme == "kafka":
         if any(word in address for word in DANGEROUS):

@@ -4,6 +4,7 @@ sqlite:///var/lib/ledger.db        one file, from the root         sqlite:ledger
                                    sqlite:///ledger.db is refused: to SQLAlchemy's users it means the latter
 memory://jobs                      all members in this process that use this name share one log, until it ends
 kafka://host:9092,host:9092/jobs   one topic of one partition; further settings: `kafka/address.py`
+postgresql://host/app?group=jobs   rows of one table; sockets, services, SQLAlchemy's words: `postgresql/address.py`
 redis://host:6379/jobs             one stream; also rediss, redis+unix, redis+sentinel: `redis/address.py`
 
 `peers://a:7801,b:7801,c:7801/jobs` does not name a ledger: protocols whose members elect among themselves have none.
@@ -20,7 +21,10 @@ from dataclasses import replace
 from os.path import realpath
 
 from neli_router.drivers.ledgers.kafka import address as kafka_address
+from neli_router.drivers.ledgers.postgresql import address as postgresql_address
+from neli_router.drivers.ledgers.postgresql.address import PostgresqlAddress
 from neli_router.drivers.ledgers.redis import address as redis_address
+from neli_router.drivers.ledgers.redis.address import RedisAddress
 from neli_router.drivers.peers import address as peers_address
 from neli_router.errors import ConfigError
 
@@ -32,10 +36,19 @@ _PEERS = re.compile(
 )
 """A well-formed list of peers: places, and names of files. A text that is not a path may be the key itself."""
 
-_SCHEMES = ("kafka", "memory", *redis_address.SCHEMES, "sqlite")
+_SCHEMES = ("kafka", "memory", "postgresql", *redis_address.SCHEMES, "sqlite")
+"""Messages offer these. Other spellings of postgresql are understood, too."""
+
+_HARMLESS = {
+    "kafka": kafka_address.HARMLESS,
+    **dict.fromkeys(postgresql_address.SCHEMES, postgresql_address.HARMLESS),
+    **dict.fromkeys(redis_address.SCHEMES, redis_address.HARMLESS),
+}
+"""For each scheme of a server, the options that may be shown."""
 
 _EXAMPLES = (
-    "sqlite:///var/lib/jobs/ledger.db, kafka://localhost:9092/jobs, redis://localhost:6379/jobs or memory://jobs"
+    "sqlite:///var/lib/jobs/ledger.db, kafka://localhost:9092/jobs, postgresql://localhost/app?group=jobs, "
+    "redis://localhost:6379/jobs or memory://jobs"
 )
 
 
@@ -45,7 +58,7 @@ def problems_of(address: str) -> list[str]:
     shown = public_address(address)
     if not colon or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
         return [f"ledger={shown!r:.200} does not say what kind of ledger it is: write {_EXAMPLES}"]
-    if scheme not in _SCHEMES:
+    if scheme not in (*_SCHEMES, *_HARMLESS):
         return [unknown("kind of ledger", scheme, _SCHEMES)]
     if scheme not in ("memory", "sqlite"):
         return [f"ledger={shown!r:.200}: {problem}" for problem in _problems_on_servers(scheme, rest)]
@@ -81,11 +94,11 @@ def public_address(address: str) -> str:
     if scheme == "peers" and _is_read(scheme, rest):
         return address
     if not _is_read(scheme, rest):
-        start = f"{scheme}:" if colon and scheme in _SCHEMES else ""
+        start = f"{scheme}:" if colon and scheme in (*_SCHEMES, *_HARMLESS) else ""
         return f"{start}{harmless_start(address.removeprefix(start))}"
     authority, slash, behind = place.removeprefix("//").partition("/")
     _, at, servers = authority.rpartition("@")
-    harmless = {*kafka_address.HARMLESS, *redis_address.HARMLESS, ""}
+    harmless = {*_HARMLESS.get(scheme, ()), ""}
     options = "&".join(option if option.partition("=")[0] in harmless else "***" for option in query.split("&"))
     return f"{scheme}://{'***@' if at else ''}{servers}{slash}{behind}{mark}{options}"
 
@@ -113,13 +126,21 @@ def group_name(address: str) -> str:
         return f"kafka://{','.join(sorted(servers.lower().split(',')))}/{group}"
     if scheme == "memory":
         return public_address(address)
-    at, _ = redis_address.parse(scheme, rest)
+    at, _ = _parsed(scheme, rest)
     assert at is not None, "an address with problems was refused"
-    return replace(at, servers=tuple(sorted((host.lower(), port) for host, port in at.servers))).public
+    # The name of a folder keeps its capitals.
+    places = sorted((host if host.startswith("/") else host.lower(), port) for host, port in at.servers)
+    return replace(at, servers=tuple(places)).public
 
 
 def _problems_on_servers(scheme: str, rest: str) -> list[str]:
-    return kafka_address.parse(rest)[1] if scheme == "kafka" else redis_address.parse(scheme, rest)[1]
+    return kafka_address.parse(rest)[1] if scheme == "kafka" else _parsed(scheme, rest)[1]
+
+
+def _parsed(scheme: str, rest: str) -> tuple[PostgresqlAddress | RedisAddress | None, list[str]]:
+    if scheme in postgresql_address.SCHEMES:
+        return postgresql_address.parse(scheme, rest)
+    return redis_address.parse(scheme, rest)
 
 
 def _is_read(scheme: str, rest: str) -> bool:
@@ -127,7 +148,7 @@ def _is_read(scheme: str, rest: str) -> bool:
         return _PEERS.fullmatch(rest) is not None
     if scheme == "memory":
         return harmless_start(rest) == rest
-    return scheme in ("kafka", *redis_address.SCHEMES) and not _problems_on_servers(scheme, rest)
+    return scheme in _HARMLESS and not _problems_on_servers(scheme, rest)
 
 
 def harmless_start(text: str) -> str:

@@ -69,6 +69,11 @@ def test_the_sockets_are_in_a_folder_of_the_login_of_the_system_or_of_the_user()
         ("kafka://B:9,a:9/jobs kafka://u:secret@a:9,b:9/jobs?client.id=x kafka:a:9,b:9/jobs", "kafka://a:9,b:9/jobs"),
         ("redis://H/jobs redis://u:secret@h:6379/jobs?db=0 redis:h/jobs", "redis://h:6379/jobs"),
         ("redis://h/jobs?db=3", "redis://h:6379/jobs?db=3"),
+        (
+            "postgres://u:p@B,A:1/db?group=j&sslmode=require postgresql+psycopg2:///db?group=j&host=a,b&port=1,5432",
+            "postgresql://a:1,b:5432/db?group=j",
+        ),
+        ("postgresql:///db?host=/Run&group=j&schema=neli", "postgresql:///db?group=j&host=/Run"),
         ("peers://b:2,A:1/jobs peers://a:1,b:2/jobs?me=a:1&key_file=/k&state=/s", "peers://a:1,b:2/jobs"),
         ("memory://jobs", "memory://jobs"),
     ],

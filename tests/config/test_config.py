@@ -61,8 +61,8 @@ leese is not a known option: did you mean lease? Choose from {known}
 accept_rewinds='yes' must be True or False
 layout.partition is not a known option: did you mean layout.partitions? Choose from partitions, slots, tags
 slots=0 must be a whole number of at least 1
-sqlit is not a known kind of ledger: did you mean sqlite? Choose from kafka, memory, redis, redis+sentinel, \
-redis+unix, rediss, rediss+sentinel, sqlite
+sqlit is not a known kind of ledger: did you mean sqlite? Choose from kafka, memory, postgresql, redis, \
+redis+sentinel, redis+unix, rediss, rediss+sentinel, sqlite
 the member's name is empty: give each process a name of its own
 weight=-1 must be a whole number from 0 to 1000000: 1 for an equal share
 term_base=-1 must be a whole number from 0 to 4503599627370496: correct it
@@ -120,7 +120,9 @@ kafka://host/jobs?sasl.password=a&secret  kafka://host/jobs?sasl.password=a&secr
 kafka://host/jobs?sasl_pwd=secret  kafka://host/jobs?sasl.p%61ssword=secret  redis://host:secret/jobs
 redis://host/jobs?password=a&secret  redis+sentinel://host/jobs?service=main&sentinel_pasword=secret
 redis://user:secret@host:6379/jobs?db=x  redis+unix:///run/redis.sock?group=jobs&secret  memory://a?secret
-redis://user:a/secret@host/jobs
+redis://user:a/secret@host/jobs  postgresql://u:a/secret@h/db?group=g  postgresql://u:a?secret@h/db?group=g
+postgresql://h/db?group=g&password=a&secret  postgresql+psycopg2://u:secret@h/db  postgres:///db?password=secret
+postgresql://h/db?group=g&passwrod=secret  postgresql://secret@h/db?group=g
 """
 
 
@@ -134,6 +136,7 @@ def test_nothing_that_may_be_a_secret_is_shown_of_an_address_and_what_is_none_is
         ("kafka://a:1,b:2/jobs?replication=3", "kafka://a:1,b:2/jobs?replication=3"),
         ("kafka://u:p@a:1/jobs?replication=3&ssl.key.password=p", "kafka://***@a:1/jobs?replication=3&***"),
         ("redis://:p@a:1/jobs?db=2", "redis://***@a:1/jobs?db=2"),
+        ("postgres://u:p@a,b/db?group=g&sslkey=v&sslmode=require", "postgres://***@a,b/db?group=g&***&sslmode=require"),
         ("sqlite:///var/lib/a@b.db", "sqlite:///var/lib/a@b.db"),
     ):
         assert shown == public_address(address)

@@ -20,7 +20,18 @@ atoms = st.one_of(
     st.integers(),
     st.floats(),
     st.booleans(),
-    st.sampled_from(["memory://jobs", f"memory://u:{SECRET}@jobs", "none", "exclusive", "127.0.0.1:0", 10**30, -1]),
+    st.sampled_from(
+        [
+            "memory://jobs",
+            f"memory://u:{SECRET}@jobs",
+            f"postgresql://h/db?group=jobs&password={SECRET}",
+            "none",
+            "exclusive",
+            "127.0.0.1:0",
+            10**30,
+            -1,
+        ]
+    ),
 )
 
 

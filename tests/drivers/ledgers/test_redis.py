@@ -13,12 +13,9 @@ from typing import Any
 
 import pytest
 
-from neli_router.config.config import Config
-from neli_router.config.protocols import Induction
-from neli_router.drivers.addresses import problems_of, public_address
 from neli_router.drivers.ledgers.asked import BLOCK_MAX
 from neli_router.drivers.ledgers.base import Promise
-from neli_router.drivers.ledgers.redis.address import SCHEMES, RedisAddress, parse
+from neli_router.drivers.ledgers.redis.address import RedisAddress
 from neli_router.drivers.open import delete_ledger
 from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
 from neli_router.router.router import Router
@@ -54,74 +51,6 @@ def server() -> Iterator[Redis]:
     require(missing())
     with Redis.started() as started:
         yield started
-
-
-@pytest.mark.parametrize(
-    ("url", "address", "public"),
-    [
-        (
-            "redis://localhost/jobs",
-            RedisAddress("redis", "jobs", (("localhost", 6379),)),
-            "redis://localhost:6379/jobs",
-        ),
-        (
-            "rediss://u:p%40%2F@[::1]:7000/jobs?db=3&ca=/ca.crt",
-            RedisAddress("rediss", "jobs", (("::1", 7000),), "", 3, "", "u", "p@/", {"ca": "/ca.crt"}),
-            "rediss://[::1]:7000/jobs?db=3",
-        ),
-        (
-            "redis+unix:///run/redis.sock?group=jobs",
-            RedisAddress("redis+unix", "jobs", path="/run/redis.sock"),
-            "redis+unix:///run/redis.sock?group=jobs",
-        ),
-        (
-            "redis+sentinel://:s@a:1,b/jobs?service=main&sentinel_password=w",
-            RedisAddress(
-                "redis+sentinel", "jobs", (("a", 1), ("b", 26379)), "", 0, "main", "", "s", {"sentinel_password": "w"}
-            ),
-            "redis+sentinel://a:1,b:26379/jobs?service=main",
-        ),
-    ],
-)
-def test_an_address_is_taken_apart(url: str, address: RedisAddress, public: str) -> None:
-    assert (address, []) == parse(*url.split(":", 1))
-    assert public == address.public
-
-
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("redis://", "one server was wanted"),
-        ("redis://host", "a group was wanted"),
-        ("redis://host/", "a group was wanted"),
-        ("redis://host/a b", "a group was wanted"),
-        ("redis://host:99999/jobs", "one server was wanted"),
-        ("redis://a,b/jobs", "one server was wanted"),
-        ("redis://host/jobs?db=x", "db must be the number"),
-        ("redis://host/jobs?ca=/ca.crt", "option 1 is unknown in redis: There is db"),
-        ("rediss://host/jobs?cert=/c", "cert and key belong together"),
-        ("redis+unix://host/run/redis.sock?group=jobs", "a socket's path was wanted"),
-        ("redis+unix:///run/redis.sock", "a group was wanted"),
-        ("redis+sentinel://host/jobs", "say which, as in ?service=mymaster"),
-        ("redis://user:pa/ss@host/jobs", "write / as %2F"),
-    ],
-)
-def test_what_is_wrong_with_an_address_is_said_in_a_sentence(url: str, said: str) -> None:
-    assert any(said in problem for problem in problems_of(url)), problems_of(url)
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("broken", ["", "&nonsense=1"])
-def test_no_secret_of_an_address_is_ever_shown(scheme: str, broken: str) -> None:
-    place = "/run/redis.sock?group=jobs" if scheme == "redis+unix" else "host/jobs?db=1"
-    more = "&service=main&sentinel_password=hidden" if "sentinel" in scheme else ""
-    url = f"{scheme}://hidden-user:hidden@{place}{more}{broken}"
-    at, problems = parse(*url.split(":", 1))
-    shown = [*problems, *problems_of(url), repr(at), at.public if at else "", public_address(url)]
-    assert "hidden" not in " ".join(shown)
-    assert bool(problems) == bool(broken)
-    if not broken:
-        assert "hidden" not in repr(Config(url, protocol=Induction(accept_rewinds=True), ownership=url))
 
 
 @on_servers
