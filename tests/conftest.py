@@ -135,6 +135,29 @@ def new_topic(kafka: str) -> Callable[[int], str]:
 
 
 @pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """The address of a database that all tests share, which libpq knows, too: postgresql://neli@HOST:PORT/DATABASE."""
+    if there := os.environ.get("NELI_TEST_POSTGRESQL"):
+        yield there
+        return
+    require(postgresql_servers.missing())
+    with postgresql_servers.Postgresql.started(settings=postgresql_servers.DURABLE) as server:
+        yield server.database
+
+
+@pytest.fixture
+def database(postgresql: str) -> Iterator[str]:
+    """The address of a new database for one test, for libpq."""
+    import psycopg  # noqa: PLC0415 - most tests do without PostgreSQL.
+
+    name = f"test_{uuid4().hex}"
+    with psycopg.connect(postgresql, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+        yield f"{postgresql.rpartition('/')[0]}/{name}"
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@pytest.fixture(scope="session")
 def redis() -> Iterator[str]:
     """The address of a Redis that all tests share, with nothing after the port: redis://HOST:PORT."""
     if there := os.environ.get("NELI_TEST_REDIS"):
@@ -143,13 +166,6 @@ def redis() -> Iterator[str]:
     require(redis_servers.missing())
     with redis_servers.Redis.started(settings=redis_servers.DURABLE) as server:
         yield f"redis://127.0.0.1:{server.port}"
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[str]:
-    """How to connect to a PostgreSQL that all tests share, in libpq's words."""
-    with postgresql_servers.postgresql() as address:
-        yield address
 
 
 @pytest.fixture(scope="session")

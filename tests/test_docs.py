@@ -46,7 +46,6 @@ from tests.conftest import require
 from tests.support.agents.running import configured, running
 from tests.support.servers.goneli import GoneliMember
 from tests.support.servers.goneli_build import build
-from tests.support.servers.postgresql import postgresql
 from tests.support.servers.redis import Redis, missing
 from tests.support.waiting import PATIENCE, until
 
@@ -394,20 +393,19 @@ def test_fencing() -> None:
 
 
 @pytest.mark.postgresql
-def test_fencing_over_an_awaited_connection() -> None:
+def test_fencing_over_an_awaited_connection(database: str) -> None:
     names: dict[str, Any] = {}
     (block,) = (block for block in blocks("docs/fencing.md", "python") if "AsyncConnection" in block)
     exec(block, names)  # noqa: S102
-    with postgresql() as address:
-        with psycopg.connect(address) as connection:
-            connection.execute("CREATE TABLE invoices (id INTEGER PRIMARY KEY, state TEXT)")
-            connection.execute("INSERT INTO invoices VALUES (1, 'open')")
-            fence.install(connection)
-        asyncio.run(names["pay"](address, 9))
-        with pytest.raises(fence.Refused):
-            asyncio.run(names["pay"](address, 7))
-        with psycopg.connect(address) as connection:
-            assert [("paid",)] == connection.execute("SELECT state FROM invoices").fetchall()
+    with psycopg.connect(database) as connection:
+        connection.execute("CREATE TABLE invoices (id INTEGER PRIMARY KEY, state TEXT)")
+        connection.execute("INSERT INTO invoices VALUES (1, 'open')")
+        fence.install(connection)
+    asyncio.run(names["pay"](database, 9))
+    with pytest.raises(fence.Refused):
+        asyncio.run(names["pay"](database, 7))
+    with psycopg.connect(database) as connection:
+        assert [("paid",)] == connection.execute("SELECT state FROM invoices").fetchall()
 
 
 def test_more_than_one_owner(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Servers started by `make redis` and similar commands end with the program that started them."""
+"""Servers started by `python -m tests.support.servers...` end with the program that started them."""
 
 import re
 import signal
@@ -6,22 +6,25 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tests.conftest import require
-from tests.support.servers.redis import missing
+from tests.support.servers import postgresql, redis
 from tests.support.waiting import PATIENCE
 
 
-@pytest.mark.redis
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_server_goes_with_the_program_that_started_it(number: signal.Signals) -> None:
-    require(missing())
+@pytest.mark.parametrize(
+    "server", [pytest.param(postgresql, marks=pytest.mark.postgresql), pytest.param(redis, marks=pytest.mark.redis)]
+)
+def test_a_server_goes_with_the_program_that_started_it(server: ModuleType, number: signal.Signals) -> None:
+    require(server.missing())
     before = signal.signal(number, signal.SIG_IGN)  # Like a shell does for background programs.
     try:
         program = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.servers.redis"],
+            [sys.executable, "-m", server.__name__],
             cwd=Path(__file__).parents[1],
             stdout=subprocess.PIPE,
             text=True,

@@ -1,4 +1,4 @@
-"""A database for the fence."""
+"""A database for the fence, in the PostgreSQL that the whole session shares."""
 
 import psycopg
 import pytest
@@ -7,10 +7,9 @@ from neli_router import fence
 
 
 @pytest.fixture
-def address(postgresql: str) -> str:
-    """The server that all tests share, with an empty fence and a table that it protects."""
-    with psycopg.connect(postgresql) as connection:
-        connection.execute("DROP TABLE IF EXISTS neli_fence, notes")
+def address(database: str) -> str:
+    """A database that contains only the fence and a table that it protects."""
+    with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE notes (id TEXT PRIMARY KEY, body TEXT NOT NULL, fence BIGINT NOT NULL)")
         fence.install(connection)
-    return postgresql
+    return database

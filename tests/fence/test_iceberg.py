@@ -5,9 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-import psycopg
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
@@ -205,9 +203,8 @@ def test_rows_that_lie_in_the_folder_of_another_partition_are_refused(table: Any
 
 
 @pytest.mark.postgresql
-def test_hosts_share_a_catalog_in_postgresql(postgresql: str, tmp_path: Path) -> None:
-    host, user = (psycopg.conninfo.conninfo_to_dict(postgresql)[word] for word in ("host", "user"))
-    uri = f"postgresql+psycopg://{user}@/postgres?host={quote(str(host))}"
+def test_hosts_share_a_catalog_in_postgresql(database: str, tmp_path: Path) -> None:
+    uri = database.replace("postgresql://", "postgresql+psycopg://")
     catalog = {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}"}
     hosts = [FencedIcebergTable.create("lake.prices", SCHEMA, LAYOUT, catalog) for _ in range(3)]
 

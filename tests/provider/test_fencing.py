@@ -19,7 +19,6 @@ from neli_router.fence import FenceMisused, Refused
 from tests.fence.test_fence import lease
 from tests.provider.conftest import states
 from tests.support.given import DagTest
-from tests.support.servers.postgresql import postgresql
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.airflow
@@ -58,9 +57,9 @@ def test_a_block_is_one_transaction_and_a_lower_term_writes_nothing(tmp_path: Pa
 
 
 @pytest.mark.postgresql
-def test_of_two_leases_that_race_the_older_one_is_refused() -> None:
-    with postgresql() as address, ThreadPoolExecutor(1) as pool:
-        newer, older, watching = (BooksHook(psycopg.connect, address) for _ in range(3))
+def test_of_two_leases_that_race_the_older_one_is_refused(database: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        newer, older, watching = (BooksHook(psycopg.connect, database) for _ in range(3))
         with fenced(newer, lease(9), "notes"):
             late = pool.submit(older.write, "zombie", 7)
             until(lambda: watching.get_first(WAITING) == (1,), "the older one waits for the row of the fence")

@@ -1,10 +1,23 @@
-"""A private PostgreSQL: created in a temporary folder, reached through its Unix socket, ended by its process number.
+"""A real PostgreSQL for tests: the distribution's programs, data of its own, and killed, frozen and restarted by tests.
 
-    initdb --> folder/data       postgres -k folder --> folder/.s.PGSQL.5432       SIGINT --> gone, with the folder
-                                                                                   we are killed --> gone, too
+    with Postgresql.started() as server:                     on a free port of loopback and on a Unix socket
+        server.url("jobs")                                   "postgresql://neli@127.0.0.1:4711/postgres?group=jobs"
+        server.unix_url("jobs")                              the same over the socket
+        server.kill()                                        SIGKILL to all its processes; .freeze(), .thaw(), .start()
+        server.ask("SELECT 1")                               [(1,)]
+        with server.standby() as standby:                    follows it by streaming replication
+            standby.promote()                                from now on, it takes writes
+    Postgresql.started(settings=DURABLE)                     any setting of postgresql.conf
 
-PostgreSQL refuses to run as root, so root becomes the user that Debian created for it, or the user `nobody`. On a
-machine without PostgreSQL, the tests that need it are skipped; with CI=true, that is a failure.
+A restarted server keeps its port and its folder. It syncs nothing to disk unless its settings say so, but no test ends
+the power: after a kill, the data of the system's cache is still there.
+
+Each client has a process of its own, in a session of its own. A signal for all of them stops the postmaster first, so
+that it cannot start another one meanwhile.
+
+PostgreSQL refuses to run as root. Root becomes the user that Debian created for it, or the user `nobody`.
+
+`python -m tests.support.servers.postgresql` starts one to experiment with, until Ctrl-C.
 """
 
 import os
@@ -12,74 +25,216 @@ import pwd
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, Self
 
-import psycopg
-import pytest
+from neli_router.hosts.descendants import children
+from tests.support.servers.process import ServerProcess, free_port, until_asked_to_end
+from tests.support.waiting import until
 
-from neli_router.hosts.leash import leashed
-from tests.support.waiting import PATIENCE, until
+__all__ = ["DURABLE", "Postgresql", "missing"]
 
-__all__ = ["postgresql"]
+DURABLE: Mapping[str, str] = {"fsync": "on", "synchronous_commit": "on"}
+"""With these settings, PostgreSQL's own, a server without power loses nothing that it acknowledged."""
+
+USER = "neli"
+
+
+def missing() -> str:
+    """Why PostgreSQL cannot run here; empty if it can."""
+    if _programs() is None:
+        return "PostgreSQL's initdb cannot be found: apt-get install postgresql"
+    return "" if find_spec("psycopg") else "its client cannot be imported: pip install 'psycopg[binary]'"
+
+
+class Postgresql(ServerProcess):
+    """One server. It keeps its port, its socket and its folder when it is restarted.
+
+    `prefix` goes before its command, such as `ip netns exec NAME`; the server then listens on `host` there.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
+        prefix: tuple[str, ...] = (),
+    ) -> None:
+        self.folder, self.host, self.port, self._prefix = folder, host, free_port(), prefix
+        super().__init__(folder / "log")
+        self._frozen: list[int] = []
+        self._given = settings or {}
+        self.settings = {
+            "listen_addresses": host,
+            "port": str(self.port),
+            "unix_socket_directories": str(folder),
+            "fsync": "off",
+            **self._given,
+        }
+
+    @classmethod
+    @contextmanager
+    def started(
+        cls, *, settings: Mapping[str, str] | None = None, host: str = "127.0.0.1", prefix: tuple[str, ...] = ()
+    ) -> Iterator[Self]:
+        """A context with a server that answers; it is removed at the end."""
+        with _folder() as folder:
+            server = cls(folder, settings=settings, host=host, prefix=prefix)
+            _run("initdb", "-D", "data", "-U", USER, "--auth=trust", "--no-locale", "-EUTF8", "--no-sync", cwd=folder)
+            with (folder / "data" / "pg_hba.conf").open("a") as rights:  # It trusts only loopback without these.
+                rights.write("host all all all trust\nhost replication all all trust\n")
+            try:
+                server.start()
+                yield server
+            finally:
+                server.stop()
+
+    @property
+    def database(self) -> str:
+        """For libpq."""
+        return f"postgresql://{USER}@{self.host}:{self.port}/postgres"
+
+    def url(self, group: str) -> str:
+        return f"{self.database}?group={group}"
+
+    def unix_url(self, group: str) -> str:
+        return f"postgresql://{USER}@/postgres?host={self.folder}&port={self.port}&group={group}"
+
+    def start(self) -> None:
+        options = [word for name, value in self.settings.items() for word in ("-c", f"{name}={value}")]
+        # The kernel forgets a leash when the user changes. SIGQUIT stops all processes immediately.
+        leash = ["setpriv", *_as_user(), "--pdeathsig=QUIT"] if shutil.which("setpriv") else []
+        self.begin([*self._prefix, *leash, _program("postgres"), "-D", str(self.folder / "data"), *options])
+        self.wait()
+
+    def wait(self) -> None:
+        until(self._answers, "PostgreSQL")
+
+    def ask(self, statement: str) -> list[tuple[Any, ...]]:
+        """The rows that a superuser gets, over the Unix socket; each call is a session of its own."""
+        import psycopg  # noqa: PLC0415 - a machine without it has no tests of PostgreSQL.
+
+        with psycopg.connect(
+            host=str(self.folder), port=self.port, user=USER, dbname="postgres", autocommit=True
+        ) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def _answers(self) -> bool:
+        from psycopg import OperationalError  # noqa: PLC0415 - as above.
+
+        assert self.running, self.log()
+        with suppress(OperationalError):
+            return bool(self.ask("SELECT 1"))
+        return False
+
+    def freeze(self) -> None:
+        """Stop all its processes."""
+        os.kill(self.pid, signal.SIGSTOP)
+        until(lambda: _state(self.pid) in ("T", ""), "the postmaster's stop")  # Then it starts no other.
+        for pid in children(self.pid):
+            self._frozen.append(pid)
+            _send(pid, signal.SIGSTOP)
+        until(lambda: all(_state(pid) in ("T", "") for pid in self._frozen), "the stop of all its processes")
+
+    def thaw(self) -> None:
+        while self._frozen:
+            _send(self._frozen.pop(), signal.SIGCONT)
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End all its processes by SIGKILL. They clean up nothing, and say goodbye to no client."""
+        if self._process is None:
+            return
+        self.freeze()
+        frozen, self._frozen = self._frozen, []
+        super().kill()
+        for pid in frozen:
+            _send(pid, signal.SIGKILL)
+        # A server refuses to start while the processes of the one before it use its memory.
+        until(lambda: not any(_state(pid) for pid in frozen), "the end of all processes")
+
+    def stop(self) -> None:
+        """Its "fast" shutdown, which does not wait for clients."""
+        if self.running:
+            self.thaw()
+        self._end(signal.SIGINT)
+
+    def restart(self) -> None:
+        """Kill the server and start it again."""
+        self.kill()
+        self.start()
+
+    @contextmanager
+    def standby(self, *, synchronous: bool = False) -> Iterator[Self]:
+        """A context with a second server, which has all that this one has; it is removed at the end.
+
+        If it is `synchronous`, this server acknowledges nothing that the standby has not stored.
+        """
+        with _folder() as folder:
+            standby = type(self)(folder, settings=self._given, host=self.host, prefix=self._prefix)
+            source = ("-h", str(self.folder), "-p", str(self.port), "-U", USER)
+            _run("pg_basebackup", *source, "-D", "data", "-R", "-X", "stream", "-c", "fast", "--no-sync", cwd=folder)
+            try:
+                standby.start()
+                if synchronous:
+                    self.ask("ALTER SYSTEM SET synchronous_standby_names = '*'")
+                    self.ask("SELECT pg_reload_conf()")
+                wanted = "'sync'" if synchronous else "'async'"
+                follows = f"SELECT pid FROM pg_stat_replication WHERE state = 'streaming' AND sync_state = {wanted}"
+                until(lambda: self.ask(follows), "a standby that follows")
+                yield standby
+            finally:
+                standby.stop()
+
+    def promote(self) -> None:
+        """Make a standby a server of its own, which takes writes."""
+        self.ask("SELECT pg_promote()")
+        assert [(False,)] == self.ask("SELECT pg_is_in_recovery()")
 
 
 @contextmanager
-def postgresql() -> Iterator[str]:
-    """How to connect to it, in libpq's words."""
-    programs = _programs()
-    user = _user()
+def _folder() -> Iterator[Path]:
+    """A folder that belongs to PostgreSQL's user."""
     # Not pytest's folder: other users cannot enter it, and a socket's path may have at most 107 bytes.
-    folder = Path(tempfile.mkdtemp(prefix="pg"))
+    folder = Path(tempfile.mkdtemp(prefix="neli-pg-"))
     try:
-        if user is not None:
+        if (user := _user()) is not None:
             os.chown(folder, user, -1)
-        data = str(folder / "data")
-        made = subprocess.run(
-            [programs / "initdb", "-D", data, "-U", "neli", "--auth=trust", "--no-locale", "-E", "UTF8", "--no-sync"],
-            cwd=folder,
-            user=user,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert 0 == made.returncode, made.stderr
-        settings = {"listen_addresses": "", "unix_socket_directories": str(folder), "fsync": "off"}
-        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        with (folder / "log").open("w") as log:
-            server = subprocess.Popen(
-                [*_prefix(user), str(programs / "postgres"), "-D", data, *options],
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        try:
-            address = f"host={folder} user=neli dbname=postgres"
-            until(lambda: _answers(server, address, folder / "log"), "PostgreSQL")
-            yield address
-        finally:
-            server.send_signal(signal.SIGINT)  # Its "fast" shutdown, which does not wait for clients.
-            try:
-                server.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _programs() -> Path:
+def _run(program: str, *words: str, cwd: Path) -> None:
+    done = subprocess.run(
+        [_program(program), *words],
+        cwd=cwd,
+        user=_user(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def _program(name: str) -> str:
+    programs = _programs()
+    assert programs is not None, "it is not installed"
+    return str(programs / name)
+
+
+def _programs() -> Path | None:
     found = shutil.which("initdb")
-    places = [Path(found).parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-    if not places:
-        if os.environ.get("CI") == "true":
-            pytest.fail("PostgreSQL is not installed, and in CI nothing that needs it may be skipped")
-        pytest.skip("PostgreSQL is not installed")
-    return places[-1]
+    places = [Path(found).resolve().parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    return places[-1] if places else None
 
 
 def _user() -> int | None:
@@ -89,20 +244,30 @@ def _user() -> int | None:
     return names.get("postgres", names.get("nobody"))
 
 
-def _prefix(user: int | None) -> list[str]:
-    """The prefix of a command that runs it as that user and ends it with this process.
-
-    SIGQUIT stops PostgreSQL immediately.
-    """
-    if user is None:
-        return leashed([], by=signal.SIGQUIT)
-    # The kernel forgets a leash when the user changes, and another user may not be able to reach our Python.
-    return ["setpriv", f"--reuid={user}", "--clear-groups", "--pdeathsig=QUIT"]
+def _as_user() -> list[str]:
+    user = _user()
+    return [] if user is None else [f"--reuid={user}", "--clear-groups"]
 
 
-def _answers(server: subprocess.Popen[bytes], address: str, log: Path) -> bool:
-    assert server.poll() is None, log.read_text()
-    with suppress(psycopg.OperationalError):
-        psycopg.connect(address).close()
-        return True
-    return False
+def _state(pid: int) -> str:
+    """The letter that /proc shows for a living process; empty for one that has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0].strip("ZX")
+    return ""
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def main() -> None:
+    if why := missing():
+        sys.exit(f"a PostgreSQL was wanted, but {why}")
+    with until_asked_to_end(), Postgresql.started() as server:
+        print(f"PostgreSQL at {server.url('jobs')} and {server.unix_url('jobs')} (Ctrl-C ends it)", flush=True)  # noqa: T201
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()
