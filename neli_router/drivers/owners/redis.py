@@ -3,8 +3,8 @@
     publish --SAY, one script--> hashes --PUBLISH--> follow (a separate connection, which only listens)
     table   --READ, one script--> the whole table in one round trip
 
-The first use opens a store, and the first use after a failure opens it again. News between two connections never
-arrive, so the first `table` after that returns everything, whatever version was known.
+News between two connections never arrive, so the first `table` over a new one returns everything, whatever version was
+known.
 
 **Layout**, version 1: three hashes and a channel for any client. docs/redis.md shows how.
 
@@ -24,13 +24,9 @@ refused otherwise. READ writes nothing, so a user without any right to write may
 long texts instead of a thousand short ones, because a Python client takes 30 ms to parse the short ones.
 """
 
-import contextlib
 import json
-import os
-import select
-import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any
 
@@ -38,11 +34,9 @@ from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.redis.address import RedisAddress
 from neli_router.drivers.ledgers.redis.link import Link
 from neli_router.drivers.owners.base import Card, Claim, Holding, Listing, OwnersChange, Receipt, Version
-from neli_router.errors import GroupMismatch, LedgerUnavailable, LedgerUnusable
+from neli_router.drivers.owners.served import PURPOSE, ServedOwners, layout_of, mismatch, ours, require_within
 
 __all__ = ["RedisOwners", "channel", "keys", "news"]
-
-_PURPOSE = "the table of owners"
 
 MESSAGES_MAX = 1000
 """Messages taken in one go. The rest waits in the socket."""
@@ -54,14 +48,6 @@ FORGET_AFTER_MS = 86_400_000
 
 MISMATCH = "NELILAYOUT"
 """SAY's answer to a member of another layout that is not of a later group."""
-
-PARTITIONS_MAX = 2**20
-"""The most partitions of a group whose owners are read. A router has a row for each, and one wrong number must not fill
-its memory."""
-
-JUNK = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""Raised when parsing an entry that none of our members wrote. Deeply nested lists raise the last; ConfigError, for a
-layout that cannot be, is a ValueError."""
 
 SAY = """
 local owners, holders, layout, channel = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
@@ -138,20 +124,14 @@ return {time[1], time[2], version, holders, owners, layout[1], layout[2], layout
 """
 
 
-class RedisOwners:
+class RedisOwners(ServedOwners):
     """The owners of one group."""
 
     def __init__(self, at: RedisAddress) -> None:
-        self._at, self.address = at, at.public
-        self._keys = keys(at.group)
+        super().__init__(at.public)
+        self._at, self._keys = at, keys(at.group)
         self._link: Link | None = None
         self._listening: Link | None = None
-        self._heard: list[OwnersChange] = []
-        self._closing = threading.RLock()  # Reentrant, so a signal handler may call `wake` during `close`.
-        self._waking: tuple[int, int] | None = os.pipe()
-        for descriptor in self._waking:
-            os.set_blocking(descriptor, False)  # A full pipe wakes as well as one more byte would.
-        self._process = os.getpid()
 
     def publish(self, layout: Layout, claim: Claim) -> Receipt:
         answer = self._ask("EVAL", SAY, 3, *self._keys, *_say(self._at.group, layout, claim))
@@ -165,47 +145,10 @@ class RedisOwners:
         version = "" if known is None else f"{known.since}:{known.revision}"
         return _listing(self._ask("EVAL_RO", READ, 3, *self._keys, version), self._at.group)
 
-    def follow(self, timeout: float) -> list[OwnersChange]:
-        give_up_at = time.monotonic() + timeout
-        if (link := self._listening) is None:
-            raise LedgerUnavailable(f"{_PURPOSE} of {self.address} was wanted", "it is not open", "ask for it")
-        waiting = select.poll()
-        waiting.register(link.descriptor, select.POLLIN)
-        if self._waking is not None:
-            waiting.register(self._waking[0], select.POLLIN)
-        while True:
-            self._hear(link)  # First, because messages that came with an earlier one make no descriptor readable.
-            patience = give_up_at - time.monotonic()
-            if self._heard or patience <= 0:
-                break
-            rung = [descriptor for descriptor, _ in waiting.poll(patience * 1000)]
-            if self._waking is not None and self._waking[0] in rung:
-                os.read(self._waking[0], 4096)
-                break
-        heard, self._heard = self._heard, []
-        return heard
-
-    def wake(self) -> None:
-        if os.getpid() != self._process:
-            return  # A forked child shares the pipe, and would wake its parent's reader.
-        # Under the lock, because the number of a closed descriptor may already stand for another file.
-        with self._closing, contextlib.suppress(BlockingIOError):
-            if self._waking is not None:
-                os.write(self._waking[1], b"!")
-
-    def close(self) -> None:
-        self._drop()
-        if os.getpid() != self._process:
-            return
-        with self._closing:
-            waking, self._waking = self._waking, None
-            for descriptor in waking or ():
-                os.close(descriptor)
-
     def _ask(self, *command: str | int) -> Any:
         with self._or_dropped():
             if self._link is None:
-                self._link = Link(self._at, _PURPOSE, opening=True)
+                self._link = Link(self._at, PURPOSE, opening=True)
             (answer,) = self._link.try_each([command])
             _require_layout(answer, self._at.group)
             self._link.require(answer)
@@ -214,30 +157,25 @@ class RedisOwners:
     def _listen(self) -> None:
         """Begin to hear of changes. A `table` that is read afterwards misses none of them."""
         with self._or_dropped():
-            self._listening = Link(self._at, _PURPOSE, opening=True)
+            self._listening = Link(self._at, PURPOSE, opening=True)
             self._listening.ask(("SUBSCRIBE", channel(self._at.group)))
 
-    def _hear(self, link: Link) -> None:
-        with self._or_dropped():
-            while len(self._heard) < MESSAGES_MAX and link.pending:
-                message = link.take()
-                if isinstance(message, list) and message[0] == b"message":
-                    self._heard.append(news(message[2], self._at.group))
+    def _descriptor(self) -> int | None:
+        return None if self._listening is None else self._listening.descriptor
 
-    @contextlib.contextmanager
-    def _or_dropped(self) -> Iterator[None]:
-        try:
-            yield
-        except (LedgerUnavailable, LedgerUnusable):
-            self._drop()
-            raise
+    def _hear(self) -> list[OwnersChange]:
+        heard: list[OwnersChange] = []
+        while self._listening is not None and len(heard) < MESSAGES_MAX and self._listening.pending:
+            message = self._listening.take()
+            if isinstance(message, list) and message[0] == b"message":
+                heard.append(news(message[2], self._at.group))
+        return heard
 
     def _drop(self) -> None:
         for link in (self._link, self._listening):
             if link is not None:
                 link.close()
         self._link = self._listening = None
-        self._heard = []
 
 
 def keys(group: str) -> tuple[str, str, str]:
@@ -272,11 +210,7 @@ def _require_layout(answer: Any, group: str) -> None:
         return
     with _ours(group):
         slots, partitions, tags = map(int, str(answer).removeprefix(MISMATCH).split())
-    raise GroupMismatch(
-        f"the owners of the group {group} were to be published",
-        f"another group is there, with slots={slots}, partitions={partitions}, tags={tags}, whose terms are not lower",
-        "give each group an address of its own",
-    )
+    raise mismatch(group, slots, partitions, tags)
 
 
 def _listing(answer: Any, group: str) -> Listing:
@@ -314,16 +248,13 @@ def _layout(sizes: list[bytes | None]) -> Layout | None:
     if None in sizes or not sizes:
         return None
     slots, partitions, tags = (int(size or 0) for size in sizes)
-    if partitions > PARTITIONS_MAX:
-        raise ValueError("more partitions than a group can have")
-    return Layout(slots=slots, partitions=partitions, tags=bool(tags))
+    return layout_of(slots, partitions, tags=bool(tags))
 
 
 def _holdings(text: bytes, layout: Layout | None) -> dict[int, Holding]:
     words = text.decode().split("\n") if text else []
     partitions = [int(partition) for partition in words[::2]]
-    if partitions and not (layout and 0 <= min(partitions) <= max(partitions) < layout.partitions):
-        raise ValueError(f"partitions {min(partitions)} to {max(partitions)}")
+    require_within(layout, partitions)
     return dict(zip(partitions, map(_holding, words[1::2]), strict=True))
 
 
@@ -341,14 +272,5 @@ def _holder(text: str) -> tuple[Card, int]:
     return Card(name, address, weight, zone), int(expires)
 
 
-@contextlib.contextmanager
-def _ours(group: str) -> Iterator[None]:
-    """Raise LedgerUnusable if the text that is parsed here was not written by one of our members."""
-    try:
-        yield
-    except JUNK as error:
-        raise LedgerUnusable(
-            f"the owners of the group {group} were wanted, in the layout {VERSION}",
-            f"something else stands there ({type(error).__name__}: {error})"[:200],
-            f"see who else writes to {', '.join(keys(group))}, and use a group's name of your own",
-        ) from error
+def _ours(group: str) -> AbstractContextManager[None]:
+    return ours(f"the owners of the group {group} were wanted, in the layout {VERSION}", keys(group))
