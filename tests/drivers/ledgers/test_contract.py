@@ -54,11 +54,11 @@ def in_memory(_folder: Path, _server: Server) -> Place:
     return Place(lambda: MemoryLedger(log))
 
 
-def at(address: str) -> Place:
-    """The ledger at an address, in the form that programs use."""
+def at(address: str, asked: str = "redis") -> Place:
+    """The ledger at an address, in the form that programs use. `asked` is the driver whose server may answer late."""
     opener = (
         "from neli_router.drivers.open import open_ledger\n"
-        "from neli_router.drivers.ledgers.redis import link\n"
+        f"from neli_router.drivers.ledgers.{asked} import link\n"
         f"link.ANSWER_MAX = {PATIENCE}\n"
         f"ledger = open_ledger({address!r}, create=True, patience={PATIENCE})\n"
     )
@@ -83,14 +83,19 @@ def in_redis(_folder: Path, server: Server) -> Place:
     return at(f"{server('redis')}/contract-{uuid4().hex}")
 
 
+def in_postgresql(_folder: Path, server: Server) -> Place:
+    return at(f"{server('postgresql')}?group=contract-{uuid4().hex}", "postgresql")
+
+
 DRIVERS = {
     "kafka": Driver(in_kafka, frozenset({Promise.DURABLE, Promise.MULTI_HOST})),
     "memory": Driver(in_memory, frozenset({Promise.NEVER_REWINDS})),
+    "postgresql": Driver(in_postgresql, frozenset({Promise.DURABLE, Promise.MULTI_HOST, Promise.NEVER_REWINDS})),
     "redis": Driver(in_redis, frozenset({Promise.DURABLE, Promise.MULTI_HOST})),
     "sqlite": Driver(in_sqlite, frozenset({Promise.DURABLE, Promise.NEVER_REWINDS})),
 }
 
-SERVERS = {"kafka": pytest.mark.kafka, "redis": pytest.mark.redis}
+SERVERS = {"kafka": pytest.mark.kafka, "postgresql": pytest.mark.postgresql, "redis": pytest.mark.redis}
 
 
 def parameters(names: Iterable[str]) -> list[ParameterSet]:

@@ -48,7 +48,7 @@ VERSION_MIN = 13
 GONE = (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName)
 """The schema, or a part of it, is not there."""
 
-_RIGHTS = "let an operator grant what docs/postgresql.md lists"
+_RIGHTS = "let an operator grant what docs/postgresql.md lists, or make the schema"
 _LOGIN = "check the user and the password in the address or in .pgpass, and the server's pg_hba.conf"
 _SPACE = "make room on the disk of the server; a ledger takes a few MiB"
 
@@ -56,6 +56,7 @@ _REMEDIES: Mapping[str, str] = {
     "25006": "give the primary's address, or all hosts of the cluster: the one that takes writes is used",
     "28000": _LOGIN,
     "28P01": _LOGIN,
+    "3D000": "correct the database in the address, or create it",
     "42501": _RIGHTS,
     "53100": _SPACE,
     "53200": "give the server more memory",
@@ -68,12 +69,15 @@ _REMEDIES: Mapping[str, str] = {
 }
 _OTHER = "check the server and the network to it"
 
-_FINAL = frozenset({"42501", "28000", "28P01", "3D000", "3F000"})
-_FINAL_TEXTS = (  # libpq gives no code for a connection that was refused.
-    (r"password authentication failed|no password supplied|no pg_hba.conf entry|certificate|Peer auth", _LOGIN),
-    (r'database ".*" does not exist', "correct the database in the address, or create it"),
-    (r'role ".*" (does not exist|is not permitted)', _LOGIN),
-    (r"definition of service|invalid sslmode|could not (read|open|load)", "correct the options in the address"),
+_FINAL = frozenset({"28000", "28P01", "3D000", "3F000", "42501"})
+
+_TEXTS = (  # libpq gives no code for a connection that was refused.
+    (r"password authentication failed|no password supplied|no pg_hba.conf entry|Peer auth", "28P01"),
+    (r'role ".*" (does not exist|is not permitted)', "28000"),
+    (r'database ".*" does not exist', "3D000"),
+    (r"too many clients|too many connections|remaining connection slots", "53300"),
+    (r"session is read-only|hot standby", "25006"),
+    (r"starting up|shutting down|recovery", "57P03"),
 )
 
 
@@ -140,13 +144,7 @@ class SqlLink:
         try:
             schema.install(self._connection, self._schema)
         except psycopg.Error as error:
-            if error.sqlstate != "42501":
-                raise explain(error, self.at, self._purpose, opening=True) from error
-            raise LedgerUnusable(
-                f"the schema {self.at.schema} of {self.at.public} was wanted",
-                f"this role may not make or renew it: {str(error).strip():.200}",
-                "start one member, or any command with --ledger, as the role that owns the database",
-            ) from error
+            raise explain(error, self.at, f"the schema {self.at.schema}", opening=True) from error
 
     def listen(self, channel: str) -> None:
         """Wake `wait` at each notification of `channel`, if they arrive here."""
@@ -197,13 +195,9 @@ def explain(error: Exception, at: PostgresqlAddress, purpose: str, *, opening: b
     """The exception to raise for `error`, which occurred during `purpose`."""
     if isinstance(error, LedgerError):
         return error
+    said = " ".join(str(error).split()) or type(error).__name__
     code = getattr(error, "sqlstate", None) or ""
-    said = str(error).strip() or type(error).__name__
-    remedy, final = _REMEDIES.get(code, _OTHER), opening and code in _FINAL
-    if isinstance(error, psycopg.OperationalError) and not code:
-        for pattern, instead in _FINAL_TEXTS:
-            if re.search(pattern, said):
-                remedy, final = instead, opening
-    kind = LedgerUnusable if final else LedgerUnavailable
-    found = " ".join(said.split())
-    return kind(f"{purpose} of {at.public} was wanted", f"{code}: {found:.300}" if code else f"{found:.300}", remedy)
+    known = code or next((known for pattern, known in _TEXTS if re.search(pattern, said)), "")
+    kind = LedgerUnusable if opening and known in _FINAL else LedgerUnavailable
+    remedy = _REMEDIES.get(known, _OTHER)
+    return kind(f"{purpose} of {at.public} was wanted", f"{code}: {said:.300}" if code else f"{said:.300}", remedy)

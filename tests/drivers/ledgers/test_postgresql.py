@@ -1,0 +1,485 @@
+"""PostgreSQL as a ledger, and its mishaps: crashes, failovers, lost records, locks, full disks, roles.
+
+     Postgresql.started() --> a server for one test --> ledgers of it, and SQL for what an operator would do
+
+A loss must be noticed before anything new is handed over, whatever stands in its place.
+"""
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from neli_router.drivers.ledgers.base import Ledger, Promise
+from neli_router.drivers.ledgers.postgresql.address import PostgresqlAddress, parse
+from neli_router.drivers.ledgers.postgresql.link import SqlLink, explain
+from neli_router.drivers.open import delete_ledger
+from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
+from tests.conftest import require
+from tests.support.asking import (
+    Open,
+    append_through_trouble,
+    next_through_trouble,
+    rewinds,
+    take,
+    trouble_of,
+    write,
+)
+from tests.support.servers.postgresql import DURABLE, Postgresql, missing
+from tests.support.waiting import until
+
+on_servers = pytest.mark.postgresql
+
+LOST = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'neli'"
+
+
+@pytest.fixture(name="server", scope="module")
+def _server() -> Iterator[Postgresql]:
+    """A server that no test here kills, or changes for the next one."""
+    require(missing())
+    with Postgresql.started(settings=DURABLE) as started:
+        yield started
+
+
+@pytest.fixture(name="own")
+def _own() -> Iterator[Postgresql]:
+    """A server for one test."""
+    require(missing())
+    with Postgresql.started(settings=DURABLE) as started:
+        yield started
+
+
+@pytest.fixture(name="url")
+def _url(server: Postgresql, request: pytest.FixtureRequest) -> str:
+    return server.url(f"t{hash(request.node.name) % 2**32}")
+
+
+def in_all(*servers: Postgresql) -> str:
+    hosts = ",".join(f"{server.host}:{server.port}" for server in servers)
+    return f"postgresql://neli@{hosts}/postgres?group=jobs"
+
+
+@on_servers
+def test_any_client_can_read_records_and_the_oldest_are_dropped(server: Postgresql, url: str, opened: Open) -> None:
+    ledger = opened(url)
+    assert (1, 1) == (ledger.start(), ledger.tip())
+    assert [1, 2] == write(ledger, b"one", b"two")
+    found = server.ask(
+        'SELECT "offset", payload FROM neli.records JOIN neli.ledgers ON ledger = id '
+        f"WHERE name = '{url.rpartition('=')[2]}' ORDER BY 1"
+    )
+    assert [(1, b"one"), (2, b"two")] == found
+    write(ledger, *(b"%d" % number for number in range(3, 3001)))
+    ledger.trim(2500)  # In more than one step.
+    until(lambda: ledger.start() == 2500)
+    assert 3001 == ledger.tip()
+    ledger.trim(9999)  # All but the last one, from which the next append counts on.
+    until(lambda: ledger.start() == 3000)
+    assert [3001] == write(ledger, b"more")
+
+
+@on_servers
+def test_a_ledger_that_must_be_there_is_not_made(server: Postgresql, url: str, opened: Open) -> None:
+    with pytest.raises(LedgerUnusable, match=r"has no group .*: correct the address, or start a member"):
+        opened(url, create=False)
+    write(opened(url), b"one")
+    assert [b"one"] == take(opened(url, create=False), 1)
+
+
+@on_servers
+def test_groups_schemas_and_databases_keep_their_ledgers_apart(server: Postgresql, opened: Open) -> None:
+    server.ask("CREATE DATABASE other")
+    here = server.url("apart")
+    for url in (
+        here,
+        server.url("{c}"),
+        f"{here}&schema=second",
+        here.replace("/postgres?", "/other?"),
+        server.unix_url("e"),
+    ):
+        assert [1] == write(opened(url), url.encode())
+        assert [url.encode()] == take(opened(url), 1)
+
+
+@on_servers
+def test_offsets_are_in_the_order_of_commits_and_without_holes(url: str, opened: Open) -> None:
+    """Eight writers at once: whoever reads an offset has read all before it."""
+    ledger = opened(url)
+    writers = [opened(url) for _ in range(8)]
+    for number in range(40):
+        for writer in writers:
+            writer.append([b"%d" % number] * (1 + number % 3))
+    count = sum(1 + number % 3 for number in range(40)) * len(writers)
+    seen: list[int] = []
+    while len(seen) < count:
+        seen += [entry.offset for entry in ledger.read(1.0)]
+    assert list(range(1, count + 1)) == seen
+
+
+@on_servers
+def test_the_ledger_is_right_whatever_the_role_s_settings_are(server: Postgresql, opened: Open) -> None:
+    """With its snapshot from before it waited, an append would count on from the past."""
+    server.ask("CREATE ROLE strict LOGIN SUPERUSER")
+    server.ask("ALTER ROLE strict SET default_transaction_isolation TO 'serializable'")
+    server.ask("ALTER ROLE strict SET synchronous_commit TO off")
+    url = server.url("strict").replace("neli@", "strict@")
+    writers = [opened(url) for _ in range(4)]
+    for _ in range(25):
+        for writer in writers:
+            writer.append([b"x"])
+    reader, seen = opened(url), list[int]()
+    while len(seen) < 100:
+        seen += [entry.offset for entry in reader.read(1.0)]
+    assert list(range(1, 101)) == seen
+
+
+@on_servers
+@pytest.mark.parametrize(
+    ("harm", "found"),
+    [
+        ("DROP SCHEMA neli CASCADE", "it is gone, and there was a record at offset 3"),
+        ("DROP TABLE neli.records", "it is gone, and there was a record at offset 3"),
+        ("TRUNCATE neli.records", "it ends at 1, and there was a record at offset 3"),
+        ('DELETE FROM neli.records WHERE "offset" > 1', "it ends at 2, and there was a record at offset 3"),
+        (
+            "UPDATE neli.records SET payload = 'x' WHERE \"offset\" = 3",
+            "the record at offset 3 is not the one that was read there",
+        ),
+        (
+            "DELETE FROM neli.ledgers; DELETE FROM neli.records; INSERT INTO neli.ledgers (name) VALUES ('jobs')",
+            "it is gone, and there was a record at offset 3",
+        ),
+    ],
+)
+def test_what_takes_records_away_is_a_rewound_ledger(own: Postgresql, opened: Open, harm: str, found: str) -> None:
+    ledger = opened(own.url("jobs"))
+    write(ledger, b"one", b"two", b"three")
+    assert [b"one", b"two", b"three"] == take(ledger, 3)
+    own.ask(harm)
+    assert found == rewinds(ledger)
+
+
+@on_servers
+def test_a_restored_copy_is_a_rewound_ledger_even_if_it_has_grown(own: Postgresql, opened: Open) -> None:
+    ledger = opened(own.url("jobs"))
+    write(ledger, b"one", b"two")
+    own.ask("CREATE TABLE saved AS TABLE neli.records")
+    write(ledger, b"three")
+    assert [b"one", b"two", b"three"] == take(ledger, 3)
+    own.ask(
+        "TRUNCATE neli.records; INSERT INTO neli.records TABLE saved; "
+        "SELECT neli.append(1, ARRAY['a', 'b', 'c']::bytea[])"
+    )
+    assert "the record at offset 3 is not the one that was read there" == rewinds(ledger)
+
+
+@on_servers
+def test_a_record_that_someone_deleted_is_missed(url: str, server: Postgresql, opened: Open) -> None:
+    write(opened(url), b"one", b"two", b"three")
+    server.ask(
+        "DELETE FROM neli.records USING neli.ledgers "
+        f"""WHERE ledger = id AND name = '{url.rpartition("=")[2]}' AND "offset" = 2"""
+    )
+    with pytest.raises(LedgerUnusable, match=r"the record at offset 2 is missing: it was deleted"):
+        take(opened(url), 3)
+
+
+@on_servers
+def test_a_crash_loses_nothing_that_was_acknowledged(own: Postgresql, opened: Open) -> None:
+    ledger = opened(own.url("jobs"))
+    assert {Promise.DURABLE, Promise.MULTI_HOST, Promise.NEVER_REWINDS} == ledger.promises
+    offsets = write(ledger, *(b"%d" % number for number in range(100)))
+    assert 100 == len(take(ledger, 100))
+    own.restart()
+    last = append_through_trouble(ledger, b"more")
+    assert last > offsets[-1]
+    assert b"more" == next_through_trouble(ledger)
+
+
+@on_servers
+def test_a_failover_to_a_synchronous_standby_loses_nothing(own: Postgresql, opened: Open) -> None:
+    with own.standby(synchronous=True) as standby:
+        ledger = opened(in_all(own, standby))
+        assert Promise.NEVER_REWINDS in ledger.promises
+        write(ledger, b"one", b"two")
+        assert [b"one", b"two"] == take(ledger, 2)
+        own.kill()
+        trouble_of(lambda: ledger.read(0))
+        standby.promote()
+        assert 3 <= append_through_trouble(ledger, b"three")
+        assert b"three" == next_through_trouble(ledger)
+
+
+@on_servers
+def test_a_failover_that_lost_records_is_a_rewound_ledger(own: Postgresql, opened: Open) -> None:
+    with own.standby() as standby:
+        ledger = opened(in_all(own, standby))
+        assert Promise.NEVER_REWINDS not in ledger.promises
+        assert any("the standbys are asynchronous: a failover may lose" in doubt for doubt in ledger.doubts)
+        write(ledger, b"one", b"two")
+        until(lambda: [(2,)] == standby.ask("SELECT count(*)::int FROM neli.records"))
+        standby.freeze()
+        own.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_replication")  # Or it would find them in its socket.
+        write(ledger, b"three", b"four")
+        assert [b"one", b"two", b"three", b"four"] == take(ledger, 4)
+        own.kill()
+        standby.thaw()
+        standby.promote()
+        assert "it ends at 3, and there was a record at offset 4" == rewinds(ledger)
+
+
+@on_servers
+def test_a_standby_alone_is_refused(own: Postgresql, opened: Open) -> None:
+    with own.standby() as standby, pytest.raises(LedgerUnavailable, match="give the primary's address, or all hosts"):
+        opened(standby.url("jobs"))
+
+
+@on_servers
+def test_a_frozen_server_is_no_silence_and_heals(
+    own: Postgresql, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # A server that answers late is given up, as in production.
+    ledger = opened(own.url("jobs"))
+    append_through_trouble(ledger, b"one")
+    assert b"one" == next_through_trouble(ledger)
+    own.freeze()
+    try:
+        trouble_of(lambda: ledger.read(0.05))
+        trouble_of(lambda: ledger.append([b"lost or not"]))
+        with pytest.raises(LedgerUnavailable, match=r"timeout"):
+            ledger.tip()
+    finally:
+        own.thaw()
+    append_through_trouble(ledger, b"two")
+    until(lambda: b"two" in [entry.payload for entry in quiet(ledger)])
+
+
+def quiet(ledger: Ledger) -> list[Any]:
+    with suppress(LedgerUnavailable):
+        return list(ledger.read(0.1))
+    return []
+
+
+@on_servers
+def test_a_lock_that_a_stopped_client_holds_is_named_and_a_long_transaction_harms_nothing(
+    url: str, server: Postgresql, opened: Open
+) -> None:
+    ledger = opened(url)
+    write(ledger, b"one")
+    with closing(psycopg.connect(server.database, application_name="forgotten")) as other:
+        other.execute("SELECT count(*) FROM neli.records")  # Its transaction stays open.
+        assert [2] == write(ledger, b"two")
+        other.execute("SELECT FROM neli.ledgers FOR UPDATE")
+        pid = other.info.backend_pid
+        error = trouble_of(lambda: ledger.append([b"three"]), f"PID {pid}, forgotten, idle in transaction")
+        assert "pg_terminate_backend" in error.remedy
+        server.ask(f"SELECT pg_terminate_backend({pid})")
+        append_through_trouble(ledger, b"four")
+
+
+def lands(ledger: Ledger, payload: bytes) -> bool:
+    """Whether `payload` is read back; what was on its way when a session ended may be lost."""
+    with suppress(LedgerUnavailable):
+        ledger.append([payload])
+    return payload in [entry.payload for entry in quiet(ledger)]
+
+
+@on_servers
+def test_sessions_that_an_operator_ends_are_opened_again(url: str, server: Postgresql, opened: Open) -> None:
+    ledger = opened(url)
+    for number in (b"1", b"2", b"3"):
+        until(partial(lands, ledger, number))
+        server.ask(LOST)
+
+
+@on_servers
+def test_a_server_without_a_free_connection_says_so_and_heals(opened: Open) -> None:
+    require(missing())
+    few = {"max_connections": "6", "superuser_reserved_connections": "1", "max_wal_senders": "0"}
+    with Postgresql.started(settings=few) as small, ExitStack() as stack:
+        small.ask("CREATE ROLE usual LOGIN; GRANT CREATE ON DATABASE postgres TO usual")
+        url = small.url("jobs").replace("neli@", "usual@")
+        ledger = opened(url)
+        write(ledger, b"one")
+        with suppress(psycopg.OperationalError):
+            while True:
+                stack.enter_context(psycopg.connect(small.database.replace("neli@", "usual@")))
+        with pytest.raises(LedgerUnavailable, match=r"raise max_connections"):
+            ledger.tip()
+        assert [2] == write(ledger, b"two")  # It keeps the connections that it has.
+        stack.close()
+        until(lambda: tips(ledger) == 3)
+
+
+def tips(ledger: Ledger) -> int:
+    with suppress(LedgerUnavailable):
+        return ledger.tip()
+    return 0
+
+
+@on_servers
+def test_a_full_disk_is_said_and_heals(own: Postgresql, opened: Open, as_root: Path) -> None:
+    disk = own.folder / "disk"
+    disk.mkdir()
+    subprocess.run([as_root, "mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], check=True)
+    try:
+        subprocess.run([as_root, "chown", str(own.folder.stat().st_uid), disk], check=True)
+        ledger = opened(own.url("jobs"))
+        write(ledger, b"one")
+        own.ask(f"CREATE TABLESPACE small LOCATION '{disk}'")
+        own.ask("ALTER TABLE neli.records SET TABLESPACE small")
+        with (disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+            while True:
+                filler.write(bytes(4096))
+        error = trouble_of(lambda: ledger.append([bytes(range(256)) * 30]), "53100")
+        assert "make room" in error.remedy
+        (disk / "filler").unlink()
+        append_through_trouble(ledger, b"two")
+        own.ask("ALTER TABLE neli.records SET TABLESPACE pg_default")
+    finally:
+        own.stop()
+        subprocess.run([as_root, "umount", disk], check=True)
+        shutil.rmtree(disk)
+
+
+GRANTS = """
+GRANT USAGE ON SCHEMA neli TO {role};
+GRANT SELECT, INSERT, UPDATE ON neli.ledgers TO {role};
+GRANT SELECT, INSERT, DELETE ON neli.records TO {role};
+"""
+
+
+@on_servers
+def test_the_least_rights_are_enough_and_fewer_or_a_wrong_password_are_refused(own: Postgresql, opened: Open) -> None:
+    write(opened(own.url("jobs")), b"one")
+    own.ask("CREATE ROLE member LOGIN; CREATE ROLE stranger LOGIN; CREATE ROLE asker LOGIN PASSWORD 'word'")
+    own.ask(GRANTS.format(role="member"))
+    own.ask("GRANT USAGE ON SCHEMA neli TO asker; GRANT SELECT ON ALL TABLES IN SCHEMA neli TO asker")
+
+    def by(who: str, group: str = "jobs") -> str:
+        return own.url(group).replace("neli@", f"{who}@")
+
+    ledger = opened(by("member"))
+    assert [2] == write(ledger, b"two")
+    assert [b"one", b"two"] == take(ledger, 2)
+    ledger.trim(2)
+    assert (2, 3) == (ledger.start(), ledger.tip())
+    assert [b"two"] == take(opened(by("asker"), create=False), 1)  # A router, which writes nothing.
+    with pytest.raises(LedgerUnusable, match=r"42501.*docs/postgresql.md"):
+        opened(by("stranger"))
+    with pytest.raises(LedgerUnusable, match=r"42501.*docs/postgresql.md"):
+        opened(by("stranger") + "&schema=other")
+    (own.folder / "data" / "pg_hba.conf").write_text("local all neli trust\nhost all all all scram-sha-256\n")
+    own.ask("SELECT pg_reload_conf()")
+    for who in ("asker:hidden", "nobody:hidden", "asker"):
+        with pytest.raises(LedgerUnusable, match=r"check the user and the password") as caught:
+            opened(by(who), create=False)
+        assert "hidden" not in str(caught.value)
+    opened(by("asker:word"), create=False)
+
+
+@on_servers
+def test_rights_that_are_taken_away_and_given_back_heal(own: Postgresql, opened: Open) -> None:
+    write(opened(own.url("jobs")), b"one")
+    own.ask("CREATE ROLE member LOGIN")
+    own.ask(GRANTS.format(role="member"))
+    url = own.url("jobs").replace("neli@", "member@")
+    ledger = opened(url)
+    assert [b"one"] == take(ledger, 1)
+    own.ask("REVOKE ALL ON neli.records FROM member")
+    assert "42501" in trouble_of(lambda: ledger.read(0)).found
+    own.ask(GRANTS.format(role="member"))
+    append_through_trouble(ledger, b"two")
+    assert b"two" == next_through_trouble(ledger)
+    with pytest.raises(LedgerUnusable, match=r"42501.*docs/postgresql.md"):
+        delete_ledger(url)
+    assert ["neli.records of jobs"] == delete_ledger(own.url("jobs"))
+    assert [(0, 0)] == own.ask("SELECT (SELECT count(*) FROM neli.records), (SELECT count(*) FROM neli.ledgers)")
+
+
+@on_servers
+def test_without_notifications_a_reader_polls(url: str, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a pooler in transaction mode, which accepts LISTEN and delivers nothing."""
+    execute = SqlLink.try_to
+    monkeypatch.setattr(
+        SqlLink, "try_to", lambda link, text, *values: [] if text.startswith("LISTEN") else execute(link, text, *values)
+    )
+    monkeypatch.setattr("neli_router.drivers.ledgers.postgresql.link.ANSWER_MAX", 0.2)
+    ledger, other = opened(url), opened(url)
+    assert not any("LISTEN" in doubt for doubt in ledger.doubts)
+    for number in range(20):
+        write(other, b"%d" % number)
+        assert [b"%d" % number] == take(ledger, 1)
+
+
+@on_servers
+def test_many_members_make_one_schema(own: Postgresql, opened: Open) -> None:
+    ledgers: list[Ledger] = []
+    threads = [threading.Thread(target=lambda: ledgers.append(opened(own.url("jobs")))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 8 == len(ledgers)
+    assert [(1,)] == own.ask("SELECT count(*)::int FROM neli.ledgers")
+
+
+@on_servers
+def test_what_it_promises_and_what_endangers_it_follow_from_the_settings(own: Postgresql, opened: Open) -> None:
+    safe = {Promise.DURABLE, Promise.NEVER_REWINDS}
+    for setting, promises, doubt in (
+        ("fsync = on", safe, "one disk has all records"),
+        ("fsync = off", set(), "fsync is off: a crash of the server's host loses records"),
+        ("full_page_writes = off", set(), "full_page_writes is off: a crash of the server's host may damage"),
+    ):
+        name = setting.split()[0]
+        own.settings[name] = setting.split()[-1]
+        own.stop()
+        own.start()
+        ledger = opened(own.url("jobs"))
+        assert {Promise.MULTI_HOST, *promises} == ledger.promises
+        assert any(doubt in sentence for sentence in ledger.doubts), ledger.doubts
+        assert promises == opened(own.unix_url("jobs")).promises  # Only this host can reach a socket.
+        own.settings[name] = "on"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (psycopg.errors.DiskFull("no space left"), LedgerUnavailable, "make room"),
+        (psycopg.errors.TooManyConnections("too many"), LedgerUnavailable, "raise max_connections"),
+        (
+            psycopg.OperationalError("FATAL: sorry, too many clients already"),
+            LedgerUnavailable,
+            "raise max_connections",
+        ),
+        (psycopg.errors.AdminShutdown("terminating"), LedgerUnavailable, "bring the server back"),
+        (psycopg.errors.QueryCanceled("statement timeout"), LedgerUnavailable, "raise statement_timeout"),
+        (psycopg.OperationalError('FATAL: database "x" does not exist'), LedgerUnusable, "correct the database"),
+        (psycopg.OperationalError("FATAL: the database system is starting up"), LedgerUnavailable, "wait: it is"),
+        (psycopg.OperationalError("connection refused"), LedgerUnavailable, "check the server"),
+    ],
+)
+def test_each_complaint_of_postgresql_comes_with_what_to_do(error: Exception, kind: type[Exception], said: str) -> None:
+    at, _ = parse("postgresql", "//host/data?group=jobs")
+    assert isinstance(at, PostgresqlAddress)
+    explained = explain(error, at, "the opening", opening=True)
+    assert kind is type(explained)
+    assert said in explained.remedy
+
+
+@on_servers
+def test_nothing_is_appended_to_a_ledger_that_is_gone(own: Postgresql, opened: Open) -> None:
+    ledger = opened(own.url("jobs"))
+    write(ledger, b"one")
+    own.ask("DELETE FROM neli.ledgers")
+    with pytest.raises(LedgerRewound):
+        until(lambda: ledger.append([b"two"]))
+    assert [(1,)] == own.ask("SELECT count(*)::int FROM neli.records")
