@@ -20,6 +20,7 @@ PostgreSQL refuses to run as root. Root becomes the user that Debian created for
 `python -m tests.support.servers.postgresql` starts one to experiment with, until Ctrl-C.
 """
 
+import atexit
 import os
 import pwd
 import shutil
@@ -28,7 +29,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -86,9 +88,7 @@ class Postgresql(ServerProcess):
         """A context with a server that answers; it is removed at the end."""
         with _folder() as folder:
             server = cls(folder, settings=settings, host=host, prefix=prefix)
-            _run("initdb", "-D", "data", "-U", USER, "--auth=trust", "--no-locale", "-EUTF8", "--no-sync", cwd=folder)
-            with (folder / "data" / "pg_hba.conf").open("a") as rights:  # It trusts only loopback without these.
-                rights.write("host all all all trust\nhost replication all all trust\n")
+            subprocess.run(["/bin/cp", "-a", _new_data(), folder / "data"], check=True)
             try:
                 server.start()
                 yield server
@@ -210,6 +210,18 @@ def _folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@cache
+def _new_data() -> Path:
+    """The data of a new server, made once in this process: a copy takes a tenth of the time."""
+    made = ExitStack()
+    atexit.register(made.close)
+    folder = made.enter_context(_folder())
+    _run("initdb", "-D", "data", "-U", USER, "--auth=trust", "--no-locale", "-EUTF8", "--no-sync", cwd=folder)
+    with (folder / "data" / "pg_hba.conf").open("a") as rights:  # It trusts only loopback without these.
+        rights.write("host all all all trust\nhost replication all all trust\n")
+    return folder / "data"
 
 
 def _run(program: str, *words: str, cwd: Path) -> None:
