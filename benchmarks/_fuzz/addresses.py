@@ -3,9 +3,9 @@
     a shape of an address --secrets, accidents--> judged, shown, configured   always
                                                   opened                      if it leads nowhere beyond this process
 
-An address that another host or another file might answer to is only judged. Redis is opened at a closed port, a file is
-opened without creating it, and Kafka is opened with a last setting that its client refuses: the client reads all other
-settings before that, and contacts no broker.
+An address that another host or another file might answer to is only judged. PostgreSQL and Redis are opened at a
+closed port, a file is opened without creating it, and Kafka is opened with a last setting that its client refuses: the
+client reads all other settings before that, and contacts no broker.
 """
 
 import os
@@ -22,6 +22,7 @@ from neli_router.config import agent_address
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
 from neli_router.drivers.addresses import owners_problems, problems_of, public_address
+from neli_router.drivers.ledgers.postgresql import address as postgresql_address
 from neli_router.drivers.open import open_ledger, owners_at
 from neli_router.errors import ConfigError, LedgerError, NeliError
 
@@ -142,7 +143,7 @@ def _without_public_markers(address: str) -> str:
     if not colon:
         scheme, rest = "", address
     place, mark, query = rest.partition("?")
-    if scheme.startswith("postgres") and not problems_of(address):
+    if scheme in postgresql_address.SCHEMES and not problems_of(address):
         who, at, public = place.rpartition("@")
         place = who + at + public.replace(MARKER, "plain")
     elif "@" not in rest and "%40" not in rest:
@@ -189,14 +190,16 @@ def _opened_ledger(address: str, folder: str) -> str:
     if problems_of(address):
         return ""
     scheme, _, rest = address.partition(":")
-    if scheme.startswith("postgres") or (
-        scheme == "sqlite" and not (rest.startswith(f"//{folder}/") and ".." not in rest)
-    ):
+    if scheme == "sqlite" and not (rest.startswith(f"//{folder}/") and ".." not in rest):
         return ""
     if scheme == "kafka":
         if any(word in address for word in DANGEROUS):
             return ""
         address = f"{address}{'&' if '?' in address else '?'}linger.ms=never"
+    elif scheme in postgresql_address.SCHEMES:
+        at, _ = postgresql_address.parse(scheme, rest)
+        if at is None or any((host, port) != ("127.0.0.1", 1) and host != "/nowhere" for host, port in at.servers):
+            return ""
     elif scheme.startswith("redis") and ("," in rest or not (NOWHERE in rest or "/nowhere/" in rest)):
         return ""
     ledger = open_ledger(address, create=False, patience=0.1)
