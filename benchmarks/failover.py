@@ -3,10 +3,10 @@
     balanced --kill -9 at a random moment--> survivors expire it, wait its lease out, take over --> restarted, balanced
                       |<---------------- takeover: until the last partition is led ---->|
 
-Real processes share one ledger: an SQLite file, or a Kafka or Redis that is started for the benchmark. A takeover lasts
-from just before the kill until a survivor, by its own stamp, holds a lease for the last of the dead member's
-partitions. All processes of a host share a clock. A referee reads each process's notes about its leases, and looks for
-two that hold a lease for one partition at the same time.
+Real processes share one ledger: an SQLite file, or a Kafka, PostgreSQL or Redis that is started for the benchmark. A
+takeover lasts from just before the kill until a survivor, by its own stamp, holds a lease for the last of the dead
+member's partitions. All processes of a host share a clock. A referee reads each process's notes about its leases, and
+looks for two that hold a lease for one partition at the same time.
 
 Then no member is killed. The same group runs for minutes, next to one endless loop on each core, and every expiry is a
 wrong one.
