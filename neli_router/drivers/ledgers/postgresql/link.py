@@ -7,8 +7,8 @@ Each statement is a transaction of its own, so no stopped client holds a lock of
 statement that was carried out already would write a record twice. So a link that failed is closed, and its user
 decides. Every wait for an answer is bounded, also at a server that is stopped: libpq alone would wait and wait.
 
-**Notifications** wake a reader. A pooler in transaction mode accepts LISTEN and delivers nothing. So a link that
-listens also sends itself a word, and polls if the word does not come back.
+**Notifications** wake a reader. A pooler in transaction mode accepts LISTEN, and delivers little or nothing. So the
+user of a link reports what it found without having been woken, and after a few such misses the link polls.
 
 **Errors** are translated: can the fault heal on its own, and what should be done? A wrong password or a missing right
 is LedgerUnusable when the ledger is opened, because then the address or the role is wrong; later it is
@@ -18,11 +18,9 @@ LedgerUnavailable, because the right may be given back.
 import os
 import re
 import socket
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 from psycopg import errors, sql
@@ -42,6 +40,9 @@ CONNECT_MAX = 2
 
 POLL_EVERY = 0.01
 """Seconds between two questions where no notification arrives. Raising it saves questions, but delays every record."""
+
+MISSED, MISSES_MAX = 2, 6
+"""A link polls if notifications are missing three times in a row, or at least a third of the time."""
 
 VERSION_MIN = 13
 
@@ -97,8 +98,9 @@ class SqlLink:
         """Connect, for `purpose`. Raises LedgerUnavailable or LedgerUnusable."""
         self.at, self._purpose, self._opening = at, purpose, opening
         self._schema = sql.Identifier(at.schema).as_string()
-        self.listens = False
-        """Whether notifications arrive."""
+        self._misses = 0
+        self.is_polling = False
+        """Whether notifications do not arrive."""
         try:
             # Nothing is prepared: a pooler may send the next statement to another session.
             self._connection = _Bounded.connect(
@@ -147,24 +149,24 @@ class SqlLink:
             raise explain(error, self.at, f"the schema {self.at.schema}", opening=True) from error
 
     def listen(self, channel: str) -> None:
-        """Wake `wait` at each notification of `channel`, if they arrive here."""
-        word = uuid4().hex
+        """Wake `wait` at each notification of `channel`."""
         self.ask(sql.SQL("LISTEN {}").format(sql.Identifier(channel)).as_string())
-        self.ask("SELECT pg_notify(%s, %s)", channel, word)
-        give_up_at = time.monotonic() + ANSWER_MAX
-        while not self.listens and time.monotonic() < give_up_at:
-            self.listens = any(
-                word == one.payload for one in self._connection.notifies(timeout=ANSWER_MAX, stop_after=1)
-            )
 
-    def wait(self, timeout: float) -> None:
-        """Wait until a notification may have arrived."""
+    def wait(self, timeout: float) -> bool:
+        """Wait until there may be news. Returns whether a notification said so."""
+        timeout = min(timeout, POLL_EVERY) if self.is_polling else timeout
         try:
-            for _ in self._connection.notifies(timeout=timeout if self.listens else POLL_EVERY, stop_after=1):
-                pass
+            is_woken = any(True for _ in self._connection.notifies(timeout=timeout, stop_after=1))
         except psycopg.Error as error:
             self.close()
             raise explain(error, self.at, self._purpose) from error
+        self._misses = max(0, self._misses - is_woken)
+        return is_woken
+
+    def missed(self) -> None:
+        """Note that there were news of which no notification came. One may have been on its way."""
+        self._misses += MISSED
+        self.is_polling |= self._misses >= MISSES_MAX
 
     def keep(self) -> None:
         """Raise LedgerUnavailable if the server is not there."""

@@ -63,10 +63,11 @@ class LedgerRecords(AskedLog[SqlLink]):
         return link
 
     def ask(self, link: SqlLink, position: int, anchor: Entry | None, wait: float) -> Found:
-        if wait:
-            link.wait(wait)
+        is_woken = wait > 0 and link.wait(wait)
         asked_at = time.monotonic()
         there, entries = self._read(link, None if anchor is None else anchor.offset, position, READ_MAX)
+        if wait and entries and not is_woken:
+            link.missed()
         return Found(asked_at, entries, there)
 
     def at(self, link: SqlLink, offset: int) -> Entry | None:
