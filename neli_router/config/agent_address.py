@@ -119,7 +119,9 @@ def default_folder(environment: Mapping[str, str] = os.environ, *, uid: int | No
 
 def default_socket(folder: str, group: str) -> str:
     """Where an agent of `group` listens if its configuration does not say."""
-    readable = re.sub(r"[^A-Za-z0-9_-]", "", Path(group.partition("?")[0]).stem)[:READABLE_MAX]
+    place, _, query = group.partition("?")
+    named = re.search(r"(?:^|&)group=([^&]+)", query)
+    readable = re.sub(r"[^A-Za-z0-9_-]", "", named[1] if named else Path(place).stem)[:READABLE_MAX]
     return f"{folder}/agent-{readable or 'group'}-{sha256(os.fsencode(group)).hexdigest()[:8]}.sock"
 
 

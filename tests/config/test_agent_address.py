@@ -95,6 +95,7 @@ def test_a_client_asks_the_agent_of_its_group_and_without_a_group_the_only_one(t
         default_address("a/jobs", environment),
         default_address("", environment),
     )
+    assert "agent-jobs-" in default_socket("", "postgresql://a:5432/db?schema=s&group=jobs")
     folder.mkdir()
     with ExitStack() as agents:
 

@@ -276,7 +276,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 def main() -> None:
     if why := missing():
         sys.exit(f"a PostgreSQL was wanted, but {why}")
-    with until_asked_to_end(), Postgresql.started() as server:
+    with until_asked_to_end(), Postgresql.started(settings=DURABLE) as server:
         print(f"PostgreSQL at {server.url('jobs')} and {server.unix_url('jobs')} (Ctrl-C ends it)", flush=True)  # noqa: T201
         signal.pause()
 
