@@ -58,6 +58,7 @@ OPTIONAL = (
     *(
         "drivers.ledgers.postgresql.ledger",
         "drivers.ledgers.redis.ledger",
+        "drivers.owners.postgresql",
         "drivers.owners.redis",
         "fence.delta",
         "fence.iceberg",

@@ -169,9 +169,10 @@ def owners_problems(option: str, url: object) -> list[str]:
         return [f"{option} must be an address such as redis://localhost:6379/jobs, got a {type(url).__name__}"]
     scheme, _, rest = url.partition(":")
     shown = public_address(url)
-    if scheme not in redis_address.SCHEMES:
-        return [f"{option}={shown!r:.200} is not an address in Redis: write redis://localhost:6379/jobs"]
-    return [f"{option}={shown!r:.200}: {problem}" for problem in redis_address.parse(scheme, rest)[1]]
+    if scheme not in (*postgresql_address.SCHEMES, *redis_address.SCHEMES):
+        examples = "redis://localhost:6379/jobs or postgresql://localhost/app?group=jobs"
+        return [f"{option}={shown!r:.200} is not an address in Redis or PostgreSQL: write {examples}"]
+    return [f"{option}={shown!r:.200}: {problem}" for problem in _parsed(scheme, rest)[1]]
 
 
 def unknown(what: str, name: object, known: Iterable[str], within: str = "") -> str:

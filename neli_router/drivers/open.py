@@ -145,9 +145,14 @@ def owners_at(url: str) -> OwnersSource:
     """The store of owners at `url`. Raises ConfigError, and MissingExtra if its client is not installed."""
     if problems := owners_problems("url", url):
         raise ConfigError(problems)
+    scheme, _, rest = url.partition(":")
+    if scheme in postgresql_address.SCHEMES:
+        with needing("postgresql", "owners in PostgreSQL"):
+            from neli_router.drivers.owners.postgresql import PostgresqlOwners  # noqa: PLC0415 - as above.
+        place = _parsed(postgresql_address.parse(scheme, rest))
+        return OwnersSource(place.public, lambda: PostgresqlOwners(place))
     with needing("redis", "owners in Redis"):
         from neli_router.drivers.owners.redis import RedisOwners  # noqa: PLC0415 - as above.
-    scheme, _, rest = url.partition(":")
     at = _parsed(redis_address.parse(scheme, rest))
     return OwnersSource(at.public, lambda: RedisOwners(at))
 

@@ -88,7 +88,10 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
         ({"ledger": "/var/a:b"}, "ledger='/var/a***' does not say what kind of ledger it is"),
         ({"ledger": "sqlite://var/jobs.db"}, "ledger='sqlite://var/jobs.db' names the host 'var', and a file has none"),
         ({"ledger": "sqlite:a.db?key=b"}, "ledger='sqlite:a.db?***' has options, and a file takes none: take away t"),
-        ({"ownership": "sqlite:a.db?key=b"}, "ownership='sqlite:a.db?***' is not an address in Redis: write redis://"),
+        (
+            {"ownership": "sqlite:a.db?key=b"},
+            "ownership='sqlite:a.db?***' is not an address in Redis or PostgreSQL: wri",
+        ),
         ({"ledger": "sqlite:"}, "ledger='sqlite:' does not say where it is"),
         ({"ledger": "redi://host/jobs"}, "redi is not a known kind of ledger: did you mean redis? Choose from kafka, "),
         ({"witness": "chlid"}, "witness='chlid' is unknown: choose auto, agent, child or none"),

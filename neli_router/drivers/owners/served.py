@@ -38,9 +38,6 @@ layout that cannot be, is a ValueError."""
 class ServedOwners(ABC):
     """The owners of one group, without the questions to ask."""
 
-    look_every: float | None = None
-    """Seconds between two looks of a `follow` whose server announces nothing."""
-
     def __init__(self, address: str) -> None:
         self.address = address
         self._closing = threading.RLock()  # Reentrant, so a signal handler may call `wake` during `close`.
@@ -64,7 +61,7 @@ class ServedOwners(ABC):
             patience = give_up_at - time.monotonic()
             if heard or patience <= 0:
                 return heard
-            patience = min(patience, self.look_every or patience)
+            patience = min(patience, self._look_every() or patience)
             rung = [descriptor for descriptor, _ in waiting.poll(patience * 1000)]
             if self._waking is not None and self._waking[0] in rung:
                 os.read(self._waking[0], 4096)
@@ -90,6 +87,10 @@ class ServedOwners(ABC):
     @abstractmethod
     def _descriptor(self) -> int | None:
         """Readable when there may be news; None before the first `table`, and after a failure."""
+
+    def _look_every(self) -> float | None:
+        """Seconds between two looks of a `follow`; None if its server announces each change."""
+        return None
 
     @abstractmethod
     def _hear(self) -> list[OwnersChange]:
@@ -136,9 +137,10 @@ def ours(wanted: str, places: Iterable[str]) -> Iterator[None]:
 
 
 def mismatch(group: str, slots: int, partitions: int, tags: int) -> GroupMismatch:
-    """The error to raise for a claim with another layout than this, which counts."""
+    """The error to raise for a claim with another layout than this one, which counts."""
+    layout = f"slots={slots}, partitions={partitions}, tags={tags:d}"
     return GroupMismatch(
         f"the owners of the group {group} were to be published",
-        f"another group is there, with slots={slots}, partitions={partitions}, tags={tags}, whose terms are not lower",
+        f"another group is there, with {layout}, whose terms are not lower",
         "give each group an address of its own",
     )

@@ -152,6 +152,11 @@ class SqlLink:
         """Wake `wait` at each notification of `channel`."""
         self.ask(sql.SQL("LISTEN {}").format(sql.Identifier(channel)).as_string())
 
+    @property
+    def descriptor(self) -> int:
+        """For `select`: readable when something has arrived, or when the server is gone."""
+        return self._connection.fileno()
+
     def wait(self, timeout: float) -> bool:
         """Wait until there may be news. Returns whether a notification said so."""
         timeout = min(timeout, POLL_EVERY) if self.is_polling else timeout
