@@ -118,8 +118,9 @@ class Config:
     )
     ownership: str | None = option(
         None,
-        "The Redis where this member records what it leads, such as redis://host:6379/jobs; agents of neli and "
-        "fast-neli need it. `Router.from_redis` and other clients read it there. None records it nowhere.",
+        "The Redis or PostgreSQL where this member records what it leads, such as redis://host:6379/jobs or "
+        "postgresql://host/database?group=jobs; agents of neli and fast-neli need it. `Router.from_redis`, "
+        "`Router.from_postgresql` and other clients read it there. None records it nowhere.",
     )
 
     def __post_init__(self) -> None:

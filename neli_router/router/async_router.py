@@ -63,6 +63,13 @@ class AsyncRouter(BaseRouter, AsyncClosing):
         """See Router. Raises ConfigError immediately; nothing is opened before `open`."""
         return cls(owners_at(url), layout=layout, name=name, max_age=max_age)
 
+    @classmethod
+    def from_postgresql(
+        cls, url: str, *, layout: Layout | None = None, name: str | None = None, max_age: float | None = MAX_AGE
+    ) -> Self:
+        """See Router. Raises like `from_redis`."""
+        return cls(owners_at(url), layout=layout, name=name, max_age=max_age)
+
     async def open(self, timeout: float = AWAIT_MAX) -> Self:  # noqa: ASYNC109 - the same name as in Router.
         """Open the ledger and wait for a table, at most `timeout` seconds. Raises like Router's constructor."""
         if self._router is None:

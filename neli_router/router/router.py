@@ -1,6 +1,6 @@
 """The router: which member owns this key? Answered from memory, in about the time that hashing the key takes.
 
-    a ledger, or owners in Redis --a reader, on its own thread ---.
+    a ledger, or owners in a store --a reader, on its own thread -.
                                                                   v      a table, or why there is none
     a member's pump ------------------------------------------> feed ---------------> Router.owner(key) --> Owner
     a static table -------------------------------------------------'                         '--> or an error
@@ -179,6 +179,20 @@ class Router(BaseRouter, Closing):
         The members need the option `ownership` with that address. Otherwise like the constructor, but `at.offset` is
         the number of the last change in the table. Raises ConfigError, LedgerUnusable.
         """
+        return cls(owners_at(url), layout=layout, name=name, max_age=max_age, wait=wait, timeout=timeout)
+
+    @classmethod
+    def from_postgresql(
+        cls,
+        url: str,
+        *,
+        layout: Layout | None = None,
+        name: str | None = None,
+        max_age: float | None = MAX_AGE,
+        wait: bool = True,
+        timeout: float = AWAIT_MAX,
+    ) -> Self:
+        """The same for owners in PostgreSQL: `postgresql://host/database?group=group` and so on. See `from_redis`."""
         return cls(owners_at(url), layout=layout, name=name, max_age=max_age, wait=wait, timeout=timeout)
 
     # Look-ups
