@@ -55,7 +55,7 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
-ADDRESS = re.compile(r"(?<![\w+])(?:kafka|rediss?(?:\+\w+)?|sqlite):[^\s`\"')|]+")
+ADDRESS = re.compile(r"(?<![\w+])(?:kafka|postgresql|rediss?(?:\+\w+)?|sqlite):[^\s`\"')|]+")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 
 PYTHON_BLOCKS = {
@@ -68,6 +68,7 @@ PYTHON_BLOCKS = {
     "docs/load.md": 1,
     "docs/members.md": 1,
     "docs/own-job.md": 4,
+    "docs/postgresql.md": 4,
     "docs/protocols.md": 6,
     "docs/redis.md": 3,
     "docs/spark.md": 9,
@@ -390,6 +391,31 @@ def test_fencing() -> None:
     execute("docs/fencing.md", names)
     assert [] == names["open_invoices"]
     assert f"of 1 to {RESOURCE_MAX} printable" in PAGES["docs/fencing.md"]
+
+
+@pytest.mark.postgresql
+def test_postgresql(database: str) -> None:
+    page = "docs/postgresql.md"
+    first, ask, *rest = blocks(page, "python")
+    with ExitStack() as stack:
+        names: dict[str, Any] = {"address": f"{database}?group=jobs", "database": database}
+        exec(first, names)  # noqa: S102
+        member = stack.enter_context(cast("Member", names["member"]))
+        with member.leading("customer-7", timeout=PATIENCE) as lease, psycopg.connect(database) as connection:
+            connection.autocommit = True
+            until(lambda: connection.execute("SELECT FROM neli.owners WHERE partition = 150").rowcount == 1)
+            exec(ask, names)  # noqa: S102
+            assert lease.term == names["term"]
+            # The rights are enough: who has more is refused nothing.
+            for rights in re.findall(r"^    (GRANT .*);$", PAGES[page], flags=re.MULTILINE):
+                connection.execute("CREATE ROLE member") if "USAGE" in rights else None
+                connection.execute(cast("Any", rights))
+            connection.execute("DROP OWNED BY member; DROP ROLE member")
+        for block in rest:
+            exec(block, names)  # noqa: S102
+        stack.enter_context(names["router"])
+    with psycopg.connect(database) as connection:
+        assert [(7, "paid")] == connection.execute("SELECT * FROM invoices").fetchall()
 
 
 @pytest.mark.postgresql
