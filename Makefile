@@ -103,7 +103,7 @@ lock: $(UV)/ready ## Compile requirements/ from pyproject.toml again, to the lat
 	$(call compile,build.txt,--constraint requirements/dev.txt --group build)
 	$(call compile,uv.txt,--upgrade --group uv)
 
-EXTRAS := --extra agent --extra columns --extra kafka --extra redis
+EXTRAS := --extra agent --extra columns --extra kafka --extra postgresql --extra redis
 
 clean: ## Remove the environments, caches and whatever was built
 	find airflow_provider benchmarks dags neli_router tests -name __pycache__ -type d -prune -exec rm -rf {} +
