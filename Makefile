@@ -69,7 +69,7 @@ explore: $(CORE)/ready ## Every reachable state within the full bounds (some hou
 	$(CORE)/bin/neli explore --protocol term --profile full
 	$(CORE)/bin/neli explore --protocol gossip --profile full
 
-chaos: fetch ## Ten minutes of faults each on members and three brokers, on Redis, on three electors (needs root)
+chaos: fetch ## Ten minutes of faults each on members and three brokers, on PostgreSQL, on Redis, on three electors (needs root)
 	NELI_TEST_SECONDS=600 $(DEV)/bin/python -m pytest -rP tests/chaos
 
 airflows: $(DEV)/ready $(UV)/ready ## The provider on Airflow 3.1, 3.2, 3.3 and the 3.4 beta

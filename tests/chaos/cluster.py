@@ -1,7 +1,7 @@
 """The servers of a ledger and the hosts of some members, in a network that can be cut.
 
     k1 k2 k3      KafkaCluster: a broker each, three replicas, two of them in sync for every append
-    r1            RedisCluster: one Redis, which keeps what it has acknowledged (appendfsync always)
+    s1            LoneServer: one PostgreSQL or Redis, which keeps what it has acknowledged
     m1 m2 ...     hosts of members
     a1            host of the agent that is their witness: they are processes of one kernel, on separate links
     outside       host of the test itself: nothing ever happens to it
@@ -12,19 +12,21 @@ A test enters `outside` before it opens any client, because a client's threads s
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Literal, Protocol
 
 from tests.support.servers import kafka as kafka_servers
 from tests.support.servers import network as networks
+from tests.support.servers import postgresql as postgresql_servers
 from tests.support.servers import redis as redis_servers
 from tests.support.servers.kafka import Kafka, Node
 from tests.support.servers.network import Network
-from tests.support.servers.redis import DURABLE, Redis
+from tests.support.servers.postgresql import Postgresql
+from tests.support.servers.redis import Redis
 
-__all__ = ["AGENT", "BROKERS", "OUTSIDE", "Cluster", "KafkaCluster", "RedisCluster"]
+__all__ = ["AGENT", "BROKERS", "OUTSIDE", "Cluster", "KafkaCluster", "LoneServer"]
 
 BROKERS = ("k1", "k2", "k3")
-REDIS = "r1"
+LONE = "s1"
 AGENT = "a1"
 OUTSIDE = "outside"
 
@@ -47,7 +49,7 @@ class Cluster(Protocol):
     def ledger(self, group: str) -> str:
         """The ledger's address for `group`."""
 
-    def node(self, host: str) -> Node | Redis:
+    def node(self, host: str) -> Node | Postgresql | Redis:
         """The server on that host."""
 
     def leader(self, group: str) -> str | None:
@@ -112,36 +114,42 @@ class KafkaCluster:
             time.sleep(LOOK_EVERY)
 
 
-class RedisCluster:
+class LoneServer:
     """Use `started`."""
 
-    hosts: tuple[str, ...] = (REDIS,)
+    hosts: tuple[str, ...] = (LONE,)
 
-    def __init__(self, network: Network, redis: Redis) -> None:
-        self.network, self.redis = network, redis
+    def __init__(self, network: Network, server: Postgresql | Redis) -> None:
+        self.network, self.server = network, server
 
     @staticmethod
-    def missing() -> str:
-        """Why this machine cannot have a Redis; empty if it can."""
-        return redis_servers.missing() or networks.missing()
+    def missing(kind: Literal["postgresql", "redis"]) -> str:
+        """Why this machine cannot have one; empty if it can."""
+        servers = postgresql_servers if kind == "postgresql" else redis_servers
+        return servers.missing() or networks.missing()
 
     @classmethod
     @contextmanager
-    def started(cls, members: Sequence[str]) -> Iterator["RedisCluster"]:
-        """A Redis that answers, and hosts for `members`; all are removed at the end."""
-        with Network.started([REDIS, *members, AGENT, OUTSIDE]) as network, network.entered(OUTSIDE):
-            host, prefix = network.address(REDIS), network.prefix(REDIS)
-            with Redis.started(settings=DURABLE, host=host, prefix=prefix) as redis:
-                yield cls(network, redis)
+    def started(cls, kind: Literal["postgresql", "redis"], members: Sequence[str]) -> Iterator["LoneServer"]:
+        """A server that answers, and hosts for `members`; all are removed at the end."""
+        with Network.started([LONE, *members, AGENT, OUTSIDE]) as network, network.entered(OUTSIDE):
+            host, prefix = network.address(LONE), network.prefix(LONE)
+            opened = (
+                Postgresql.started(settings=postgresql_servers.DURABLE, host=host, prefix=prefix)
+                if kind == "postgresql"
+                else Redis.started(settings=redis_servers.DURABLE, host=host, prefix=prefix)
+            )
+            with opened as server:
+                yield cls(network, server)
 
     def ledger(self, group: str) -> str:
-        return self.redis.url(group)
+        return self.server.url(group)
 
-    def node(self, host: str) -> Redis:
-        return self.redis
+    def node(self, host: str) -> Postgresql | Redis:
+        return self.server
 
     def leader(self, group: str) -> str | None:
-        return REDIS  # The only server; undoing its faults includes waiting for its answer.
+        return LONE  # Undoing its faults includes waiting for its answer.
 
     def await_all_well(self, group: str) -> None:
-        self.redis.wait()
+        self.server.wait()
