@@ -76,6 +76,15 @@ _OPTIONS: dict[str, Any] = {
         "example": "/etc/neli/neli.toml",
         "default": "",
     },
+    "ledger": {
+        "description": "The ledger of that agent. `metadata` is Airflow's own database, if that is a PostgreSQL: the "
+        "schema neli in it. Empty: the one in neli.toml.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "metadata?group=prices",
+        "default": "",
+        "sensitive": True,  # An address may hold a password. So Airflow also takes it from a command or a secret.
+    },
     "conn_id": {
         "description": "The connection to this host's agent: its page is shown.",
         "version_added": "0.1.0",

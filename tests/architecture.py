@@ -153,6 +153,8 @@ airflow_provider.decorators.leader_pyspark airflow_provider.operators.spark: GRO
 # Airflow loads it in each process, as a plugin of its policies.
 airflow_provider.policy: GROUND | airflow airflow_provider pluggy
 airflow_provider.get_provider_info: | airflow_provider
+# It reads addresses of SQLAlchemy, which Airflow brings.
+airflow_provider._machinery.metadata: errors drivers.addresses | sqlalchemy
 # Only OpenLineage imports it.
 airflow_provider.lineage: | openlineage
 # The door. It is outside the arrows: importing any module passes through it.

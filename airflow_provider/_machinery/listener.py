@@ -12,6 +12,9 @@ scheduler. A scheduler that computes would hold up the agent's Beats, and the ag
 scheduler forks: its children would have copies of the agent's sockets, and of locks that none of their threads ever
 releases.
 
+The address of its ledger may come from `[neli] ledger`. It may hold a password, so the agent gets it in its
+environment, which only processes of the same user can read.
+
 On Linux, the kernel notifies a process of its parent's death: see `neli_router.hosts.leash`. A pipe would not do: the
 executor's workers are forks of the scheduler, outlive it when it is killed, and would keep the pipe open. On other
 systems, the agent of a killed process stays.
@@ -28,12 +31,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.providers.common.compat.sdk import conf, hookimpl
 
 from neli_router.core.exit_codes import EXIT_USAGE
+from neli_router.errors import ConfigError
 from neli_router.hosts.leash import leashed
 
 __all__ = ["Companion", "before_stopping", "on_starting"]
@@ -61,8 +65,9 @@ class Companion:
     A command whose own arguments are wrong (exit code 2) would fail again, so it is not restarted.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self._command, self._process = command, os.getpid()
+    def __init__(self, command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> None:
+        """`environment` has variables of the command, beyond those of this process."""
+        self._command, self._environment, self._process = command, environment or {}, os.getpid()
         self._child: subprocess.Popen[bytes] | None = None
         self._changing, self._ending = threading.Lock(), threading.Event()
         # A daemon, which lives as long as the process: the kernel reports the death of the *thread* that started the
@@ -103,7 +108,9 @@ class Companion:
                 return None
             command = leashed(self._command, by=signal.SIGTERM)
             # In a group of its own: Ctrl-C ends Airflow first, and Airflow ends the agent.
-            self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603 - our own.
+            self._child = subprocess.Popen(  # noqa: S603 - our own.
+                command, env={**os.environ, **self._environment}, stdin=subprocess.DEVNULL, process_group=0
+            )
             return self._child
 
 
@@ -120,10 +127,22 @@ def on_starting(component: Any) -> None:
         raise SystemExit(f"neli: [neli] agent_in was wanted to be {' or '.join(PLACES)}, or empty, but it is {where!r}")
     if where and where == here:
         config = conf.get(SECTION, "agent_config", fallback="")
-        _agent = Companion(
-            [sys.executable, "-P", "-m", "neli_router", "agent", *(["--config", config] if config else [])]
-        )
+        command = [sys.executable, "-P", "-m", "neli_router", "agent", *(["--config", config] if config else [])]
+        _agent = Companion(command, environment=_ledger())
         _agent.start()
+
+
+def _ledger() -> dict[str, str]:
+    """The variable that names the ledger, if `[neli] ledger` does. The process does not begin if that is wrong."""
+    if said := conf.get(SECTION, "ledger", fallback=""):
+        # Each task imports this module, and none needs SQLAlchemy for that.
+        from airflow_provider._machinery.metadata import ledger_address  # noqa: PLC0415 - see above.
+
+        try:
+            return {"NELI_LEDGER": ledger_address(said, conf.get("database", "sql_alchemy_conn"))}
+        except ConfigError as error:
+            raise SystemExit(f"neli: {error}") from None
+    return {}
 
 
 @hookimpl
