@@ -30,8 +30,8 @@ demo: $(CORE)/ready ## Three processes share 256 partitions, one is killed, and 
 pipeline: $(DEV)/ready ## Three hosts' Spark jobs fill one table, one host is killed, and every tick lands once
 	$(DEV)/bin/neli pipeline
 
-airflow: $(DEV)/ready ## A local Airflow and two hosts' agents, until Ctrl-C (PORT=8081 takes another port)
-	$(DEV)/bin/python -P -m neli_router.lab.local_airflow $(if $(PORT),--port $(PORT))
+airflow: $(DEV)/ready ## A local Airflow and two hosts' agents, until Ctrl-C (PORT=8081; LEDGER=postgresql: two Airflows)
+	$(DEV)/bin/python -P -m neli_router.lab.local_airflow $(if $(PORT),--port $(PORT)) $(if $(LEDGER),--ledger $(LEDGER))
 
 fetch: ## Bring what tests start: jars of Kafka and ZooKeeper (takes Java and Maven), goNELI (takes Go)
 	@$(MAKE) --no-print-directory -j3 jars goneli $(DEV)/kafka.jsa $(DEV)/spark.jsa

@@ -6,7 +6,7 @@
        | kill -9, an error    | orphans, too           |-- airflow db migrate, and then
        '--------------------->'                        '-- api-server, scheduler, dag-processor, triggerer
 
-    python -m neli_router.lab.local_airflow [--port 8080] [--dags FOLDER] [--keep FOLDER]
+    python -m neli_router.lab.local_airflow [--port 8080] [--dags FOLDER] [--keep FOLDER] [--ledger postgresql]
 
 Airflow's own `standalone` leaves children behind: when a scheduler is killed, its workers live on, and so may processes
 that tasks have started. The guardian of `neli run` solves exactly this. Orphans become its children (on Linux), and it
@@ -15,6 +15,12 @@ graceful shutdown: the home, the ledger and the group are thrown away, unless `-
 
 Everything listens on loopback only: the API server, and the agents on sockets in the home. `serve-logs` would listen on
 all interfaces, so it is left out; logs of the same host are read from their files.
+
+With `--ledger postgresql`, each host has an Airflow of its own, whose scheduler has the agent as its child:
+
+    Airflow alpha: api-server ... scheduler --child--> agent alpha --.
+                                                                      PostgreSQL: databases alpha and bravo (metadata),
+    Airflow bravo: api-server ... scheduler --child--> agent bravo --'            neli (the ledger, the fence)
 
 `nightly`, the role of most Dags, is pinned to bravo. So this Airflow, whose agent is alpha, first shows what happens
 where a role is not led, and after a kill of bravo, what a takeover does.
@@ -30,6 +36,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable, Mapping
@@ -42,14 +49,16 @@ from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
 from airflow_provider import require_airflow
+from neli_router import fence
 from neli_router.agent.client.client import Client
 from neli_router.core.exit_codes import EXIT_BROKEN, EXIT_DONE, EXIT_USAGE
 from neli_router.core.keyspace import Layout, Role
 from neli_router.errors import ConfigError, NeliError, how_to_install
 from neli_router.hosts.guardian import guardian
 from neli_router.lab.demo.place import a_folder
+from neli_router.lab.private_postgresql import USER, PrivatePostgresql
 
-__all__ = ["PARTS", "LocalAirflow", "main"]
+__all__ = ["PARTS", "REPORTS", "LocalAirflow", "main"]
 
 LOOPBACK = "127.0.0.1"
 
@@ -98,6 +107,14 @@ ROLE = "nightly"
 PARTITIONS = 8
 """The same number as in `dags/prices_by_partition.py`."""
 
+SQLITE, POSTGRESQL = "sqlite", "postgresql"
+
+DATABASE = "neli"
+"""The database that two installations share: their ledger, and what they write under the fence."""
+
+REPORTS = "CREATE TABLE reports (run text, member text, term bigint)"
+"""The table of `dags/fenced_report.py`."""
+
 LEASE = 5.0
 """Seconds. While Airflow starts, an agent may wait for a core longer than a short lease tolerates."""
 
@@ -128,6 +145,19 @@ What to do now:
   3. Kill the host {there}, in another terminal: kill -9 {pid}
      Within about {lease:g} s, {here} leads all. The runs that waited go on; on_leadership_change gets a run, unasked;
      and leader_only, triggered once more, does its work here.
+"""
+
+NEXT_OF_TWO = """
+What to do now:
+  1. Trigger leader_only in both. Its role is led by {there}: the gate skips the run in {here}'s Airflow.
+  2. Trigger ticks_arrive in both. Each starts a run of prices_by_partition for each partition. Those that its host
+     leads do their work; the others wait, and with them prices_are_published.
+     Trigger fenced_report in both: {there} writes its row, {here} waits.
+  3. Kill the host {there}, in another terminal: kill -9 {pid}
+     That is its scheduler, and its agent ends with it: {here} leads all. The runs that waited there go on;
+     on_leadership_change gets a run, unasked; and leader_only, triggered once more, does its work here. The row of
+     {here} has the higher term, and the fence refuses lower ones from now on:
+     psql -h {server} -U neli neli -c 'TABLE reports' -c 'TABLE neli_fence'
 """
 
 
@@ -211,57 +241,107 @@ class LocalAirflow:
 class _Local:
     """One run of the program, inside the guardian: the processes it started, and what it logged."""
 
-    def __init__(self, home: Path, dags: Path, port: int) -> None:
+    def __init__(self, home: Path, dags: Path, port: int, server: Path | None) -> None:
         self._began_at = time.monotonic()
         self._home, self._dags, self._ledger = home, dags, f"sqlite://{home}/ledger.db"
+        self._server = None if server is None else PrivatePostgresql(server)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         """Processes that must keep running."""
-        connections = {
-            "NELI_DEFAULT": {"conn_type": "neli", "extra": {"address": self._address(HERE)}},
-            "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[1]"},  # A job takes one core of this machine.
-        }
-        self._airflow = LocalAirflow(
-            home,
-            dags,
-            port,
-            environment={f"AIRFLOW_CONN_{name}": json.dumps(one) for name, one in connections.items()},
-            settings={"NELI__PARTITIONS": str(PARTITIONS)},
-        )
+        self._hosts = {name: name if server is None else f"{name}-scheduler" for name in NAMES}
+        """The process that a host ends with. The user may kill it."""
+        self._airflows: dict[str, LocalAirflow] = {}
+        """By the start of the names of their processes."""
+        if server is None:
+            self._airflows[""] = self._laid_out(HERE, home, port)
+            return
+        self._ledger = f"postgresql:///{DATABASE}?host={server}&user={USER}&group=airflow"
+        for name, its_port in zip(NAMES, _ports(port, POSTGRESQL), strict=True):
+            (its_home := home / name).mkdir()
+            self._airflows[f"{name}-"] = self._laid_out(name, its_home, its_port)
 
     def run(self) -> None:
         """Start everything and watch it. Never returns; raises NeliError when a part ends."""
         self._tell(f"the home is {self._home}: database, ledger and logs")
-        self._start_agents()
-        self._tell("making Airflow's database")
-        self._migrate()
+        if self._server is None:
+            self._start_agents()
+            self._share()
+            self._migrate()
+        else:
+            self._serve(self._server)
+            self._migrate()
+            self._server.run("postgres", f"CREATE DATABASE {THERE} TEMPLATE {HERE}")
+            self._start("scheduler")
+            self._share()
         self._tell(f"starting Airflow's parts: {', '.join(PARTS)}")
-        for part in PARTS:
-            self._processes[part] = self._started(part, self._airflow.part(part), self._airflow.environment)
-        self._await(lambda: self._airflow.are_healthy(*PARTS), "all parts of Airflow to be healthy")
+        self._start(*PARTS)
+        self._await(
+            lambda: all(airflow.are_healthy(*PARTS) for airflow in self._airflows.values()),
+            "all parts of Airflow to be healthy",
+        )
         self._tell(f"reading the Dags in {self._dags}")
-        self._await_dags()
+        for airflow in self._airflows.values():
+            self._await_dags(airflow)
         self._welcome()
         self._watch()
 
     # The start
 
+    def _laid_out(self, name: str, home: Path, port: int) -> LocalAirflow:
+        connections: dict[str, dict[str, Any]] = {
+            "NELI_DEFAULT": {"conn_type": "neli", "extra": {"address": self._address(name)}},
+            "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[1]"},  # A job takes one core of this machine.
+        }
+        agent, settings = {}, {"NELI__PARTITIONS": str(PARTITIONS)}
+        if (server := self._server) is not None:
+            connections["REPORTS"] = {
+                "conn_type": "postgres",
+                "host": str(server.folder),
+                "login": USER,
+                "schema": DATABASE,
+            }
+            agent = {f"NELI_{option}": value for option, value in self._options(name).items()}
+            settings |= dict.fromkeys(
+                ("DATABASE__SQL_ALCHEMY_CONN", "DATABASE__SQL_ALCHEMY_CONN_ASYNC"), server.address(name)
+            )
+            settings |= {"NELI__AGENT_IN": "scheduler", "NELI__LEDGER": f"metadata?dbname={DATABASE}"}
+        spelled = {f"AIRFLOW_CONN_{name}": json.dumps(one) for name, one in connections.items()}
+        return LocalAirflow(home, self._dags, port, environment=spelled | agent, settings=settings)
+
+    def _serve(self, server: PrivatePostgresql) -> None:
+        self._tell(f"making a PostgreSQL in {server.folder}")
+        self._do("initdb", server.initialise(), _environment(), server.folder)
+        self._processes[POSTGRESQL] = self._started(POSTGRESQL, server.serve(), _environment(), server.folder)
+        self._await(server.is_ready, "PostgreSQL")
+        server.forget()
+        server.run("postgres", f"CREATE DATABASE {HERE}", f"CREATE DATABASE {DATABASE}")
+        server.run(DATABASE, REPORTS)
+        with server.connect(DATABASE) as connection, connection.transaction():
+            fence.install(connection)
+
     def _start_agents(self) -> None:
         for name in NAMES:
-            options = {
-                "--ledger": self._ledger,
-                "--name": name,
-                "--socket": str(self._socket(name)),
-                "--lease": str(LEASE),
-                "--layout-partitions": str(PARTITIONS),
-            }
-            words = [word for option in options.items() for word in option]
-            command = [sys.executable, "-P", "-c", SERVE, "agent", *words]
+            said = {"LEDGER": self._ledger, **self._options(name)}
+            options = [
+                f"--{option.lower().removeprefix('agent_').replace('_', '-')}={it}" for option, it in said.items()
+            ]
+            command = [sys.executable, "-P", "-c", SERVE, "agent", *options]
             self._processes[name] = self._started(name, command, _environment())
+
+    def _options(self, name: str) -> dict[str, str]:
+        """The options of an agent, as its variables are called."""
+        return {
+            "NAME": name,
+            "AGENT_SOCKET": str(self._socket(name)),
+            "LEASE": str(LEASE),
+            "LAYOUT_PARTITIONS": str(PARTITIONS),
+        }
+
+    def _share(self) -> None:
         with Client(self._address(THERE)) as client:
             self._await(lambda: self._owners(client) == set(NAMES), "two agents to share the partitions")
             client.pin(Layout(partitions=PARTITIONS).partition_of_role(ROLE), THERE)
             self._await(lambda: self._owners(client, ROLE) == {THERE}, f"{THERE} to lead the role {ROLE!r}")
-        self._tell(f"two hosts' agents share {PARTITIONS} partitions: {HERE}, which this Airflow asks, and {THERE}")
+        self._tell(f"two hosts' agents share {PARTITIONS} partitions: {HERE} and {THERE}")
 
     def _owners(self, client: Client, *roles: Role) -> set[str | None]:
         """The owners of `roles`, or of all partitions; empty while one has no owner."""
@@ -270,21 +350,28 @@ class _Local:
         return set()
 
     def _migrate(self) -> None:
-        migration = self._started("db-migrate", self._airflow.command_line("db", "migrate"), self._airflow.environment)
-        self._await(lambda: migration.poll() is not None, "the database to be there")
-        if migration.returncode:
-            raise self._failed("db-migrate", migration)
+        """Make the database of the first installation."""
+        self._tell("making Airflow's database")
+        airflow = next(iter(self._airflows.values()))
+        self._do("db-migrate", airflow.command_line("db", "migrate"), airflow.environment)
 
-    def _await_dags(self) -> None:
+    def _start(self, *parts: str) -> None:
+        """Start those parts of all installations that do not run."""
+        for prefix, airflow in self._airflows.items():
+            for part in parts:
+                if (name := f"{prefix}{part}") not in self._processes:
+                    self._processes[name] = self._started(name, airflow.part(part), airflow.environment)
+
+    def _await_dags(self, airflow: LocalAirflow) -> None:
         wanted = {path.name for path in self._dags.glob("*.py")}
         errors: dict[str, str] = {}
         give_up_at = time.monotonic() + DAGS_MAX
 
         def are_read() -> bool:
             with suppress(OSError, HTTPException):  # It is slow: ask again.
-                token = self._airflow.log_in("admin")
-                dags = self._airflow.ask("/api/v2/dags?limit=1000", token=token)["dags"]
-                found = self._airflow.ask("/api/v2/importErrors?limit=100", token=token)["import_errors"]
+                token = airflow.log_in("admin")
+                dags = airflow.ask("/api/v2/dags?limit=1000", token=token)["dags"]
+                found = airflow.ask("/api/v2/importErrors?limit=100", token=token)["import_errors"]
                 errors.update({one["filename"]: one["stack_trace"] for one in found})
                 if wanted <= {Path(path).name for path in (*(dag["fileloc"] for dag in dags), *errors)}:
                     return True
@@ -295,33 +382,36 @@ class _Local:
             self._tell(f"{name} cannot be imported: {trace.strip().rpartition(chr(10))[2]}")
 
     def _welcome(self) -> None:
-        pid = self._processes[THERE].pid
-        lines = [
-            "",
-            f"Airflow is ready at {self._airflow.url}",
-            f"  login         user admin, password {self._airflow.passwords['admin']}",
-            f"  who leads     {self._airflow.url}/plugin/neli",
-            f"  ledger        {self._ledger}",
-            *(f"  agent {name}   process {self._processes[name].pid}" for name in NAMES),
-        ]
-        steps = NEXT.format(here=HERE, there=THERE, pid=pid, lease=LEASE) if self._dags == _our_dags() else "\n"
+        pids = {name: self._processes[process].pid for name, process in self._hosts.items()}
+        lines = [""]
+        for prefix, airflow in self._airflows.items():
+            lines += [
+                f"Airflow {prefix.rstrip('-')}{' ' if prefix else ''}is ready at {airflow.url}",
+                f"  login         user admin, password {airflow.passwords['admin']}",
+                f"  who leads     {airflow.url}/plugin/neli",
+            ]
+        lines.append(f"  ledger        {self._ledger}")
+        what, steps = ("agent", NEXT) if self._server is None else ("host ", NEXT_OF_TWO)
+        lines += [f"  {what} {name}   process {pid}" for name, pid in pids.items()]
+        said = {"here": HERE, "there": THERE, "pid": pids[THERE], "lease": LEASE}
+        steps = steps.format(**said, server=self._server and self._server.folder) if self._dags == _our_dags() else "\n"
         _say("\n".join(lines) + f"\n{steps}Ctrl-C ends all of it.\n")
 
     # Afterwards
 
     def _watch(self) -> None:
         while True:
-            for name in NAMES:
-                if name in self._processes and self._processes[name].poll() is not None:
-                    del self._processes[name]
+            for name, process in list(self._hosts.items()):
+                if self._processes[process].poll() is not None:
+                    del self._processes[process], self._hosts[name]
                     self._tell_of_takeover(name)
             self._look()
             time.sleep(LOOK_EVERY)
 
     def _tell_of_takeover(self, name: str) -> None:
-        began_at, others = time.monotonic(), [other for other in NAMES if other in self._processes]
-        self._tell(f"the agent of {name} has ended")
-        if name == HERE:
+        began_at, others = time.monotonic(), list(self._hosts)
+        self._tell(f"the {'agent' if self._server is None else 'scheduler'} of {name} has ended")
+        if name == HERE and self._server is None:
             self._tell(f"it was the one that this Airflow asks: from now on its tasks wait for {name}, or fail")
         if others:
             with Client(self._address(others[0])) as client:
@@ -330,11 +420,20 @@ class _Local:
 
     # Processes
 
-    def _started(self, name: str, command: list[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    def _started(
+        self, name: str, command: list[str], environment: Mapping[str, str], folder: Path | None = None
+    ) -> "subprocess.Popen[bytes]":
         with self._log(name).open("ab") as out:
-            return subprocess.Popen(  # noqa: S603 - Airflow, or our own agent.
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+            return subprocess.Popen(  # noqa: S603 - Airflow, PostgreSQL or our own agent.
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=folder
             )
+
+    def _do(self, name: str, command: list[str], environment: Mapping[str, str], folder: Path | None = None) -> None:
+        """Run a command to its end. Raises NeliError if it fails."""
+        process = self._started(name, command, environment, folder)
+        self._await(lambda: process.poll() is not None, f"the end of {name}")
+        if process.returncode:
+            raise self._failed(name, process)
 
     def _await(self, holds: Callable[[], bool], wanted: str) -> None:
         """Wait until it holds. Raises NeliError if it takes too long, or if a process ends that must keep running."""
@@ -386,6 +485,11 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW_", "_AIRFLOW", "NELI_"))}
 
 
+def _ports(port: int, ledger: str) -> tuple[int, ...]:
+    """The port of each installation."""
+    return (port, port + 1) if ledger == POSTGRESQL else (port,)
+
+
 def _our_dags() -> Path:
     return Path(__file__).resolve().parents[2] / "dags"
 
@@ -395,7 +499,7 @@ def _say(text: str) -> None:
     sys.stdout.flush()  # Pipes and files get each line immediately, too.
 
 
-def _check(dags: Path, port: int) -> None:
+def _check(dags: Path, port: int, ledger: str) -> None:
     """Raise ConfigError or ImportError for problems that without this only show up in some process's log."""
     require_airflow()
     try:
@@ -404,18 +508,19 @@ def _check(dags: Path, port: int) -> None:
         if (error.name or "").partition(".")[0] == OURS:
             raise  # A defect of ours, which no installation would fix.
         raise ImportError(f"the agents need the package {error.name}: {how_to_install('agent')}") from error
-    problems = []
+    problems = PrivatePostgresql.problems() if ledger == POSTGRESQL else []
     if not dags.is_dir():
         problems.append(f"a folder of Dags was wanted, but {dags} is none: name one with --dags, or use a clone's")
-    try:
-        with socket.socket() as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As servers do; a listener still refuses it.
-            trial.bind((LOOPBACK, port))
-    except (OSError, OverflowError) as error:
-        problems.append(
-            f"the port {port} of {LOOPBACK} was wanted, but it cannot be had ({error}): end the program that listens "
-            "there, perhaps another `make airflow`, or choose another port (make airflow PORT=8081)"
-        )
+    for number in _ports(port, ledger):
+        try:
+            with socket.socket() as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As servers do; a listener still refuses.
+                trial.bind((LOOPBACK, number))
+        except (OSError, OverflowError) as error:
+            problems.append(
+                f"the port {number} of {LOOPBACK} was wanted, but it cannot be had ({error}): end the program that "
+                "listens there, perhaps another `make airflow`, or choose another port (make airflow PORT=8081)"
+            )
     if problems:
         raise ConfigError(problems)
 
@@ -426,12 +531,19 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=PORT, help="of Airflow's page and API [%(default)s]")
     parser.add_argument("--dags", type=Path, default=_our_dags(), help="the folder of Dags [a clone's dags/]")
     parser.add_argument("--keep", type=Path, help="an empty folder, to keep the database and the logs in")
+    parser.add_argument(
+        "--ledger",
+        choices=(SQLITE, POSTGRESQL),
+        default=SQLITE,
+        help="of the agents; with postgresql, each host has an Airflow of its own, on one server [%(default)s]",
+    )
     parser.add_argument("--within", type=Path, help=SUPPRESS)
+    parser.add_argument("--server", type=Path, help=SUPPRESS)
     options = parser.parse_args()
     try:
         if options.within is None:
-            return _guarded(options.dags.resolve(), options.port, options.keep)
-        _Local(options.within, options.dags, options.port).run()
+            return _guarded(options.dags.resolve(), options.port, options.ledger, options.keep)
+        _Local(options.within, options.dags, options.port, options.server).run()
     except (ConfigError, ImportError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE
@@ -440,16 +552,18 @@ def main() -> int:
     return EXIT_BROKEN
 
 
-def _guarded(dags: Path, port: int, keep: Path | None) -> int:
+def _guarded(dags: Path, port: int, ledger: str, keep: Path | None) -> int:
     """Run this program again, under a guardian, until it ends or we are asked to end."""
-    _check(dags, port)
+    _check(dags, port, ledger)
     code: int = EXIT_BROKEN
     stopping = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     hand = guardian()  # Before anything here starts a thread.
-    with a_folder(keep, "neli-airflow-") as home:
+    # The server may be another user's, who may not enter the home.
+    with a_folder(keep, "neli-airflow-") as home, tempfile.TemporaryDirectory(prefix="neli-pg-") as server:
         for number in stopping:
             signal.signal(number, signal.default_int_handler)
         again = ["--within", str(home), "--dags", str(dags), "--port", str(port)]
+        again += ["--server", server] if ledger == POSTGRESQL else []
         try:
             hand.start([sys.executable, "-P", "-m", __spec__.name, *again], os.environ, until=inf)
             is_gone = False

@@ -1,18 +1,22 @@
-"""The Dags of `dags/` that submit Spark jobs run unchanged. `tests/provider/test_local_airflow.py` runs the others."""
+"""The Dags of `dags/` that need Spark or PostgreSQL run unchanged. `test_local_airflow.py` runs the others."""
 
 import warnings
 from pathlib import Path
 
+import psycopg
 import pytest
 from airflow.dag_processing.dagbag import BundleDagBag
 from airflow.sdk import DAG
 from deltalake import DeltaTable
 
+from neli_router import fence
 from neli_router.fence.delta import FencedTable
+from neli_router.lab.local_airflow import REPORTS
 from neli_router.lab.pipeline.landing import commits_of
 from tests.provider.conftest import BUNDLE
 from tests.support.agents.running import Running
-from tests.support.given import DagTest
+from tests.support.given import DagTest, spelled
+from tests.support.servers.postgresql import postgresql
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("spark_default")]
 
@@ -48,3 +52,24 @@ def test_the_history_of_the_group_is_audited(tmp_path: Path, agent: Running, dag
     assert list(range(8)) == sorted(set(tenures["partition"].to_pylist()))
     assert {"a"} == set(tenures["member"].to_pylist())
     assert "<html" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.postgresql
+def test_a_report_under_a_fence_is_written_once_and_never_by_a_deposed_leader(
+    dag_test: DagTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with postgresql() as address:
+        host = address.split()[0].removeprefix("host=")
+        monkeypatch.setenv("AIRFLOW_CONN_REPORTS", spelled("postgres", host=host, login="neli", schema="postgres"))
+        with psycopg.connect(address) as connection:
+            fence.install(connection)
+            connection.execute(REPORTS)
+        run = dag_test(dag_of("fenced_report"))
+        assert "success" == run.state
+        with psycopg.connect(address) as connection:
+            (row,) = connection.execute("TABLE reports").fetchall()
+            assert (run.run_id, "a", run.get_task_instance("report").xcom_pull("report")) == row  # type: ignore[union-attr]
+            fence.admit(connection, "reports", row[2] + 1)
+        assert "failed" == dag_test(dag_of("fenced_report")).state
+        with psycopg.connect(address) as connection:
+            assert [row] == connection.execute("TABLE reports").fetchall()

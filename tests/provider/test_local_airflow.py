@@ -111,6 +111,11 @@ def heard_by(pids: Iterable[int]) -> set[tuple[str, int]]:
     return found
 
 
+def makers_of_segments() -> set[int]:
+    """The processes that made the shared memory which the kernel keeps until someone deletes it."""
+    return {int(line.split()[4]) for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
+
+
 def test_what_it_says_to_do_works_and_nothing_is_left_when_it_is_killed() -> None:
     with started() as program, ExitStack() as life:
         home = Path(program.await_line(r"the home is (.+?):"))
@@ -182,14 +187,17 @@ def require_each_event_once(api: AirflowApi) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_killed", "code", "said"),
+    ("ledger", "is_killed", "code", "said"),
     [
-        (False, 0, "all of it has ended\n"),
-        (True, 1, "the process db-migrate was wanted to do its work, but it ended with code -9"),
+        ("sqlite", False, 0, "all of it has ended\n"),
+        ("sqlite", True, 1, "the process db-migrate was wanted to do its work, but it ended with code -9"),
+        pytest.param("postgresql", False, 0, "all of it has ended\n", marks=pytest.mark.postgresql),
     ],
 )
-def test_all_of_it_ends_when_asked_or_when_a_part_ends(tmp_path: Path, is_killed: bool, code: int, said: str) -> None:
-    with started(*(["--keep", str(tmp_path)] if is_killed else [])) as program:
+def test_all_of_it_ends_when_asked_or_when_a_part_ends(
+    tmp_path: Path, ledger: str, is_killed: bool, code: int, said: str
+) -> None:
+    with started("--ledger", ledger, *(["--keep", str(tmp_path)] if is_killed else [])) as program:
         home = Path(program.await_line(r"the home is (.+?):"))
         program.await_line("making Airflow's database")
         migrating = "the migration"
@@ -203,6 +211,10 @@ def test_all_of_it_ends_when_asked_or_when_a_part_ends(tmp_path: Path, is_killed
     assert said in program.said
     assert is_killed is ("--- the end of the log of db-migrate" in program.said)
     assert ([], is_killed) == (alive(there), (home / "db-migrate.log").exists())
+    assert set() == there.keys() & makers_of_segments()
+    if found := re.search("a PostgreSQL in (.+)", program.said):
+        assert not Path(found[1]).exists()
+    assert (found is not None) is (ledger == "postgresql")
 
 
 def test_what_cannot_be_used_is_told_before_anything_starts(tmp_path: Path) -> None:
