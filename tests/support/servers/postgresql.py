@@ -39,7 +39,7 @@ from neli_router.hosts.descendants import children
 from tests.support.servers.process import ServerProcess, free_port, until_asked_to_end
 from tests.support.waiting import until
 
-__all__ = ["DURABLE", "Postgresql", "missing"]
+__all__ = ["DURABLE", "Postgresql", "missing", "program"]
 
 DURABLE: Mapping[str, str] = {"fsync": "on", "synchronous_commit": "on"}
 """With these settings, PostgreSQL's own, a server without power loses nothing that it acknowledged."""
@@ -110,7 +110,7 @@ class Postgresql(ServerProcess):
         options = [word for name, value in self.settings.items() for word in ("-c", f"{name}={value}")]
         # The kernel forgets a leash when the user changes. SIGQUIT stops all processes immediately.
         leash = ["setpriv", *_as_user(), "--pdeathsig=QUIT"] if shutil.which("setpriv") else []
-        self.begin([*self._prefix, *leash, _program("postgres"), "-D", str(self.folder / "data"), *options])
+        self.begin([*self._prefix, *leash, program("postgres"), "-D", str(self.folder / "data"), *options])
         self.wait()
 
     def wait(self) -> None:
@@ -224,9 +224,9 @@ def _new_data() -> Path:
     return folder / "data"
 
 
-def _run(program: str, *words: str, cwd: Path) -> None:
+def _run(name: str, *words: str, cwd: Path) -> None:
     done = subprocess.run(
-        [_program(program), *words],
+        [program(name), *words],
         cwd=cwd,
         user=_user(),
         stdin=subprocess.DEVNULL,
@@ -237,7 +237,8 @@ def _run(program: str, *words: str, cwd: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
+    """The path of one of the distribution's programs."""
     programs = _programs()
     assert programs is not None, "it is not installed"
     return str(programs / name)
