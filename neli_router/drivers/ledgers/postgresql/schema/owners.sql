@@ -70,8 +70,9 @@ DECLARE
     released bigint;
     refused jsonb;
 BEGIN
-    -- The table is a copy: do not wait for the disk while the other members wait for our lock.
-    PERFORM set_config('synchronous_commit', 'off', true);
+    -- The table is a copy: do not wait for the disk while the other members wait for our lock. And give up before the
+    -- client does: otherwise its session would go on waiting, and with each new try there would be one more.
+    PERFORM set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '400ms', true);
     SELECT * INTO said FROM jsonb_to_record(claim) AS claimed(
         slots bigint, partitions bigint, tags boolean, led jsonb, released jsonb, ttl_ms bigint,
         holder text, name text, address text, weight bigint, zone text
