@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from neli_router.core.keyspace import Layout
+from neli_router.drivers.ledgers.postgresql.schema import LOCK
 from neli_router.drivers.open import owners_at
 from neli_router.drivers.owners import postgresql
 from neli_router.drivers.owners.base import Claim, Holding, Owners, Version
@@ -178,6 +179,22 @@ def test_a_claim_waits_for_one_that_is_not_committed_and_is_then_refused(
         with suppress(LedgerUnavailable):  # On a busy machine, it may have waited for too long.
             assert tuple(ALL) == older.result(PATIENCE).refused
     assert dict.fromkeys(ALL, Holding(12, "id-of-c")) == owners.table().holdings
+
+
+def test_a_member_that_hangs_while_it_makes_the_schema_holds_up_no_other_for_long(
+    database: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neli_router.drivers.ledgers.postgresql.link.ANSWER_MAX", PATIENCE)
+    lock = "SELECT pg_advisory_xact_lock(%s)", (LOCK,)
+    with closing(owners_at(address).open()) as opened, psycopg.connect(database) as hung:
+        hung.execute(*lock)
+        with pytest.raises(LedgerUnavailable, match="55P03"):
+            opened.publish(LAYOUT, everything("a"))
+        hung.rollback()
+        assert _is_published(opened, everything("a"))
+        opened.close()
+        hung.execute(*lock)
+        assert _is_published(opened, everything("a", 11))  # The schema is there, so no lock is taken.
 
 
 def test_a_reader_makes_nothing_and_users_with_few_rights_work(ask: Ask, database: str, address: str) -> None:

@@ -1,6 +1,6 @@
 """What a group has in PostgreSQL, made once: the tables and functions of one schema, from the files in `schema/`.
 
-    install --lock--> version() is ours? --no--> ledger.sql, owners.sql, keys.sql, version() --commit--> ready
+    install --> version() is ours? --no, lock--> ledger.sql, owners.sql, keys.sql, version() --commit--> ready
                         '--yes--> ready
 
 Everything is made in one transaction under a lock, so any number of members may begin at the same time, and none finds
@@ -29,20 +29,31 @@ LOCK = 0x6E656C69
 
 def install(connection: psycopg.Connection[Any], schema: str) -> None:
     """Make everything in `schema`, which is written as SQL quotes it. Raises psycopg's errors."""
-
-    def answer(question: str, *values: Any) -> Any:
-        return connection.execute(question.encode(), values or None).fetchone()[0]  # type: ignore[index]
-
+    if _is_current(connection, schema):
+        return
     with connection.transaction():
+        # A client that hangs may keep its lock. Without a limit, the sessions that wait for it would pile up.
+        connection.execute("SET LOCAL lock_timeout TO '400ms'")
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
-        version = f"{schema}.version()"
-        if answer("SELECT to_regprocedure(%s) IS NOT NULL", version) and answer(f"SELECT {version}") >= VERSION:
+        if _is_current(connection, schema):
             return
         # Not IF NOT EXISTS: that takes the right to create a schema even if this one exists.
-        if answer("SELECT to_regnamespace(%s) IS NULL", schema):
+        if _answer(connection, "SELECT to_regnamespace(%s) IS NULL", schema):
             connection.execute(f"CREATE SCHEMA {schema}".encode())
         for name in FILES:
-            if (file := files(__package__) / "schema" / name).is_file():
-                connection.execute(file.read_text(encoding="utf-8").replace("{schema}", schema).encode())
-        head = f"CREATE OR REPLACE FUNCTION {version} RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE"
+            text = (files(__package__) / "schema" / name).read_text(encoding="utf-8")
+            connection.execute(text.replace("{schema}", schema).encode())
+        head = f"CREATE OR REPLACE FUNCTION {schema}.version() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE"
         connection.execute(f"{head} AS 'SELECT {VERSION}'".encode())
+
+
+def _is_current(connection: psycopg.Connection[Any], schema: str) -> bool:
+    """Without a lock: while an installation goes on, its schema is not there for others."""
+    is_there = _answer(connection, "SELECT to_regprocedure(%s) IS NOT NULL", f"{schema}.version()")
+    return bool(is_there and _answer(connection, f"SELECT {schema}.version()") >= VERSION)
+
+
+def _answer(connection: psycopg.Connection[Any], question: str, *values: Any) -> Any:
+    row = connection.execute(question.encode(), values or None).fetchone()
+    assert row is not None
+    return row[0]
