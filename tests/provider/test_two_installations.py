@@ -1,8 +1,8 @@
 """Two installations with one ledger, and the same Dags: each interval is done once, whatever is killed on a host.
 
     host a: Airflow, whose scheduler has the agent as its child --.
-                                                                  ledger, and one fenced table
-    host b: the same Dags, a database of its own -----------------'
+                                                                  one PostgreSQL: a database for the metadata of each,
+    host b: the same Dags ----------------------------------------'   and one for the ledger and a fenced table
 
 Both hosts make a run for each interval. Where the role is led elsewhere, the run waits: `first` and `third` have the
 tag of the role, and `second` has a sensor. The work of their last interval waits until a file is gone, so that its host
@@ -14,23 +14,25 @@ on; during `second`, everything that its scheduler started; during `third`, only
 
 import os
 import signal
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from neli_router import fence
 from neli_router.agent import Client
 from neli_router.core.keyspace import Layout
 from neli_router.errors import NeliError
+from tests.conftest import require
 from tests.provider.submissions import processes
 from tests.support.given import spelled
 from tests.support.servers.airflow import Airflow, awaited
+from tests.support.servers.postgresql import DURABLE, Postgresql, missing
 
-pytestmark = [pytest.mark.airflow, pytest.mark.process, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.process, pytest.mark.postgresql, pytest.mark.timeout(3600)]
 
 ROLE = "orders"
 
@@ -42,7 +44,6 @@ PARTITIONS = 8
 PARTITION = Layout(partitions=PARTITIONS).partition_of_role(ROLE)
 
 CONFIG = """
-ledger = "sqlite://{folder}/ledger.db"
 name = "{name}"
 lease = {lease}
 drain_timeout = 20.0
@@ -53,8 +54,7 @@ socket = "{folder}/{name}.sock"
 """
 
 SETTLE = """
-import os, sqlite3, time
-from contextlib import closing
+import os, psycopg, time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from airflow.sdk import DAG, task
@@ -65,24 +65,19 @@ from neli_router import fence
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 LAST = START + timedelta(hours=1)
 
-def opened():
-    return closing(sqlite3.connect("{table}", timeout=60, isolation_level=None))
-
 def settled(task):
     @task
     def settle(lease=None, dag_run=None):
         row = (dag_run.dag_id, dag_run.logical_date.isoformat(), lease.member, lease.term)
-        with opened() as database:
-            database.execute("INSERT INTO begun VALUES (?, ?, ?, ?, ?)", (*row, os.getpid()))
-        while dag_run.logical_date == LAST and Path("{table}.hold").exists():
+        with psycopg.connect("{tables}") as database:
+            database.execute("INSERT INTO begun VALUES (%s, %s, %s, %s, %s)", (*row, os.getpid()))
+        while dag_run.logical_date == LAST and Path("{hold}").exists():
             time.sleep(0.1)
-        with opened() as database:
-            database.execute("BEGIN IMMEDIATE")
+        with psycopg.connect("{tables}") as database:
             fence.admit(database, "settled", lease)
-            known = "SELECT count(*) FROM settled WHERE dag = ? AND interval = ?"
+            known = "SELECT count(*) FROM settled WHERE dag = %s AND interval = %s"
             table = "repeated" if database.execute(known, row[:2]).fetchone()[0] else "settled"
-            database.execute(f"INSERT INTO {{table}} VALUES (?, ?, ?, ?)", row)
-            database.execute("COMMIT")
+            database.execute(f"INSERT INTO {{table}} VALUES (%s, %s, %s, %s)", row)
 
     return settle()
 
@@ -97,10 +92,9 @@ with DAG("second", **when):
 """
 
 MAKE = """
-PRAGMA journal_mode = WAL;
-CREATE TABLE settled (dag TEXT, interval TEXT, member TEXT, term INTEGER);
-CREATE TABLE repeated (dag TEXT, interval TEXT, member TEXT, term INTEGER);
-CREATE TABLE begun (dag TEXT, interval TEXT, member TEXT, term INTEGER, pid INTEGER);
+CREATE TABLE settled (dag text, interval text, member text, term bigint);
+CREATE TABLE repeated (dag text, interval text, member text, term bigint);
+CREATE TABLE begun (dag text, interval text, member text, term bigint, pid bigint);
 """
 
 INTERVALS = [f"2026-01-01T0{hour}:00:00+00:00" for hour in range(2)]
@@ -136,16 +130,16 @@ class Host:
 class Place:
     """Two hosts, and the table that both write to. It has no key: only the fence keeps work from landing twice."""
 
-    def __init__(self, both: list[Host], table: Path) -> None:
-        self.both, self.table, self.hold = both, table, Path(f"{table}.hold")
+    def __init__(self, both: list[Host], tables: str, hold: Path) -> None:
+        self.both, self.tables, self.hold = both, tables, hold
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(self.table, timeout=60)) as connection:
-            return connection.execute(query, values).fetchall()
+        with psycopg.connect(self.tables) as connection:
+            return connection.execute(query.encode(), values).fetchall()
 
     def settled(self, dag_id: str) -> list[tuple[str, str, int]]:
         """Interval, member and term of everything that has landed."""
-        return self.rows("SELECT interval, member, term FROM settled WHERE dag = ? ORDER BY interval", dag_id)
+        return self.rows("SELECT interval, member, term FROM settled WHERE dag = %s ORDER BY interval", dag_id)
 
     def lead(self, leader: Host) -> Host:
         """Pin the role to this host, until it leads. Returns the other host."""
@@ -161,7 +155,7 @@ class Place:
         self.hold.touch()
         for host in self.both:
             host.api.pause(dag_id, paused=False)
-        held = "SELECT pid FROM begun WHERE dag = ? AND interval = ?"
+        held = "SELECT pid FROM begun WHERE dag = %s AND interval = %s"
         ((pid,),) = awaited(lambda: self.rows(held, dag_id, INTERVALS[-1]), "the beginning of the last interval")
         awaited(lambda: self.settled(dag_id), "the other interval")
         for run in awaited(lambda: all_runs(other, dag_id), "the runs of the other host"):
@@ -169,7 +163,7 @@ class Place:
             other.api.await_state(dag_id, run, first, "deferred")
             assert {first: "deferred", **dict.fromkeys(rest)} == other.api.states(dag_id, run)
         assert [(INTERVALS[0], leader.name)] == [row[:2] for row in self.settled(dag_id)]
-        assert [(leader.name,)] == self.rows("SELECT DISTINCT member FROM begun WHERE dag = ?", dag_id)
+        assert [(leader.name,)] == self.rows("SELECT DISTINCT member FROM begun WHERE dag = %s", dag_id)
         return int(pid)
 
     def require_each_once(self, dag_id: str, leader: Host, other: Host) -> None:
@@ -200,27 +194,42 @@ def all_runs(host: Host, dag_id: str) -> list[str]:
     return [run["dag_run_id"] for run in runs] if len(runs) == len(INTERVALS) else []
 
 
+@pytest.fixture(name="server")
+def _server() -> Iterator[Postgresql]:
+    require(missing())
+    with Postgresql.started(settings=DURABLE) as server:
+        yield server
+
+
 @pytest.fixture(name="place")
-def _place(airflow_home: Path, tmp_path: Path) -> Iterator[Place]:
+def _place(airflow_home: Path, server: Postgresql, tmp_path: Path) -> Iterator[Place]:
     """Both hosts, once their agents are members of one group, and they have the same Dags."""
-    table, names, environments = tmp_path / "settled.db", ("a", "b"), []
-    with closing(sqlite3.connect(table)) as database, database:
-        database.executescript(MAKE)
+    tables, hold, names, environments = server.database, tmp_path / "hold", ("a", "b"), []
+    with psycopg.connect(tables) as database:
+        database.execute(MAKE)
         fence.install(database)
     for name in names:
+        server.ask(f"CREATE DATABASE {name}")
         config = tmp_path / f"{name}.toml"
         config.write_text(CONFIG.format(folder=tmp_path, name=name, lease=LEASE, partitions=PARTITIONS))
-        ours = {"AGENT_IN": "scheduler", "AGENT_CONFIG": str(config)}
+        metadata = f"postgresql+psycopg://{tables.partition('://')[2].rpartition('/')[0]}/{name}"
+        ours = {
+            "DATABASE__SQL_ALCHEMY_CONN": metadata,
+            "DATABASE__SQL_ALCHEMY_CONN_ASYNC": metadata,
+            "NELI__AGENT_IN": "scheduler",
+            "NELI__AGENT_CONFIG": str(config),
+            "NELI__LEDGER": "metadata?dbname=postgres",
+        }
         connection = {"AIRFLOW_CONN_NELI_DEFAULT": spelled(address=f"unix:{tmp_path}/{name}.sock")}
-        environments.append(connection | {f"AIRFLOW__NELI__{option}": value for option, value in ours.items()})
+        environments.append(connection | {f"AIRFLOW__{option}": value for option, value in ours.items()})
     (dags := tmp_path / "dags").mkdir()
-    (dags / "settle.py").write_text(SETTLE.format(role=ROLE, table=table), encoding="utf-8")
+    (dags / "settle.py").write_text(SETTLE.format(role=ROLE, tables=tables, hold=hold), encoding="utf-8")
     settings = {"CORE__DAGS_ARE_PAUSED_AT_CREATION": "True"}
     with Airflow.all_started(environments, dags=dags, settings=settings) as installations:
         both = [Host(name, tmp_path, airflow) for name, airflow in zip(names, installations, strict=True)]
         for host in both:
             host.api.await_dag("first", "second", "third")
-        yield Place(both, table)
+        yield Place(both, tables, hold)
 
 
 def test_each_interval_is_done_once_whatever_is_killed(place: Place) -> None:

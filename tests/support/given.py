@@ -18,15 +18,8 @@ class DagTest(Protocol):
 
 
 def spelled(
-    conn_type: str = "neli",
-    *,
-    login: str = "",
-    password: str = "",
-    host: str = "",
-    port: int | None = None,
-    schema: str = "",
-    **extra: Any,
+    conn_type: str = "neli", *, password: str = "", host: str = "", port: int | None = None, **extra: Any
 ) -> str:
     """The text for AIRFLOW_CONN_...; `extra` are our own fields."""
-    plain = {"conn_type": conn_type, "login": login, "password": password, "host": host, "port": port, "schema": schema}
-    return json.dumps({name: value for name, value in {**plain, "extra": extra}.items() if value})
+    plain = {"conn_type": conn_type, "password": password, "host": host, "port": port, "extra": extra}
+    return json.dumps({name: value for name, value in plain.items() if value})

@@ -333,7 +333,10 @@ class Airflow(LocalAirflow):
                 airflow.end()
 
     def _begin_all(self) -> None:
-        begin_with_migrated(self.home)
+        if self._is_on_sqlite:
+            begin_with_migrated(self.home)
+        else:
+            self.command("db", "migrate")
         for component in self._processes:
             self.begin(component)
 
@@ -348,9 +351,15 @@ class Airflow(LocalAirflow):
     def begin(self, component: str) -> None:
         """Start one part."""
         patience = {CONNECTION: f"sqlite:///{self.home}/airflow.db?timeout={PATIENCE_WITH_DATABASE:g}"}
-        environment = self.environment | ({} if component == "api-server" else patience)
+        waits = self._is_on_sqlite and component != "api-server"
+        environment = self.environment | (patience if waits else {})
         self._processes[component].begin(self.part(component), environment)
         self._sessions.add(self.pid(component))
+
+    @property
+    def _is_on_sqlite(self) -> bool:
+        """Unless its environment names another database, which then is there and empty."""
+        return self.environment[CONNECTION].startswith("sqlite:")
 
     def pid(self, component: str) -> int:
         """The main process of a part; its session has the same number."""
