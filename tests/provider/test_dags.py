@@ -15,8 +15,7 @@ from neli_router.lab.local_airflow import REPORTS
 from neli_router.lab.pipeline.landing import commits_of
 from tests.provider.conftest import BUNDLE
 from tests.support.agents.running import Running
-from tests.support.given import DagTest, spelled
-from tests.support.servers.postgresql import postgresql
+from tests.support.given import DagTest
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("spark_default")]
 
@@ -56,20 +55,18 @@ def test_the_history_of_the_group_is_audited(tmp_path: Path, agent: Running, dag
 
 @pytest.mark.postgresql
 def test_a_report_under_a_fence_is_written_once_and_never_by_a_deposed_leader(
-    dag_test: DagTest, monkeypatch: pytest.MonkeyPatch
+    database: str, dag_test: DagTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with postgresql() as address:
-        host = address.split()[0].removeprefix("host=")
-        monkeypatch.setenv("AIRFLOW_CONN_REPORTS", spelled("postgres", host=host, login="neli", schema="postgres"))
-        with psycopg.connect(address) as connection:
-            fence.install(connection)
-            connection.execute(REPORTS)
-        run = dag_test(dag_of("fenced_report"))
-        assert "success" == run.state
-        with psycopg.connect(address) as connection:
-            (row,) = connection.execute("TABLE reports").fetchall()
-            assert (run.run_id, "a", run.get_task_instance("report").xcom_pull("report")) == row  # type: ignore[union-attr]
-            fence.admit(connection, "reports", row[2] + 1)
-        assert "failed" == dag_test(dag_of("fenced_report")).state
-        with psycopg.connect(address) as connection:
-            assert [row] == connection.execute("TABLE reports").fetchall()
+    monkeypatch.setenv("AIRFLOW_CONN_REPORTS", database)
+    with psycopg.connect(database) as connection:
+        fence.install(connection)
+        connection.execute(REPORTS)
+    run = dag_test(dag_of("fenced_report"))
+    assert "success" == run.state
+    with psycopg.connect(database) as connection:
+        (row,) = connection.execute("TABLE reports").fetchall()
+        assert (run.run_id, "a", run.get_task_instance("report").xcom_pull("report")) == row  # type: ignore[union-attr]
+        fence.admit(connection, "reports", row[2] + 1)
+    assert "failed" == dag_test(dag_of("fenced_report")).state
+    with psycopg.connect(database) as connection:
+        assert [row] == connection.execute("TABLE reports").fetchall()
