@@ -5,7 +5,8 @@
 PostgreSQL refuses to run as root. So root becomes the user that the distribution created for it, or the user `nobody`,
 and gives the folder to that user. Nobody else may enter the folder, so there are no passwords.
 
-Its shared memory is in the folder, except for one segment. The kernel would keep that if all processes are killed, so
+It keeps PostgreSQL's own durability: without fsync, a group would refuse it as its ledger. Its shared memory is in the
+folder, except for one segment. The kernel would keep that if all processes are killed, so
 `forget` marks it to go with the last of them.
 """
 
@@ -19,16 +20,11 @@ from typing import Any
 
 from neli_router.errors import how_to_install
 
-__all__ = ["USER", "PrivatePostgresql"]
+__all__ = ["USER", "PrivatePostgresql", "owner", "programs"]
 
 USER = "neli"
 
-# Without fsync, a group would refuse it as a ledger.
-SETTINGS = {
-    "listen_addresses": "",
-    "max_connections": "200",  # Each process of Airflow keeps up to five.
-    "dynamic_shared_memory_type": "mmap",
-}
+SETTINGS = {"listen_addresses": "", "dynamic_shared_memory_type": "mmap"}
 
 
 class PrivatePostgresql:
@@ -41,7 +37,7 @@ class PrivatePostgresql:
     def problems(cls) -> list[str]:
         """Why there can be none on this machine."""
         found = []
-        if _programs() is None:
+        if programs() is None:
             found.append("a PostgreSQL was wanted, but there is no initdb: install the server, such as postgresql")
         try:
             import psycopg  # noqa: F401, PLC0415 - only for those who ask for it.
@@ -51,7 +47,7 @@ class PrivatePostgresql:
 
     def initialise(self) -> list[str]:
         """The command line that makes its data."""
-        if (user := _user()) is not None:
+        if (user := owner()) is not None:
             os.chown(self.folder, user, -1)
         options = ["-U", USER, "--auth=trust", "--no-locale", "-E", "UTF8", "--no-sync"]
         return _as_owner("initdb", "-D", str(self._data), *options)
@@ -72,7 +68,8 @@ class PrivatePostgresql:
     def forget(self) -> None:
         """Let the kernel delete its segment when the last process ends."""
         segment = (self._data / "postmaster.pid").read_text().splitlines()[6].split()[1]
-        subprocess.run(["ipcrm", "-m", segment], check=False)  # noqa: S603, S607 - a number.
+        with suppress(FileNotFoundError):
+            subprocess.run(["ipcrm", "-m", segment], check=False)  # noqa: S603, S607 - a number.
 
     def run(self, database: str, *statements: str) -> None:
         """Run statements, each in a transaction of its own. Raises psycopg's errors."""
@@ -91,7 +88,7 @@ class PrivatePostgresql:
         return f"postgresql+psycopg://{USER}@/{database}?host={self.folder}"
 
 
-def _programs() -> Path | None:
+def programs() -> Path | None:
     """The folder of the newest release. Debian keeps its programs apart, and not on the path."""
     if found := shutil.which("initdb"):
         return Path(found).resolve().parent
@@ -99,8 +96,8 @@ def _programs() -> Path | None:
     return max(places, key=lambda place: float(place.parent.name), default=None)
 
 
-def _user() -> int | None:
-    """Whom root becomes."""
+def owner() -> int | None:
+    """The user that root becomes; None for everyone else."""
     if os.geteuid() != 0:
         return None
     names = {entry.pw_name: entry.pw_uid for entry in pwd.getpwall()}
@@ -108,7 +105,7 @@ def _user() -> int | None:
 
 
 def _as_owner(program: str, *arguments: str) -> list[str]:
-    user, programs = _user(), _programs()
-    assert programs is not None, "its problems were looked at"
+    user, folder = owner(), programs()
+    assert folder is not None, "its problems were looked at"
     become = [] if user is None else ["setpriv", f"--reuid={user}", "--clear-groups"]
-    return [*become, str(programs / program), *arguments]
+    return [*become, str(folder / program), *arguments]

@@ -22,7 +22,6 @@ PostgreSQL refuses to run as root. Root becomes the user that Debian created for
 
 import atexit
 import os
-import pwd
 import shutil
 import signal
 import subprocess
@@ -36,6 +35,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from neli_router.hosts.descendants import children
+from neli_router.lab.private_postgresql import owner, programs
 from tests.support.servers.process import ServerProcess, free_port, until_asked_to_end
 from tests.support.waiting import until
 
@@ -49,7 +49,7 @@ USER = "neli"
 
 def missing() -> str:
     """Why PostgreSQL cannot run here; empty if it can."""
-    if _programs() is None:
+    if programs() is None:
         return "PostgreSQL's initdb cannot be found: apt-get install postgresql"
     return "" if find_spec("psycopg") else "its client cannot be imported: pip install 'psycopg[binary]'"
 
@@ -205,7 +205,7 @@ def _folder() -> Iterator[Path]:
     # Not pytest's folder: other users cannot enter it, and a socket's path may have at most 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="neli-pg-"))
     try:
-        if (user := _user()) is not None:
+        if (user := owner()) is not None:
             os.chown(folder, user, -1)
         yield folder
     finally:
@@ -228,7 +228,7 @@ def _run(name: str, *words: str, cwd: Path) -> None:
     done = subprocess.run(
         [program(name), *words],
         cwd=cwd,
-        user=_user(),
+        user=owner(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -239,26 +239,13 @@ def _run(name: str, *words: str, cwd: Path) -> None:
 
 def program(name: str) -> str:
     """The path of one of the distribution's programs."""
-    programs = _programs()
-    assert programs is not None, "it is not installed"
-    return str(programs / name)
-
-
-def _programs() -> Path | None:
-    found = shutil.which("initdb")
-    places = [Path(found).resolve().parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-    return places[-1] if places else None
-
-
-def _user() -> int | None:
-    if os.geteuid() != 0:
-        return None
-    names = {entry.pw_name: entry.pw_uid for entry in pwd.getpwall()}
-    return names.get("postgres", names.get("nobody"))
+    folder = programs()
+    assert folder is not None, "it is not installed"
+    return str(folder / name)
 
 
 def _as_user() -> list[str]:
-    user = _user()
+    user = owner()
     return [] if user is None else [f"--reuid={user}", "--clear-groups"]
 
 
