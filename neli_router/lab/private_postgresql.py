@@ -3,7 +3,7 @@
     initialise: initdb --> FOLDER/data         serve: postgres --> FOLDER/.s.PGSQL.5432         SIGKILL --> gone
 
 PostgreSQL refuses to run as root. So root becomes the user that the distribution created for it, or the user `nobody`,
-and gives the folder to that user. Nobody else may enter the folder, so there are no passwords.
+and gives the folder to that user. No other user may enter the folder, and nothing asks for a password.
 
 It keeps PostgreSQL's own durability: without fsync, a group would refuse it as its ledger. Its shared memory is in the
 folder, except for one segment. The kernel would keep that if all processes are killed, so
@@ -38,7 +38,7 @@ class PrivatePostgresql:
         """Why there can be none on this machine."""
         found = []
         if programs() is None:
-            found.append("a PostgreSQL was wanted, but there is no initdb: install the server, such as postgresql")
+            found.append("a PostgreSQL was wanted, but initdb was not found: install the server, such as postgresql")
         try:
             import psycopg  # noqa: F401, PLC0415 - only for those who ask for it.
         except ModuleNotFoundError:
