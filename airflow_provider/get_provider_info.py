@@ -53,9 +53,9 @@ _CONNECTION: dict[str, Any] = {
             "schema": {"type": ["string", "null"]},
         },
         "ownership": {
-            "label": "Owners in Redis",
-            "description": "Where members publish who owns what, such as redis://host:6379/jobs: to ask instead of the "
-            "address. Leases need an agent.",
+            "label": "Owners",
+            "description": "Where members publish who owns what, such as redis://host:6379/jobs or "
+            "postgresql://host/app?group=jobs: to ask instead of the address. Leases need an agent.",
             "schema": {"type": ["string", "null"]},
         },
     },

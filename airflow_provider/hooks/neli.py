@@ -2,7 +2,7 @@
 
     connection `neli` --address, host and port, or nothing--> an agent:  Client, AsyncClient    leases, shares, push
                       --address: sqlite, kafka, redis-------> a ledger:  Router, AsyncRouter    questions and push
-                      --ownership: redis--------------------> what owners publish in Redis: like a ledger
+                      --ownership: redis, postgresql--------> what owners publish there: like a ledger
 
     with NeliHook() as hook:
         hook.owner("EURUSD").name                    one request; under a millisecond on a Unix socket
@@ -44,6 +44,7 @@ from neli_router.agent.wire import OwnerView, StatusView
 from neli_router.config.agent_address import PORT, spell_place
 from neli_router.core.keyspace import Key, Layout, Role
 from neli_router.drivers.addresses import problems_of
+from neli_router.drivers.open import owners_at
 from neli_router.errors import ConfigError, GroupMismatch, NeliError, NoOwner
 from neli_router.router.async_router import AsyncRouter
 from neli_router.router.router import AWAIT_MAX, BaseRouter, Router
@@ -348,7 +349,7 @@ class NeliHook(BaseHook):
     def _router_of(self, target: _Target) -> Router:
         if self._router is None:
             if target.ownership:
-                self._router = Router.from_redis(target.ownership, wait=False)
+                self._router = Router(owners_at(target.ownership), wait=False)
             else:
                 self._router = Router(target.ledger, wait=False)
         return self._router

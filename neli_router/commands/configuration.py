@@ -135,7 +135,7 @@ def agent_command(config_file: str | None, **flags: object) -> None:
     immediately, and the log names each option that needs a restart.
 
     With --protocol neli or fast-neli, the group is a consumer group of Kafka. A member of it knows only what it leads
-    itself. Its agent learns the rest from the Redis of --ownership, where all members record what they lead. Such a
+    itself. Its agent learns the rest from the store at --ownership, where all members record what they lead. Such a
     group has no wishes: `neli drain`, pin, weigh and load are refused.
 
     With --protocol term or gossip, and --peers a:7801,b:7801,c:7801, the members elect leaders among themselves.

@@ -99,7 +99,7 @@ def doctor_command(config_file: str | None, output: str, tables: tuple[str, ...]
     """Check configuration, ledger, disk, clocks, lease, name, socket and port, and say what to change.
 
     Takes about three seconds. Reads the ledger and appends nothing to it. Measures how long an append takes on a
-    temporary scratch file in the same folder; a Kafka or a Redis is queried instead.
+    temporary scratch file in the same folder; a server is queried instead.
 
     In a group without a broker it checks the names of the peers, this member's place, key and votes. If the agent of
     this member answers, it says which peers the agent hears, and whether the member is drained; otherwise, whether the

@@ -40,13 +40,13 @@ def group_command() -> None:
 def delete_command(config_file: str | None, output: str, yes: bool, **flags: object) -> None:
     """Delete the group's ledger with all that it remembers: owners, terms, pins, drains and weights.
 
-    The ledger is a file and its companion files, a Kafka topic, or a Redis stream. It is deleted only if no member
-    lives: the command listens for two and a half leases, and refuses if a member writes. Unless --yes is given, it asks
-    you to type the ledger's address.
+    The ledger is a file and its companion files, a Kafka topic, a Redis stream, or rows in PostgreSQL. It is deleted
+    only if no member lives: the command listens for two and a half leases, and refuses if a member writes. Unless --yes
+    is given, it asks you to type the ledger's address.
 
     This is also how a group starts over, after an upgrade that cannot read the old ledger or after Diverged. A table of
-    owners in Redis (--ownership) and fences stay. They remain valid, because a later group at the same place has higher
-    terms, unless the clock was set back: the command prints the --term-base that makes sure of it.
+    owners (--ownership) and fences stay. They remain valid, because a later group at the same place has higher terms,
+    unless the clock was set back: the command prints the --term-base that makes sure of it.
 
     Exits with 1 if the ledger does not exist, or cannot be read or deleted; 2 if the configuration is not usable; 5 if
     a member lives, or the address was not typed.

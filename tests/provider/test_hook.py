@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, aclosing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
-from uuid import uuid4
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, Connection
@@ -283,12 +282,20 @@ def owner_and_partitions(hook: NeliHook) -> tuple[str | None, int] | None:
     return None
 
 
-@pytest.mark.redis
-def test_owners_are_read_from_redis(redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = f"{redis}/{uuid4().hex}"
+@pytest.mark.parametrize(
+    ("store", "group"),
+    [
+        pytest.param("redis", "/jobs-of-owners", marks=pytest.mark.redis),
+        pytest.param("database", "?group=jobs", marks=pytest.mark.postgresql),
+    ],
+)
+def test_owners_are_read_from_a_store(
+    request: pytest.FixtureRequest, store: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = request.getfixturevalue(store) + group
     monkeypatch.setenv("AIRFLOW_CONN_OWNERS", spelled(ownership=url))
     with member(tmp_path, "a", ownership=url), NeliHook("owners") as hook:
-        # If the machine keeps a member from running, Redis forgets its owners until it runs again.
+        # If the machine keeps a member from running, the store forgets its owners until it runs again.
         assert ("a", PARTITIONS) == until(lambda: owner_and_partitions(hook))
         with pytest.raises(ConfigError, match="a lease was wanted"):
             hook.leads("nightly")
