@@ -410,7 +410,10 @@ def test_postgresql(database: str) -> None:
             for rights in re.findall(r"^    (GRANT .*);$", PAGES[page], flags=re.MULTILINE):
                 connection.execute("CREATE ROLE member") if "USAGE" in rights else None
                 connection.execute(cast("Any", rights))
-            connection.execute("DROP OWNED BY member; DROP ROLE member")
+            connection.execute("GRANT SELECT ON neli.layouts, neli.owners TO member; SET ROLE member")
+            asked = "SELECT owner FROM neli.owners WHERE partition = neli.partition('customer-7')"
+            assert [("worker-1",)] == connection.execute(asked).fetchall()
+            connection.execute("RESET ROLE; DROP OWNED BY member; DROP ROLE member")
         for block in rest:
             exec(block, names)  # noqa: S102
         stack.enter_context(names["router"])

@@ -179,6 +179,8 @@ class AskedLog(ABC, Generic[Link]):
             lost = f"it ends at {extent.tip}" if extent.exists else "it is gone"
             raise self.rewound(f"{lost}, and there was a record at offset {highest}")
         if anchor is not None and anchor.offset >= extent.first:
+            if there is None and (there := self.at(link, anchor.offset)) is not None:  # Replaced between the questions.
+                return self.require_anchor(link, anchor, there, highest)
             raise self._holed(anchor.offset)
         return extent
 
