@@ -5,6 +5,7 @@
 A loss must be noticed before anything new is handed over, whatever stands in its place.
 """
 
+import os
 import shutil
 import subprocess
 import threading
@@ -21,7 +22,7 @@ from neli_router.drivers.ledgers.base import Ledger, Promise
 from neli_router.drivers.ledgers.postgresql.address import PostgresqlAddress, parse
 from neli_router.drivers.ledgers.postgresql.link import SqlLink, explain
 from neli_router.drivers.open import delete_ledger
-from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
+from neli_router.errors import LedgerError, LedgerRewound, LedgerUnavailable, LedgerUnusable
 from tests.conftest import require
 from tests.support.asking import (
     Open,
@@ -34,6 +35,7 @@ from tests.support.asking import (
     write,
 )
 from tests.support.servers.postgresql import DURABLE, Postgresql, missing
+from tests.support.servers.redis import make_certificates
 from tests.support.waiting import until
 
 on_servers = pytest.mark.postgresql
@@ -385,6 +387,37 @@ def test_the_least_rights_are_enough_and_fewer_or_a_wrong_password_are_refused(o
             opened(by(who), create=False)
         assert "hidden" not in str(caught.value)
     opened(by("asker:word"), create=False)
+
+
+@on_servers
+def test_tls_a_password_file_and_a_service_file_are_libpq_s_own(
+    own: Postgresql, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_certificates(own.folder)
+    make_certificates(tmp_path)  # A stranger's.
+    os.chown(own.folder / "server.key", own.folder.stat().st_uid, -1)
+    files = {f"ssl_{kind}_file": str(own.folder / f"server.{end}") for kind, end in (("cert", "crt"), ("key", "key"))}
+    own.settings |= {"ssl": "on", **files}
+    own.ask("CREATE ROLE member LOGIN SUPERUSER PASSWORD 'word'")
+    (own.folder / "data" / "pg_hba.conf").write_text("local all neli trust\nhostssl all all all scram-sha-256\n")
+    own.stop()
+    own.start()
+    passwords, services = tmp_path / "passwords", tmp_path / "services"
+    passwords.write_text(f"127.0.0.1:{own.port}:*:member:word\n")
+    passwords.chmod(0o600)
+    services.write_text(f"[group]\nhost=127.0.0.1\nport={own.port}\nuser=member\ndbname=postgres\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    secure = f"passfile={passwords}&sslmode=verify-full&sslrootcert="
+    ledger = opened(f"postgresql:///?service=group&group=jobs&{secure}{own.folder}/ca.crt")
+    assert [1] == write(ledger, b"one")
+    assert [b"one"] == take(ledger, 1)
+    url = own.url("jobs").replace("neli@", "member@")
+    for doubtful, said in (
+        (f"{url}&{secure}{tmp_path}/ca.crt", "certificate verify failed"),
+        (f"{url}&passfile={passwords}&sslmode=disable", "no encryption"),
+    ):
+        with pytest.raises(LedgerError, match=said):
+            opened(doubtful)
 
 
 @on_servers
