@@ -1,7 +1,7 @@
 """A ledger that is unreachable at start: how soon the log reports it, and whether every time-out is kept.
 
-    refused   a port without a listener                       (Kafka, Redis)
-    mute      a port that accepts connections, never answers   (Kafka, Redis)
+    refused   a port without a listener                       (Kafka, PostgreSQL, Redis)
+    mute      a port that accepts connections, never answers   (Kafka, PostgreSQL, Redis)
     held      a file that another process has locked           (SQLite)
     denied    a file that cannot be created                    (SQLite)
 
@@ -171,6 +171,8 @@ def _dead_ledgers(folder: Path) -> Iterator[dict[str, str]]:
         yield {
             "kafka_refused": f"kafka://127.0.0.1:{nobody}/jobs",
             "kafka_mute": f"kafka://127.0.0.1:{silent}/jobs",
+            "postgresql_refused": f"postgresql://127.0.0.1:{nobody}/app?group=jobs",
+            "postgresql_mute": f"postgresql://127.0.0.1:{silent}/app?group=jobs",
             "redis_refused": f"redis://127.0.0.1:{nobody}/jobs",
             "redis_mute": f"redis://127.0.0.1:{silent}/jobs",
             "sqlite_held": f"sqlite:{held}",

@@ -29,17 +29,19 @@ with Member(Config(sys.argv[1], name="anna"), timeout={SOON}) as member:
 """
 
 
-@pytest.mark.parametrize("scheme", ["redis", "kafka"])
+@pytest.mark.parametrize("address", ["redis://{}/jobs", "kafka://{}/jobs", "postgresql://{}/db?group=jobs"])
 @pytest.mark.parametrize("is_silent", [False, True], ids=["closed", "silent"])
-def test_a_program_that_configures_no_log_reads_why_it_waits_and_ends_in_error(scheme: str, is_silent: bool) -> None:
+def test_a_program_that_configures_no_log_reads_why_it_waits_and_ends_in_error(address: str, is_silent: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        ledger = f"{scheme}://127.0.0.1:{listener.getsockname()[1] if is_silent else 1}/jobs"
+        ledger = address.format(f"127.0.0.1:{listener.getsockname()[1] if is_silent else 1}")
         command = [sys.executable, "-c", PROGRAM, ledger]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (1, "") == (ended.returncode, ended.stdout)
     first, *_, last = ended.stderr.splitlines()
     assert first.startswith(f"ledger.unavailable member=anna what=open ledger={ledger} ")
-    assert re.match(f"neli_router.errors.LedgerUnavailable: .*{ledger} .*within {SOON:g} s, but .*give wait=True", last)
+    assert re.match(
+        f"neli_router.errors.LedgerUnavailable: .*{re.escape(ledger)} .*within {SOON:g} s, but .*give wait=True", last
+    )
 
 
 def test_a_router_says_once_what_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
