@@ -68,10 +68,11 @@ def problems_of(address: str) -> list[str]:
     if scheme == "sqlite" and ":memory:" in place:
         what = "would be in memory, where no other connection finds it"
         return [f"ledger={shown!r:.200} {what}: name a file, or write memory://jobs for the members of one process"]
-    if scheme == "sqlite" and slashes and place.startswith("/") and place.count("/") == 1 and place != "/":
+    file = place.partition("?")[0]
+    if scheme == "sqlite" and slashes and file.startswith("/") and file.count("/") == 1 and file != "/":
         # SQLAlchemy's users mean a file in the working directory. Given the rights, we would create a different one.
-        instead = f"sqlite:{place[1:]} for one in the working directory, or sqlite:{place} if you mean that"
-        return [f"ledger={shown!r:.200} would be the file {place}, in the root folder: write {instead}"]
+        instead = f"sqlite:{file[1:]} for one in the working directory, or sqlite:{file} if you mean that"
+        return [f"ledger={shown!r:.200} would be the file {file}, in the root folder: write {instead}"]
     if host or not place or not place.isprintable():
         what = f"names the host {harmless_start(host)!r}, and a file has none" if host else "does not say where it is"
         return [f"ledger={shown!r:.200} {what}: write {_EXAMPLES}"]

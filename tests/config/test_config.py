@@ -123,7 +123,8 @@ kafka://host/jobs?sasl.password=a&secret  kafka://host/jobs?sasl.password=a&secr
 kafka://host/jobs?sasl_pwd=secret  kafka://host/jobs?sasl.p%61ssword=secret  redis://host:secret/jobs
 redis://host/jobs?password=a&secret  redis+sentinel://host/jobs?service=main&sentinel_pasword=secret
 redis://user:secret@host:6379/jobs?db=x  redis+unix:///run/redis.sock?group=jobs&secret  memory://a?secret
-redis://user:a/secret@host/jobs  postgresql://u:a/secret@h/db?group=g  postgresql://u:a?secret@h/db?group=g
+redis://user:a/secret@host/jobs  sqlite:///jobs.db?key=secret
+postgresql://u:a/secret@h/db?group=g  postgresql://u:a?secret@h/db?group=g
 postgresql://h/db?group=g&password=a&secret  postgresql+psycopg2://u:secret@h/db  postgres:///db?password=secret
 postgresql://h/db?group=g&passwrod=secret  postgresql://secret@h/db?group=g
 """
