@@ -27,6 +27,9 @@ from neli_router.errors import LedgerMissing
 
 __all__ = ["PostgresqlAppender", "PostgresqlLedger", "delete_rows"]
 
+DELETION_MAX = 60.0
+"""Seconds for a deletion: a ledger whose members never trimmed it may be large."""
+
 _FIND = "SELECT id FROM {schema}.ledgers WHERE name = %s"
 _MAKE = "INSERT INTO {schema}.ledgers (name) VALUES (%s) ON CONFLICT DO NOTHING"
 
@@ -65,7 +68,7 @@ def delete_rows(address: PostgresqlAddress) -> str:
 
     This does not touch the table of owners, nor the fences.
     """
-    with closing(SqlLink(address, "the deletion", opening=True)) as link:
+    with closing(SqlLink(address, "the deletion", opening=True, patience=DELETION_MAX)) as link:
         ledger = _records(link, address, create=False).ledger
         # The row goes first: an append that comes later finds none, and leaves no record behind.
         link.ask("DELETE FROM {schema}.ledgers WHERE id = %s", ledger)

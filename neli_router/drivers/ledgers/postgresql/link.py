@@ -94,8 +94,11 @@ class _Bounded(psycopg.Connection[tuple[Any, ...]]):
 class SqlLink:
     """One connection. Used by one thread at a time, except for `interrupt`."""
 
-    def __init__(self, at: PostgresqlAddress, purpose: str, *, opening: bool = False) -> None:
-        """Connect, for `purpose`. Raises LedgerUnavailable or LedgerUnusable."""
+    def __init__(
+        self, at: PostgresqlAddress, purpose: str, *, opening: bool = False, patience: float | None = None
+    ) -> None:
+        """Connect, for `purpose`. Without a `patience`, an answer may take ANSWER_MAX seconds. Raises
+        LedgerUnavailable or LedgerUnusable."""
         self.at, self._purpose, self._opening = at, purpose, opening
         self._schema = sql.Identifier(at.schema).as_string()
         self._misses = 0
@@ -112,7 +115,7 @@ class SqlLink:
             )
         except psycopg.Error as error:
             raise explain(error, at, purpose, opening=opening) from error
-        self._connection.patience = ANSWER_MAX
+        self._connection.patience = patience or ANSWER_MAX
         try:
             self._require_fit()
         except BaseException:
