@@ -26,6 +26,9 @@ METADATA = "metadata"
 
 GROUP = "airflow"
 
+POSTGRESQL = ("postgres", "postgresql")
+"""Airflow accepts the older spelling, too."""
+
 OF_AIRFLOW = frozenset(
     {"application_name", "client_encoding", "connect_timeout", "fallback_application_name", "keepalives"}
     | {"keepalives_count", "keepalives_idle", "keepalives_interval", "load_balance_hosts", "options"}
@@ -48,7 +51,7 @@ def ledger_address(said: str, connection: str) -> str:
         url = make_url(connection)
     except (ArgumentError, ValueError):
         url = None  # Its message may show a part of the password.
-    if url is None or url.get_backend_name() != "postgresql":
+    if url is None or url.get_backend_name() not in POSTGRESQL:
         found = "an address that SQLAlchemy cannot read" if url is None else url.get_backend_name()
         wanted = f"[neli] ledger={METADATA} needs a PostgreSQL in [database] sql_alchemy_conn, and that is {found}"
         raise ConfigError([f"{wanted}: name the ledger by its own address, such as sqlite:///var/lib/jobs/ledger.db"])

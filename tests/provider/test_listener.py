@@ -115,6 +115,7 @@ def test_nothing_starts_in_a_task_or_by_default_or_at_an_unknown_place(monkeypat
 @pytest.mark.parametrize(
     ("connection", "expected"),
     [
+        ("postgres+psycopg2://db/air", PostgresqlAddress("airflow", "air", (("db", 5432),))),
         ("postgresql://db/air", PostgresqlAddress("airflow", "air", (("db", 5432),))),
         (
             "postgresql+psycopg2://u:p%40+s%2F@db:6432/air%20flow?sslmode=verify-ca&sslrootcert=/my+ca&" + OF_AIRFLOW,
