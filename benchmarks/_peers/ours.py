@@ -74,7 +74,8 @@ def balanced(lease: float, sizes: Sizes, *, is_witnessed: bool = False) -> Itera
 
 def takeover(group: ProcessGroup, victim: MemberProcess) -> float:
     """Kill `victim`; return seconds until others lead the last of its partitions."""
-    group.read_notes()
+    # On a busy machine, a short lease may have run out a moment ago.
+    group.wait_until(lambda: bool(victim.life.held), f"{victim.life.label} was to lead something")
     leads = list(victim.life.held)
     killed_at = victim.kill()
     return await_led_elsewhere(group, victim, leads, killed_at) - killed_at
