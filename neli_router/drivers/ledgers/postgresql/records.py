@@ -42,6 +42,7 @@ WHERE relation = '{schema}.ledgers'::regclass AND pid <> pg_backend_pid() ORDER 
 """
 """The oldest transaction that has a lock on the table of ledgers. Another role's state is not shown to everyone."""
 
+APPEND = "SELECT {schema}.append(%s, %b)"
 NOTIFY = "SELECT pg_notify(%s, '') FROM set_config('synchronous_commit', 'off', true)"
 
 
@@ -102,10 +103,17 @@ class LedgerRecords(AskedLog[SqlLink]):
                 offsets += range(end - len(payloads) + 1, end + 1)
         return Sent(offsets, trim_trouble=trim_trouble, has_trimmed=has_trimmed, to_trim=to_trim)
 
-    def append(self, link: SqlLink, payloads: Sequence[bytes]) -> int:
-        """Append the payloads, and wake the readers. Returns the last one's offset."""
+    def append(self, link: SqlLink, payloads: Sequence[bytes], *, is_urgent: bool = False) -> int:
+        """Append the payloads, and wake the readers. Returns the last one's offset.
+
+        A rare and urgent append notifies in its own transaction, which saves a round trip.
+        """
+        ours = (self.ledger, list(payloads))
         try:
-            ((end,),) = link.try_to("SELECT {schema}.append(%s, %b)", self.ledger, list(payloads))
+            if is_urgent:
+                ((end, _),) = link.try_to(f"{APPEND}, pg_notify(%s, '')", *ours, self._channel)
+            else:
+                ((end,),) = link.try_to(APPEND, *ours)
         except GONE:
             end = None
         except errors.LockNotAvailable as error:
@@ -118,7 +126,8 @@ class LedgerRecords(AskedLog[SqlLink]):
             raise explain(error, self.address, "an append") from error
         if end is None:
             raise self.rewound("it is gone, with all its records")
-        link.ask(NOTIFY, self._channel)
+        if not is_urgent:
+            link.ask(NOTIFY, self._channel)
         return int(end)
 
     def _holder(self, link: SqlLink) -> str:
