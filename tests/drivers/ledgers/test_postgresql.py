@@ -64,11 +64,6 @@ def _url(server: Postgresql, request: pytest.FixtureRequest) -> str:
     return server.url(f"t{hash(request.node.name) % 2**32}")
 
 
-def in_all(*servers: Postgresql) -> str:
-    hosts = ",".join(f"{server.host}:{server.port}" for server in servers)
-    return f"postgresql://neli@{hosts}/postgres?group=jobs"
-
-
 @on_servers
 def test_any_client_can_read_records_and_the_oldest_are_dropped(server: Postgresql, url: str, opened: Open) -> None:
     ledger = opened(url)
@@ -209,13 +204,14 @@ def test_a_crash_loses_nothing_that_was_acknowledged(own: Postgresql, opened: Op
 @on_servers
 def test_a_failover_to_a_synchronous_standby_loses_nothing(own: Postgresql, opened: Open) -> None:
     with own.standby(synchronous=True) as standby:
-        ledger = opened(in_all(own, standby))
+        ledger = opened(own.url("jobs", standby))
         assert Promise.NEVER_REWINDS in ledger.promises
         write(ledger, b"one", b"two")
         assert [b"one", b"two"] == take(ledger, 2)
         own.kill()
         trouble_of(lambda: ledger.read(0))
         standby.promote()
+        own.follow(standby, synchronous=True)
         assert 3 <= append_through_trouble(ledger, b"three")
         assert b"three" == next_through_trouble(ledger)
 
@@ -223,7 +219,7 @@ def test_a_failover_to_a_synchronous_standby_loses_nothing(own: Postgresql, open
 @on_servers
 def test_a_failover_that_lost_records_is_a_rewound_ledger(own: Postgresql, opened: Open) -> None:
     with own.standby() as standby:
-        ledger = opened(in_all(own, standby))
+        ledger = opened(own.url("jobs", standby))
         assert Promise.NEVER_REWINDS not in ledger.promises
         assert any("the standbys are asynchronous: a failover may lose" in doubt for doubt in ledger.doubts)
         write(ledger, b"one", b"two")

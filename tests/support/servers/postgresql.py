@@ -7,6 +7,7 @@
         server.ask("SELECT 1")                               [(1,)]
         with server.standby() as standby:                    follows it by streaming replication
             standby.promote()                                from now on, it takes writes
+            server.follow(standby)                           the killed server comes back as its standby
     Postgresql.started(settings=DURABLE)                     any setting of postgresql.conf
 
 A restarted server keeps its port and its folder. It syncs nothing to disk unless its settings say so, but no test ends
@@ -100,8 +101,10 @@ class Postgresql(ServerProcess):
         """For libpq."""
         return f"postgresql://{USER}@{self.host}:{self.port}/postgres"
 
-    def url(self, group: str) -> str:
-        return f"{self.database}?group={group}"
+    def url(self, group: str, *others: Self) -> str:
+        """The address of `group`, on this server or on any of the `others`."""
+        hosts = ",".join(f"{server.host}:{server.port}" for server in (self, *others))
+        return f"postgresql://{USER}@{hosts}/postgres?group={group}"
 
     def unix_url(self, group: str) -> str:
         return f"postgresql://{USER}@/postgres?host={self.folder}&port={self.port}&group={group}"
@@ -173,25 +176,41 @@ class Postgresql(ServerProcess):
 
     @contextmanager
     def standby(self, *, synchronous: bool = False) -> Iterator[Self]:
-        """A context with a second server, which has all that this one has; it is removed at the end.
-
-        If it is `synchronous`, this server acknowledges nothing that the standby has not stored.
-        """
+        """A context with a second server, which has all that this one has; it is removed at the end."""
         with _folder() as folder:
             standby = type(self)(folder, settings=self._given, host=self.host, prefix=self._prefix)
-            source = ("-h", str(self.folder), "-p", str(self.port), "-U", USER)
-            _run("pg_basebackup", *source, "-D", "data", "-R", "-X", "stream", "-c", "fast", "--no-sync", cwd=folder)
             try:
-                standby.start()
-                if synchronous:
-                    self.ask("ALTER SYSTEM SET synchronous_standby_names = '*'")
-                    self.ask("SELECT pg_reload_conf()")
-                wanted = "'sync'" if synchronous else "'async'"
-                follows = f"SELECT pid FROM pg_stat_replication WHERE state = 'streaming' AND sync_state = {wanted}"
-                until(lambda: self.ask(follows), "a standby that follows")
+                standby.follow(self, synchronous=synchronous)
                 yield standby
             finally:
                 standby.stop()
+
+    def follow(self, primary: Self, *, synchronous: bool = False) -> None:
+        """Start as a standby of `primary`, with a copy of its data in place of the server's own.
+
+        If it is `synchronous`, `primary` acknowledges nothing that the standby has not stored. The copy has that
+        setting, too: once it is promoted, it acknowledges nothing until it has a standby of its own.
+        """
+        if synchronous:
+            # By its name: under '*', the program that makes the copy would count as a standby.
+            primary.ask("ALTER SYSTEM SET synchronous_standby_names = 'walreceiver'")
+            primary.ask("SELECT pg_reload_conf()")
+        shutil.rmtree(self.folder / "data", ignore_errors=True)
+        source = ("-h", str(primary.folder), "-p", str(primary.port), "-U", USER)
+        _run("pg_basebackup", *source, "-D", "data", "-R", "-X", "stream", "-c", "fast", "--no-sync", cwd=self.folder)
+        self.start()
+        until(lambda: primary.is_followed(synchronous=synchronous), "a standby that follows")
+
+    def end(self) -> str:
+        """The end of what a primary has stored."""
+        ((end,),) = self.ask("SELECT pg_current_wal_flush_lsn()::text")
+        return str(end)
+
+    def is_followed(self, *, synchronous: bool) -> bool:
+        """Whether a standby of that kind has stored everything that this server had when it was asked."""
+        kind = "sync" if synchronous else "async"
+        follows = f"state = 'streaming' AND sync_state = '{kind}' AND flush_lsn >= '{self.end()}'"
+        return bool(self.ask(f"SELECT pid FROM pg_stat_replication WHERE {follows}"))
 
     def promote(self) -> None:
         """Make a standby a server of its own, which takes writes."""
