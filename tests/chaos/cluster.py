@@ -1,7 +1,7 @@
 """The servers of a ledger and the hosts of some members, in a network that can be cut.
 
     k1 k2 k3      KafkaCluster: a broker each, three replicas, two of them in sync for every append
-    s1            LoneServer: one PostgreSQL or Redis, which keeps what it has acknowledged
+    s1            LoneServer: one Redis, or one PostgreSQL and its standby; they keep what was acknowledged
     m1 m2 ...     hosts of members
     a1            host of the agent that is their witness: they are processes of one kernel, on separate links
     outside       host of the test itself: nothing ever happens to it
@@ -10,7 +10,7 @@ A test enters `outside` before it opens any client, because a client's threads s
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, Protocol
 
@@ -22,6 +22,7 @@ from tests.support.servers.kafka import Kafka, Node
 from tests.support.servers.network import Network
 from tests.support.servers.postgresql import Postgresql
 from tests.support.servers.redis import Redis
+from tests.support.waiting import until
 
 __all__ = ["AGENT", "BROKERS", "OUTSIDE", "Cluster", "KafkaCluster", "LoneServer"]
 
@@ -37,6 +38,9 @@ WELL_MAX = 120.0
 """Seconds for a broker to start and catch up on a busy machine."""
 
 LOOK_EVERY = 0.05
+
+SOON = {"wal_retrieve_retry_interval": "100ms"}
+"""A standby looks again this soon for a primary that was away. PostgreSQL's own 5 s would hold all commits up."""
 
 
 class Cluster(Protocol):
@@ -115,12 +119,22 @@ class KafkaCluster:
 
 
 class LoneServer:
-    """Use `started`."""
+    """Use `started`.
+
+    PostgreSQL has a synchronous standby. `synchronous_standby_names` is set before the first record and stays set, so
+    the standby has every record that a member could read. There is one exception: a primary that was killed and started
+    again shows the records that it had stored, even if its standby never got them. So a failover waits until the
+    standby has everything that its primary has.
+
+    A promoted standby has inherited the setting: all commits wait until the new standby follows. Without the setting,
+    the group would go on earlier. But a member that starts at that moment would refuse the ledger, because its address
+    names a second server and nothing says that this server gets all records before it takes over.
+    """
 
     hosts: tuple[str, ...] = (LONE,)
 
-    def __init__(self, network: Network, server: Postgresql | Redis) -> None:
-        self.network, self.server = network, server
+    def __init__(self, network: Network, server: Postgresql | Redis, standby: Postgresql | None = None) -> None:
+        self.network, self.server, self.standby = network, server, standby
 
     @staticmethod
     def missing(kind: Literal["postgresql", "redis"]) -> str:
@@ -134,22 +148,48 @@ class LoneServer:
         """A server that answers, and hosts for `members`; all are removed at the end."""
         with Network.started([LONE, *members, AGENT, OUTSIDE]) as network, network.entered(OUTSIDE):
             host, prefix = network.address(LONE), network.prefix(LONE)
-            opened = (
-                Postgresql.started(settings=postgresql_servers.DURABLE, host=host, prefix=prefix)
-                if kind == "postgresql"
-                else Redis.started(settings=redis_servers.DURABLE, host=host, prefix=prefix)
-            )
-            with opened as server:
-                yield cls(network, server)
+            if kind == "redis":
+                with Redis.started(settings=redis_servers.DURABLE, host=host, prefix=prefix) as redis:
+                    yield cls(network, redis)
+                return
+            settings = {**postgresql_servers.DURABLE, **SOON}
+            with (
+                Postgresql.started(settings=settings, host=host, prefix=prefix) as primary,
+                primary.standby(synchronous=True) as standby,
+            ):
+                yield cls(network, primary, standby)
 
     def ledger(self, group: str) -> str:
-        return self.server.url(group)
+        if isinstance(self.server, Redis) or self.standby is None:
+            return self.server.url(group)
+        return self.server.url(group, self.standby)
 
     def node(self, host: str) -> Postgresql | Redis:
         return self.server
 
     def leader(self, group: str) -> str | None:
-        return LONE  # Undoing its faults includes waiting for its answer.
+        if isinstance(self.server, Redis):
+            return LONE  # Undoing its faults includes waiting for its answer.
+        return LONE if self.server.is_followed(synchronous=True) else None
 
     def await_all_well(self, group: str) -> None:
         self.server.wait()
+        until(lambda: self.leader(group), "a server with its standby", patience=WELL_MAX)
+
+    def fail_over(self) -> Callable[[], None]:
+        """Kill the primary for good while a commit waits for the standby, and let the standby take over.
+
+        No member may have seen that commit. Returns what makes a new standby, with the killed server's port and folder.
+        """
+        killed, promoted = self.server, self.standby
+        assert isinstance(killed, Postgresql)
+        assert promoted is not None
+        promoted.freeze()
+        killed.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_replication")  # Or the rest is in its socket.
+        missed = f"wait_event = 'SyncRep' OR pg_current_wal_flush_lsn() > '{killed.end()}'"
+        until(lambda: killed.ask(f"SELECT pid FROM pg_stat_activity WHERE {missed}"), "a commit after the last copied")
+        killed.kill()
+        promoted.thaw()
+        promoted.promote()
+        self.server, self.standby = promoted, killed
+        return lambda: killed.follow(promoted, synchronous=True)

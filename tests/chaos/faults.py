@@ -15,6 +15,7 @@
     to the leader    dead       kill -9 of the server that takes the records; a while later it starts again
                      frozen     stands still: its connections stay, and it does not answer
                      island     it hears no other server; members may still reach it, and one of them reaches only it
+                     fail over  kill -9, and its standby leads; a while later there is a new standby in its place
 
 A fault is drawn in two steps: the deck draws its kind, and this module its target and duration. A fault describes what
 it did, and how to undo that, which is called once.
@@ -25,12 +26,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.chaos.cluster import AGENT
+from tests.chaos.cluster import AGENT, LoneServer
 
 if TYPE_CHECKING:
     from tests.chaos.storm import Storm
 
 __all__ = [
+    "FAIL_OVER",
     "LEADER_FAULTS",
     "MAIN_FAULTS",
     "SEVERAL",
@@ -49,6 +51,9 @@ LEADER_FAULTS = ("dead", "frozen", "island")
 WITNESS_FAULTS = ("agent dead", "agent held", "agent cut", "both dead")
 SEVERAL = ("torn", "island")
 """These need several servers."""
+
+FAIL_OVER = "fail over"
+"""A fault of the leader, too, but the test must have made its standby."""
 
 STEPS = (-86_400, -3600, -10, 0, 10, 3600, 86_400)
 """Seconds by which the stepped wall clock is ahead."""
@@ -136,6 +141,10 @@ def begin_leader_fault(kind: str, host: str, friend: str | None, target: "Storm"
         case "frozen":
             node.freeze()
             return Fault(kind, host, seconds, [node.thaw])
+        case "fail over":
+            assert isinstance(target.cluster, LoneServer)
+            # Less than a lease, at times: then some leaders have not stopped when commits succeed again.
+            return Fault(kind, host, target.lease * rng.uniform(0, 4), [target.cluster.fail_over()])
         case _:
             assert kind == "island", f"there is no fault {kind!r}"
             inhabitants = [host] if friend is None else [host, friend]

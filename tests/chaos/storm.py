@@ -27,6 +27,7 @@ from neli_router.lab.processes.group import MemberProcess, ProcessGroup
 from tests.chaos.clocks import WallClock
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import (
+    FAIL_OVER,
     LEADER_FAULTS,
     WITNESS_FAULTS,
     Fault,
@@ -198,7 +199,7 @@ class Storm(BaseStorm):
     def _play(self, kind: str, free: list[str]) -> bool:
         """Begin this fault, and schedule its end. Returns whether that was possible."""
         may_be_out = len(self._names) - len(free) < OUT_MAX
-        if kind in LEADER_FAULTS:
+        if kind in (*LEADER_FAULTS, FAIL_OVER):
             leader = None if "server" in self._out else self.cluster.leader(self._called)
             if leader is None:
                 return False

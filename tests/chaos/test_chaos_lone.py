@@ -1,4 +1,4 @@
-"""Real processes on one server that keeps what it acknowledged, in a network of their own, and a storm upon them."""
+"""Real processes on a server that keeps what it acknowledged, in a network of their own, and a storm upon them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.cluster import OUTSIDE, LoneServer
-from tests.chaos.faults import LEADER_FAULTS, MAIN_FAULTS, SEVERAL
+from tests.chaos.faults import FAIL_OVER, LEADER_FAULTS, MAIN_FAULTS, SEVERAL
 from tests.chaos.weather import NAMES, SECONDS, require_safe, weather
 from tests.conftest import require
 
@@ -27,7 +27,9 @@ def server(request: pytest.FixtureRequest) -> Iterator[LoneServer]:
 def test_no_two_processes_ever_act_at_once_whatever_happens_to_them_and_to_their_server(
     server: LoneServer, tmp_path: Path
 ) -> None:
-    """PostgreSQL promises that it never rewinds. Members accept that Redis might; with `appendfsync always` it does
-    not, if it is killed."""
-    accepted = server.ledger("any").startswith("redis:")
-    require_safe(weather(server, tmp_path, "exclusive", FAULTS, SECONDS, accept_rewinds=accepted))
+    """PostgreSQL with a synchronous standby promises that it never rewinds. Members accept that Redis might; with
+    `appendfsync always` it does not, if it is killed."""
+    faults, accepted = (FAULTS, True) if server.standby is None else ([*FAULTS, FAIL_OVER], False)
+    run = weather(server, tmp_path, "exclusive", faults, SECONDS, accept_rewinds=accepted)
+    require_safe(run)
+    assert set(faults) - {"witness"} <= {fault.kind for fault in run.storm.injected}
