@@ -36,6 +36,8 @@ BEAT = b"an append of about the size of a heartbeat, which says who, when, what 
 KEPT = 10_000
 """Records that a trim leaves, as a group does."""
 RUN = 250
+REST = 0.05
+"""Seconds of rest before each append and each bare INSERT: a core that sleeps takes its time to wake."""
 SILENT = "SELECT neli.append(:client_id + 1, ARRAY[repeat('x', 200)::bytea]);\n"
 NOTIFY = "SELECT pg_notify('neli_' || :client_id, '') FROM set_config('synchronous_commit', 'off', true);\n"
 WITHIN = SILENT.replace("]);", "]), pg_notify('neli_' || :client_id, '');")
@@ -65,6 +67,7 @@ def _appends(server: Postgresql, count: int) -> Figures:
         ours, bare = list[float](), list[float]()
         for number in range(count):
             ours.append(_seconds_to_read(writer, reader))
+            time.sleep(REST)
             began = time.perf_counter()
             one.execute("INSERT INTO bare (payload) VALUES (%s)", (BEAT,))
             assert other.execute("SELECT * FROM bare WHERE number > %s", (number,)).fetchall()
@@ -84,7 +87,7 @@ def _opened(stack: ExitStack, server: Postgresql, group: str) -> Ledger:
 
 
 def _seconds_to_read(writer: Ledger, reader: Ledger) -> float:
-    while reader.read(0.05):
+    while reader.read(REST):
         pass
     began = time.perf_counter()
     writer.append([BEAT])
