@@ -284,6 +284,19 @@ def test_a_lock_that_a_stopped_client_holds_is_named_and_a_long_transaction_harm
         append_through_trouble(ledger, b"four")
 
 
+@on_servers
+def test_a_member_that_may_not_see_who_holds_a_lock_says_what_it_may(server: Postgresql, opened: Open) -> None:
+    url = server.url("locked")
+    write(opened(url), b"one")
+    server.ask("CREATE ROLE unprivileged LOGIN")
+    server.ask(GRANTS.format(role="unprivileged"))
+    ledger = opened(url.replace("neli@", "unprivileged@"))
+    with closing(psycopg.connect(server.database)) as other:
+        other.execute("SELECT FROM neli.ledgers FOR UPDATE")
+        trouble_of(lambda: ledger.append([b"two"]), f"PID {other.info.backend_pid}, of another role")
+    append_through_trouble(ledger, b"three")
+
+
 def lands(ledger: Ledger, payload: bytes) -> bool:
     """Whether `payload` is read back; what was on its way when a session ended may be lost."""
     with suppress(LedgerUnavailable):

@@ -37,10 +37,13 @@ FROM {schema}.ledgers WHERE id = %s
 """
 HOLDER = """
 SELECT pid, application_name, state, extract(epoch FROM clock_timestamp() - xact_start)::double precision
-FROM pg_locks JOIN pg_stat_activity USING (pid)
-WHERE relation = '{schema}.ledgers'::regclass AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 1
+FROM pg_locks AS held JOIN pg_stat_activity USING (pid)
+WHERE relation = '{schema}.ledgers'::regclass AND mode <> 'AccessShareLock' AND pid <> pg_backend_pid()
+    AND NOT EXISTS (SELECT FROM pg_locks AS wanted WHERE wanted.pid = held.pid AND NOT granted)
+ORDER BY xact_start LIMIT 1
 """
-"""The oldest transaction that has a lock on the table of ledgers. Another role's state is not shown to everyone."""
+"""The oldest session that has a lock on the table of ledgers and waits for none. The state of another role's session,
+and since when it has it, are not shown to everyone."""
 
 APPEND = "SELECT {schema}.append(%s, %b)"
 NOTIFY = "SELECT pg_notify(%s, '') FROM set_config('synchronous_commit', 'off', true)"
@@ -132,7 +135,8 @@ class LedgerRecords(AskedLog[SqlLink]):
 
     def _holder(self, link: SqlLink) -> str:
         for pid, name, state, seconds in link.ask(HOLDER):
-            return f"PID {pid}, {name or 'of another role'}, {state or 'busy'}, for {seconds:.0f} s"
+            since = [] if seconds is None else [f"for {seconds:.0f} s"]
+            return ", ".join([f"PID {pid}", *([name] if name else []), state or "of another role", *since])
         return "it has gone by now"
 
     def _read(self, link: SqlLink, anchor: int | None, position: int, most: int) -> tuple[Entry | None, list[Entry]]:
