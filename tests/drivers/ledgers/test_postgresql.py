@@ -492,6 +492,12 @@ def test_what_it_promises_and_what_endangers_it_follow_from_the_settings(own: Po
         assert any(doubt in sentence for sentence in ledger.doubts), ledger.doubts
         assert promises == opened(own.unix_url("jobs")).promises  # Only this host can reach a socket.
         own.settings[name] = "on"
+    own.stop()
+    own.start()
+    own.ask("SELECT pg_create_physical_replication_slot('away')")  # Of a standby that may come back.
+    ledger = opened(own.url("jobs"))
+    assert {Promise.MULTI_HOST, Promise.DURABLE} == ledger.promises
+    assert any("the standbys are asynchronous" in doubt for doubt in ledger.doubts)
 
 
 @pytest.mark.parametrize(

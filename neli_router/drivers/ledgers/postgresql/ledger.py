@@ -36,8 +36,10 @@ _MAKE = "INSERT INTO {schema}.ledgers (name) VALUES (%s) ON CONFLICT DO NOTHING"
 _SETTINGS = """
 SELECT
     current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
-    current_setting('synchronous_standby_names') <> '', (SELECT count(*) FROM pg_stat_replication)
+    current_setting('synchronous_standby_names') <> '',
+    EXISTS (SELECT FROM pg_stat_replication) OR EXISTS (SELECT FROM pg_replication_slots WHERE slot_type = 'physical')
 """
+"""A standby that is away at the moment may be promoted all the same: its slot is there, if it has one."""
 
 
 class PostgresqlLedger(AskedLedger[SqlLink]):
@@ -100,7 +102,7 @@ def _records(link: SqlLink, address: PostgresqlAddress, *, create: bool) -> Ledg
 
 def _examine(link: SqlLink) -> tuple[frozenset[Promise], tuple[str, ...]]:
     """The promises and the doubts of the server that `link` leads to."""
-    ((syncs, whole_pages, is_synchronous, standbys),) = link.ask(_SETTINGS)
+    ((syncs, whole_pages, is_synchronous, has_standby),) = link.ask(_SETTINGS)
     is_local = bool(link.at.servers) and all(host.startswith("/") for host, _ in link.at.servers)
     promises = set[Promise]() if is_local else {Promise.MULTI_HOST}
     doubts = []
@@ -108,7 +110,7 @@ def _examine(link: SqlLink) -> tuple[frozenset[Promise], tuple[str, ...]]:
         doubts.append("fsync is off: a crash of the server's host loses records, or all of them; set it to on")
     if not whole_pages:
         doubts.append("full_page_writes is off: a crash of the server's host may damage the ledger; set it to on")
-    is_copied = standbys > 0 or len(link.at.servers) > 1
+    is_copied = has_standby or len(link.at.servers) > 1
     if is_copied and not is_synchronous:
         doubts.append(
             "the standbys are asynchronous: a failover may lose the newest records, and then the group stops and says "
