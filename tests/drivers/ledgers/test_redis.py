@@ -26,7 +26,6 @@ from tests.support.asking import (
     next_through_trouble,
     rewinds,
     take,
-    through_trouble,
     trouble_of,
     write,
 )
@@ -206,24 +205,6 @@ def test_an_answer_is_as_old_as_its_question(server: Redis, opened: Open, monkey
     monkeypatch.setattr(Link, "ask", asked)
     assert enough.wait(PATIENCE)
     assert [] == too_young
-
-
-@on_servers
-def test_a_frozen_server_is_no_silence_and_heals(server: Redis, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()  # A server that answers late is given up, as in production.
-    ledger = opened(server.url("jobs"))
-    append_through_trouble(ledger, b"one")
-    assert b"one" == next_through_trouble(ledger)
-    server.freeze()
-    try:
-        trouble_of(lambda: ledger.read(0.05))
-        trouble_of(lambda: ledger.append([b"lost or not"]))
-        with pytest.raises(LedgerUnavailable, match=r"[Tt]imeout|timed out"):
-            ledger.tip()
-    finally:
-        server.thaw()
-    append_through_trouble(ledger, b"two")
-    until(lambda: b"two" in [entry.payload for entry in through_trouble(lambda: ledger.read(0.1))])
 
 
 @on_servers
