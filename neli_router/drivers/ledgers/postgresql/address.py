@@ -20,19 +20,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
+from neli_router.drivers.ledgers.places import GROUP, SERVER, spelled
+
 __all__ = ["HARMLESS", "SCHEMES", "PostgresqlAddress", "parse"]
 
 SCHEMES = ("postgres", "postgresql", "postgresql+asyncpg", "postgresql+psycopg", "postgresql+psycopg2")
 
 PORT = 5432
 
-GROUP = re.compile(r"[A-Za-z0-9._{}-]{1,200}")
-"""As in Redis: one name of a group is good for both."""
-
 SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
 """PostgreSQL keeps names that begin with pg_ for itself."""
-
-SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 
 DATABASE = re.compile(r"[\w.$ -]+")
 """Letters of any language. Other signs are good in a name, but more often part of a password in the wrong place."""
@@ -76,8 +73,7 @@ class PostgresqlAddress:
             if {PORT} == {port for _, port in self.servers}:
                 del said["port"]
         else:
-            hosts = ((f"[{host}]" if ":" in host else host, port) for host, port in self.servers)
-            place = ",".join(f"{host}:{port}" for host, port in hosts)
+            place = spelled(self.servers)
         if self.service:
             said["service"] = self.service
         if self.schema != "neli":

@@ -22,17 +22,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
+from neli_router.drivers.ledgers.places import GROUP, SERVER, spelled
+
 __all__ = ["SCHEMES", "RedisAddress", "parse"]
 
 SCHEMES = ("redis", "redis+sentinel", "redis+unix", "rediss", "rediss+sentinel")
 
 PORT = 6379
 SENTINEL_PORT = 26379
-
-GROUP = re.compile(r"[A-Za-z0-9._{}-]{1,200}")
-"""No character that a shell or a key pattern would need quoted. Braces let a group choose its slot of a cluster."""
-
-SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 
 DATABASE_MAX = 2**31 - 1
 
@@ -70,8 +67,7 @@ class RedisAddress:
         if self.path:
             said, place = {"group": self.group, **said}, self.path
         else:
-            hosts = ((f"[{host}]" if ":" in host else host, port) for host, port in self.servers)
-            place = f"{','.join(f'{host}:{port}' for host, port in hosts)}/{self.group}"
+            place = f"{spelled(self.servers)}/{self.group}"
         if self.service:
             said["service"] = self.service
         query = "&".join(f"{name}={value}" for name, value in said.items())
