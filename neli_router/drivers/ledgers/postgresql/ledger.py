@@ -62,7 +62,7 @@ class PostgresqlAppender:
         self.keep, self.close = self._link.keep, self._link.close
 
     def append(self, payloads: Sequence[bytes]) -> bool:
-        return self._records.append(self._link, payloads, is_urgent=True) > 0
+        return self._records.append(self._link, payloads) > 0
 
 
 def delete_rows(address: PostgresqlAddress) -> str:

@@ -45,7 +45,6 @@ ORDER BY xact_start LIMIT 1
 """The oldest session that has a lock on the table of ledgers and waits for none. The state of another role's session,
 and since when it has it, are not shown to everyone."""
 
-APPEND = "SELECT {schema}.append(%s, %b)"
 NOTIFY = "SELECT pg_notify(%s, '') FROM set_config('synchronous_commit', 'off', true)"
 
 
@@ -106,17 +105,10 @@ class LedgerRecords(AskedLog[SqlLink]):
                 offsets += range(end - len(payloads) + 1, end + 1)
         return Sent(offsets, trim_trouble=trim_trouble, has_trimmed=has_trimmed, to_trim=to_trim)
 
-    def append(self, link: SqlLink, payloads: Sequence[bytes], *, is_urgent: bool = False) -> int:
-        """Append the payloads, and wake the readers. Returns the last one's offset.
-
-        A rare and urgent append notifies in its own transaction, which saves a round trip.
-        """
-        ours = (self.ledger, list(payloads))
+    def append(self, link: SqlLink, payloads: Sequence[bytes]) -> int:
+        """Append the payloads, and wake the readers. Returns the last one's offset."""
         try:
-            if is_urgent:
-                ((end, _),) = link.try_to(f"{APPEND}, pg_notify(%s, '')", *ours, self._channel)
-            else:
-                ((end,),) = link.try_to(APPEND, *ours)
+            ((end,),) = link.try_to("SELECT {schema}.append(%s, %b)", self.ledger, list(payloads))
         except GONE:
             end = None
         except errors.LockNotAvailable as error:
@@ -129,8 +121,7 @@ class LedgerRecords(AskedLog[SqlLink]):
             raise explain(error, self.address, "an append") from error
         if end is None:
             raise self.rewound("it is gone, with all its records")
-        if not is_urgent:
-            link.ask(NOTIFY, self._channel)
+        link.ask(NOTIFY, self._channel)
         return int(end)
 
     def _holder(self, link: SqlLink) -> str:
