@@ -22,7 +22,7 @@ __all__ = ["LEDGERS", "missing", "options_at", "place"]
 LEDGERS = ("sqlite", "kafka", "postgresql", "redis")
 
 _MISSING = {"kafka": kafka.missing, "postgresql": postgresql.missing, "redis": redis.missing}
-"""Of the kinds that need a server."""
+"""Each kind that needs a server, and the function that says why there is none."""
 
 
 def missing(kind: str) -> str:

@@ -153,7 +153,7 @@ def _folded(there: str, records: int) -> Figures:
                 payloads.insert(0, SKIPPED)
             for offset in range(0, len(payloads), APPEND_RUN):
                 ledger.append(payloads[offset : offset + APPEND_RUN], lasting=False)
-                _await_tip(ledger, offset)  # A driver lets only so many wait for its server.
+                _await_tip(ledger, offset)  # A driver's queue is bounded.
             _await_tip(ledger, len(payloads))
         made = subprocess.run([sys.executable, "-c", FOLDER, address], capture_output=True, text=True, check=False)
         assert made.returncode == 0, f"a process failed to fold {records} records:\n{made.stderr}"

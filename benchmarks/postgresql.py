@@ -1,4 +1,4 @@
-"""What a ledger in PostgreSQL costs: an append, a notification with many groups, and the space of a million records.
+"""The cost of a ledger in PostgreSQL: an append, a notification with many groups, and the space of a million records.
 
     a handle --append--> a row --NOTIFY--> another handle --read      next to a bare INSERT and SELECT, in turn
     N groups, each with one client that appends --pgbench--> appends a second, with and without notifications

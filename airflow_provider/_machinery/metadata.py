@@ -7,9 +7,9 @@ SQLAlchemy and libpq spell the same address differently: the driver in the schem
 each of several servers. So SQLAlchemy takes the address apart. Each part becomes an option of the ledger's address,
 because everything may stand in an option, quoted.
 
-What says only how Airflow uses its connections is left out: a ledger decides that on its own. Any other option that the
+Options about how Airflow uses its connections are left out: a ledger decides that on its own. Any other option that the
 ledger does not know may be about protection, so it is refused. The result holds the password of Airflow's database: it
-belongs into an environment, and never on a command line or in a message.
+belongs in an environment, and never on a command line or in a message.
 """
 
 from urllib.parse import parse_qsl, quote, urlencode

@@ -114,11 +114,11 @@ class Found(NamedTuple):
     asked_at: float
     entries: list[Entry]
     anchor: Entry | None
-    """What stands at the anchor's offset, as of the same moment as the entries or a later one."""
+    """The entry at the anchor's offset, as of the same moment as the entries or a later one."""
 
 
 class Sent(NamedTuple):
-    """What became of a batch."""
+    """The fate of a batch."""
 
     offsets: Sequence[int]
     trouble: LedgerError | None = None
@@ -131,7 +131,7 @@ class Sent(NamedTuple):
 
 
 class AskedLog(ABC, Generic[Link]):
-    """What to ask one group's log, and how to interpret the answers. Holds no state."""
+    """The questions to one group's log, and how to interpret the answers. Holds no state."""
 
     public: str
     """The ledger's address, for people."""
@@ -140,9 +140,9 @@ class AskedLog(ABC, Generic[Link]):
     log: str
     """The log itself in the server's own words, such as `the stream jobs:ledger`."""
     losses: str
-    """What makes this kind of server lose records."""
+    """The mishaps in which this kind of server loses records."""
     deleting: str
-    """What no program may do to the log."""
+    """The command that no program may use on the log."""
 
     @abstractmethod
     def connect(self, purpose: str, *, blocked: float = 0.0) -> Link:

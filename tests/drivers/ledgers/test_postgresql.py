@@ -107,7 +107,7 @@ def test_groups_schemas_and_databases_keep_their_ledgers_apart(server: Postgresq
 
 @on_servers
 def test_offsets_are_in_the_order_of_commits_and_without_holes(url: str, opened: Open) -> None:
-    """Of eight writers: a reader that has an offset has all before it."""
+    """A reader that has one offset has all before it, with eight writers."""
     ledger = opened(url)
     writers = [opened(url) for _ in range(8)]
     for number in range(40):

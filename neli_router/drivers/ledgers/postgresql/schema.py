@@ -1,4 +1,4 @@
-"""What a group has in PostgreSQL, made once: the tables and functions of one schema, from the files in `schema/`.
+"""The schema of all groups in a database: tables and functions, made once from the files in `schema/`.
 
     install --> version() is ours? --no, lock--> ledger.sql, owners.sql, keys.sql, version() --commit--> ready
                         '--yes--> ready
