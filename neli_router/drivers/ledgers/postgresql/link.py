@@ -33,7 +33,7 @@ __all__ = ["ANSWER_MAX", "GONE", "POLL_EVERY", "SqlLink", "explain"]
 
 ANSWER_MAX = 0.5
 """Seconds for an answer. Raising it lets a server that is busy keep its clients; lowering it notices a frozen server
-sooner."""
+sooner. The schema's functions wait 0.4 s for a lock, so that the server gives up before its client does."""
 
 CONNECT_MAX = 2
 """Seconds for each host. libpq takes no less."""
