@@ -68,6 +68,9 @@ _REMEDIES: Mapping[str, str] = {
     "57P02": "bring the server back",
     "57P03": "wait: it is starting up",
 }
+_NO_ANSWER = "wait timeout expired"
+"""In psycopg's words."""
+
 _OTHER = "check the server and the network to it"
 
 _FINAL = frozenset({"28000", "28P01", "3D000", "3F000", "42501"})
@@ -206,6 +209,7 @@ def explain(error: Exception, at: PostgresqlAddress, purpose: str, *, opening: b
     if isinstance(error, LedgerError):
         return error
     said = " ".join(str(error).split()) or type(error).__name__
+    said = "no answer came in time" if said == _NO_ANSWER else said
     code = getattr(error, "sqlstate", None) or ""
     known = code or next((known for pattern, known in _TEXTS if re.search(pattern, said)), "")
     kind = LedgerUnusable if opening and known in _FINAL else LedgerUnavailable
