@@ -35,7 +35,7 @@ from tests.support.asking import (
 )
 from tests.support.servers.postgresql import DURABLE, Postgresql, missing
 from tests.support.servers.redis import make_certificates
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 on_servers = pytest.mark.postgresql
 
@@ -431,6 +431,22 @@ def test_without_notifications_a_reader_polls(url: str, opened: Open, monkeypatc
         write(other, b"%d" % number)
         assert [b"%d" % number] == take(ledger, 1)
     assert ledger._reader._link.is_polling  # type: ignore[attr-defined]
+
+
+@on_servers
+def test_a_link_polls_only_while_notifications_are_missing(url: str) -> None:
+    at, _ = parse(*url.split(":", 1))
+    assert at is not None
+    with closing(SqlLink(at, "a test")) as link:
+        link.listen("heard")
+        for number in (1, 2, 3):
+            assert not link.is_polling, number
+            link.missed()
+        while link.is_polling:
+            link.ask("SELECT pg_notify('heard', '')")
+            assert link.wait(PATIENCE)
+        link.missed()
+        assert not link.is_polling
 
 
 @on_servers

@@ -42,7 +42,8 @@ POLL_EVERY = 0.01
 """Seconds between two questions where no notification arrives. Raising it saves questions, but delays every record."""
 
 MISSED, MISSES_MAX = 2, 6
-"""A link polls if notifications are missing three times in a row, or at least a third of the time."""
+"""A link polls if notifications are missing three times in a row, or at least a third of the time, and until they
+come again as often as they were missing."""
 
 VERSION_MIN = 13
 
@@ -172,12 +173,13 @@ class SqlLink:
             self.close()
             raise explain(error, self.at, self._purpose) from error
         self._misses = max(0, self._misses - is_woken)
+        self.is_polling &= self._misses > 0
         return is_woken
 
     def missed(self) -> None:
         """Note that there were news of which no notification came. One may have been on its way."""
-        self._misses += MISSED
-        self.is_polling |= self._misses >= MISSES_MAX
+        self._misses = min(MISSES_MAX, self._misses + MISSED)
+        self.is_polling |= self._misses == MISSES_MAX
 
     def keep(self) -> None:
         """Raise LedgerUnavailable if the server is not there."""
