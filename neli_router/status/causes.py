@@ -16,7 +16,7 @@ Members are called by their names, even after they are gone. A process that come
 partitions has moved nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -134,7 +134,7 @@ class Causes:
         self._know(before, after)
         change = Transition(max(0, after.at - 1), None, before, after)
         episode = Episode(change.offset, now, "other", "", "")
-        number = self._move(episode, change, now)
+        number = self._move(episode, change, change.moved, now)
         return (episode if number else None), number
 
     def take(self, change: Transition, now: float) -> tuple[Episode | None, int]:
@@ -158,7 +158,7 @@ class Causes:
             for partition, (was, to_be) in enumerate(zip(before.targets, after.targets, strict=True)):
                 if was != to_be:
                     self._reasons[partition] = episode
-        number = self._move(episode, change, now)
+        number = self._move(episode, change, change.moved, now)
         self._reasons = {
             partition: reason
             for partition, reason in self._reasons.items()
@@ -167,15 +167,16 @@ class Causes:
         return episode, number
 
     def _hand_over(self, change: Transition, record: Handover, now: float) -> tuple[Episode | None, int]:
-        if not change.counts:
-            return None, 0
-        reason, begun = self._reasons.pop(record.partition, None), None
-        if reason is None:
-            name = self.name_of(record.by)
-            if self._loose is None or self._loose.by != name:
-                self._loose = begun = Episode(change.offset, now, "handover", name, name)
-            reason = self._loose
-        return begun, self._move(reason, change, now)
+        begun, number = None, 0
+        for partition in change.moved:
+            reason = self._reasons.pop(partition, None)
+            if reason is None:
+                name = self.name_of(record.by)
+                if self._loose is None or self._loose.by != name:
+                    self._loose = begun = Episode(change.offset, now, "handover", name, name)
+                reason = self._loose
+            number += self._move(reason, change, [partition], now)
+        return begun, number
 
     def _episode(self, change: Transition, record: Record, now: float) -> Episode | None:
         """A new episode, if `record` changed anything that people would ask about."""
@@ -194,9 +195,9 @@ class Causes:
         partition = record.partition if isinstance(record, Pin | Unpin) else None
         return Episode(change.offset, now, cause, member, self.name_of(record.by), partition)
 
-    def _move(self, episode: Episode, change: Transition, now: float) -> int:
+    def _move(self, episode: Episode, change: Transition, partitions: Iterable[int], now: float) -> int:
         number = 0
-        for partition in change.moved:
+        for partition in partitions:
             had, has = change.former_owner(partition), change.after.owners[partition]
             source, target = had and self.name_of(had), has and self.name_of(has)
             if source != target:

@@ -122,7 +122,7 @@ class Chronicle:
     def _count(self, change: Transition) -> None:
         record, counts = change.record, self._counts
         counts["joins"] += change.has_joined
-        counts["handovers"] += isinstance(record, Handover) and change.counts
+        counts["handovers"] += len(change.moved) if isinstance(record, Handover) else 0
         if (kind := COUNTED_AS.get(type(record))) is not None:
             counts[kind] += 1
         if (kind := ENDS_COUNTED_AS.get(type(record))) is not None:

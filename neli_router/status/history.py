@@ -17,12 +17,12 @@ Where the state is not known (see `replay`), the fold's columns are None, and te
 "not known" or "does not apply", never a guess.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from neli_router.drivers.ledgers.base import Entry
 from neli_router.protocols.induction.fold import State
-from neli_router.protocols.induction.records import Beat, Certify, Expire, Genesis, Handover, Join, Pin, Unpin
+from neli_router.protocols.induction.records import Beat, Certify, Expire, Genesis, Join
 from neli_router.status.replay import replayed
 
 __all__ = ["RecordRow", "TenureRow", "record_rows", "standing_rows", "tenure_rows"]
@@ -45,9 +45,9 @@ class RecordRow(NamedTuple):
     name: str | None
     """The name that it is about: the member that joins, is expired, certified dead, drained, weighed, or pinned to."""
     incarnation: str | None
-    """The incarnation that it is about, for a Join, an Expire and a Certify."""
+    """The incarnation that it is about, for a Join, a Certify, and an Expire of one."""
     partition: int | None
-    """The partition that a Handover, a Pin or an Unpin names."""
+    """The partition that a Pin, an Unpin or a Handover of one names; see `moved` for all."""
     moved: list[int] | None
     """The partitions that from here on have another owner, or the same owner under another term."""
     term: int | None
@@ -86,7 +86,8 @@ def record_rows(entries: Iterable[Entry], state: State | None) -> Iterator[Recor
         by = "" if record is None else record.by
         # Before it, for a Leave; after it, for a Join.
         seat = before.seats.get(by) or after.seats.get(by)
-        incarnation = by if isinstance(record, Join) else getattr(record, "incarnation", None)
+        incarnation = by if isinstance(record, Join) else _only(getattr(record, "last_beats", ()))
+        incarnation = getattr(record, "incarnation", incarnation)
         subject = before.seats.get(incarnation or "") if isinstance(record, Expire | Certify) else record
         yield RecordRow(
             offset=entry.offset,
@@ -97,13 +98,18 @@ def record_rows(entries: Iterable[Entry], state: State | None) -> Iterator[Recor
             counted=change.counts if change.is_known else None,
             name=getattr(subject, "name", None),
             incarnation=incarnation,
-            partition=record.partition if isinstance(record, Handover | Pin | Unpin) else None,
+            partition=getattr(record, "partition", _only(getattr(record, "terms", ()))),
             moved=moved,
             term=after.base + entry.offset if moved else None,
             at=record.at if isinstance(record, Genesis | Join | Beat) else None,
             sent_at=record.sent_at if isinstance(record, Beat) else None,
             payload=entry.payload.decode(errors="backslashreplace"),
         )
+
+
+def _only(named: Collection[Any]) -> Any:
+    """The one thing that a record names, if it is one."""
+    return next(iter(named)) if len(named) == 1 else None
 
 
 def tenure_rows(entries: Iterable[Entry], state: State | None) -> Iterator[TenureRow]:

@@ -132,7 +132,7 @@ class Transition(NamedTuple):
         if before.owners is after.owners and before.terms is after.terms:
             return []
         if isinstance(self.record, Handover):
-            return [self.record.partition]
+            return [i for i in sorted(self.record.terms) if i < len(before.terms) and before.terms[i] != after.terms[i]]
         had = zip(before.owners, before.terms, strict=True) if before.owners else repeat((None, 0))
         pairs = zip(had, zip(after.owners, after.terms, strict=True), strict=False)
         return [partition for partition, (was, now) in enumerate(pairs) if was != now]

@@ -13,7 +13,7 @@ def told(*records: Record) -> History:
 
 
 def test_it_names_the_owner_under_every_term() -> None:
-    history = told(join("x", "m1", at=2), join("y", "m2", at=3), Handover(by="x", partition=1, term=1002))
+    history = told(join("x", "m1", at=2), join("y", "m2", at=3), Handover(by="x", terms={1: 1002}))
     assert {(0, 1002): "m1", (1, 1002): "m1", (1, 1004): "m2"} == history.owners
 
 

@@ -222,7 +222,7 @@ def test_filters_on_offsets_spare_the_other_tasks(spark: SparkSession, address: 
 
 
 def test_a_record_of_no_sane_member_stops_no_reader(spark: SparkSession, path: Path, ledger: SqliteLedger) -> None:
-    odd = Handover(by="\\'\"\U0001f980" * 8, partition=2**53 - 1, term=2**53 - 1)
+    odd = Handover(by="\\'\"\U0001f980" * 8, terms={2**53 - 1: 2**53 - 1})
     foul = [encode(Drain(by="\0\u2028", name="a")), encode(beat("a", sent_at=1e300)), b"\xff\0{", b""]
     ledger.append([encode(genesis()), encode(odd), encode(beat("é", sent_at=1e12)), *foul])
     rows = collected(table(spark, f"sqlite:{path}"))

@@ -32,7 +32,7 @@ def beats(by: str, *times: float) -> list[tuple[str, float]]:
 
 ALICE_DIES: list[Record | tuple[str, float]] = [
     *(genesis(), join("a", "alice", at=1), ("a", 0.0), ("a", 1.0), join("b", "bob", at=4), ("b", 1.5)),
-    *(Handover(by="a", partition=1, term=1001), Handover(by="a", partition=3, term=1001)),
+    *(Handover(by="a", terms={1: 1001}), Handover(by="a", terms={3: 1001})),
     *(("a", 2.0), ("b", 2.5), ("a", 3.0), ("b", 3.5)),
     *(("b", 4.5), ("b", 5.5), ("b", 6.5), ("b", 7.5), ("b", 8.5), ("b", 9.5)),
     *(expire("b", "a", 10), ("b", 10.5)),
@@ -107,7 +107,7 @@ def test_a_member_that_joins_again_and_again_flaps_and_the_balance_leaves_out_th
     found = of(*records)
     assert ("flapping", "warning") == (kinds(found, "warning")[0], found.verdict)
     assert [1.0, 2.0, 1.5, 1.0, 1.0] == [ratio for _, ratio in of(*ALICE_DIES).balance]
-    drained = Drain(by="x", name="alice"), Handover(by="a", partition=0, term=1001), ("a", 4.0)
+    drained = Drain(by="x", name="alice"), Handover(by="a", terms={0: 1001}), ("a", 4.0)
     assert 0.75 == of(*ALICE_DIES[:12], *drained).balance[-1][1]
 
 

@@ -34,7 +34,7 @@ from tests.support.records import Plot, beat, expire, folded, founded, genesis, 
 LAW = settings(deadline=None, max_examples=60)  # A law holds however fast this machine happens to be.
 
 ALICE, BOB = join("a", "alice"), join("b", "bob")
-GIVE = (Handover(by="a", partition=1, term=1001), Handover(by="a", partition=3, term=1001))
+GIVE = (Handover(by="a", terms={1: 1001}), Handover(by="a", terms={3: 1001}))
 """Brings two members to two partitions each; the next record is at offset 5."""
 
 
@@ -145,7 +145,7 @@ def told(events: Sequence[GroupEvent]) -> list[str]:
 
 def test_a_drain_is_one_event_with_all_that_it_moves_and_a_pin_says_which_partition() -> None:
     drain = Drain(by="op", name="bob")
-    back = [Handover(by="b", partition=1, term=1003), Handover(by="b", partition=3, term=1004)]
+    back = [Handover(by="b", terms={1: 1003}), Handover(by="b", terms={3: 1004})]
     one = reading(genesis(), ALICE, BOB, *GIVE, drain, now=5.0)
     read_on(one, *back, now=7.0)
     assert [

@@ -8,7 +8,7 @@ from tests.support.records import Plot, folded, founded, handed_over, join, plot
 
 LAW = settings(deadline=None, max_examples=60)  # A law holds however fast this machine happens to be.
 
-GIVE = (Handover(by="a", partition=partition, term=1001) for partition in (1, 3))
+GIVE = (Handover(by="a", terms={partition: 1001}) for partition in (1, 3))
 PAIR = founded(join("a", "alice"), join("b", "bob"), *GIVE)
 """alice owns 0 and 2, bob 1 and 3."""
 

@@ -36,7 +36,7 @@ from tests.support.records import BASE, Plot, beat, expire, folded, genesis, joi
 LAW = settings(deadline=None, max_examples=60)  # A law holds however fast this machine happens to be.
 
 ALICE, BOB = join("a", "alice", address="alice:1"), join("b", "bob")
-PAIR = (genesis(), ALICE, BOB, Handover(by="a", partition=1, term=1002), Handover(by="a", partition=3, term=1002))
+PAIR = (genesis(), ALICE, BOB, Handover(by="a", terms={1: 1002}), Handover(by="a", terms={3: 1002}))
 """Two members with two partitions each; the next record is at offset 6."""
 EMPTY = State(at=1)
 """The ledger in memory begins at offset 1."""
@@ -88,7 +88,7 @@ def test_each_record_is_a_row_of_what_it_said_with_its_time_and_its_writers_name
 def test_a_record_without_effect_has_a_row_that_says_so() -> None:
     for record in (
         *(b"no record", b'{"kind":"beat","by":"\xff"}', beat("stranger"), genesis("b"), join("c", "alice", at=2)),
-        *(expire("b", "a", 1), Handover(by="a", partition=1, term=1002), Weigh(by="ops", name="bob", weight=None)),
+        *(expire("b", "a", 1), Handover(by="a", terms={1: 1002}), Weigh(by="ops", name="bob", weight=None)),
     ):
         row = rows_of(ledger_of(*PAIR, record))[-1]
         assert (6, False, []) == (row.offset, row.counted, row.moved), record

@@ -10,7 +10,7 @@ from neli_router.protocols.induction.snapshots import BadSnapshot, snapshot
 from neli_router.status.replay import Transition, beginning, step
 from tests.support.records import beat, folded, genesis, join
 
-PAIR = (genesis(), join("a", "alice"), join("b", "bob"), Handover(by="a", partition=1, term=1001))
+PAIR = (genesis(), join("a", "alice"), join("b", "bob"), Handover(by="a", terms={1: 1001}))
 
 
 def entries(*records: Record | bytes | None, first: int = 0) -> list[Entry]:

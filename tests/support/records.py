@@ -102,7 +102,7 @@ def beat(by: str, state: State | None = None, *, sent_at: float = 0.0) -> Beat:
 
 
 def expire(by: str, incarnation: str, last_beat: int) -> Expire:
-    return Expire(by=by, incarnation=incarnation, last_beat=last_beat)
+    return Expire(by=by, last_beats={incarnation: last_beat})
 
 
 _WRITTEN = re.compile(r"^(?P<by>\w+):(?P<kind>\w+)(?:\((?P<fields>.*)\))?$")
@@ -142,7 +142,8 @@ def parsed(
         case "snapshot":
             return snapshot(by, state)
         case "handover":
-            return Handover(**{"by": by, "term": state.terms[fields["partition"]], **fields})
+            partition = fields["partition"]
+            return Handover(by=by, terms={partition: fields.get("term", state.terms[partition])})
         case "load":
             return Load(by=by, loads={fields["partition"]: float(fields["load"])})
         case _:
@@ -176,7 +177,7 @@ def handed_over(state: State) -> State:
     """The state after every Handover that is due."""
     for partition, (owner, target) in enumerate(zip(state.owners, state.targets, strict=True)):
         if owner is not None and owner != target:
-            state = folded(Handover(by=owner, partition=partition, term=state.terms[partition]), state=state)
+            state = folded(Handover(by=owner, terms={partition: state.terms[partition]}), state=state)
     return state
 
 
@@ -232,7 +233,7 @@ def next_record(state: State, plot: Plot) -> Record | None:
             owner = (state.owners[place] if state.owners else None) or "a"
             term = state.terms[place] if state.terms else 0
             by, about = writer if third == 3 else owner, partition if third == 2 else place
-            return Handover(by=by, partition=about, term=term)
+            return Handover(by=by, terms={about: term})
         case "leave":
             return Leave(by=writer)
         case "certify":

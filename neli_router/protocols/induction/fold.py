@@ -4,7 +4,7 @@
 
     members    Join -> member -> Leave, Expire, Certify, or a Join under the same name -> departed, forever
                                             Certify of one that has not joined ------^
-    partition  unowned --any change of members--> owner under term t --its own Handover(t)--> the target, term t'
+    partition  unowned --any change of members--> owner under term t --its own Handover--> the target, term t'
                   ^                                 |
                   '---- the owner departs ----------'     (goes to its target in that very record)
 
@@ -26,7 +26,7 @@ handover was wise, or how late a record arrived. A state is an immutable value, 
 Its digest is the exclusive-or of the hashes of all facts, so a Beat costs two hashes and not a hash of the whole state.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
@@ -53,11 +53,12 @@ from neli_router.protocols.induction.records import (
     Upgrade,
     Weigh,
     WishRecord,
+    is_known,
 )
 
 __all__ = ["DEPARTED_MAX", "FOLD_VERSIONS", "MEMBERS_MAX", "WISHES_MAX", "Assign", "State", "fold"]
 
-FOLD_VERSIONS = (2, 2)
+FOLD_VERSIONS = (2, 3)
 """The oldest and the newest fold that this code computes. It includes the assignment: see ASSIGNMENT_VERSION."""
 
 DEPARTED_MAX = 64
@@ -107,6 +108,8 @@ class State(Struct, frozen=True, kw_only=True):
 def fold(state: State, offset: int, record: Record | None, assign: Assign = assign) -> State:
     """The state after `record` at `offset`; None stands for bytes that cannot be decoded."""
     at = offset + 1
+    if record is not None and not is_known(record, _version_of(state, record)):
+        record = None
     if type(record) is Beat:  # Nearly all records are Beats: two hashes, and no comparison of tables.
         last_beat = state.last_beats.get(record.by)
         if last_beat is None:
@@ -124,6 +127,11 @@ def fold(state: State, offset: int, record: Record | None, assign: Assign = assi
     else:
         after = _apply(after, offset, record, assign)
     return replace(after, digest=state.digest ^ difference(state, after))
+
+
+def _version_of(state: State, record: Record) -> int:
+    """The version under which `record` is read: a Genesis says it itself."""
+    return record.version if state.genesis is None and isinstance(record, Genesis) else state.version
 
 
 def _begin(state: State, offset: int, record: Genesis) -> State:
@@ -146,16 +154,17 @@ def _apply(state: State, offset: int, record: Record, assign: Assign) -> State:
         case Join():
             return _join(state, offset, record, assign)
         case Leave(by) if by in state.seats:
-            return _depart(state, offset, by, assign)
-        case Expire(by) if by in state.seats and state.last_beats.get(record.incarnation) == record.last_beat:
-            return _depart(state, offset, record.incarnation, assign)
+            return _depart(state, offset, [by], assign)
+        case Expire(by) if by in state.seats:
+            silent = [q for q, last_beat in record.last_beats.items() if state.last_beats.get(q) == last_beat]
+            return _depart(state, offset, silent, assign) if silent else state
         case Certify() if record.incarnation in state.seats:
-            return _depart(state, offset, record.incarnation, assign)
+            return _depart(state, offset, [record.incarnation], assign)
         case Certify() if record.incarnation not in state.departed:
             # Its Join may come after this: only the records of one writer keep their order.
-            return replace(state, departed=_with_departed(state, record.incarnation))
-        case Handover(by) if _owns(state, by, record.partition, record.term):
-            return _give(state, offset, record.partition)
+            return replace(state, departed=_with_departed(state, [record.incarnation]))
+        case Handover(by):
+            return _give(state, offset, by, record.terms)
         case Upgrade() if state.seats and all(low <= record.version <= high for low, high in _versions(state)):
             return replace(state, version=max(state.version, record.version))
         case Drain() | Undrain() | Pin() | Unpin() | Weigh() | Load():
@@ -186,7 +195,7 @@ def _join(state: State, offset: int, record: Join, assign: Assign) -> State:
     if older is not None:
         # The successor under the same name is assigned what its older self had, as if it already owned it.
         kept = tuple(record.by if owner == older.incarnation else owner for owner in kept)
-        state = _unseat(state, older.incarnation)
+        state = _unseat(state, [older.incarnation])
     state = replace(
         state,
         base=max(state.base, record.floor - offset),
@@ -196,23 +205,24 @@ def _join(state: State, offset: int, record: Join, assign: Assign) -> State:
     return _retarget(state, offset, kept, assign)
 
 
-def _depart(state: State, offset: int, incarnation: str, assign: Assign) -> State:
-    state = _unseat(state, incarnation)
+def _depart(state: State, offset: int, incarnations: Collection[str], assign: Assign) -> State:
+    state = _unseat(state, incarnations)
     return _retarget(state, offset, state.owners, assign)
 
 
-def _unseat(state: State, incarnation: str) -> State:
+def _unseat(state: State, incarnations: Collection[str]) -> State:
+    gone = frozenset(incarnations)
     return replace(
         state,
-        seats={key: seat for key, seat in state.seats.items() if key != incarnation},
-        last_beats={key: beat for key, beat in state.last_beats.items() if key != incarnation},
-        owners=tuple(None if owner == incarnation else owner for owner in state.owners),
-        departed=_with_departed(state, incarnation),
+        seats={key: seat for key, seat in state.seats.items() if key not in gone},
+        last_beats={key: beat for key, beat in state.last_beats.items() if key not in gone},
+        owners=tuple([None if owner in gone else owner for owner in state.owners]),
+        departed=_with_departed(state, incarnations),
     )
 
 
-def _with_departed(state: State, incarnation: str) -> tuple[str, ...]:
-    return (*state.departed, incarnation)[-DEPARTED_MAX:]
+def _with_departed(state: State, incarnations: Collection[str]) -> tuple[str, ...]:
+    return (*state.departed, *incarnations)[-DEPARTED_MAX:]
 
 
 def _retarget(state: State, offset: int, kept: Sequence[str | None], assign: Assign) -> State:
@@ -228,23 +238,29 @@ def _retarget(state: State, offset: int, kept: Sequence[str | None], assign: Ass
 
 def _given(state: State, offset: int, owners: Mapping[int, str | None]) -> State:
     """Each partition in `owners` gets a new owner, under the term of `offset`."""
-    term = state.base + offset
     return replace(
         state,
-        owners=tuple(owners.get(i, owner) for i, owner in enumerate(state.owners)),
-        terms=tuple(term if i in owners else before for i, before in enumerate(state.terms)),
-        began=tuple(offset if i in owners else before for i, before in enumerate(state.began)),
+        owners=_patched(state.owners, owners),
+        terms=_patched(state.terms, dict.fromkeys(owners, state.base + offset)),
+        began=_patched(state.began, dict.fromkeys(owners, offset)),
     )
 
 
-def _owns(state: State, by: str, partition: int, term: int) -> bool:
-    return partition < len(state.owners) and state.owners[partition] == by and state.terms[partition] == term
+def _patched(table: tuple[Value, ...], changed: Mapping[int, Value]) -> tuple[Value, ...]:
+    patched = list(table)
+    for i, value in changed.items():
+        patched[i] = value
+    return tuple(patched)
 
 
-def _give(state: State, offset: int, partition: int) -> State:
-    # The partition goes to the target at this record, even if that is the old owner again. A Handover is final, so if
+def _give(state: State, offset: int, by: str, terms: Mapping[int, int]) -> State:
+    # A partition goes to the target at this record, even if that is the old owner again. A Handover is final, so if
     # one crossed a change of targets, then without a new term the owner could never act for the partition.
-    return _given(state, offset, {partition: state.targets[partition]})
+    owned = (
+        i for i, term in terms.items() if i < len(state.owners) and state.owners[i] == by and state.terms[i] == term
+    )
+    given = {i: state.targets[i] for i in owned}
+    return _given(state, offset, given) if given else state
 
 
 def _wish(state: State, offset: int, record: WishRecord) -> State:

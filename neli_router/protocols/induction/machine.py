@@ -13,10 +13,11 @@ group unsafe: only fold and tenure determine who may act. The decisions are good
 once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from math import inf
 from random import Random
+from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
@@ -39,6 +40,8 @@ from neli_router.protocols.induction.events import (
 from neli_router.protocols.induction.fold import MEMBERS_MAX, State, fold
 from neli_router.protocols.induction.program_view import ProgramView
 from neli_router.protocols.induction.records import (
+    BATCHES,
+    BATCHES_SINCE,
     Beat,
     Certify,
     Expire,
@@ -71,6 +74,8 @@ POWERLESS_REMEDY = "find what makes the ledger slow, or give the group a longer 
 
 POWERLESS_TOLD_EVERY = 600.0
 """Seconds between two log lines saying that this member cannot expire others. This lasts until a person acts."""
+
+Key = TypeVar("Key")
 
 Phase = Enum("Phase", "READING FOUNDING WAITING JOINING MEMBER LEAVING STOPPED")
 
@@ -533,10 +538,14 @@ class InductionMachine:
         self._accuse_at = look.again_at
         if look.is_too_old:
             self._beats.at_once()
-        for q in look.accused:
-            accusation = Expire(by=self.incarnation, incarnation=q, last_beat=state.last_beats[q])
-            fields = {"name": state.seats[q].name, "incarnation": q, "last_beat": accusation.last_beat}
-            effects += [Append([accusation], lasting=True), Notice("member.suspected", fields)]
+        if not look.accused:
+            return
+        last_beats = {q: state.last_beats[q] for q in look.accused}
+        accusations = [Expire(by=self.incarnation, last_beats=some, v=v) for v, some in self._batched(last_beats)]
+        effects.append(Append(accusations, lasting=True))
+        for q, last_beat in last_beats.items():
+            fields = {"name": state.seats[q].name, "incarnation": q, "last_beat": last_beat}
+            effects.append(Notice("member.suspected", fields))
 
     def _tell_if_powerless(self, round_trip: float, now: float, effects: list[Effect]) -> None:
         if self._suspicion.is_powerless(now) and now >= self._powerless_told_at + POWERLESS_TOLD_EVERY:
@@ -545,11 +554,16 @@ class InductionMachine:
             effects.append(Notice("member.powerless", fields))
 
     def _give(self, partitions: Iterable[int], now: float, effects: list[Effect]) -> None:
-        handovers: list[Record] = []
-        for i in partitions:
-            term = self.state.terms[i]
-            self.tenure = self.tenure.gave(i, term)
-            handovers.append(Handover(by=self.incarnation, partition=i, term=term))
-        if handovers:
+        terms = {i: self.state.terms[i] for i in partitions}
+        if terms:
+            self.tenure = self.tenure.gave(terms)
             self._retry_at, self._dirty = now + self.settings.beat_every, True
+            handovers = [Handover(by=self.incarnation, terms=some, v=v) for v, some in self._batched(terms)]
             effects.append(Append(handovers, lasting=True))
+
+    def _batched(self, all_of_them: dict[Key, int]) -> Iterator[tuple[Literal[1, 2], dict[Key, int]]]:
+        """The contents of as few records as the group's version allows, with their format."""
+        if self.state.version >= BATCHES_SINCE:
+            yield BATCHES, all_of_them
+        else:
+            yield from ((1, {key: value}) for key, value in all_of_them.items())

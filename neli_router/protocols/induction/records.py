@@ -2,9 +2,9 @@
 
     Genesis                                     once: the group's settings; records before it are void
     Join  Beat*  Leave                          a member's life
-    Expire                                      a member that only suspects another of being dead ends its life
+    Expire                                      a member that only suspects others of being dead ends their lives
     Certify                                     a process that has seen the member's process end, ends its life
-    Handover                                    an owner gives one partition to its target
+    Handover                                    an owner gives partitions to their targets
     Drain Undrain  Pin Unpin  Weigh  Load       wishes of people and programs; by name, so they outlive a restart
     Snapshot                                    the fold so far, so that a newcomer may start late
     Upgrade                                     the group moves to another fold version
@@ -12,7 +12,13 @@
 A record is one line of JSON that a person can read: `kind` is its type, `v` is the version of the record format, and
 `by` is the incarnation of the writer (or, for wishes, any name for the party that asked). All readers skip a record
 that cannot be decoded: it takes its offset and changes no state. So decoding is strict and depends on the bytes alone.
-Unknown fields are refused: a reader that ignored a meaningful field would compute a different table.
+Unknown fields are refused: a reader that ignored a meaningful field would compute a different table. The one exception
+is `ext`, a map with anything in it that no fold looks at: room for hints that a later release may add.
+
+**Formats.** `v` is the oldest record format that can say it. In format 1, an Expire or a Handover is about one member
+or partition; in format 2 about any number, and there is `ext`. A group's members may be of two releases, and must skip
+the same records. So format 2 counts only in a group whose fold version knows it (`is_known`); before, a newer release
+skips it as an older one does, and writes none of it.
 
 All bytes of a ledger enter through this module, so all bounds are checked here: the length of a record and of a name,
 the size of a number, and that a name is text. Other modules need not check again.
@@ -21,7 +27,7 @@ the size of a number, and that a name is text. Other modules need not check agai
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from neli_router.core.keyspace import Layout
 from neli_router.protocols.protocol import (
@@ -37,6 +43,8 @@ from neli_router.protocols.protocol import (
 )
 
 __all__ = [
+    "BATCHES",
+    "BATCHES_SINCE",
     "Beat",
     "Certify",
     "Drain",
@@ -59,6 +67,7 @@ __all__ = [
     "WishRecord",
     "decode",
     "encode",
+    "is_known",
     "skip_notices",
 ]
 
@@ -90,7 +99,8 @@ Amount = Annotated[float, Meta(ge=0, le=LOAD_MAX)]
 
 class _Record(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag=str.lower):
     by: Name
-    v: Literal[1] = 1
+    v: Literal[1, 2] = 1
+    ext: dict[str, Raw] | UnsetType = UNSET
 
 
 class Genesis(_Record, frozen=True, kw_only=True):
@@ -141,10 +151,12 @@ class Beat(_Record, frozen=True, kw_only=True):
 
 
 class Expire(_Record, frozen=True, kw_only=True):
-    """`incarnation` is no longer a member, if `last_beat` is still the offset of its last Beat (or Join) here."""
+    """An incarnation in `last_beats` is no longer a member, if its last Beat (or Join) here is still at that offset.
 
-    incarnation: Name
-    last_beat: Offset
+    Several in one record, because each change of members computes all targets again.
+    """
+
+    last_beats: Annotated[dict[Name, Offset], Meta(min_length=1)]
 
 
 class Certify(_Record, frozen=True, kw_only=True):
@@ -159,10 +171,12 @@ class Certify(_Record, frozen=True, kw_only=True):
 
 
 class Handover(_Record, frozen=True, kw_only=True):
-    """The owner under `term` is done with `partition`: its target at this record owns it now."""
+    """The owner is done with the partitions in `terms`: if it owns one under that term, the target owns it now.
 
-    partition: Offset
-    term: Offset
+    Several in one record, because each change of owners copies the table.
+    """
+
+    terms: Annotated[dict[Offset, Offset], Meta(min_length=1)]
 
 
 class Leave(_Record, frozen=True, kw_only=True):
@@ -261,24 +275,79 @@ WishRecord = Drain | Undrain | Pin | Unpin | Weigh | Load
 
 Record = Genesis | Join | Beat | Expire | Certify | Handover | Leave | WishRecord | Upgrade | Snapshot
 
+BATCHES: Literal[2] = 2
+"""The format with more than one member or partition in an Expire or a Handover, and with `ext`."""
+
+BATCHES_SINCE = 3
+"""The fold version that knows it."""
+
+
+class _ExpireLine(_Record, frozen=True, kw_only=True, tag="expire"):
+    """An Expire in either format."""
+
+    incarnation: Name | UnsetType = UNSET
+    last_beat: Offset | UnsetType = UNSET
+    last_beats: Annotated[dict[Name, Offset], Meta(min_length=1)] | UnsetType = UNSET
+
+    def read(self) -> Expire | None:
+        one, more = (self.incarnation, self.last_beat), self.last_beats
+        if self.v == BATCHES and one == (UNSET, UNSET) and more is not UNSET:
+            return Expire(by=self.by, v=self.v, ext=self.ext, last_beats=more)
+        if self.v < BATCHES and self.incarnation is not UNSET and self.last_beat is not UNSET and more is UNSET:
+            return Expire(by=self.by, last_beats={self.incarnation: self.last_beat})
+        return None
+
+
+class _HandoverLine(_Record, frozen=True, kw_only=True, tag="handover"):
+    """A Handover in either format."""
+
+    partition: Offset | UnsetType = UNSET
+    term: Offset | UnsetType = UNSET
+    terms: Annotated[dict[Offset, Offset], Meta(min_length=1)] | UnsetType = UNSET
+
+    def read(self) -> Handover | None:
+        one, more = (self.partition, self.term), self.terms
+        if self.v == BATCHES and one == (UNSET, UNSET) and more is not UNSET:
+            return Handover(by=self.by, v=self.v, ext=self.ext, terms=more)
+        if self.v < BATCHES and self.partition is not UNSET and self.term is not UNSET and more is UNSET:
+            return Handover(by=self.by, terms={self.partition: self.term})
+        return None
+
+
+_Line = Genesis | Join | Beat | _ExpireLine | Certify | _HandoverLine | Leave | WishRecord | Upgrade | Snapshot
+
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+_decoder: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 
 
 def encode(record: Record) -> bytes:
     """One line of JSON."""
+    if record.v < BATCHES and isinstance(record, Expire):
+        ((incarnation, last_beat),) = record.last_beats.items()
+        return _encoder.encode(_ExpireLine(by=record.by, incarnation=incarnation, last_beat=last_beat))
+    if record.v < BATCHES and isinstance(record, Handover):
+        ((partition, term),) = record.terms.items()
+        return _encoder.encode(_HandoverLine(by=record.by, partition=partition, term=term))
     return _encoder.encode(record)
 
 
 def decode(payload: bytes) -> Record | None:
-    """The record; None if the bytes are not a record of this format version. All readers skip the same ones."""
+    """The record; None if the bytes are not a record of a format known here. All readers skip the same ones."""
     if len(payload) > RECORD_MAX:
         return None
     try:
-        return _decoder.decode(payload)
+        line = _decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # ValidationError is a DecodeError: to a fold, not JSON, not ours and not of this version are the same.
         return None
+    if line.ext is not UNSET and line.v < BATCHES:
+        return None
+    return line.read() if isinstance(line, _ExpireLine | _HandoverLine) else line
+
+
+def is_known(record: Record, version: int) -> bool:
+    """Whether `record` counts in a group of this fold version: all its members can read it."""
+    return record.v < BATCHES or version >= BATCHES_SINCE
 
 
 def skip_notices(skipped: int, offset: int) -> list[Notice]:

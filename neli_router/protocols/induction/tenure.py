@@ -24,7 +24,7 @@ Under `available` no member waits. An owner that lost a partition goes on until 
 sent after learning of its ownership, or until `hold` ends: no partition is without a live owner, but two may overlap.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import inf
 
 from msgspec import Struct
@@ -102,8 +102,8 @@ class Tenure(Struct, frozen=True, kw_only=True):
 
     # Sent records: final from the moment they were given to the driver, even if the append fails
 
-    def gave(self, partition: int, term: int) -> "Tenure":
-        return replace(self, given={**self.given, partition: term})
+    def gave(self, terms: Mapping[int, int]) -> "Tenure":
+        return replace(self, given={**self.given, **terms})
 
     def asking(self, now: float) -> "Tenure":
         return self if self.asked > -inf else replace(self, asked=now)

@@ -133,7 +133,7 @@ def a_needless_move(run: Run) -> None:
     other = next(seat.name for seat in state.seats.values() if seat.incarnation != owner)
     whim: list[Record] = [
         Pin(by="an operator", partition=0, name=other),
-        Handover(by=owner, partition=0, term=state.terms[0]),
+        Handover(by=owner, terms={0: state.terms[0]}),
     ]
     run.ledger = [*run.ledger, *(Entry(offset, encode(it)) for offset, it in enumerate(whim, start=state.at))]
 

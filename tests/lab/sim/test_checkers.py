@@ -71,7 +71,7 @@ def referee(*records: Record) -> Referee:
     return found
 
 
-PAIR = (genesis(), join("a"), join("b"), Handover(by="a", partition=1, term=1001))
+PAIR = (genesis(), join("a"), join("b"), Handover(by="a", terms={1: 1001}))
 """a owns partitions 0, 2 and 3 under 1001, b owns 1 under 1003, and is to own one more."""
 
 
@@ -136,7 +136,7 @@ def seats(newcomer: str, like: Record) -> Fields:
 
 LAST_OF_A, LAST_OF_B = 1, 2
 ALL_OF_A = {"owners": ("a",) * 4}
-GIVES = Handover(by="a", partition=0, term=1001)
+GIVES = Handover(by="a", terms={0: 1001})
 LEAVES = Leave(by="b")
 B_IS_DEAD, C_IS_DEAD = Certify(by="w", incarnation="b"), Certify(by="w", incarnation="c")
 KEEPS_EVERYTHING = keeps("owners", "terms", "seats")
@@ -162,7 +162,7 @@ BROKEN_FOLDS: list[tuple[tuple[Record, ...], Record, str, Fields]] = [
     (PAIR, LEAVES, "partition 1 has term 9999 and not 1004 after", swaps(1, terms=9999)),
     (PAIR, GIVES, "partition 0 went to another than its target by", swaps(0, owners="b", targets="a")),
     (PAIR, GIVES, "partition 2 moved needlessly from a to b by", swaps(2, **MOVES)),
-    (PAIR, Handover(by="a", partition=0, term=1000), "partition 0 moved needlessly from a to b by", swaps(0, **MOVES)),
+    (PAIR, Handover(by="a", terms={0: 1000}), "partition 0 moved needlessly from a to b by", swaps(0, **MOVES)),
     (PAIR, expire("a", "b", LAST_OF_B), "who was rightly accused is still a member after", KEEPS_EVERYTHING),
     (PAIR, LEAVES, "who left is still a member after", KEEPS_EVERYTHING),
 ]
@@ -374,7 +374,7 @@ def test_two_who_act_for_longer_than_they_may_are_found_even_when_one_has_stoppe
 # SimulatedGroup: the records that members send, and why they stop
 
 
-@pytest.mark.parametrize("record", [Handover(by="a", partition=0, term=1001), Leave(by="a")], ids=["Handover", "Leave"])
+@pytest.mark.parametrize("record", [Handover(by="a", terms={0: 1001}), Leave(by="a")], ids=["Handover", "Leave"])
 def test_who_says_that_it_is_done_before_its_program_is_told_is_found(record: Record) -> None:
     found = group()
     process = found.start("m1")

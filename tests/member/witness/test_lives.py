@@ -127,7 +127,7 @@ def test_a_join_that_comes_after_the_end_of_its_process_is_certified(host: Witne
 def test_an_expired_incarnation_is_left_alone_and_the_next_one_of_the_life_is_certified(host: Witnessing) -> None:
     process = host.start()
     (agent, *_), joined = host.state.seats, host.state.last_beats[process.incarnation()]
-    host.append(Expire(by=agent, incarnation=process.incarnation(), last_beat=joined))
+    host.append(Expire(by=agent, last_beats={process.incarnation(): joined}))
     host.join(process, 1)
     process.process.kill()
     host.await_certificate(process, 1)

@@ -267,11 +267,12 @@ class _Stage:
             case kinds.Genesis() | kinds.Join() | kinds.Beat():
                 return f"{kind}(at={record.at})"
             case kinds.Expire():
-                return f"{kind}(incarnation={self._called(record.incarnation)},last_beat={record.last_beat})"
+                accused = (f"incarnation={self._called(q)},last_beat={at}" for q, at in record.last_beats.items())
+                return f"{kind}({';'.join(accused)})"
             case kinds.Certify():
                 return f"{kind}(incarnation={self._called(record.incarnation)})"
             case kinds.Handover():
-                return f"{kind}(partition={record.partition},term={record.term})"
+                return f"{kind}({';'.join(f'partition={i},term={term}' for i, term in record.terms.items())})"
             case kinds.Snapshot():
                 return f"{kind}(upto={record.upto})"
             case kinds.Drain() | kinds.Undrain():

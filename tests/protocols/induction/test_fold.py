@@ -4,6 +4,7 @@
 """
 
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from neli_router.core.keyspace import Layout
+from neli_router.protocols.induction.assignment import assign
 from neli_router.protocols.induction.digest import difference
 from neli_router.protocols.induction.fold import DEPARTED_MAX, MEMBERS_MAX, WISHES_MAX, State, fold
 from neli_router.protocols.induction.records import (
     Certify,
     Drain,
+    Expire,
     Handover,
     Leave,
     Load,
@@ -40,6 +43,7 @@ from tests.support.records import (
     folded,
     founded,
     genesis,
+    handed_over,
     join,
     owners,
     plots,
@@ -52,7 +56,7 @@ LAW = settings(deadline=None, max_examples=60)  # A law holds at any speed that 
 
 
 def give(partition: int, *, by: str = "a", term: int = 1001) -> Handover:
-    return Handover(by=by, partition=partition, term=term)
+    return Handover(by=by, terms={partition: term})
 
 
 def pin(partition: int, name: str, *, by: str = "op") -> Pin:
@@ -383,6 +387,56 @@ def test_the_fold_changes_when_every_member_knows_the_version(
     assert [(2, 2)] * (version == 2) + [(2, 9)] == joined, "who does not know the version cannot join"
 
 
+# Batches
+
+BATCHED = founded(join("a", versions=(2, 3)), join("b", versions=(2, 3)), Upgrade(by="op", version=3))
+
+
+def test_a_handover_gives_each_partition_that_its_writer_owns_under_that_term() -> None:
+    owned = [i for i, target in enumerate(BATCHED.targets) if target == "b"]
+    terms = {i: BATCHED.terms[i] for i in owned} | {99: 1001}
+    after = folded(Handover(by="a", v=2, terms=terms), state=BATCHED)
+    assert BATCHED.targets == after.owners
+    assert {after.base + after.at - 1} == {after.terms[i] for i in owned}
+    first, *others = owned
+    some = folded(Handover(by="a", v=2, terms={**terms, first: 7}), state=BATCHED)
+    assert ("a", ["b"] * len(others)) == (some.owners[first], [some.owners[i] for i in others])
+
+
+def test_an_expire_ends_each_member_whose_last_beat_it_knows_and_computes_targets_once() -> None:
+    state = handed_over(folded(*(join(q, versions=(2, 3)) for q in "cd"), state=BATCHED))
+    last_beats = {**state.last_beats, "d": state.last_beats["d"] - 1, "x": 1}
+    del last_beats["a"]
+    computed: list[object] = []
+
+    def assigned(*members: Any, **more: Any) -> tuple[str | None, ...]:
+        computed.append(members)
+        return assign(*members, **more)
+
+    after = fold(state, state.at, Expire(by="a", v=2, last_beats=last_beats), assigned)
+    assert ["a", "d"] == list(after.seats)
+    assert {"a", "d"} == set(after.owners)
+    assert all(owner == was for owner, was in zip(after.owners, state.owners, strict=True) if was in ("a", "d"))
+    assert 1 == len(computed)
+
+
+@pytest.mark.parametrize("record", ["handover", "expire", "ext", "genesis"])
+def test_what_older_members_cannot_read_is_void_until_the_version_that_all_members_know(record: str) -> None:
+    leave = decode(b'{"kind":"leave","by":"b","v":2,"ext":{}}')
+    written = {
+        "handover": Handover(by="a", v=2, terms={i: SHARED.terms[i] for i in range(len(SHARED.terms))}),
+        "expire": Expire(by="a", v=2, last_beats={"b": SHARED.last_beats["b"]}),
+        "ext": leave,
+    }
+    if record == "genesis":
+        assert [False, True] == [
+            folded(replace(genesis(version=version), v=2), state=State()).genesis is not None for version in (2, 3)
+        ]
+        return
+    assert unchanged_by(SHARED, written[record])
+    assert not unchanged_by(replace(SHARED, version=3), written[record])
+
+
 # Laws
 
 
@@ -423,7 +477,7 @@ def test_members_own_everything_and_only_a_handover_or_departure_takes_a_partiti
     for (_, record), before, after in zip(entries[1:], states[1:], states[2:], strict=False):
         for partition, owner in enumerate(before.owners):
             if owner is not None and after.terms[partition] != before.terms[partition] and owner in after.seats:
-                assert Handover(by=owner, partition=partition, term=before.terms[partition]) == record
+                assert Handover(by=owner, terms={partition: before.terms[partition]}) == record
 
 
 @LAW

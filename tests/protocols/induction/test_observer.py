@@ -117,7 +117,7 @@ def test_a_line_that_anyone_may_have_written_makes_it_look_and_go_on(by: str) ->
 def test_it_ends_when_the_ledger_cannot_be_used_or_the_group_moves_to_a_fold_that_it_does_not_know() -> None:
     error = LedgerUnusable("a ledger", "it is corrupt", "mend it")
     assert [Stopped(error)] == watching().step(LedgerBroken(error), 2.0)
-    (effect,) = read(watching(join("a", versions=(2, 3))), Upgrade(by="operator", version=3))
+    (effect,) = read(watching(join("a", versions=(2, 9))), Upgrade(by="operator", version=9))
     assert isinstance(effect, Stopped)
     assert isinstance(effect.error, GroupMismatch)
-    assert "version 3" in effect.error.found
+    assert "version 9" in effect.error.found

@@ -61,7 +61,7 @@ def test_what_the_program_released_is_handed_over_and_what_was_lost_meanwhile_ne
     assert {0: 1001, 3: 1001} == view.leading
     for released in ({1: 1001}, {0: 1000}, {0: 1002}, {7: 1001}):  # The program does not have these.
         assert [] == view.release(released)
-    view.look(folded(Handover(by="p", partition=0, term=1001), state=DRAINED), "p")
+    view.look(folded(Handover(by="p", terms={0: 1001}), state=DRAINED), "p")
     assert [] == view.release({0: 1001}), "another owns it now"
     assert [3] == view.release({3: 1001})
     view = leading()

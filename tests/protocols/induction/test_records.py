@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 
 from neli_router.core.keyspace import Layout
 from neli_router.protocols.induction.records import (
@@ -28,6 +29,7 @@ from neli_router.protocols.induction.records import (
     Weigh,
     decode,
     encode,
+    is_known,
 )
 from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.protocols.protocol import BASE_MAX, LEASE_MAX, LEASE_MIN, NAME_MAX, RECORD_MAX, WEIGHT_MAX
@@ -40,7 +42,7 @@ STATE = founded(
     Weigh(by="op", name="bob", weight=3),
     Load(by="op", loads={0: 2.5}),
     Join(by="b1", name="bob", versions=(2, 2), at=6, witness="agent"),
-    Handover(by="a1", partition=1, term=1001),
+    Handover(by="a1", terms={1: 1001}),
     join("c"),
     Leave(by="c"),
 )
@@ -50,9 +52,10 @@ RECORDS: list[Record] = [
     Join(by="a1", name="alice", address="10.0.0.1:80", weight=2, zone="eu", versions=(1, 2), at=7),
     Join(by="a1", name="alice", versions=(2, 2), at=7, witness="agent", floor=1_767_225_600_000_000),
     Beat(by="a1", sent_at=12.5, at=7, digest="00ff00ff00ff00ff"),
-    Expire(by="a1", incarnation="b1", last_beat=9),
+    Expire(by="a1", last_beats={"b1": 9}),
+    Expire(by="a1", v=2, last_beats={"b1": 9, "c1": 4}),
     Certify(by="witness of alice", incarnation="a1"),
-    *(Handover(by="a1", partition=3, term=1001), Leave(by="a1")),
+    *(Handover(by="a1", terms={3: 1001}), Handover(by="a1", v=2, terms={3: 1001, 5: 1002}), Leave(by="a1")),
     *(Drain(by="op", name="bob"), Undrain(by="op", name="bob")),
     *(Pin(by="op", partition=3, name="bob"), Unpin(by="op", partition=3)),
     *(Weigh(by="op", name="bob", weight=3), Weigh(by="op", name="bob", weight=None)),
@@ -94,7 +97,7 @@ def test_the_bytes_of_a_record_never_change(record: Record, payload: bytes) -> N
     assert b"\n" not in payload
     fields = json.loads(payload)
     assert ("kind", type(record).__name__.lower()) == next(iter(fields.items()))
-    assert 1 == fields["v"]
+    assert {"v": record.v, "by": record.by}.items() <= fields.items()
 
 
 # Bytes that are not a record
@@ -104,9 +107,30 @@ def test_the_bytes_of_a_record_never_change(record: Record, payload: bytes) -> N
 def test_a_record_that_says_what_we_do_not_know_may_have_any_meaning_so_it_is_none(payload: bytes) -> None:
     upper = json.loads(payload)["kind"].upper()
     odd: list[dict[str, object]] = [{"unknown": 1}, {"by": ""}, {"kind": "unheard"}, {"kind": upper}]
-    odd += [{"v": version} for version in (0, 2, 1.0, "1", True, None)]
+    odd += [{"v": version} for version in (0, 3, 1.0, "1", True, None)]
+    odd += [{"v": 1, "ext": {}}]
     assert [] == [fields for fields in odd if decode(with_(payload, **fields)) is not None]
     assert [None, None] == [decode(without(payload, field)) for field in ("by", "kind")]
+
+
+def test_the_two_formats_of_an_expire_and_of_a_handover_are_not_mixed() -> None:
+    one, more = b'"incarnation":"b1","last_beat":9', b'"last_beats":{"b1":9}'
+    handed, all_handed = b'"partition":1,"term":1001', b'"terms":{"1":1001}'
+    for kind, old, new in ((b"expire", one, more), (b"handover", handed, all_handed)):
+        lines = [b'{"kind":"%s","by":"a1","v":%d,%s}' % (kind, v, said) for v in (1, 2) for said in (old, new)]
+        first, mixed, mixed_too, second = map(decode, lines)
+        assert first is not None
+        assert second is not None
+        assert (replace(first, v=2), None, None) == (second, mixed, mixed_too)
+        assert decode(b'{"kind":"%s","by":"a1","v":2,%s,%s}' % (kind, old, new)) is None
+        assert decode(b'{"kind":"%s","by":"a1","v":1,%s}' % (kind, old.split(b",")[0])) is None
+
+
+def test_an_ext_may_hold_anything_and_counts_from_the_version_on_that_knows_it() -> None:
+    leave = decode(b'{"kind":"leave","by":"a1","v":2,"ext":{"why":["x",{"y":null}]}}')
+    assert isinstance(leave, Leave)
+    assert [False, True] == [is_known(leave, version) for version in (2, 3)]
+    assert decode(b'{"kind":"leave","by":"a1","v":2,"ext":["why"]}') is None
 
 
 @pytest.mark.parametrize(

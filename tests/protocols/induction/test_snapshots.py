@@ -23,7 +23,7 @@ from neli_router.protocols.induction.snapshots import Archive, BadSnapshot, dige
 from tests.support.records import founded, join
 
 STATE = founded(
-    *(join("a"), join("b", weight=2), Handover(by="a", partition=1, term=1001)),
+    *(join("a"), join("b", weight=2), Handover(by="a", terms={1: 1001})),
     *(Drain(by="o", name="x"), Pin(by="o", partition=1, name="x"), Weigh(by="o", name="y", weight=2)),
     *(Load(by="o", loads={0: 1.5}), join("c"), Leave(by="c")),
 )

@@ -51,7 +51,7 @@ class Reader:
         what, *rest = line.split()
         match what:
             case "gave":
-                self.tenure = self.tenure.gave(0, self.state.terms[0])
+                self.tenure = self.tenure.gave({0: self.state.terms[0]})
             case "left":
                 self.tenure = self.tenure.leaving()
             case "asking":

@@ -166,7 +166,7 @@ class Faults(Strikes[Process]):
         random, state = self._world.random, self._group.referee.state
         if others := [seat for seat in state.seats if seat != accused]:
             last_beat = state.last_beats[accused] - (random.random() < 0.1)
-            self._append(Expire(by=random.choice(others), incarnation=accused, last_beat=last_beat))
+            self._append(Expire(by=random.choice(others), last_beats={accused: max(0, last_beat)}))
 
     def _forgery(self, victim: Process) -> None:
         """A Beat in its name from the future; then it is cut off, so that only its own clock can end its lease."""
@@ -259,7 +259,7 @@ class Faults(Strikes[Process]):
             b'{"kind":"beat","v":2,"by":"m1"}',
             beat[:-1] + b',"more":1}',
             beat,
-            encode(Expire(by=old, incarnation=next(iter(state.seats), "nobody"), last_beat=0)),
+            encode(Expire(by=old, last_beats={next(iter(state.seats), "nobody"): 0})),
             encode(Upgrade(by=OPERATOR, version=99)),
         )
         self._group.log.extend(None, [random.choice(nonsense)])

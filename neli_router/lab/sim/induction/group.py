@@ -223,8 +223,8 @@ class SimulatedGroup:
             self.counts[f"sent_{type(record).__name__.lower()}"] += 1
             if self.options.exclusive and isinstance(record, Handover | Leave):
                 believed = process.standing.terms
-                given = record.partition if isinstance(record, Handover) else None
-                if believed and (given is None or believed.get(given) == getattr(record, "term", None)):
+                given = record.terms if isinstance(record, Handover) else believed
+                if believed.items() & given.items():
                     raise Violation(
                         "told_before_sent", f"{process.label} sends {record} while its program believes in {believed}"
                     )

@@ -163,19 +163,22 @@ class Referee:
             case Join():
                 return record.name == before.seats[incarnation].name
             case Expire():
-                named = record.incarnation == incarnation and record.last_beat == self._signs[incarnation]
-                return named and record.by in before.seats
+                return record.by in before.seats and record.last_beats.get(incarnation) == self._signs[incarnation]
             case _:
                 return False
 
     def _require_effect(self, before: State, record: Record | None, after: State) -> None:
         """A valid Handover, Expire, Leave or Certify must have its effect."""
         match record:
-            case Handover(by, partition=partition, term=term) if partition < len(before.owners):
-                if (before.owners[partition], before.terms[partition]) == (by, term) and after.terms == before.terms:
-                    self._object(f"partition {partition} keeps its term, under which none may act, after", 0, record)
-            case Expire(by) if by in before.seats and record.last_beat == self._signs.get(record.incarnation):
-                if record.incarnation in after.seats:
+            case Handover():
+                for partition, owner in enumerate(before.owners):
+                    term = before.terms[partition]
+                    if owner is not None and _gives(record, owner, partition, term) and after.terms[partition] == term:
+                        self._object(
+                            f"partition {partition} keeps its term, under which none may act, after", 0, record
+                        )
+            case Expire(by) if by in before.seats:
+                if any(q in after.seats and sign == self._signs.get(q) for q, sign in record.last_beats.items()):
                     self._object("who was rightly accused is still a member after", 0, record)
             case Leave(by) if by in after.seats:
                 self._object("who left is still a member after", 0, record)
@@ -189,4 +192,4 @@ class Referee:
 
 
 def _gives(record: Record, owner: str, partition: int, term: int) -> bool:
-    return isinstance(record, Handover) and (record.by, record.partition, record.term) == (owner, partition, term)
+    return isinstance(record, Handover) and record.by == owner and record.terms.get(partition) == term

@@ -90,7 +90,7 @@ def successors(world: Miniature, bounds: Bounds, settings: Settings) -> Iterator
     seats = list(tip.seats)
     for accused in seats if len(seats) > 1 else ():
         accuser = next(by for by in seats if by != accused)
-        accusation = Expire(by=accuser, incarnation=accused, last_beat=tip.last_beats[accused])
+        accusation = Expire(by=accuser, last_beats={accused: tip.last_beats[accused]})
         yield from _append(world, ("expire", accused), accusation, bounds)
     if len(seats) > 1:
         yield from _append(world, ("retarget",), Pin(by="m", partition=PARTITION, name=f"wish {tip.at}"), bounds)
@@ -104,7 +104,7 @@ def _steps_of(world: Miniature, index: int, slot: Slot, bounds: Bounds) -> Itera
     if slot.state.owners[PARTITION] == me:
         term = slot.state.terms[PARTITION]
         if slot.tenure.given.get(PARTITION) != term:
-            gave = slot._replace(tenure=slot.tenure.gave(PARTITION, term))
+            gave = slot._replace(tenure=slot.tenure.gave({PARTITION: term}))
             yield ("send handover", me), _with(world, index, gave, bounds)
     if bounds.leave and not slot.tenure.left and me in slot.state.seats:
         yield ("send leave", me), _with(world, index, slot._replace(tenure=slot.tenure.leaving()), bounds)
@@ -130,7 +130,7 @@ def _appends_of(world: Miniature, slot: Slot, tip: State, bounds: Bounds) -> Ite
         beat = Beat(by=me, sent_at=float(sent), at=tip.at, digest="0" * 16)
         yield from _append(world, ("beat", me, world.now - sent), beat, bounds)
     if tip.owners[PARTITION] == me and slot.tenure.given.get(PARTITION) == tip.terms[PARTITION]:
-        handing = Handover(by=me, partition=PARTITION, term=tip.terms[PARTITION])
+        handing = Handover(by=me, terms={PARTITION: tip.terms[PARTITION]})
         yield from _append(world, ("handover", me), handing, bounds)
     if slot.tenure.left:
         yield from _append(world, ("leave", me), Leave(by=me), bounds)
@@ -259,10 +259,12 @@ def _words(part: object) -> str:
     match part:
         case Beat():
             return f"{kind}({part.by}, sent at {part.sent_at:g})"
-        case Expire() | Certify():
+        case Expire():
+            return f"{kind}({', '.join(part.last_beats)})"
+        case Certify():
             return f"{kind}({part.incarnation})"
         case Handover():
-            return f"{kind}({part.by}, term {part.term})"
+            return f"{kind}({part.by}, term {part.terms[PARTITION]})"
         case Join():
             return f"{kind}({part.by}{'' if part.name == part.by else f' as {part.name}'})"
         case _:
