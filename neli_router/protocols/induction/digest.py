@@ -19,6 +19,7 @@ from typing import Any
 import mmh3
 import msgspec
 from msgspec import Struct
+from rpds import HashTrieMap
 
 __all__ = ["difference", "hash_of"]
 
@@ -47,7 +48,7 @@ def difference(before: Struct, after: Struct) -> int:
 
 
 def _changes(old: Any, new: Any) -> Iterator[tuple[object, object, object]]:
-    if isinstance(old, dict):
+    if isinstance(old, dict | HashTrieMap):
         for key in {**old, **new}:
             was, now = old.get(key), new.get(key)
             if was != now:

@@ -31,6 +31,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
+from rpds import HashTrieMap
 
 from neli_router.protocols.induction.assignment import Candidate, assign
 from neli_router.protocols.induction.digest import difference, hash_of
@@ -86,7 +87,8 @@ class State(Struct, frozen=True, kw_only=True):
     base: int = 0
     """A term is this much above the offset of the record that gives it."""
     seats: dict[str, Seat] = {}
-    last_beats: dict[str, int] = {}
+    last_beats: "HashTrieMap[str, int]" = HashTrieMap()
+    """The one map that changes with nearly every record: a copy of it costs the same in a group of any size."""
     owners: tuple[str | None, ...] = ()
     terms: tuple[int, ...] = ()
     began: tuple[int, ...] = ()
@@ -114,7 +116,7 @@ def fold(state: State, offset: int, record: Record | None, assign: Assign = assi
         last_beat = state.last_beats.get(record.by)
         if last_beat is None:
             return replace(state, at=at)  # A Beat in flight when its writer departed brings no member back.
-        last_beats = {**state.last_beats, record.by: offset}
+        last_beats = state.last_beats.insert(record.by, offset)
         was, now = hash_of("last_beats", record.by, last_beat), hash_of("last_beats", record.by, offset)
         digest = state.digest ^ was ^ now
         return replace(state, at=at, last_beats=last_beats, digest=digest)
@@ -200,7 +202,7 @@ def _join(state: State, offset: int, record: Join, assign: Assign) -> State:
         state,
         base=max(state.base, record.floor - offset),
         seats={**state.seats, record.by: seat},
-        last_beats={**state.last_beats, record.by: offset},
+        last_beats=state.last_beats.insert(record.by, offset),
     )
     return _retarget(state, offset, kept, assign)
 
@@ -215,7 +217,7 @@ def _unseat(state: State, incarnations: Collection[str]) -> State:
     return replace(
         state,
         seats={key: seat for key, seat in state.seats.items() if key not in gone},
-        last_beats={key: beat for key, beat in state.last_beats.items() if key not in gone},
+        last_beats=HashTrieMap({key: beat for key, beat in state.last_beats.items() if key not in gone}),
         owners=tuple([None if owner in gone else owner for owner in state.owners]),
         departed=_with_departed(state, incarnations),
     )

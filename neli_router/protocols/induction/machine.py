@@ -139,7 +139,7 @@ class InductionMachine:
 
     @property
     def heard_at(self) -> float:
-        return next(reversed(self.tenure.heard.values()), self._stepped_at)  # The member heard most recently is last.
+        return self.tenure.heard_at if self.tenure.heard else self._stepped_at
 
     @property
     def incarnation(self) -> str:

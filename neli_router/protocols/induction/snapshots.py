@@ -13,6 +13,7 @@ dropped.
 """
 
 from msgspec.structs import replace
+from rpds import HashTrieMap
 
 from neli_router.protocols.induction.digest import difference
 from neli_router.protocols.induction.fold import State
@@ -70,7 +71,9 @@ def restore(record: Snapshot) -> State:
             version=image.version,
             base=image.base,
             seats={seat.incarnation: seat for seat in image.seats},
-            last_beats={seat.incarnation: beat for seat, beat in zip(image.seats, image.last_beats, strict=True)},
+            last_beats=HashTrieMap(
+                {seat.incarnation: beat for seat, beat in zip(image.seats, image.last_beats, strict=True)}
+            ),
             owners=tuple(names[place] for place in image.owners),
             terms=tuple(image.terms),
             began=tuple(image.began),

@@ -18,7 +18,7 @@ If every member is powerless, dead members keep what they owned forever, and all
 must know before that happens. An outage is different: nothing comes back then, and the log already shows it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from math import inf
 from typing import NamedTuple
 
@@ -58,6 +58,10 @@ class Suspicion:
         self._accused: dict[str, float] = {}
         self._patient_until = -inf
         self._too_old_at = -inf
+        self._seats: Collection[str] = ()
+        self._silent_at = -inf
+        """When the first of `_seats` may turn out to be silent, by what was heard when this was computed. Later Beats
+        only make it later."""
 
     def lapse(self, now: float) -> None:
         """Let time pass first: a Beat that is read late must not hide the deafness before it."""
@@ -83,23 +87,29 @@ class Suspicion:
         lease = self._settings.lease
         return self._late_since + POWERLESS_LEASES * lease <= now < self._came_back_at + GAP_LEASES * lease
 
-    def look(self, seats: Iterable[str], heard: dict[str, float], *, as_of: float, now: float, at_tip: bool) -> Look:
-        """Accuse based on everything that the ledger held at `as_of`, which was read by `now`.
+    def look(
+        self, seats: Collection[str], heard: Mapping[str, float], *, as_of: float, now: float, at_tip: bool
+    ) -> Look:
+        """Accuse based on everything that the ledger held at `as_of`, which was read by `now`. `seats` is another
+        object whenever the members are others.
 
         `at_tip` says that the latest read found nothing more. Only then is it worthwhile to ask for newer data.
         """
-        due = self._due(heard)
+        if seats is not self._seats:
+            self._seats, self._silent_at = seats, -inf
+        due = self._due(heard, now)
         accused: list[str] = []
         is_too_old = False
         if as_of >= due:
             accused = self._accuse(seats, heard, as_of)
-            due = self._due(heard)
+            self._silent_at = -inf
+            due = self._due(heard, now)
         elif at_tip and now >= due > self._too_old_at:
             self._too_old_at, is_too_old = now, True
         # After a look at too old data, another would find the same. A Beat of mine is on its way to bring newer data.
         return Look(accused, due if due > self._too_old_at else inf, is_too_old)
 
-    def rank(self, seats: Iterable[str], heard: dict[str, float], now: float) -> int:
+    def rank(self, seats: Iterable[str], heard: Mapping[str, float], now: float) -> int:
         """How many members that are not silent joined before me."""
         rank = 0
         for q in seats:
@@ -108,7 +118,7 @@ class Suspicion:
             rank += now < heard[q] + self._settings.lease
         return rank
 
-    def _accuse(self, seats: Iterable[str], heard: dict[str, float], now: float) -> list[str]:
+    def _accuse(self, seats: Iterable[str], heard: Mapping[str, float], now: float) -> list[str]:
         lease = self._settings.lease
         silent = [q for q in seats if q != self._incarnation and now >= heard[q] + lease]
         patience = lease + min(self.rank(seats, heard, now), STAGGER_RANKS) * self._settings.stagger
@@ -118,17 +128,17 @@ class Suspicion:
         self._patient_until = min((heard[q] + patience for q in fresh if q not in accused), default=-inf)
         return accused
 
-    def _due(self, heard: dict[str, float]) -> float:
-        """When the next member may turn out to be silent; never too late, sometimes too early."""
+    def _due(self, heard: Mapping[str, float], now: float) -> float:
+        """When the next member may turn out to be silent; never too late, sometimes too early, but not before `now`."""
         if self._hearing_since == inf:
             return inf
+        earliest = max(self._hearing_since + self._settings.lease, self._patient_until)
+        if self._silent_at == -inf or now >= max(self._silent_at, earliest):
+            self._silent_at = min((self._look_again_at(q, at) for q, at in heard.items()), default=inf)
+        return max(self._silent_at, earliest)
+
+    def _look_again_at(self, q: str, heard_at: float) -> float:
         lease = self._settings.lease
-        wake = inf
-        for q, at in heard.items():  # The member that is silent for longest comes first.
-            if q == self._incarnation:
-                continue
-            if q not in self._accused:
-                wake = min(wake, at + lease)
-                break
-            wake = min(wake, self._accused[q] + lease / 2)
-        return max(wake, self._hearing_since + lease, self._patient_until)
+        if q == self._incarnation:
+            return inf
+        return self._accused[q] + lease / 2 if q in self._accused else heard_at + lease

@@ -29,6 +29,7 @@ from math import inf
 
 from msgspec import Struct
 from msgspec.structs import replace
+from rpds import HashTrieMap
 
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Beat, Certify, Expire, Join, Leave, Record
@@ -58,9 +59,11 @@ class Tenure(Struct, frozen=True, kw_only=True):
     """When I sent the last Beat of mine that came back."""
     asked: float = -inf
     """When I first sent my Join."""
-    heard: dict[str, float] = {}
+    heard: "HashTrieMap[str, float]" = HashTrieMap()
     """The time just after the read that brought each member's last Beat or Join. If I read none of a member's, it is my
-    start, because the member sent them before that. The member that is silent for longest comes first."""
+    start, because the member sent them before that."""
+    heard_at: float = -inf
+    """The latest of these times."""
     busy: dict[int, float] = {}
     """Until when I may not act for a partition, where this is known to be later than `settled`."""
     given: dict[int, int] = {}
@@ -79,7 +82,8 @@ class Tenure(Struct, frozen=True, kw_only=True):
             lasts=settings.lasts,
             wait=settings.wait,
             settled=now + settings.wait,
-            heard=dict.fromkeys(state.seats, now),
+            heard=HashTrieMap(dict.fromkeys(state.seats, now)),
+            heard_at=now if state.seats else -inf,
             lingering=lingering,
         )
 
@@ -129,13 +133,14 @@ class Tenure(Struct, frozen=True, kw_only=True):
             busy = {i: max(self.busy.get(i, -inf), ended[q]) for q in departed for i in _owned(before, q)}
             tenure = replace(tenure, busy={**tenure.busy, **busy})
         if isinstance(record, Join) and record.by in after.seats and record.by not in before.seats:
-            tenure = replace(tenure, heard=_moved_to_end(tenure.heard, record.by, now))
+            tenure = replace(tenure, heard=tenure.heard.insert(record.by, now), heard_at=now)
             if not self.exclusive and record.by == self.incarnation:
                 # My first Beat shows my predecessor that I know what I own, and it may read the Beat before I do. So I
                 # must act by then, on an equally good proof: my Join.
                 tenure = replace(tenure, sent=max(tenure.sent, tenure.asked))
         if isinstance(record, Expire | Join | Leave | Certify):
-            tenure = replace(tenure, heard={q: at for q, at in tenure.heard.items() if q in after.seats})
+            heard = HashTrieMap({q: at for q, at in tenure.heard.items() if q in after.seats})
+            tenure = replace(tenure, heard=heard)
         if not self.exclusive:
             tenure = replace(tenure, lingering=self._lingering(before, after))
         return tenure
@@ -143,16 +148,16 @@ class Tenure(Struct, frozen=True, kw_only=True):
     def _hear(self, beat: Beat, after: State, now: float, *, forged: bool) -> "Tenure":
         if beat.by not in after.seats:
             return self
-        heard = _moved_to_end(self.heard, beat.by, now)
+        heard = self.heard.insert(beat.by, now)
         # Counted from sending, not from now: a Beat that sat in a buffer for a minute proves nothing about now.
         sent = max(self.sent, beat.sent_at) if beat.by == self.incarnation and not forged else self.sent
         if not self.lingering:
-            return replace(self, heard=heard, sent=sent)
+            return replace(self, heard=heard, heard_at=now, sent=sent)
         # If a Beat's `at` is past the record that made its writer the owner, the writer had read that it owns.
         lingering = {
             i: linger for i, linger in self.lingering.items() if after.owners[i] != beat.by or beat.at <= linger.lost_at
         }
-        return replace(self, heard=heard, sent=sent, lingering=lingering)
+        return replace(self, heard=heard, heard_at=now, sent=sent, lingering=lingering)
 
     def _lingering(self, before: State, after: State) -> dict[int, Linger]:
         lost_at = after.at - 1
@@ -166,10 +171,3 @@ class Tenure(Struct, frozen=True, kw_only=True):
 
 def _owned(state: State, incarnation: str) -> Iterator[int]:
     return (i for i, owner in enumerate(state.owners) if owner == incarnation)
-
-
-def _moved_to_end(heard: dict[str, float], incarnation: str, now: float) -> dict[str, float]:
-    moved = dict(heard)
-    moved.pop(incarnation, None)
-    moved[incarnation] = now
-    return moved

@@ -35,8 +35,7 @@ def accused(suspicion: Suspicion, now: float, **heard: float) -> list[str]:
 
 
 def suspects(suspicion: Suspicion, heard: dict[str, float], now: float) -> list[str]:
-    longest_silent_first = dict(sorted(heard.items(), key=lambda one: one[1]))  # The order that a tenure keeps.
-    return suspicion.look(heard, longest_silent_first, as_of=now, now=now, at_tip=True).accused
+    return suspicion.look(heard, heard, as_of=now, now=now, at_tip=True).accused
 
 
 def deadline(suspicion: Suspicion, heard: dict[str, float]) -> float:

@@ -60,7 +60,9 @@ class Reader:
                 partition, times = (int(rest[1]), rest[2:]) if rest[0] == "of" else (0, rest)
                 return " ".join(str(self.may(float(now), partition)) for now in times)
             case "who":
-                told = [f"{name} {at:g}" for name, at in self.tenure.heard.items()]
+                told = [
+                    f"{name} {at:g}" for name, at in sorted(self.tenure.heard.items(), key=lambda one: (one[1], one[0]))
+                ]
                 told += [f"{i} lingers as {it}" for i, it in self.tenure.lingering.items()]
                 return ", ".join(told)
             case _ if rest[0] == "heard":
