@@ -22,6 +22,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.drivers.ledgers.pump import Pump
 from neli_router.errors import NeliError
+from neli_router.protocols.induction.fold import FOLD_VERSIONS
 from neli_router.protocols.induction.machine import InductionMachine
 from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.induction.records import (
@@ -162,8 +163,10 @@ def _record(rng: random.Random, machine: Any) -> Record:
     seated = state.genesis is not None
     term = state.terms[partition % 8] if seated else 0
     records: list[Record] = [
-        Genesis(by=by, layout=LAYOUT, lease=LEASE, guarantee="exclusive", base=BASE, version=2, at=number),
-        Join(by=other, name=name, address=_text(rng), versions=(2, 2), at=number),
+        Genesis(
+            by=by, layout=LAYOUT, lease=LEASE, guarantee="exclusive", base=BASE, version=FOLD_VERSIONS[1], at=number
+        ),
+        Join(by=other, name=name, address=_text(rng), versions=FOLD_VERSIONS, at=number),
         *[Beat(by=by, sent_at=rng.choice((0.0, 1000.5, 1e11)), at=number, digest=digest)] * 3,
         Expire(by=by, last_beats={other: state.last_beats.get(other, number)}),
         Handover(by=by, terms={partition: term}),

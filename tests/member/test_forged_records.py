@@ -12,7 +12,7 @@ from neli_router import testing
 from neli_router.drivers.ledgers.memory import MemoryLedger
 from neli_router.member.member import Member
 from neli_router.protocols.induction.digest import difference
-from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.fold import FOLD_VERSIONS, State
 from neli_router.protocols.induction.records import Beat, Drain, Join, Record, encode
 from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.testing import Group
@@ -77,7 +77,7 @@ def test_a_line_that_no_member_wrote_stops_nobody_and_lengthens_no_lease(
 def test_joins_of_nobody_stop_nobody_nor_one_that_starts_after_all_of_it(group: Group) -> None:
     """Phantoms lose whatever they are given once nothing was heard from them for a lease."""
     before, at = [member.incarnation for member in members(group)], group["a"].state.at
-    write(group, [Join(by=f"phantom {i}", name=f"nobody {i}", versions=(2, 2), at=at) for i in range(100)])
+    write(group, [Join(by=f"phantom {i}", name=f"nobody {i}", versions=FOLD_VERSIONS, at=at) for i in range(100)])
     assert before == [member.incarnation for member in members(group)]
     late = group.join("late")  # It reads everything before this returns, and would raise any error that stops it.
     group.settle()

@@ -9,6 +9,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.base import Entry, Ledger
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.errors import NeliError
+from neli_router.protocols.induction.fold import FOLD_VERSIONS
 from neli_router.protocols.induction.records import Genesis, Join, Record, encode
 from neli_router.router.groups import Leader
 from neli_router.router.router import Router
@@ -23,11 +24,11 @@ FOREVER = 3600.0
 
 
 def genesis(layout: Layout = LAYOUT, *, lease: float = FOREVER) -> Genesis:
-    return Genesis(by="x", layout=layout, lease=lease, guarantee="exclusive", base=1_000, version=2)
+    return Genesis(by="x", layout=layout, lease=lease, guarantee="exclusive", base=1_000, version=FOLD_VERSIONS[1])
 
 
 def join(name: str, *, zone: str = "") -> Join:
-    return Join(by=name, name=name, address=f"{name}:1", versions=(2, 2), at=0, zone=zone)
+    return Join(by=name, name=name, address=f"{name}:1", versions=FOLD_VERSIONS, at=0, zone=zone)
 
 
 def write(ledger: Ledger, *records: Record) -> None:

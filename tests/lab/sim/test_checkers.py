@@ -27,7 +27,7 @@ from neli_router.lab.sim.induction.simulate import CONVERGED_LEASES_MAX, _conver
 from neli_router.lab.sim.program import Program
 from neli_router.lab.sim.world import LocalClock, Violation, World
 from neli_router.protocols.induction.events import Effect, Input
-from neli_router.protocols.induction.fold import DEPARTED_MAX, State, fold
+from neli_router.protocols.induction.fold import DEPARTED_MAX, FOLD_VERSIONS, State, fold
 from neli_router.protocols.induction.machine import InductionMachine
 from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.induction.records import Certify, Handover, Join, Leave, Pin, Record, encode
@@ -400,7 +400,7 @@ def test_members_that_change_when_all_is_calm_are_found_and_who_is_replaced_by_o
     found.world.run(found.world.now + CONVERGED_LEASES_MAX * LEASE)
     before = found.counts["replaced"]
     with breaks("the_newer_wins"):
-        say(found, Join(by=by, name="m1", versions=(2, 2), at=found.log.tip))
+        say(found, Join(by=by, name="m1", versions=FOLD_VERSIONS, at=found.log.tip))
     assert before + 1 == found.counts["replaced"]
 
 

@@ -28,7 +28,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.member.witness import locks
 from neli_router.member.witness.locks import PEERS, PeerWitness
-from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.fold import FOLD_VERSIONS, State, fold
 from neli_router.protocols.induction.records import Certify, Genesis, Join, Leave, Record, decode, encode
 from tests.support.processes.forked import state_of
 from tests.support.waiting import until
@@ -110,7 +110,9 @@ class Peers(Closing):
         self._born = 0
         self._all: list[Peer] = []
         layout = Layout(slots=16, partitions=4)
-        self.append(Genesis(by="x", layout=layout, lease=LEASE, guarantee="exclusive", base=1, version=2))
+        self.append(
+            Genesis(by="x", layout=layout, lease=LEASE, guarantee="exclusive", base=1, version=FOLD_VERSIONS[1])
+        )
 
     def start(
         self,
@@ -138,7 +140,7 @@ class Peers(Closing):
         return self._nursery.said()[1]
 
     def join(self, life: str) -> None:
-        self.append(Join(by=incarnation_of(life), name=life, versions=(2, 2), at=self.read().at, witness=PEERS))
+        self.append(Join(by=incarnation_of(life), name=life, versions=FOLD_VERSIONS, at=self.read().at, witness=PEERS))
 
     def leave(self, life: str) -> None:
         self.append(Leave(by=incarnation_of(life)))

@@ -20,7 +20,7 @@ from neli_router.drivers.open import open_ledger
 from neli_router.errors import LedgerUnavailable
 from neli_router.lab.moves import history_of
 from neli_router.member.witness.base import OwnLife
-from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.fold import FOLD_VERSIONS, State
 from neli_router.protocols.induction.records import Certify, Join, Record, decode, encode
 from tests.support.agents.processes import AgentProcess
 from tests.support.processes.forked import Program
@@ -99,7 +99,7 @@ class Witnessing(Closing):
     def join(self, process: WitnessedProcess, number: int = 0) -> None:
         """Give it a seat."""
         incarnation = process.incarnation(number)
-        self.append(Join(by=incarnation, name=incarnation, versions=(2, 2), at=self.state.at))
+        self.append(Join(by=incarnation, name=incarnation, versions=FOLD_VERSIONS, at=self.state.at))
 
     def append(self, record: Record) -> None:
         self._ledger.append([encode(record)])
