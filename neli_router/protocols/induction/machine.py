@@ -165,8 +165,7 @@ class InductionMachine:
 
     def tenures(self, now: float) -> dict[int, int]:
         owned = () if self.phase is Phase.STOPPED else self._program.owned
-        terms = ((i, self.tenure.term(self.state, i, now)) for i in (*owned, *self.tenure.lingering))
-        return {i: term for i, term in terms if term is not None}
+        return self.tenure.terms(self.state, owned, now)
 
     @property
     def is_powerless(self) -> bool:

@@ -83,7 +83,10 @@ class ProgramView(Belief):
         if self._table is None:
             return
         (state, incarnation), self._table = self._table, None
-        self._owned = tuple(i for i, owner in enumerate(state.owners) if owner == incarnation)
-        self._owed = tuple(i for i in self._owned if state.targets[i] != incarnation)
-        present = {i: state.terms[i] for i in self._owned}
-        self._draining = {i: end for i, end in self._draining.items() if self.leading.get(i) == present.get(i)}
+        self._owned = tuple([i for i, owner in enumerate(state.owners) if owner == incarnation])
+        self._owed = tuple([i for i in self._owned if state.targets[i] != incarnation])
+        self._draining = {
+            i: end
+            for i, end in self._draining.items()
+            if (state.owners[i], state.terms[i]) == (incarnation, self.leading.get(i))
+        }
