@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from neli_router.core.keyspace import SLOTS_MAX, Layout
 from neli_router.protocols.induction import records as kinds
-from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.fold import FOLD_VERSIONS, State, fold
 from neli_router.protocols.induction.records import (
     Beat,
     Certify,
@@ -90,7 +90,7 @@ def join(
     at: int = 0,
     weight: int = 1,
     address: str = "",
-    versions: tuple[int, int] = (2, 2),
+    versions: tuple[int, int] = FOLD_VERSIONS,
 ) -> Join:
     return Join(by=by, name=name or by, address=address, weight=weight, versions=versions, at=at)
 
