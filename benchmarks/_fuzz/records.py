@@ -22,6 +22,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.drivers.ledgers.pump import Pump
 from neli_router.errors import NeliError
+from neli_router.protocols.induction.digest import digest_text
 from neli_router.protocols.induction.fold import FOLD_VERSIONS
 from neli_router.protocols.induction.machine import InductionMachine
 from neli_router.protocols.induction.observer import Observer
@@ -42,7 +43,7 @@ from neli_router.protocols.induction.records import (
     Weigh,
     encode,
 )
-from neli_router.protocols.induction.snapshots import digest_text, restore, snapshot
+from neli_router.protocols.induction.snapshots import restore, snapshot
 from neli_router.protocols.protocol import Notice, Settings
 
 __all__ = ["DOCUMENTED", "opened"]

@@ -218,7 +218,9 @@ class Induction(ProtocolOptions):
         "longer.",
     )
     snapshot_every: int = option(
-        5000, "Records between snapshots. More records slow down newcomers; fewer make the ledger larger."
+        5000,
+        "Records between snapshots, at least: a large table needs more. More records slow down newcomers; fewer make the "
+        "ledger larger.",
     )
     accept_rewinds: bool = option(
         False,  # noqa: FBT003 - a default, named by its field.

@@ -25,9 +25,12 @@ from math import inf, isfinite
 from statistics import median
 from typing import Literal
 
+from msgspec import UNSET
+
 from neli_router.drivers.ledgers.base import Entry
 from neli_router.errors import LedgerUnusable
 from neli_router.protocols.induction.assignment import Candidate, assign
+from neli_router.protocols.induction.digest import digest_text
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import (
     Beat,
@@ -40,7 +43,7 @@ from neli_router.protocols.induction.records import (
     Record,
     Snapshot,
 )
-from neli_router.protocols.induction.snapshots import BadSnapshot, digest_text
+from neli_router.protocols.induction.snapshots import BadSnapshot
 from neli_router.protocols.protocol import BEATS_PER_LEASE, DRIFT_MAX, Cause, wait_for
 from neli_router.status.causes import CAUSES, Causes, Episode
 from neli_router.status.group_view import Move
@@ -333,7 +336,7 @@ class Annals:
         self._digests[after.at] = after.digest
         if len(self._digests) > DIGESTS_MAX:
             del self._digests[next(iter(self._digests))]
-        if isinstance(record, Beat) and record.by in after.seats:
+        if isinstance(record, Beat) and record.by in after.seats and record.digest is not UNSET:
             at, digest = record.at, record.digest
         elif isinstance(record, Snapshot):
             at, digest = record.upto, record.state.digest

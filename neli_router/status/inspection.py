@@ -19,6 +19,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import inf
 
+from msgspec import UNSET
+
 from neli_router.core.clock import host_clock
 from neli_router.drivers.ledgers.base import Entry, Ledger
 from neli_router.drivers.ledgers.pump import oldest_state
@@ -90,7 +92,7 @@ class Inspection:
                     del digests[next(iter(digests))]
                 if isinstance(record, Beat) and genesis is not None and record.by in self._state.seats:
                     self._echoes.setdefault(record.by, _Echo()).hear(entry.offset, record, genesis.lease)
-                    if (mine := digests.get(record.at)) is not None:
+                    if record.digest is not UNSET and (mine := digests.get(record.at)) is not None:
                         self._digests[record.by] = record.at, mine == int(record.digest, 16)
 
     def _take(self, entry: Entry) -> Transition:

@@ -6,8 +6,8 @@ from pathlib import Path
 from neli_router import Config, Layout, Member
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.protocols.induction.digest import digest_text
 from neli_router.protocols.induction.records import Beat, Record, encode
-from neli_router.protocols.induction.snapshots import digest_text
 from neli_router.status.inspection import Inspection
 from tests.support.records import genesis, join
 

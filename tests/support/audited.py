@@ -18,9 +18,9 @@ from neli_router.lab.sim.induction.options import RunOptions, Weather
 from neli_router.lab.sim.induction.process import Process
 from neli_router.lab.sim.induction.simulate import _run
 from neli_router.lab.sim.world import LocalClock, World
+from neli_router.protocols.induction.digest import digest_text
 from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.records import Beat, Record, decode, encode
-from neli_router.protocols.induction.snapshots import digest_text
 from neli_router.protocols.protocol import DRIFT_MAX
 from neli_router.status.annals import Annals
 from neli_router.status.audit import Audit

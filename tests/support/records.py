@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from neli_router.core.keyspace import SLOTS_MAX, Layout
 from neli_router.protocols.induction import records as kinds
+from neli_router.protocols.induction.digest import digest_text
 from neli_router.protocols.induction.fold import FOLD_VERSIONS, State, fold
 from neli_router.protocols.induction.records import (
     Beat,
@@ -30,7 +31,7 @@ from neli_router.protocols.induction.records import (
     Upgrade,
     Weigh,
 )
-from neli_router.protocols.induction.snapshots import digest_text, snapshot
+from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.protocols.protocol import Guarantee
 
 __all__ = [

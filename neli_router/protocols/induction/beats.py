@@ -10,24 +10,53 @@ the others as silent. Therefore a member that reads again after a gap beats imme
 itself: if it fell silent just after the outage, it would look as if it had died during it. A member that merely reads
 late has no gap, and gets no such second chance.
 
+**How often.** Each member reads every Beat, so a group of N members costs N times N. So `beat` is only the most often:
+in a group of hundreds, members beat more slowly, so that there are about BEATS_MAX a second in all. A Beat must still
+come back well before its lease ends, so no member beats more slowly than every SLOWEST of a lease, however large the
+group is. The times in which a member hears itself follow (`suspicion`). Under `available`, a member holds on for a time
+that its settings fix, so there the rate stays the same.
+
 The schedule also remembers the Beats in flight. A Beat proves a lease because it was sent before it was read, and only
 its sender knows when it was sent. So a Beat counts as come back only if it equals, in every field, one that this member
 sent: a line that another process wrote in this member's name proves nothing, whatever time it carries.
 """
 
+import math
 from collections import deque
 from math import inf
 
-from neli_router.protocols.induction.records import Beat
+from neli_router.protocols.induction.digest import digest_text
+from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.records import BATCHES, BATCHES_SINCE, Beat
 from neli_router.protocols.protocol import Settings
 
-__all__ = ["IN_FLIGHT_MAX", "BeatSchedule"]
+__all__ = ["DIGESTS_APART", "IN_FLIGHT_MAX", "SLOWEST", "BeatSchedule", "interval"]
+
+BEATS_MAX = 1000
+"""Beats a second in a group whose members may beat more slowly than their settings say. Lowering it saves every reader
+processor time; raising it lets a large group lose more Beats in a row."""
+
+DIGESTS_APART = 128
+"""For each so many members, a member leaves the digest out of one more Beat in a row."""
+
+TICKS = 100_000
+"""A second, as Beats count it."""
+
+SLOWEST = 0.42
+"""Of a lease. Above it, a member that loses one Beat would lose its lease, or an outage of half a lease would make it
+expire the living."""
 
 PROBE_LEASES = 2
 """Probing less often finds a healed ledger later; probing more often keeps a deaf member among the living longer."""
 
 IN_FLIGHT_MAX = 1024
 """How many Beats in flight to remember: far more than a member sends in a lease, after which a Beat proves nothing."""
+
+
+def interval(settings: Settings, members: int) -> float:
+    """Seconds between two Beats of a member."""
+    slower = min(members / BEATS_MAX, SLOWEST * settings.lease) if settings.exclusive else 0.0
+    return max(settings.beat_every, slower)
 
 
 class BeatSchedule:
@@ -44,11 +73,17 @@ class BeatSchedule:
         """Whether a lease has passed without a Beat of mine coming back. My other records may not come back either, so
         few are sent."""
         self._at_once = False
+        self._every = settings.beat_every
+        self._number = 0
         self._in_flight: deque[Beat] = deque(maxlen=IN_FLIGHT_MAX)
 
     def lapse(self, sent: float, now: float) -> None:
         """Let time pass; `sent` is when the last Beat that came back was sent."""
         self.silent = now >= max(sent, self._joined_at, self._back_at) + self._settings.lease
+
+    def among(self, members: int) -> None:
+        """The group has so many members."""
+        self._every = interval(self._settings, members)
 
     def joined(self, now: float) -> None:
         self._joined_at, self.silent = now, False
@@ -77,7 +112,18 @@ class BeatSchedule:
         """When to beat next."""
         if self._at_once:
             return -inf
-        return self._sent_at + (PROBE_LEASES * self._settings.lease if self.silent else self._settings.beat_every)
+        return self._sent_at + (PROBE_LEASES * self._settings.lease if self.silent else self._every)
+
+    def next(self, by: str, state: State, now: float) -> Beat:
+        """The Beat to send now. In a large group, only one of several carries the digest of `state`."""
+        # Rounded down: a Beat that was sent earlier than it says would prove too much.
+        sent_at = math.floor(now * TICKS) / TICKS
+        if state.version < BATCHES_SINCE or self._number % (1 + len(state.seats) // DIGESTS_APART) == 0:
+            beat = Beat(by=by, sent_at=sent_at, at=state.at, digest=digest_text(state.digest))
+        else:
+            beat = Beat(by=by, v=BATCHES, sent_at=sent_at, at=state.at)
+        self._number += 1
+        return beat
 
     def sent(self, beat: Beat, now: float) -> None:
         """Remember `beat`; called before it is given to the driver."""

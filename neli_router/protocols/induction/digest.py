@@ -21,11 +21,16 @@ import msgspec
 from msgspec import Struct
 from rpds import HashTrieMap
 
-__all__ = ["difference", "hash_of"]
+__all__ = ["difference", "digest_text", "hash_of"]
 
 NOT_FACTS = frozenset({"at", "digest"})  # `at` is compared separately, and a digest cannot contain itself.
 
 _encode = msgspec.json.Encoder().encode
+
+
+def digest_text(digest: int) -> str:
+    """A digest in the form that records carry."""
+    return f"{digest:016x}"
 
 
 def hash_of(field: str, key: object, value: object) -> int:

@@ -53,7 +53,7 @@ from neli_router.protocols.induction.records import (
     Snapshot,
     skip_notices,
 )
-from neli_router.protocols.induction.snapshots import Archive, digest_text, snapshot
+from neli_router.protocols.induction.snapshots import Archive, snapshot
 from neli_router.protocols.induction.suspicion import Suspicion
 from neli_router.protocols.induction.tenure import Linger, Tenure
 from neli_router.protocols.induction.trust import LedgerTrust
@@ -275,6 +275,8 @@ class InductionMachine:
         self.tenure = self.tenure.read(before, record, after, now, forged=forged)
         if after.owners is not before.owners or after.targets is not before.targets:
             self._look()
+        if after.seats is not before.seats:
+            self._count()
         match record:
             case Beat(by):
                 if not self._was_member:
@@ -423,6 +425,7 @@ class InductionMachine:
         self.phase = phase
         self._suspicion, self._beats = Suspicion(self.settings, incarnation), BeatSchedule(self.settings)
         self._retry_at, self._free_at, self._give_up_at, self._accuse_at = -inf, inf, inf, inf
+        self._count()
         self._look()
 
     def _sign_as(self, by: str) -> None:
@@ -438,6 +441,12 @@ class InductionMachine:
         self._start_from(state, now)
         if (successor := self._successor()) is not None:
             self._fail(replaced(self.settings, successor.address), effects)
+
+    def _count(self) -> None:
+        """The members changed."""
+        members = len(self.state.seats)
+        self._beats.among(members)
+        self._suspicion.among(members)
 
     def _look(self) -> None:
         """The table changed."""
@@ -520,11 +529,11 @@ class InductionMachine:
         if now < self._beats.due() or self.tenure.left:
             return
         state, me = self.state, self.incarnation
-        beat = Beat(by=me, sent_at=now, at=state.at, digest=digest_text(state.digest))
+        beat = self._beats.next(me, state, now)
         self._beats.sent(beat, now)
         effects.append(Append([beat], lasting=False))
         rank = self._suspicion.rank(state.seats, self.tenure.heard, now)
-        if self._archive.due(state.at, rank):
+        if self._archive.due(state, rank):
             effects.append(Append([snapshot(me, state)], lasting=True))
 
     def _accuse(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:

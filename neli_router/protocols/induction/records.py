@@ -16,9 +16,9 @@ Unknown fields are refused: a reader that ignored a meaningful field would compu
 is `ext`, a map with anything in it that no fold looks at: room for hints that a later release may add.
 
 **Formats.** `v` is the oldest record format that can say it. In format 1, an Expire or a Handover is about one member
-or partition; in format 2 about any number, and there is `ext`. A group's members may be of two releases, and must skip
-the same records. So format 2 counts only in a group whose fold version knows it (`is_known`); before, a newer release
-skips it as an older one does, and writes none of it.
+or partition, and each Beat has a digest; in format 2 about any number, a Beat may have none, and there is `ext`. A
+group's members may be of two releases, and must skip the same records. So format 2 counts only in a group whose fold
+version knows it (`is_known`); before, a newer release skips it as an older one does, and writes none of it.
 
 All bytes of a ledger enter through this module, so all bounds are checked here: the length of a record and of a name,
 the size of a number, and that a name is text. Other modules need not check again.
@@ -143,11 +143,12 @@ class Beat(_Record, frozen=True, kw_only=True):
     """`by` is alive. `sent_at` is on the writer's own clock and means nothing to other members.
 
     `digest` is the digest of the writer's fold below the offset `at`, so that a member with a different one notices.
+    In format 2 it may be left out.
     """
 
     sent_at: Time
     at: Offset
-    digest: Digest
+    digest: Digest | UnsetType = UNSET
 
 
 class Expire(_Record, frozen=True, kw_only=True):
@@ -276,7 +277,7 @@ WishRecord = Drain | Undrain | Pin | Unpin | Weigh | Load
 Record = Genesis | Join | Beat | Expire | Certify | Handover | Leave | WishRecord | Upgrade | Snapshot
 
 BATCHES: Literal[2] = 2
-"""The format with more than one member or partition in an Expire or a Handover, and with `ext`."""
+"""The format with more than one member or partition in an Expire or a Handover, Beats without a digest, and `ext`."""
 
 BATCHES_SINCE = 3
 """The fold version that knows it."""
@@ -340,7 +341,7 @@ def decode(payload: bytes) -> Record | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # ValidationError is a DecodeError: to a fold, not JSON, not ours and not of this version are the same.
         return None
-    if line.ext is not UNSET and line.v < BATCHES:
+    if line.v < BATCHES and (line.ext is not UNSET or (type(line) is Beat and line.digest is UNSET)):
         return None
     return line.read() if isinstance(line, _ExpireLine | _HandoverLine) else line
 

@@ -15,20 +15,15 @@ dropped.
 from msgspec.structs import replace
 from rpds import HashTrieMap
 
-from neli_router.protocols.induction.digest import difference
+from neli_router.protocols.induction.digest import difference, digest_text
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Image, Snapshot
 
-__all__ = ["Archive", "BadSnapshot", "digest_text", "restore", "snapshot"]
+__all__ = ["Archive", "BadSnapshot", "restore", "snapshot"]
 
 
 class BadSnapshot(ValueError):
     """The snapshot contradicts itself: its digest does not match its state."""
-
-
-def digest_text(digest: int) -> str:
-    """A digest in the form that records carry."""
-    return f"{digest:016x}"
 
 
 def snapshot(by: str, state: State) -> Snapshot:
@@ -108,12 +103,14 @@ class Archive:
         self._uptos = (*self._uptos[-1:], record.upto)
         return self._uptos[0] if len(self._uptos) == 2 else None  # Two are kept: a newcomer may be reading the older.
 
-    def due(self, at: int, rank: int) -> bool:
-        """Whether a member that has read up to `at` should write a snapshot; if so, remembers that it did.
+    def due(self, state: State, rank: int) -> bool:
+        """Whether a member that has read up to `state` should write a snapshot; if so, remembers that it did.
 
-        One snapshot is enough, so each rank waits one interval longer than the rank below it.
+        One snapshot is enough, so each rank waits one interval longer than the rank below it. A snapshot is as long as
+        a Beat for each member and each four partitions; so at most a fifth of what is written are snapshots.
         """
-        if at - self._marked_at < self._every * (1 + rank):
+        at = state.at
+        if at - self._marked_at < max(self._every, len(state.owners) + 4 * len(state.seats)) * (1 + rank):
             return False
         self._marked_at = at
         return True

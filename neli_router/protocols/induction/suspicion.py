@@ -3,6 +3,8 @@
     DEAF --a Beat of mine, sent less than a lease ago, comes back--> HEARING since now
     HEARING --half a lease without one, or a lease since the last one that came back was sent--> DEAF
 
+In a group whose members beat more slowly than every third of a lease, half a lease becomes the interval and MARGIN.
+
 Each of the two spans guards against a failure. If only the time of sending counted, half a lease would be too short:
 where every record takes that long, all members lead, because a lease is longer, but all are deaf, so a dead member
 would own its partitions forever. A whole lease would be too long: a member that comes out of an outage of nearly that
@@ -22,9 +24,10 @@ from collections.abc import Collection, Iterable, Mapping
 from math import inf
 from typing import NamedTuple
 
+from neli_router.protocols.induction.beats import interval
 from neli_router.protocols.protocol import STAGGER_RANKS, Settings
 
-__all__ = ["POWERLESS_LEASES", "Look", "Suspicion"]
+__all__ = ["MARGIN", "POWERLESS_LEASES", "Look", "Suspicion"]
 
 POWERLESS_LEASES = 8
 """For how many leases a member may lack the right to accuse before it counts as powerless. An outage and a restart each
@@ -33,6 +36,11 @@ take two. Fewer leases would raise false alarms, more would leave a group in dan
 GAP_LEASES = 4
 """For how many leases my Beats may stay away while I still count as late and not as cut off. A deaf member sends one
 every two leases."""
+
+
+MARGIN = 0.12
+"""Of a lease: how late a Beat of mine may come back, at any rate of Beats. Twice the slowest interval and this are less
+than a lease: whoever lives is heard again before its silence, which an outage made longer, is as long as a lease."""
 
 
 class Look(NamedTuple):
@@ -58,15 +66,21 @@ class Suspicion:
         self._accused: dict[str, float] = {}
         self._patient_until = -inf
         self._too_old_at = -inf
+        self._deaf_after = settings.lease / 2
         self._seats: Collection[str] = ()
         self._silent_at = -inf
         """When the first of `_seats` may turn out to be silent, by what was heard when this was computed. Later Beats
         only make it later."""
 
+    def among(self, members: int) -> None:
+        """The group has so many members."""
+        lease = self._settings.lease
+        self._deaf_after = max(lease / 2, interval(self._settings, members) + MARGIN * lease)
+
     def lapse(self, now: float) -> None:
         """Let time pass first: a Beat that is read late must not hide the deafness before it."""
         lease = self._settings.lease
-        deaf_at = min(self._heard_at + lease / 2, self._sent + lease)
+        deaf_at = min(self._heard_at + self._deaf_after, self._sent + lease)
         if self._hearing_since + lease <= min(now, deaf_at):
             self._late_since = min(now, deaf_at)
         if now >= deaf_at:

@@ -30,6 +30,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Sequence
 
 import mmh3
+from msgspec import UNSET
 
 from neli_router.errors import Diverged, LedgerRewound, NeliError
 from neli_router.protocols.induction.fold import State
@@ -128,6 +129,8 @@ class LedgerTrust:
         if len(self._digests) > RING_MAX:
             self._digests.popitem(last=False)
         if isinstance(record, Beat):
+            if record.digest is UNSET:
+                return None
             return self._compare(state, record.by, record.at, record.digest, forged=forged)
         if isinstance(record, Snapshot):
             return self._compare(state, record.by, record.upto, record.state.digest, forged=forged)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from neli_router.protocols.induction.digest import digest_text
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import (
     Drain,
@@ -19,7 +20,7 @@ from neli_router.protocols.induction.records import (
     decode,
     encode,
 )
-from neli_router.protocols.induction.snapshots import Archive, BadSnapshot, digest_text, restore, snapshot
+from neli_router.protocols.induction.snapshots import Archive, BadSnapshot, restore, snapshot
 from tests.support.records import founded, join
 
 STATE = founded(
@@ -78,17 +79,19 @@ def test_a_snapshot_that_contradicts_itself_is_refused(damage: dict[str, Any]) -
 
 def test_a_snapshot_is_due_when_enough_was_read_since_the_last_and_members_take_turns() -> None:
     archive = Archive(100, at=50)  # A reader that starts from a snapshot counts from there.
-    assert [False, True, False, False, True] == [archive.due(at, rank=0) for at in (149, 180, 181, 279, 280)]
+    assert [False, True, False, False, True] == [archive.due(State(at=at), rank=0) for at in (149, 180, 181, 279, 280)]
     # Members leave it to those that joined before them, for one interval each.
-    assert [(299, False), (300, True)] == [(at, Archive(100, at=0).due(at, rank=2)) for at in (299, 300)]
+    assert [(299, False), (300, True)] == [(at, Archive(100, at=0).due(State(at=at), rank=2)) for at in (299, 300)]
+    large = State(owners=(None,) * 500)
+    assert [False, True] == [Archive(100, at=0).due(replace(large, at=at), rank=0) for at in (499, 500)]
 
 
 @pytest.mark.parametrize(("looked", "due_from"), [((), 180), ((150,), 250)], ids=["newer", "of long ago"])
 def test_a_snapshot_of_another_member_spares_ones_own_if_it_is_newer(looked: tuple[int, ...], due_from: int) -> None:
     archive = Archive(100, at=0)
-    assert [True] * len(looked) == [archive.due(at, rank=0) for at in looked]
+    assert [True] * len(looked) == [archive.due(State(at=at), rank=0) for at in looked]
     archive.read(replace(snapshot("b", STATE), upto=80))
-    assert [False, True] == [archive.due(at, rank=0) for at in (due_from - 1, due_from)]
+    assert [False, True] == [archive.due(State(at=at), rank=0) for at in (due_from - 1, due_from)]
 
 
 # Records that may be dropped

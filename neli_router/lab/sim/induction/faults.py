@@ -18,6 +18,7 @@ from neli_router.lab.sim.induction.options import RunOptions
 from neli_router.lab.sim.induction.process import Process
 from neli_router.lab.sim.strikes import Strikes
 from neli_router.lab.sim.world import World
+from neli_router.protocols.induction.digest import digest_text
 from neli_router.protocols.induction.events import Wish
 from neli_router.protocols.induction.records import (
     Beat,
@@ -32,7 +33,7 @@ from neli_router.protocols.induction.records import (
     Weigh,
     encode,
 )
-from neli_router.protocols.induction.snapshots import digest_text, snapshot
+from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.protocols.protocol import Close
 
 __all__ = ["Faults"]
