@@ -219,8 +219,8 @@ class Induction(ProtocolOptions):
     )
     snapshot_every: int = option(
         5000,
-        "Records between snapshots, at least: a large table needs more. More records slow down newcomers; fewer make the "
-        "ledger larger.",
+        "Records between snapshots, at least: a large table needs more. More records slow down newcomers; fewer make "
+        "the ledger larger.",
     )
     accept_rewinds: bool = option(
         False,  # noqa: FBT003 - a default, named by its field.

@@ -8,8 +8,9 @@
 
 **A step is short.** A read may bring a thousand records, and a record may change the targets of ten thousand
 partitions. So the machine gets the records of one read in slices, each with its own time: in between, it sends the Beat
-that is due, and hears the inbox. A time later than that of the read is safe: a member that thinks it read a record
-later than it did waits longer, and accuses later.
+that is due, and hears the inbox. How long a record takes depends on the group and on the host, so the pump measures: if
+a slice took longer than it should, the next one holds half as many changes. A time later than that of the read is safe:
+a member that thinks it read a record later than it did waits longer, and accuses later.
 
 **A doubt** (Recheck) moves the ledger's position back to the first record that is remembered. The records that follow
 are compared, and not given to the machine again. The pump rests between two looks. Otherwise a line that raises a
@@ -23,7 +24,7 @@ The pump has no thread and no clock of its own: a member gives it both, and a si
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
@@ -44,20 +45,13 @@ from neli_router.protocols.induction.events import (
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import (
     Beat,
-    Certify,
-    Drain,
     Expire,
     Genesis,
     Handover,
     Join,
     Leave,
-    Load,
-    Pin,
     Record,
     Snapshot,
-    Undrain,
-    Unpin,
-    Weigh,
     decode,
     encode,
 )
@@ -73,9 +67,13 @@ POLL_MAX = 0.5
 RETRY_EVERY = 0.02
 """The pause after a read that failed immediately: short against any lease that fails over within a second."""
 
-SLICE_MAX, CHANGES_MAX = 256, 8
-"""Records in one step, and how many of them may change targets, which takes the longest: some milliseconds either way.
+SLICE_MAX, CHANGES_MAX = 256, 64
+"""Records in one step, and how many of them may be other than Beats: these change the table, and take the longest.
 Higher values delay Beats behind a bad stretch; lower ones report a hundred Handovers to the program in more pieces."""
+
+SLICE_SECONDS = 0.05
+"""How long a slice should take at most; it holds one change at least, however long that takes. A quarter of it is short
+enough for more changes."""
 
 LOOKS_APART = 10
 """After a look at the evidence, the next one waits for this many times as long as the look took."""
@@ -93,9 +91,6 @@ LOOKS_MAX = 64
 BY_MEMBERS = Join | Beat | Expire | Handover | Leave | Snapshot
 """Records that only a member writes, so they come after a genesis. A wish may stand in a ledger that has no genesis
 yet, and so may a Certify: a process that is not a member writes it about a process that ended before it had joined."""
-
-CHANGES = Join | Expire | Certify | Leave | Drain | Undrain | Pin | Unpin | Weigh | Load
-"""Records that may change targets."""
 
 FIRST_OFFSET_MAX = 1
 """Ledgers count from 0 or from 1. A ledger that starts above this has dropped its beginning. In a ledger that has not,
@@ -143,6 +138,7 @@ class Pump(Generic[Driven]):
         self._evidence = Evidence()
         self._doubts = False
         self._looked_from = self._look_at = -inf
+        self._changes_max = CHANGES_MAX
         state = oldest_state(ledger)
         ledger.seek(state.at)
         now = clock()
@@ -197,14 +193,24 @@ class Pump(Generic[Driven]):
             now = self._clock()
             self._step(Read([], now - known_at) if age < inf and not self._evidence.is_checking() else TICK, now)
         taken = 0
-        for records in _slices(entries):
+        while taken < len(entries):
             if taken:
                 self._hear()
+            began = self._clock()
+            records, changes = _slice(entries[taken : taken + SLICE_MAX], self._changes_max)
             taken += len(records)
             if self._tap is not None:
                 self._tap.read(records, self._clock())
             now = self._clock()
             self._step(Read(records, now - known_at if taken == len(entries) else inf), now)
+            self._measure(changes, self._clock() - began)
+
+    def _measure(self, changes: int, took: float) -> None:
+        """A slice with so many changes took so long."""
+        if took > SLICE_SECONDS:
+            self._changes_max = max(1, changes // 2)
+        elif changes and took < SLICE_SECONDS / 4:
+            self._changes_max = min(CHANGES_MAX, 2 * self._changes_max)
 
     def _hear(self) -> None:
         """Step through everything that was posted."""
@@ -293,19 +299,17 @@ class Pump(Generic[Driven]):
         self._away.discard(what)
 
 
-def _slices(entries: Sequence[Entry]) -> Iterator[list[tuple[int, Record | None]]]:
-    """The records of `entries`, in slices small enough for a short step each."""
+def _slice(entries: Sequence[Entry], changes_max: int) -> tuple[list[tuple[int, Record | None]], int]:
+    """The first records of `entries`, with at most so many changes, and the number of these."""
     records: list[tuple[int, Record | None]] = []
     changes = 0
     for entry in entries:
         record = decode(entry.payload)
         records.append((entry.offset, record))
-        changes += isinstance(record, CHANGES)
-        if len(records) == SLICE_MAX or changes == CHANGES_MAX:
-            yield records
-            records, changes = [], 0
-    if records:
-        yield records
+        changes += record is not None and type(record) is not Beat
+        if changes == changes_max:
+            break
+    return records, changes
 
 
 def oldest_state(ledger: Ledger) -> State:

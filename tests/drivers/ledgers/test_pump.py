@@ -8,7 +8,7 @@ import pytest
 
 from neli_router.drivers.ledgers import pump
 from neli_router.drivers.ledgers.base import READ_MAX
-from neli_router.drivers.ledgers.pump import CHANGES_MAX, RETRY_EVERY, SLICE_MAX, SPAN, Pump, oldest_state
+from neli_router.drivers.ledgers.pump import CHANGES_MAX, RETRY_EVERY, SLICE_MAX, SLICE_SECONDS, SPAN, Pump, oldest_state
 from neli_router.errors import LedgerError, LedgerRewound, LedgerUnavailable, LedgerUnusable, RecordTooLong
 from neli_router.protocols.induction.events import (
     Acknowledged,
@@ -130,8 +130,19 @@ def test_many_records_come_in_several_steps_and_the_inbox_is_heard_in_between() 
     ]
 
 
-def test_a_step_has_few_records_that_change_targets() -> None:
+def test_a_step_has_as_many_changes_as_take_a_short_time_at_least_one_and_any_number_of_beats() -> None:
     assert [CHANGES_MAX, CHANGES_MAX] == Rig(Tape(*[WISH] * (2 * CHANGES_MAX))).turn().sizes
+    rig = Rig(Tape(*[WISH] * 4 * CHANGES_MAX))
+
+    def work() -> None:
+        rig.now += SLICE_SECONDS * 10 / CHANGES_MAX * rig.sizes[-1]  # The tenth part of the most takes just too long.
+
+    rig.machine.on_step = work
+    assert [64, 32, 16, 8, 4, 4, 4] == rig.turn().sizes[:7]
+    rig.machine.on_step = lambda: None
+    rig.tape.payloads += [encode(WISH)] * CHANGES_MAX
+    assert [4, 8, 16, 32, 4] == rig.turn().sizes[-5:]
+    assert [SLICE_MAX] == Rig(Tape(*[beat("a")] * SLICE_MAX)).turn().sizes
 
 
 def test_an_outage_is_no_silence_and_it_and_its_end_are_noted_once() -> None:
