@@ -1,0 +1,169 @@
+"""The time until a second process has half of 65,536 partitions, and how long they have no leader meanwhile.
+
+Real processes share one ledger. The first has led all partitions for a lease when the second is started; neither has
+any work. Measured from the moment at which this process reads the second's Join, until both lead half of them, or until
+`--limit` seconds have passed. Both note when they gained, lost and led what (`_large_member.py`). A partition is led
+while one of them holds a lease for it.
+
+    balanced_s@M             seconds until balanced, for M partitions; None beyond the limit
+    fenced@M                 Fenced events of both, and fenced_partitions: 0 if both were always heard in time
+    expired@M                incarnations that joined again, because they had been expired
+    leaderless_leases_max@M  the longest time for which one of the partitions had no leader, over the lease
+    leaderless_leases_mean@M the whole time that a partition had none, mean of all
+    records@M, bytes@M       appended by both, and the longest record
+
+`--quick` has 4,096 partitions only.
+"""
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+
+from benchmarks import BenchmarkOptions, Figures, option, switch
+from benchmarks._large_member import Tenant
+from benchmarks._peers.ours import patient_read
+from benchmarks._places import LEDGERS, options_at, place
+from neli_router.core.clock import host_clock
+from neli_router.core.keyspace import SLOTS
+from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.open import open_ledger
+from neli_router.lab.processes.group import ProcessGroup
+from neli_router.protocols.induction.records import Join, decode
+
+__all__ = ["Options", "leaderless", "run"]
+
+START_MAX = 90.0
+"""Seconds for one process to found the group and to lead everything."""
+
+LOOK_EVERY = 0.02
+
+SMALL = 4096
+"""Bytes. A longer record is no Join, and a snapshot of a large group takes long to decode."""
+
+QUICK = ((4096, 0.5),)
+
+
+class Options(BenchmarkOptions):
+    ledger: str = option("sqlite", choices=LEDGERS)
+    partitions: tuple[int, ...] = option((65_536, 16_384), "of the group that a second member joins")
+    lease: tuple[float, ...] = option((2.0, 0.5), "seconds, one for each of --partitions")
+    limit: float = option(60.0, "seconds that a second member may take to get its half")
+    quick: bool = switch("one small group")
+
+    def __post_init__(self) -> None:
+        if len(self.partitions) != len(self.lease):
+            raise ValueError(f"--lease {list(self.lease)}: one is needed for each of --partitions")
+
+
+def run(options: Options) -> Figures:
+    sizes = QUICK if options.quick else tuple(zip(options.partitions, options.lease, strict=True))
+    figures: Figures = {}
+    with place(options.ledger) as there:
+        for partitions, lease in sizes:
+            joined = _joined(there, partitions, lease, options.limit)
+            figures |= {f"{figure}@{partitions}": value for figure, value in joined.items()}
+    return {**figures, "limit_s": options.limit, "ledger": options.ledger}
+
+
+@dataclass(slots=True)
+class _Followed:
+    """The records that this process reads along."""
+
+    ledger: Ledger
+    authors: dict[str, None] = field(default_factory=dict)
+    """Incarnations that asked to join."""
+    joined_at: float = inf
+    """When the Join of the second of them was read."""
+    records: int = 0
+    size: int = 0
+    longest: int = 0
+
+    def read(self, timeout: float = 0.0) -> None:
+        for entry in patient_read(self.ledger, timeout):
+            record = decode(entry.payload) if len(entry.payload) <= SMALL else None
+            if isinstance(record, Join):
+                self.authors[record.by] = None
+                if len(self.authors) == 2:
+                    self.joined_at = min(self.joined_at, host_clock())
+            if self.joined_at < inf:
+                self.records += 1
+                self.size += len(entry.payload)
+                self.longest = max(self.longest, len(entry.payload))
+
+
+def _joined(there: str, partitions: int, lease: float, limit: float) -> Figures:
+    with tempfile.TemporaryDirectory(prefix="neli-large-") as name, ExitStack() as stack:
+        folder = Path(name)
+        layout = {"partitions": partitions, "slots": max(SLOTS, partitions)}
+        group = stack.enter_context(
+            ProcessGroup(
+                folder,
+                partitions=partitions,
+                pause=lease,
+                program=("benchmarks._large_member",),
+                **{"layout": layout, "lease": lease, "witness": "none", **options_at(there, "large")},
+            )
+        )
+        ledger = stack.enter_context(closing(open_ledger(group.ledger, create=True, patience=10.0)))
+        followed = _Followed(ledger)
+        tenants = [Tenant(folder / f"{member}.1.notes") for member in ("m1", "m2")]
+        first, second = tenants
+        group.start("m1")
+        _follow(followed, tenants, lambda: first.leads == partitions, START_MAX)
+        assert first.leads == partitions, f"one process was to lead everything:\n{group.processes[0].log}"
+        _follow(followed, tenants, lambda: False, lease)
+        before = first.fenced, first.fenced_partitions
+        group.start("m2")
+        _follow(followed, tenants, lambda: followed.joined_at < inf, START_MAX)
+        assert followed.joined_at < inf, f"the second process was to join:\n{group.processes[1].log}"
+        half = [partitions // 2, partitions - partitions // 2]
+        is_balanced = _follow(followed, tenants, lambda: sorted(it.leads for it in tenants) == half, limit)
+        ended_at = max(it.at for it in tenants) if is_balanced else host_clock()
+        followed.read()
+    gaps = leaderless([span for it in tenants for span in it.spans], partitions, followed.joined_at, ended_at)
+    return {
+        "balanced_s": ended_at - followed.joined_at if is_balanced else None,
+        "fenced": first.fenced + second.fenced - before[0],
+        "fenced_partitions": first.fenced_partitions + second.fenced_partitions - before[1],
+        "expired": len(followed.authors) - len(tenants),
+        "leaderless_leases_max": max(longest for longest, _ in gaps) / lease,
+        "leaderless_leases_mean": sum(whole for _, whole in gaps) / partitions / lease,
+        "records": followed.records,
+        "bytes": followed.size,
+        "longest_record_bytes": followed.longest,
+        "lease_s": lease,
+    }
+
+
+def _follow(followed: _Followed, tenants: Sequence[Tenant], ready: Callable[[], bool], limit: float) -> bool:
+    """Read along until `ready`; returns whether it was within `limit` seconds."""
+    give_up_at = host_clock() + limit
+    while True:
+        for tenant in tenants:
+            tenant.read()
+        if ready():
+            return True
+        if host_clock() >= give_up_at:
+            return False
+        followed.read(LOOK_EVERY)
+
+
+def leaderless(
+    spans: Iterable[tuple[int, float, float]], partitions: int, since: float, until: float
+) -> list[tuple[float, float]]:
+    """For each partition: the longest time without a leader from `since` to `until`, and all such time together."""
+    led = defaultdict[int, list[tuple[float, float]]](list)
+    for partition, *span in spans:
+        led[partition].append((span[0], span[1]))
+    found: list[tuple[float, float]] = []
+    for partition in range(partitions):
+        gaps, covered = [0.0], since
+        for begin, end in [*sorted(led[partition]), (until, until)]:
+            gaps.append(max(0.0, min(begin, until) - covered))
+            covered = max(covered, end)
+        found.append((max(gaps), sum(gaps)))
+    return found
