@@ -54,7 +54,7 @@ from neli_router.member.witness.registration import Registration
 from neli_router.protocols.induction.fold import State
 from tests.support.waiting import until
 
-__all__ = ["REQUEST", "Options", "run", "started_agent", "until_ready"]
+__all__ = ["REQUEST", "Options", "processor_seconds", "run", "started_agent", "until_ready"]
 
 PATIENCE = 60.0
 CLIENTS = 50
@@ -340,12 +340,13 @@ async def _waiting(path: str) -> int:
 
 
 async def _core_share(process: int, seconds: float) -> float:
-    before, started = _processor_seconds(process), time.perf_counter()
+    before, started = processor_seconds(process), time.perf_counter()
     await asyncio.sleep(seconds)
-    return (_processor_seconds(process) - before) / (time.perf_counter() - started)
+    return (processor_seconds(process) - before) / (time.perf_counter() - started)
 
 
-def _processor_seconds(process: int) -> float:
+def processor_seconds(process: int) -> float:
+    """The processor time that a process has used, with all its threads."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

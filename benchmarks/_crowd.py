@@ -1,0 +1,122 @@
+"""A crowd: a group of many members of which only a few are real. The others are a state, and Beats in their names.
+
+    crowd(settings) --> the state: each has joined, and all own everything in even shares
+    beat_of(...)    --> the Beat of one of them, in the form of a real member's: a newer release may say more in it
+    Lone(settings)  --> a shipped machine of one of them, which has joined again and reads the others' Beats
+
+A real member joins under a name that the crowd has, as if its process had been restarted, and keeps that name's share.
+"""
+
+import time
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from msgspec.structs import replace
+
+from neli_router.core.keyspace import Layout
+from neli_router.protocols.induction.admission import genesis, join
+from neli_router.protocols.induction.events import Append, Effect, Read
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.machine import InductionMachine, Phase
+from neli_router.protocols.induction.records import Beat, Record
+from neli_router.protocols.induction.snapshots import digest_text
+from neli_router.protocols.protocol import Settings
+
+__all__ = ["Lone", "beat_of", "crowd", "settings_of"]
+
+FIRST_OFFSET = 1
+FOUNDER = "founder"
+
+PERIODS_PER_STEP = 0.25
+LEASES_TO_SETTLE, LEASES_COUNTED = 6, 4
+
+
+def settings_of(members: int, partitions: int, lease: float) -> list[Settings]:
+    layout = Layout(partitions=partitions)
+    return [Settings(name=f"m{number}", layout=layout, lease=lease) for number in range(members)]
+
+
+def crowd(settings: Sequence[Settings]) -> State:
+    """The state of a group in which all of `settings` have joined, in their order."""
+    state = fold(State(), FIRST_OFFSET, genesis(settings[0], FOUNDER, 0, FIRST_OFFSET))
+    for number, one in enumerate(settings):
+        joins = join(one, f"{number:016x}", state.at, "", 0)
+        # Only the last Join assigns. If each did, the first member would own everything and owe it to the others.
+        how: dict[str, Any] = {} if one is settings[-1] else {"assign": _nothing}
+        state = fold(state, state.at, joins, **how)
+    return state
+
+
+def _nothing(_: object, kept: Sequence[str | None], **__: object) -> tuple[str | None, ...]:
+    return tuple(kept)
+
+
+def beat_of(like: Beat | None, by: str, now: float, state: State) -> Beat:
+    """The Beat that `by` would send `now` if it had read what led to `state`."""
+    digest = digest_text(state.digest)
+    if like is None:
+        return Beat(by=by, sent_at=now, at=state.at, digest=digest)
+    return replace(like, by=by, sent_at=now, at=state.at, digest=digest)
+
+
+class Lone:
+    """The only real member of a crowd, the last of `settings`, and a ledger that only it reads.
+
+    The clock is a number, which each step moves on. The member's own records come back in the step after.
+    """
+
+    def __init__(self, settings: Sequence[Settings]) -> None:
+        state, self._now = crowd(settings), 0.0
+        self.others = list(state.seats)[:-1]
+        self.period = settings[-1].beat_every
+        """Seconds between two Beats of each of the others."""
+        self._turn = 0
+        self._sent: list[Record] = []
+        self._beat: Beat | None = None
+        self.machine = InductionMachine(settings[-1], state, self._now, wall=0, rng=Random(1))
+        while self.machine.phase is not Phase.MEMBER:
+            if not (entries := self._entries([])):
+                self._now = max(self._now, self.machine.deadline)
+            self._take(self.machine.step(Read(entries, 0.0), self._now))
+        self.period = self._own_period(settings[-1].lease)
+
+    def _own_period(self, lease: float) -> float:
+        """Seconds between two Beats of this member, once it has heard the others for some leases."""
+        end, times = self._now + LEASES_TO_SETTLE * lease, dict[float, None]()
+        while self._now < end:
+            self.step(max(1, int(PERIODS_PER_STEP * len(self.others))))
+            if self._beat is not None and self._now >= end - LEASES_COUNTED * lease:
+                times[self._beat.sent_at] = None
+        first, *_, last = times
+        return (last - first) / (len(times) - 1)
+
+    def beats(self, count: int) -> list[Beat]:
+        """The next Beats of the others, who take turns."""
+        self._turn += count
+        names = (self.others[number % len(self.others)] for number in range(self._turn - count, self._turn))
+        return [beat_of(self._beat, name, self._now, self.machine.state) for name in names]
+
+    def step(self, count: int) -> tuple[float, int]:
+        """One step with `count` Beats of the others: seconds of processor time, and how many records it read."""
+        # In a small group they beat more often than they would: too long a step would look like a pause.
+        moment = min(count / len(self.others), PERIODS_PER_STEP) * self.period
+        self._now += min(moment, max(moment / 16, self.machine.deadline - self._now))
+        entries = self._entries(self.beats(count))
+        started = time.process_time()
+        effects = self.machine.step(Read(entries, 0.0), self._now)
+        took = time.process_time() - started
+        self._take(effects)
+        return took, len(entries)
+
+    def _entries(self, records: Sequence[Record]) -> list[tuple[int, Record | None]]:
+        """The machine's own records, and then `records`, at the offsets where it reads them now."""
+        sent, self._sent = self._sent, []
+        return list(enumerate([*sent, *records], start=self.machine.state.at))
+
+    def _take(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Append):
+                self._sent += effect.records
+                for record in effect.records:
+                    self._beat = record if isinstance(record, Beat) else self._beat
