@@ -1,18 +1,31 @@
-"""The time until a second process has half of 65,536 partitions, and how long they have no leader meanwhile.
+"""Large groups: a second process gets half of 65,536 partitions; 300 of 1,000 members expire together.
 
-Real processes share one ledger. The first has led all partitions for a lease when the second is started; neither has
-any work. Measured from the moment at which this process reads the second's Join, until both lead half of them, or until
-`--limit` seconds have passed. Both note when they gained, lost and led what (`_large_member.py`). A partition is led
-while one of them holds a lease for it.
+**A second member joins.** Real processes share one ledger. The first has led all partitions for a lease when the second
+is started; neither has any work. Measured from the moment at which this process reads the second's Join, until both
+lead half of them, or until `--limit` seconds have passed. Both note when they gained, lost and led what
+(`_large_member.py`). A partition is led while one of them holds a lease for it. Each figure's name ends with @M.
 
-    balanced_s@M             seconds until balanced, for M partitions; None beyond the limit
-    fenced@M                 Fenced events of both, and fenced_partitions: 0 if both were always heard in time
-    expired@M                incarnations that joined again, because they had been expired
-    leaderless_leases_max@M  the longest time for which one of the partitions had no leader, over the lease
-    leaderless_leases_mean@M the whole time that a partition had none, mean of all
-    records@M, bytes@M       appended by both, and the longest record
+    balanced_s               seconds until balanced; None beyond the limit
+    fenced                   Fenced events of both, and fenced_partitions: 0 if both were always heard in time
+    expired                  incarnations that joined again, because they had been expired
+    leaderless_leases_max    the longest time for which one of the partitions had no leader, over the lease
+    leaderless_leases_mean   the whole time that a partition had none, mean of all
+    records, bytes           appended by both, and longest_record_bytes
 
-`--quick` has 4,096 partitions only.
+**Many expire.** One process holds a group of `--members` members, with 4,096 partitions and a lease of 1 s. Most of
+them only beat; three survivors are shipped machines, whose work takes the time that it takes on this processor
+(`_mass_expiry.py`). Measured from the last moment at which the `--expiring` beat, until all three have read that every
+partition has an owner that lives.
+
+    expiry_taken_over_s      seconds, of which one lease is the least; None if it took longer than `--limit`
+    expiry_fenced            Fenced events of the three, until two leases later
+    expiry_expired           survivors that were expired, too
+    expiry_step_leases_max   the longest step of one of the three, over the lease
+    expiry_records           Expire records of the three; expiry_records_last of the one that stands for all the others
+    expiry_wanted            members that were to expire
+
+The default takes three minutes at most, and half of that on a machine that is not busy. `--quick` has 4,096 partitions,
+and 30 of 100 members that expire.
 """
 
 import tempfile
@@ -25,6 +38,7 @@ from pathlib import Path
 
 from benchmarks import BenchmarkOptions, Figures, option, switch
 from benchmarks._large_member import Tenant
+from benchmarks._mass_expiry import SURVIVORS_MIN, MassExpiry
 from benchmarks._peers.ours import patient_read
 from benchmarks._places import LEDGERS, options_at, place
 from neli_router.core.clock import host_clock
@@ -32,6 +46,7 @@ from neli_router.core.keyspace import SLOTS
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.open import open_ledger
 from neli_router.lab.processes.group import ProcessGroup
+from neli_router.protocols.induction.fold import MEMBERS_MAX
 from neli_router.protocols.induction.records import Join, decode
 
 __all__ = ["Options", "leaderless", "run"]
@@ -45,6 +60,9 @@ SMALL = 4096
 """Bytes. A longer record is no Join, and a snapshot of a large group takes long to decode."""
 
 QUICK = ((4096, 0.5),)
+QUICK_EXPIRY = (100, 30)
+
+EXPIRY_PARTITIONS, EXPIRY_LEASE = 4096, 1.0
 
 
 class Options(BenchmarkOptions):
@@ -52,11 +70,17 @@ class Options(BenchmarkOptions):
     partitions: tuple[int, ...] = option((65_536, 16_384), "of the group that a second member joins")
     lease: tuple[float, ...] = option((2.0, 0.5), "seconds, one for each of --partitions")
     limit: float = option(60.0, "seconds that a second member may take to get its half")
-    quick: bool = switch("one small group")
+    members: int = option(1000, "of the group of which many expire; 0 leaves that out")
+    expiring: int = option(300, "of these")
+    quick: bool = switch("smaller groups")
 
     def __post_init__(self) -> None:
         if len(self.partitions) != len(self.lease):
             raise ValueError(f"--lease {list(self.lease)}: one is needed for each of --partitions")
+        if self.members and not 0 < self.expiring <= self.members - SURVIVORS_MIN:
+            raise ValueError(f"--expiring {self.expiring}: at least {SURVIVORS_MIN} of {self.members} must survive")
+        if self.members > MEMBERS_MAX:
+            raise ValueError(f"--members {self.members}: a group has at most {MEMBERS_MAX}")
 
 
 def run(options: Options) -> Figures:
@@ -66,6 +90,9 @@ def run(options: Options) -> Figures:
         for partitions, lease in sizes:
             joined = _joined(there, partitions, lease, options.limit)
             figures |= {f"{figure}@{partitions}": value for figure, value in joined.items()}
+    members, expiring = QUICK_EXPIRY if options.quick and options.members else (options.members, options.expiring)
+    if members:
+        figures |= _expired(members, expiring, options.limit)
     return {**figures, "limit_s": options.limit, "ledger": options.ledger}
 
 
@@ -136,6 +163,23 @@ def _joined(there: str, partitions: int, lease: float, limit: float) -> Figures:
         "bytes": followed.size,
         "longest_record_bytes": followed.longest,
         "lease_s": lease,
+    }
+
+
+def _expired(members: int, expiring: int, limit: float) -> Figures:
+    group = MassExpiry(members, EXPIRY_PARTITIONS, EXPIRY_LEASE, expiring)
+    took = group.expire(limit)
+    return {
+        "expiry_taken_over_s": took,
+        "expiry_fenced": group.fenced,
+        "expiry_expired": group.expired,
+        "expiry_step_leases_max": group.longest_step / EXPIRY_LEASE,
+        "expiry_records": sum(group.accusations),
+        "expiry_records_last": group.accusations[-1],
+        "expiry_wanted": expiring,
+        "expiry_members": members,
+        "expiry_partitions": EXPIRY_PARTITIONS,
+        "expiry_lease_s": EXPIRY_LEASE,
     }
 
 

@@ -153,6 +153,8 @@ def test_a_command_line_that_makes_no_sense_exits_2(
         ("failover --witness --lease 1 0.5", "--witness takes one --lease"),
         ("failover --ledger sqlite redis", "only --witness measures them in one run"),
         ("large --partitions 8 --lease 1 2", "--lease [1.0, 2.0]: one is needed for each of --partitions"),
+        ("large --members 8 --expiring 4", "--expiring 4: at least 5 of 8 must survive"),
+        ("large --members 100000", "--members 100000: a group has at most "),
         ("protocols --members 1", "--members 1: one must survive"),
         ("protocols --electors --sizes 3 2", "--sizes 2: a majority must survive"),
         ("sessions --members 9", "--members [9]: each must get one of 8 partitions"),

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import large
 from benchmarks._large_member import Line, Tenant
+from benchmarks._mass_expiry import MassExpiry
 from benchmarks.large import leaderless
 
 
@@ -49,10 +50,25 @@ def test_the_time_without_a_leader_counts_from_the_first_moment_to_the_last() ->
     assert [(2.0, 3.0), (0.0, 0.0), (9.0, 9.0)] == leaderless(spans, 3, 1.0, 10.0)
 
 
+def test_members_that_fall_silent_together_expire_after_a_lease_and_no_other_does() -> None:
+    group = MassExpiry(30, 64, 10.0, 9)  # A lease of which no step takes a notable part, on any machine.
+    took = group.expire(60.0)
+    assert took is not None
+    assert 8.0 < took < 15.0
+    assert (0, 0, 21) == (group.fenced, group.expired, group.survivors)
+    assert 0 < sum(group.accusations)
+    assert 0 < group.longest_step
+
+
+def test_members_that_are_given_too_little_time_to_expire_are_reported() -> None:
+    assert MassExpiry(8, 16, 10.0, 2).expire(5.0) is None
+
+
 @pytest.mark.process
 def test_a_second_member_that_gets_its_half_is_measured() -> None:
-    figures = large.run(large.Options(partitions=(64,), lease=(1.0,)))
+    figures = large.run(large.Options(partitions=(64,), lease=(1.0,), members=0))
     assert {"expired@64": 0, "lease_s@64": 1.0, "ledger": "sqlite"}.items() <= figures.items()
+    assert "expiry_fenced" not in figures
     balanced, records = figures["balanced_s@64"], figures["records@64"]
     assert isinstance(balanced, float)
     assert isinstance(records, int)
