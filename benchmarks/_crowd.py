@@ -12,18 +12,22 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from neli_router.core.keyspace import Layout
 from neli_router.protocols.induction.admission import genesis, join
+from neli_router.protocols.induction.beats import DIGESTS_APART
+from neli_router.protocols.induction.digest import digest_text
 from neli_router.protocols.induction.events import Append, Effect, Read
 from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.machine import InductionMachine, Phase
 from neli_router.protocols.induction.records import Beat, Record
-from neli_router.protocols.induction.snapshots import digest_text
 from neli_router.protocols.protocol import Settings
 
 __all__ = ["Lone", "beat_of", "crowd", "settings_of"]
+
+_random = Random(1)
 
 FIRST_OFFSET = 1
 FOUNDER = "founder"
@@ -54,10 +58,12 @@ def _nothing(_: object, kept: Sequence[str | None], **__: object) -> tuple[str |
 
 def beat_of(like: Beat | None, by: str, now: float, state: State) -> Beat:
     """The Beat that `by` would send `now` if it had read what led to `state`."""
-    digest = digest_text(state.digest)
-    if like is None:
-        return Beat(by=by, sent_at=now, at=state.at, digest=digest)
-    return replace(like, by=by, sent_at=now, at=state.at, digest=digest)
+    has_digest = _random.random() * (1 + len(state.seats) // DIGESTS_APART) < 1
+    v: Any = 1 if has_digest else 2
+    digest = digest_text(state.digest) if has_digest else UNSET
+    return replace(
+        like or Beat(by=by, sent_at=now, at=0), by=by, v=v, sent_at=round(now, 5), at=state.at, digest=digest
+    )
 
 
 class Lone:

@@ -12,6 +12,9 @@ that is due, and hears the inbox. How long a record takes depends on the group a
 a slice took longer than it should, the next one holds half as many changes. A time later than that of the read is safe:
 a member that thinks it read a record later than it did waits longer, and accuses later.
 
+**A large group** has thousands of Beats a second, and to read each as it comes would cost more than all else. So the
+pump of such a group rests between two reads, for a small part of the lease.
+
 **A doubt** (Recheck) moves the ledger's position back to the first record that is remembered. The records that follow
 are compared, and not given to the machine again. The pump rests between two looks. Otherwise a line that raises a
 doubt, written again and again, would keep a member from reading on.
@@ -75,6 +78,12 @@ SLICE_SECONDS = 0.05
 """How long a slice should take at most; it holds one change at least, however long that takes. A quarter of it is short
 enough for more changes."""
 
+CROWD = 100
+"""The members of a group in which the pump rests. In a smaller one, a takeover would take longer for little gain."""
+
+REST_LEASES, REST_MAX = 0.03, 0.03
+"""Of a lease, and seconds. Resting for longer saves processor time and delays all news by as much."""
+
 LOOKS_APART = 10
 """After a look at the evidence, the next one waits for this many times as long as the look took."""
 
@@ -96,7 +105,14 @@ FIRST_OFFSET_MAX = 1
 """Ledgers count from 0 or from 1. A ledger that starts above this has dropped its beginning. In a ledger that has not,
 records may stand before the genesis, from writers that did not know of the new ledger yet. They are void."""
 
-Driven = TypeVar("Driven", bound=Machine[Input, Effect])
+
+class LedgerMachine(Machine[Input, Effect], Protocol):
+    """A machine that folds a ledger."""
+
+    state: State
+
+
+Driven = TypeVar("Driven", bound=LedgerMachine)
 
 
 class Tap(Protocol):
@@ -139,6 +155,7 @@ class Pump(Generic[Driven]):
         self._doubts = False
         self._looked_from = self._look_at = -inf
         self._changes_max = CHANGES_MAX
+        self._read_at = -inf
         state = oldest_state(ledger)
         ledger.seek(state.at)
         now = clock()
@@ -157,6 +174,7 @@ class Pump(Generic[Driven]):
         wait = 0.0 if self._inbox else self.machine.deadline - self._clock()
         try:
             self._look_back()
+            self._rest(wait)
             entries = self._ledger.read(min(POLL_MAX, max(0.0, wait)))
         except LedgerTrimmed:
             self._restart()
@@ -176,6 +194,16 @@ class Pump(Generic[Driven]):
             self._take(entries, age, now - age)
         if offsets := self._ledger.acknowledged():
             self._step(Acknowledged(offsets))
+
+    def _rest(self, wait: float) -> None:
+        """In a large group, let some records come before they are read."""
+        state = self.machine.state
+        if len(state.seats) < CROWD or state.genesis is None:
+            return
+        rest = self._read_at + min(REST_MAX, REST_LEASES * state.genesis.lease) - self._clock()
+        if min(rest, wait) > 0:
+            self._pause(min(rest, wait))
+        self._read_at = self._clock()
 
     def _take(self, entries: Sequence[Entry], age: float, known_at: float) -> None:
         if self._evidence.is_checking():

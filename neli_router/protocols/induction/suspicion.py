@@ -148,8 +148,15 @@ class Suspicion:
             return inf
         earliest = max(self._hearing_since + self._settings.lease, self._patient_until)
         if self._silent_at == -inf or now >= max(self._silent_at, earliest):
-            self._silent_at = min((self._look_again_at(q, at) for q, at in heard.items()), default=inf)
+            self._silent_at = self._first_silent_at(heard)
         return max(self._silent_at, earliest)
+
+    def _first_silent_at(self, heard: Mapping[str, float]) -> float:
+        if not self._accused and heard:
+            oldest = min(heard.values())  # In C: there may be a thousand.
+            if heard.get(self._incarnation) != oldest:
+                return oldest + self._settings.lease
+        return min((self._look_again_at(q, at) for q, at in heard.items()), default=inf)
 
     def _look_again_at(self, q: str, heard_at: float) -> float:
         lease = self._settings.lease

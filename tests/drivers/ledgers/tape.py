@@ -6,6 +6,7 @@ from typing import Any
 
 from neli_router.drivers.ledgers.base import READ_MAX, Entry, Promise
 from neli_router.errors import LedgerError, LedgerTrimmed
+from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Record, encode
 from neli_router.protocols.protocol import NO_STANDING, Standing
 
@@ -96,6 +97,7 @@ class Scripted:
     """A machine that logs the time and the input of each step, and gives each of its `answers` once."""
 
     standing: Standing = NO_STANDING
+    state = State()
     incarnation, caught_up, error, heard_at = "", True, None, 0.0
 
     def __init__(self, log: list[Any]) -> None:

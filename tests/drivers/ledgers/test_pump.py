@@ -8,7 +8,17 @@ import pytest
 
 from neli_router.drivers.ledgers import pump
 from neli_router.drivers.ledgers.base import READ_MAX
-from neli_router.drivers.ledgers.pump import CHANGES_MAX, RETRY_EVERY, SLICE_MAX, SLICE_SECONDS, SPAN, Pump, oldest_state
+from neli_router.drivers.ledgers.pump import (
+    CHANGES_MAX,
+    CROWD,
+    REST_MAX,
+    RETRY_EVERY,
+    SLICE_MAX,
+    SLICE_SECONDS,
+    SPAN,
+    Pump,
+    oldest_state,
+)
 from neli_router.errors import LedgerError, LedgerRewound, LedgerUnavailable, LedgerUnusable, RecordTooLong
 from neli_router.protocols.induction.events import (
     Acknowledged,
@@ -143,6 +153,18 @@ def test_a_step_has_as_many_changes_as_take_a_short_time_at_least_one_and_any_nu
     rig.tape.payloads += [encode(WISH)] * CHANGES_MAX
     assert [4, 8, 16, 32, 4] == rig.turn().sizes[-5:]
     assert [SLICE_MAX] == Rig(Tape(*[beat("a")] * SLICE_MAX)).turn().sizes
+
+
+def test_between_two_reads_of_a_large_group_the_pump_rests_but_not_beyond_what_is_due() -> None:
+    rig = Rig(Tape())
+    assert [] == rig.turn(2).pauses
+    rig.machine.state = founded(*(join(f"m{number}") for number in range(CROWD)))
+    rig.machine.deadline = 100.0
+    rig.turn(2)
+    assert [REST_MAX] == rig.pauses, "the first read rests for nothing"
+    rig.machine.deadline = REST_MAX / 4
+    rig.turn()
+    assert [REST_MAX, REST_MAX / 4] == rig.pauses
 
 
 def test_an_outage_is_no_silence_and_it_and_its_end_are_noted_once() -> None:
