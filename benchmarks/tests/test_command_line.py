@@ -157,6 +157,7 @@ def test_a_command_line_that_makes_no_sense_exits_2(
         ("large --members 100000", "--members 100000: a group has at most "),
         ("protocols --members 1", "--members 1: one must survive"),
         ("protocols --electors --sizes 3 2", "--sizes 2: a majority must survive"),
+        ("restart --members 1", "--members 1: at least 2 are needed"),
         ("sessions --members 9", "--members [9]: each must get one of 8 partitions"),
     ],
 )
