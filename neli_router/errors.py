@@ -93,7 +93,8 @@ class BadKey(NeliError, TypeError):
 
 
 class GroupMismatch(NeliError):
-    """The ledger was created with a different layout, lease, guarantee or fold version than this program has."""
+    """The group has a different layout, lease, guarantee or fold version than this program, or not all of its members
+    know the fold version that it was to have."""
 
 
 class LedgerError(NeliError):

@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "rebalance": ("wishes", "rebalance_command", "Move leaders that are elected among peers."),
     "run": ("run", "run_command", "Run a command only while a role is led here."),
     "table": ("lookups", "table_command", "Print the owner of each partition."),
+    "upgrade": ("upgrade", "upgrade_command", "Move the group to this release's newest fold version."),
     "watch": ("lookups", "watch_command", "Print each change of an owner."),
     "weigh": ("wishes", "weigh_command", "Override a member's weight."),
 }

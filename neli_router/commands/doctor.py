@@ -1,7 +1,7 @@
 """`neli doctor`: will an agent work here, and if not, what to change?
 
-    configuration --> place, space --> ledger --> promises, group, name, expiry, digests   each needs those before
-                  --> group, owners --> name                                      of a borrowed consumer group
+    configuration --> place, space --> ledger --> promises, group, name, expiry, digests, version
+                  --> group, owners --> name                                 of a borrowed consumer group
                   --> clock, trips --> lease
                   --> agent (its socket) --> witness
                   --> port
@@ -45,6 +45,7 @@ from neli_router.commands.measurements import (
     judge_expiry,
     judge_lease,
     judge_space,
+    judge_version,
     measure_asks,
     measure_host,
     measure_trips,
@@ -322,6 +323,8 @@ def _ledger(resolved: Resolved, *, ask: bool) -> tuple[list[Diagnosis], Trips | 
             lease = inspection.lease or config.lease
             findings.append(judge_expiry(lease, inspection.powerless, len(inspection.members)))
             findings.append(judge_digests(inspection.digests))
+            if inspection.mismatch(config.settings()) is None:
+                findings.append(judge_version(inspection.state))
         return findings, measure_asks(ledger) if ask else _UNMEASURED
     except NeliError as error:
         return [Diagnosis("ledger", "failed", error.found, error.remedy)], _UNMEASURED

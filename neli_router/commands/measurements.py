@@ -27,7 +27,9 @@ from typing import Literal
 from neli_router.core.clock import Clock, host_clock
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.member.wishes import NEWEST, held_back_by, known
 from neli_router.protocols.protocol import BEATS_PER_LEASE, DRIFT_MAX
+from neli_router.status.replay import State
 
 __all__ = [
     "Diagnosis",
@@ -38,6 +40,7 @@ __all__ = [
     "judge_expiry",
     "judge_lease",
     "judge_space",
+    "judge_version",
     "measure_asks",
     "measure_host",
     "measure_trips",
@@ -211,6 +214,21 @@ def judge_digests(digests: Mapping[str, tuple[int, bool]]) -> Diagnosis:
         )
     remedy = "start these with the release of the others; if they have it, test their hosts' memory"
     return Diagnosis("digests", "failed", f"some members hold another state than the others: {found:.200}", remedy)
+
+
+def judge_version(state: State) -> Diagnosis:
+    """Whether the group could be upgraded to the newest fold version that this release knows."""
+    found = f"the group's fold version is {state.version}"
+    if state.version == NEWEST:
+        return Diagnosis("version", "fine", f"{found}, the newest that this release knows")
+    if not state.seats:
+        return Diagnosis("version", "fine", f"{found}, and no member is there to raise it")
+    if behind := held_back_by(state):
+        named = ", ".join(f"{seat.name} (knows {known(seat)})" for seat in behind)
+        remedy = f"restart these with this release, then say `neli upgrade`; the group works at {state.version}, too"
+        return Diagnosis("version", "warning", f"{found}; these members do not know {NEWEST}: {named:.200}", remedy)
+    remedy = "say `neli upgrade` when all agents and routers have this release, too: older ones cannot return then"
+    return Diagnosis("version", "warning", f"{found}, and all members know {NEWEST}", remedy)
 
 
 def judge_clock(host: HostTiming) -> Diagnosis:

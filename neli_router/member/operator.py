@@ -4,9 +4,10 @@
     member.operator.pin(3, "a")     partition 3 should belong to a         with None: wherever it would go
     member.operator.weigh("a", 2)   a should get twice the share           with None: its own weight
     member.operator.load({3: 5.0})  partition 3 is that much work          with 0: as much as any other
+    member.operator.upgrade()       fold by this release's newest version  never taken back
     rebalance, nominate, shed       who leads, in a group that elects among its members
 
-The first four are wishes. The ledger keeps them beyond this member's life. Each call returns when the ledger shows the
+The first five are wishes. The ledger keeps them beyond this member's life. Each call returns when the ledger shows the
 wish, and raises LedgerUnavailable if that takes longer than `timeout` seconds. A wish for a name that no member has
 waits for such a member, and the log says so. (The commands refuse it, because a person may have mistyped the name.)
 
@@ -66,6 +67,14 @@ class BaseOperator(Generic[Done]):
     def load(self, loads: Mapping[int, float], *, timeout: float = WISH_MAX) -> Done:
         """Set how much work each partition is, in any unit that is the same for all; 0 forgets it."""
         return self.wish(wishes.load(loads, self._config.layout), timeout)
+
+    def upgrade(self, *, timeout: float = WISH_MAX) -> Done:
+        """Raise the group's fold version to the newest that this release knows. It cannot go back.
+
+        Waits for members that do not know the version to leave or to be expired. Raises GroupMismatch, which names
+        them, if they are still there after `timeout` seconds.
+        """
+        return self.wish(wishes.upgrade(), timeout)
 
     def wish(self, wish: CheckedWish | None, timeout: float = WISH_MAX) -> Done:
         """Make a wish of `neli_router.member.wishes`; None is granted already."""
@@ -160,7 +169,8 @@ class BaseOperator(Generic[Done]):
 
         def is_due() -> bool:
             """Whether the wish can be said, or never will be: before its genesis, a ledger records nothing."""
-            return membership.is_over or membership.state.genesis is not None
+            state = membership.state
+            return membership.is_over or (state.genesis is not None and wish.refusal(state) is None)
 
         give_up_at = membership.clock() + timeout
         with membership.watching_state():
@@ -173,7 +183,7 @@ class BaseOperator(Generic[Done]):
                 yield lambda: membership.is_over or wish.shown(membership.state), give_up_at - membership.clock()
         if not wish.shown(membership.state):
             membership.require_alive()
-            raise unheard(wish, timeout, membership.obstacle)
+            raise wish.refusal(membership.state) or unheard(wish, timeout, membership.obstacle)
 
     @property
     def _drains_itself(self) -> bool:

@@ -4,10 +4,14 @@
     pin, unpin        a partition should belong to the member of that name
     weigh             override a member's weight
     load              how much work each partition is, as measured
+    upgrade           the group should fold its ledger by the newest version that this release knows
 
 A wish outlives members: it goes by name, and the ledger keeps it until it is taken back. Readers skip a record that
 does not decode, so a wish that no reader would understand is refused here. And an append may be lost, so a wish counts
 as made only when the state shows it.
+
+An upgrade is never taken back, and is void unless every member knows the version. So it is not written while a member
+holds it back. That member may be dead, and not yet expired.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -16,15 +20,30 @@ from difflib import SequenceMatcher
 
 from neli_router.config.protocols import ELECTED, PROTOCOLS, is_whole
 from neli_router.core.keyspace import Layout
-from neli_router.errors import BeyondProtocol, ConfigError, LedgerUnavailable
-from neli_router.protocols.induction.fold import State
-from neli_router.protocols.induction.records import Drain, Load, Pin, Record, Undrain, Unpin, Weigh
+from neli_router.errors import BeyondProtocol, ConfigError, GroupMismatch, LedgerUnavailable, NeliError
+from neli_router.protocols.induction.admission import unknown_version
+from neli_router.protocols.induction.fold import FOLD_VERSIONS, State
+from neli_router.protocols.induction.records import (
+    Drain,
+    Load,
+    Pin,
+    Record,
+    Seat,
+    Undrain,
+    Unpin,
+    Upgrade,
+    Weigh,
+    encode,
+)
 from neli_router.protocols.protocol import LOAD_MAX, NAME_MAX, WEIGHT_MAX
 
 __all__ = [
+    "NEWEST",
     "WISH_MAX",
     "CheckedWish",
     "drain",
+    "held_back_by",
+    "known",
     "load",
     "no_wishes",
     "pin",
@@ -32,8 +51,12 @@ __all__ = [
     "undrain",
     "unheard",
     "unpin",
+    "upgrade",
     "weigh",
 ]
+
+NEWEST = FOLD_VERSIONS[1]
+"""The newest fold version that this release knows."""
 
 NAMES_SHOWN = 10
 """How many members an error lists; the most similar names come first."""
@@ -51,6 +74,12 @@ class CheckedWish:
     shown: Callable[[State], bool]
     name: str = ""
     """The name of the member that it is for. A wish for an absent member waits for it; if mistyped, forever."""
+    refusal: Callable[[State], NeliError | None] = lambda _: None
+    """Why the group would not grant it now. It is not written before that has changed."""
+
+    def payload(self, by: str) -> bytes:
+        """The bytes of the record, for a writer that is not a member."""
+        return encode(self.record(by))
 
 
 def unheard(wish: CheckedWish, timeout: float, obstacle: str) -> LedgerUnavailable:
@@ -140,6 +169,44 @@ def load(loads: Mapping[int, float], layout: Layout) -> CheckedWish:
         lambda by: Load(by=by, loads=wanted),
         lambda state: all(state.loads.get(partition, 0.0) == amount for partition, amount in wanted.items()),
     )
+
+
+def upgrade() -> CheckedWish:
+    """The upgrade to the newest fold version that this release knows."""
+    what = f"an upgrade to fold version {NEWEST}"
+
+    def refusal(state: State) -> GroupMismatch | None:
+        if error := unknown_version(state):
+            return error
+        if state.genesis is None or state.version == NEWEST:
+            return None
+        wanted = f"{what} was wanted"
+        if not state.seats:
+            return GroupMismatch(wanted, "the group has no member", "start its members, then repeat this")
+        if not (behind := held_back_by(state)):
+            return None
+        named = [f"{it.name}{it.address and f' at {it.address}'} (knows {known(it)})" for it in behind]
+        more = f" and {len(named) - NAMES_SHOWN} more" if len(named) > NAMES_SHOWN else ""
+        return GroupMismatch(
+            wanted,
+            f"{len(behind)} of {len(state.seats)} members do not know it: {', '.join(named[:NAMES_SHOWN])}{more}",
+            "restart each of them with this release, then repeat this",
+        )
+
+    return CheckedWish(
+        what, lambda by: Upgrade(by=by, version=NEWEST), lambda state: state.version == NEWEST, refusal=refusal
+    )
+
+
+def held_back_by(state: State) -> list[Seat]:
+    """The members that do not know the version NEWEST, so the group cannot be upgraded to it."""
+    return [seat for seat in state.seats.values() if not seat.versions[0] <= NEWEST <= seat.versions[1]]
+
+
+def known(seat: Seat) -> str:
+    """The fold versions that a member knows."""
+    oldest, newest = seat.versions
+    return str(newest) if oldest == newest else f"{oldest} to {newest}"
 
 
 def require_member(name: str, members: Collection[str]) -> None:

@@ -4,8 +4,8 @@
            --its members' Beats---------> which of them could not expire a dead member, and which hold another state
            --read on for some seconds---> the name of a member that wrote in that time, or None
 
-`neli doctor` and `neli group delete` use it. It appends nothing. A wish is not a sign of life, because an operator can
-write one when no member is left.
+`neli doctor`, `neli upgrade` and `neli group delete` use it. It appends nothing. A wish is not a sign of life, because
+an operator can write one when no member is left.
 
 A Beat says when it was sent, and how far its writer had read by then. So the ledger alone shows how old the member's
 newest own Beat was, of those that it had read back, when it sent the next one. A member may accuse others after a lease
@@ -16,6 +16,7 @@ is not its own means that one of the two computes otherwise: another release, or
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -26,6 +27,7 @@ from neli_router.drivers.ledgers.base import Entry, Ledger
 from neli_router.drivers.ledgers.pump import oldest_state
 from neli_router.errors import GroupMismatch
 from neli_router.protocols.induction.admission import mismatch
+from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Snapshot, decode
 from neli_router.protocols.induction.suspicion import POWERLESS_LEASES
 from neli_router.protocols.induction.trust import RING_MAX
@@ -102,6 +104,11 @@ class Inspection:
         return change
 
     @property
+    def state(self) -> State:
+        """The state at the last record that was read."""
+        return self._state
+
+    @property
     def is_founded(self) -> bool:
         """Whether there is a group at all."""
         return self._state.genesis is not None
@@ -149,6 +156,14 @@ class Inspection:
     def mismatch(self, settings: Settings) -> GroupMismatch | None:
         """Why a member with `settings` may not join this group, if there is a reason."""
         return mismatch(settings, self._state)
+
+    def await_state(self, ready: Callable[[State], bool], seconds: float) -> bool:
+        """Read on until the state is `ready`, for at most `seconds`; return whether it is. Raises LedgerError."""
+        give_up_at = host_clock() + seconds
+        while not ready(self._state) and (left := give_up_at - host_clock()) > 0:
+            for entry in self._ledger.read(min(left, READ_MAX_SECONDS)):
+                self._take(entry)
+        return ready(self._state)
 
     def living(self, seconds: float, *, name: str | None = None) -> str | None:
         """The name of a member that writes within `seconds`, or None. With `name`, only members of that name count.

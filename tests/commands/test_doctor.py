@@ -159,7 +159,7 @@ def test_a_server_is_asked_and_nothing_is_made_or_appended(server: str, request:
     ledger = open_ledger(config.common_ledger, create=True, patience=1.0)
     tip = ledger.tip()
     code, found = findings(*given, "--accept-rewinds", ledger=address)
-    names = "configuration ledger promises group name expiry digests clock scheduling trips lease agent witness"
+    names = "configuration ledger promises group name expiry digests version clock scheduling trips lease agent witness"
     assert (0, names) == (code, " ".join(found))
     verdicts = {name: found[name]["verdict"] for name in ("ledger", "promises", "group", "trips")}
     assert {"ledger": "fine", "promises": "warning", "group": "fine", "trips": "fine"} == verdicts

@@ -182,6 +182,7 @@ async def test_an_asynchronous_program_from_beginning_to_end(config: Config) -> 
         await member.operator.pin(3, None)
         await member.operator.weigh("b", 2)
         await member.operator.load({1: 2.0})
+        await member.operator.upgrade()
         await member.operator.drain("b")
         state = member.state
         assert (["b"], {"b": 2}, {1: 2.0}, {}) == (list(state.drains), state.weights, state.loads, state.pins)

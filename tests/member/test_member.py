@@ -26,8 +26,11 @@ from neli_router.errors import (
 from neli_router.member.barrier import Period
 from neli_router.member.member import Member
 from neli_router.member.membership import Lease, why_not
+from neli_router.member.wishes import NEWEST
+from neli_router.protocols.induction.records import encode
 from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked
 from neli_router.testing import Group
+from tests.support.records import genesis, join
 
 
 def one_of(member: Member) -> int:
@@ -336,6 +339,20 @@ def test_what_is_wished_for_is_done_and_outlives_a_restart(group: Group) -> None
     assert 4 == len(group["a"].led)
     group["a"].operator.load({0: 2.5, 1: 0})
     assert {0: 2.5} == group["a"].state.loads
+
+
+def test_an_upgrade_waits_until_the_last_member_that_does_not_know_the_version_is_gone() -> None:
+    with testing.group(partitions=2) as group:
+        older = join("old", address="host:1", versions=(NEWEST - 1, NEWEST - 1))
+        founded = genesis(version=NEWEST - 1, lease=1.0, layout=group.config.layout)
+        group.log.append([encode(founded), encode(older)])
+        group.join("a")
+        found = rf"1 of 2 members do not know it: old at host:1 \(knows {NEWEST - 1}\): restart each of them"
+        with pytest.raises(GroupMismatch, match=found):
+            group["a"].operator.upgrade(timeout=1.5)
+        assert ["old", "a"] == [seat.name for seat in group["a"].state.seats.values()]
+        group["a"].operator.upgrade()
+        assert (NEWEST, 1) == (group["a"].state.version, len(group["a"].state.seats))
 
 
 def test_a_wish_for_a_name_that_no_member_has_waits_for_one_and_says_so(
