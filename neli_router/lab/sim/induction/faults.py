@@ -10,10 +10,12 @@ the ledger never had: a single line stops no member.
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 from msgspec.structs import replace
 
 from neli_router.lab.sim.induction.group import SimulatedGroup
+from neli_router.lab.sim.induction.older import OLDER
 from neli_router.lab.sim.induction.options import RunOptions
 from neli_router.lab.sim.induction.process import Process
 from neli_router.lab.sim.strikes import Strikes
@@ -40,6 +42,9 @@ __all__ = ["Faults"]
 
 OPERATOR = "operator"
 """The author of wishes."""
+
+LATE_SHARE = 0.1
+"""How often a process is of the older release after the others were replaced. An upgraded group refuses it."""
 
 REPLACING = 0.7
 """How often a namesake is started to take over the name. The others give up when they hear the current holder."""
@@ -91,6 +96,30 @@ class Faults(Strikes[Process]):
             faults_per_unit=options.faults_per_lease,
             follow_up=options.follow_up,
         )
+
+    def begin(self) -> None:
+        super().begin()
+        if self._options.rolling:
+            self._later(self._span(2.0, 8.0), self._roll)
+            self._upgrade()
+
+    # Releases
+
+    def _roll(self) -> None:
+        """The members of the older release are replaced, one after the other."""
+        self._group.older_share = LATE_SHARE
+        for process in self._group.older():
+            self._later(self._span(0.0, 4.0), self._renew, process)
+
+    def _renew(self, process: Process) -> None:
+        name = self._group.name(process)
+        if process.alive:
+            process.kill()
+            self._restart(name, rebooted=False)
+
+    def _upgrade(self) -> None:
+        self._append(Upgrade(by=OPERATOR, version=OLDER + 1))
+        self._later(self._span(0.1, 2.0), self._upgrade)
 
     # Processes
 
@@ -167,7 +196,9 @@ class Faults(Strikes[Process]):
         random, state = self._world.random, self._group.referee.state
         if others := [seat for seat in state.seats if seat != accused]:
             last_beat = state.last_beats[accused] - (random.random() < 0.1)
-            self._append(Expire(by=random.choice(others), last_beats={accused: max(0, last_beat)}))
+            # Format 2 is void in a group of the older version.
+            v: Literal[1, 2] = random.choice((1, 2)) if self._options.rolling else 1
+            self._append(Expire(by=random.choice(others), v=v, last_beats={accused: max(0, last_beat)}))
 
     def _forgery(self, victim: Process) -> None:
         """A Beat in its name from the future; then it is cut off, so that only its own clock can end its lease."""

@@ -32,6 +32,7 @@ from neli_router.errors import Diverged, GroupMismatch, LedgerRewound, LedgerUnu
 from neli_router.lab.sim.acting import Acting
 from neli_router.lab.sim.induction.coverage import Coverage, ends_of_tenure
 from neli_router.lab.sim.induction.ledger import Log
+from neli_router.lab.sim.induction.older import OLDER, OlderMachine
 from neli_router.lab.sim.induction.options import RunOptions
 from neli_router.lab.sim.induction.process import Birth, Process
 from neli_router.lab.sim.induction.referee import Referee
@@ -49,6 +50,8 @@ __all__ = ["DOUBT", "SimulatedGroup", "containers", "require_bounded"]
 
 DOUBT = 4.0
 """Leases after a rewind within which its signs must have reached every process that acts."""
+
+OLDER_SHARE = 0.5
 
 DEPTH_MAX = 6
 """How far below a pump containers are searched for."""
@@ -88,12 +91,15 @@ class SimulatedGroup:
         self.healed_at = 0.0
         self.calm = False
         """Whether nothing may change any more."""
+        self.older_share = OLDER_SHARE if options.rolling else 0.0
+        """How often a process that starts is of the older release."""
         self._views: dict[int, tuple[State, str]] = {}
         self._by_incarnation: dict[str, Process] = {}
         self._writers: dict[str, Process] = {}
         """The same, including the dead."""
         self._names: dict[Process, str] = {}
         self._misfits: set[Process] = set()
+        self._older: set[Process] = set()
         self._witnessed: dict[Process, tuple[str, Process | None]] = {}
         self._births: Counter[str] = Counter()
         self._clocks: dict[str, LocalClock] = {}
@@ -112,17 +118,25 @@ class SimulatedGroup:
             settings = Settings(name=name, layout=settings.layout, lease=2 * options.lease)
         wall, seed = WALL_CLOCK + int(1e6 * self.world.now), random.getrandbits(64)
         witness = self.witnesses.choose(self.living)
+        release = OlderMachine if self._draws_older() and not misfit else InductionMachine
 
         def birth(state: State, now: float) -> InductionMachine:
-            return InductionMachine(settings, state, now, wall=wall, rng=type(random)(seed), witness=witness[0])
+            return release(settings, state, now, wall=wall, rng=type(random)(seed), witness=witness[0])
 
         process = self._process(name, birth)
+        if release is OlderMachine:
+            self.counts["older"] += 1
+            self._older.add(process)
         self._witnessed[process] = witness
         self.living.append(process)
         self._names[process] = name
         if misfit:
             self._misfits.add(process)
         return process
+
+    def older(self) -> list[Process]:
+        """The live processes of the older release."""
+        return [process for process in self.living if process in self._older]
 
     def observe(self) -> Process:
         """Start a new router."""
@@ -285,7 +299,10 @@ class SimulatedGroup:
     def _on_append(self, offset: int, payload: bytes, who: str) -> None:
         self.world.note("ledger", f"{offset} from {who}", payload)
         self.counts["records"] += 1
+        was = self.referee.state
         self.referee.read(offset, payload)
+        if was.genesis is not None and self.referee.state.version > was.version:
+            self.counts["upgraded"] += 1
 
     def _on_change(self, before: State, after: State) -> None:
         if self.calm:
@@ -324,7 +341,9 @@ class SimulatedGroup:
                 others = (other for other, known in self._names.items() if known == name and other is not process)
                 good = any(other.ended_at > process.started_at for other in others) or self.doubt_until > -inf
             case GroupMismatch():
-                good = process in self._misfits
+                # Whoever was a member did not hold the upgrade back.
+                refused = process in self._older and self.referee.state.version > OLDER
+                good = process in self._misfits or (refused and self.incarnation_of(process) is None)
             case LedgerRewound() | Diverged() | LedgerUnusable():
                 good = self.doubt_until > -inf
             case _:
@@ -347,6 +366,12 @@ class SimulatedGroup:
             who = [process.label for process in self.acting.who(partition)]
             if self.options.exclusive and len(who) > 1:
                 raise Violation("at_most_one_acts", f"{who} still act for partition {partition} after the rewind")
+
+    def _draws_older(self) -> bool:
+        """Whether the next process is of the older release, as the founders of the group are."""
+        if not self.options.rolling:
+            return False
+        return self.referee.state.genesis is None or self.world.random.random() < self.older_share
 
     def _process(self, name: str, birth: Birth) -> Process:
         self._births[name] += 1

@@ -11,6 +11,8 @@ fault does harm. So each seed first draws which faults it has at all (a swarm), 
     slow      every record takes equally long, up to five sixths of a lease for a round trip, even after the faults.
               Leaders keep leading, no live process is expired, and the partitions of a dead process find new owners
     rewound   the ledger loses records that were read, once; then every process that could notice must stop
+    rolling   foul, and an older release founded the group. Its members return with the new release, or as they were,
+              and an operator upgrades again and again. No seed draws this weather: it must be asked for
 """
 
 from dataclasses import dataclass
@@ -42,7 +44,7 @@ FOUL_FAULTS = (
     *("inheritance", "snapshot", "waver"),
 )
 
-Weather = Literal["foul", "fair", "slow", "rewound"]
+Weather = Literal["foul", "fair", "slow", "rewound", "rolling"]
 Rewind = Literal["no", "back", "onward", "anew"]
 
 
@@ -105,6 +107,10 @@ class RunOptions(SeedOptions):
         return self.weather == "slow"
 
     @property
+    def rolling(self) -> bool:
+        return self.weather == "rolling"
+
+    @property
     def exclusive(self) -> bool:
         return self.guarantee == "exclusive"
 
@@ -130,7 +136,7 @@ class RunOptions(SeedOptions):
         drawn_weather: Weather = random.choices(("foul", "fair", "slow", "rewound"), (56, 24, 8, 12))[0]
         drawn_guarantee: Guarantee = random.choices(("exclusive", "available"), (75, 25))[0]
         weather, guarantee = weather or drawn_weather, guarantee or drawn_guarantee
-        foul = weather in {"foul", "rewound"}
+        foul = weather in {"foul", "rewound", "rolling"}
         witnesses = Random(f"witnessed in {seed}")  # Separate, so that a seed's other draws stay the same.
         members = random.choices((1, 2, 3, 4, 5, 6), (1, 4, 7, 5, 2, 1))[0]
         beats = random.choice((4, 4, 5, 6))

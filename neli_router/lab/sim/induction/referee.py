@@ -12,6 +12,7 @@ outside, by what changed:
                        a certificate of its death; and never comes back
     an owner changes   if it went, or by its own Handover under the current term; and only to the target
     a term changes     to base + the offset of the record, and only upwards; a valid Handover always changes it
+    the version rises  if every member knows the new one; no member ever has a version that it does not know
 """
 
 from collections.abc import Callable
@@ -19,7 +20,17 @@ from collections.abc import Callable
 from neli_router.lab.sim.world import Violation
 from neli_router.protocols.induction.digest import difference
 from neli_router.protocols.induction.fold import DEPARTED_MAX, State, fold
-from neli_router.protocols.induction.records import Beat, Certify, Expire, Handover, Join, Leave, Record, decode
+from neli_router.protocols.induction.records import (
+    Beat,
+    Certify,
+    Expire,
+    Handover,
+    Join,
+    Leave,
+    Record,
+    decode,
+    is_known,
+)
 
 __all__ = ["Referee"]
 
@@ -62,7 +73,11 @@ class Referee:
             self._judge(before, offset, record, after)
         if after.owners is not before.owners or after.seats is not before.seats:
             self._on_change(before, after)
-        self._require_effect(before, record, after)
+        if any(not low <= after.version <= high for low, high in (seat.versions for seat in after.seats.values())):
+            assert record is not None
+            self._object("a member does not know the group's version after", offset, record)
+        if record is not None and is_known(record, before.version):
+            self._require_effect(before, record, after)
         if isinstance(record, Certify):
             self._on_certified(record.incarnation)
             self._bury(before, record.incarnation)
@@ -167,7 +182,7 @@ class Referee:
             case _:
                 return False
 
-    def _require_effect(self, before: State, record: Record | None, after: State) -> None:
+    def _require_effect(self, before: State, record: Record, after: State) -> None:
         """A valid Handover, Expire, Leave or Certify must have its effect."""
         match record:
             case Handover():
