@@ -29,6 +29,7 @@ SEEDS = (
     "--guarantee exclusive --weather foul --start 220 --seeds 60",
     "--guarantee exclusive --weather slow --seeds 20",
     "--weather rewound --seeds 150",
+    "--weather rolling --seeds 150",
     "--protocol neli --guarantee exclusive --weather fair --seeds 60",
     "--protocol neli --guarantee exclusive --weather foul --seeds 100",
     "--protocol neli --guarantee exclusive --weather beyond --seeds 100",
