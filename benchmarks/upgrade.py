@@ -110,7 +110,7 @@ def run(options: Options) -> Figures:
 
 
 def older_release(folder: Path) -> Path:
-    """A folder with the package as it was at OLDER. Raises RuntimeError if this clone does not have that commit."""
+    """A folder with the package of the commit OLDER. Raises RuntimeError if this clone does not have that commit."""
     command = ["git", "-C", str(ROOT), "archive", "--format=zip", OLDER, "neli_router"]
     archive = subprocess.run(command, capture_output=True, check=False)
     if archive.returncode != 0:

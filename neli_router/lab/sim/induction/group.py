@@ -341,7 +341,7 @@ class SimulatedGroup:
                 others = (other for other, known in self._names.items() if known == name and other is not process)
                 good = any(other.ended_at > process.started_at for other in others) or self.doubt_until > -inf
             case GroupMismatch():
-                # Whoever was a member did not hold the upgrade back.
+                # A refused member would have held the upgrade back.
                 refused = process in self._older and self.referee.state.version > OLDER
                 good = process in self._misfits or (refused and self.incarnation_of(process) is None)
             case LedgerRewound() | Diverged() | LedgerUnusable():

@@ -11,7 +11,7 @@ fault does harm. So each seed first draws which faults it has at all (a swarm), 
     slow      every record takes equally long, up to five sixths of a lease for a round trip, even after the faults.
               Leaders keep leading, no live process is expired, and the partitions of a dead process find new owners
     rewound   the ledger loses records that were read, once; then every process that could notice must stop
-    rolling   foul, and an older release founded the group. Its members return with the new release, or as they were,
+    rolling   foul, and an older release founded the group. Its members return with either release,
               and an operator upgrades again and again. No seed draws this weather: it must be asked for
 """
 
