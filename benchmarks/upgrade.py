@@ -27,6 +27,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from msgspec import UNSET
+
 from benchmarks import BenchmarkOptions, Figures, option
 from neli_router.drivers.ledgers.base import Entry
 from neli_router.lab.processes.group import MemberProcess, ProcessGroup
@@ -233,8 +235,9 @@ def _read(entries: Sequence[Entry]) -> tuple[int, int, list[tuple[int, int]]]:
         digests[state.at] = state.digest
         if isinstance(record, Join) and counts:
             joins.append(record.versions)
-        elif isinstance(record, Beat) and record.by in state.seats and record.at in digests:
-            compared.append(digests[record.at] == int(record.digest, 16))
+        elif isinstance(record, Beat) and record.digest is not UNSET and record.by in state.seats:
+            if record.at in digests:
+                compared.append(digests[record.at] == int(record.digest, 16))
     return len(compared), compared.count(False), joins
 
 
