@@ -3,6 +3,7 @@
     state x record x offset -> state
 
     members    Join -> member -> Leave, Expire, Certify, or a Join under the same name -> departed, forever
+                         '-- the same, with a grace --> away -- Expire or a Join ------^
                                             Certify of one that has not joined ------^
     partition  unowned --any change of members--> owner under term t --its own Handover--> the target, term t'
                   ^                                 |
@@ -14,6 +15,12 @@ of targets takes nothing from a member that still works. A term is `base` + the 
 Neither ever falls, so a later owner always has a higher term. Each Join raises `base` to its writer's wall clock, less
 its offset. Records are written at less than a million a second, so terms stay below the clock. So if the clocks were
 right, no term is given twice, even by a ledger that was recreated or restored from an older copy.
+
+**Grace.** A process that is restarted comes back under its name. So a member may have a grace: when it leaves, is
+expired or certified, it goes *away* and keeps its partitions, for which nobody acts. A Join under its name gets them
+back in that record. Otherwise another member ends the grace with an Expire that names the record by which it went, and
+then the partitions go to their targets. One that is away cannot act on the ledger: its Beats, accusations and Handovers
+are void. Partitions that were on their way to another member go there at once, and a drained member has no grace.
 
 **Bounds.** A state has at most MEMBERS_MAX members: a Join beyond that is void, and its writer asks again later. It has
 drains, and weights, for at most WISHES_MAX names each. A wish about a member is always granted: in a full table, it
@@ -29,13 +36,14 @@ Its digest is the exclusive-or of the hashes of all facts, so a Beat costs two h
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 from rpds import HashTrieMap
 
 from neli_router.protocols.induction.assignment import Candidate, assign
 from neli_router.protocols.induction.digest import difference, hash_of
 from neli_router.protocols.induction.records import (
+    BATCHES_SINCE,
     Beat,
     Certify,
     Drain,
@@ -100,7 +108,15 @@ class State(Struct, frozen=True, kw_only=True):
     weights: dict[str, int] = {}
     loads: dict[int, float] = {}
     departed: tuple[str, ...] = ()
+    graces: dict[str, float] = {}
+    """Incarnation -> the seconds for which it keeps its partitions if others end its membership; those with any."""
+    away: dict[str, float] = {}
+    """Incarnation -> its grace. It still has its seat, and its last Beat is the record by which it went."""
     digest: int = 0
+
+    def is_member(self, incarnation: str) -> bool:
+        """Whether it has a seat and is not away."""
+        return incarnation in self.seats and incarnation not in self.away
 
     def holder(self, name: str) -> Seat | None:
         """The member that is called `name`."""
@@ -114,7 +130,7 @@ def fold(state: State, offset: int, record: Record | None, assign: Assign = assi
         record = None
     if type(record) is Beat:  # Nearly all records are Beats: two hashes, and no comparison of tables.
         last_beat = state.last_beats.get(record.by)
-        if last_beat is None:
+        if last_beat is None or record.by in state.away:
             return replace(state, at=at)  # A Beat in flight when its writer departed brings no member back.
         last_beats = state.last_beats.insert(record.by, offset)
         was, now = hash_of("last_beats", record.by, last_beat), hash_of("last_beats", record.by, offset)
@@ -155,19 +171,25 @@ def _apply(state: State, offset: int, record: Record, assign: Assign) -> State:
     match record:
         case Join():
             return _join(state, offset, record, assign)
-        case Leave(by) if by in state.seats:
-            return _depart(state, offset, [by], assign)
-        case Expire(by) if by in state.seats:
+        case Leave(by) if state.is_member(by):
+            return _depart(state, offset, {by: record.grace}, assign)
+        case Expire(by) if state.is_member(by):
             silent = [q for q, last_beat in record.last_beats.items() if state.last_beats.get(q) == last_beat]
-            return _depart(state, offset, silent, assign) if silent else state
+            graces = {q: 0.0 if q in state.away else state.graces.get(q, 0.0) for q in silent}
+            return _depart(state, offset, graces, assign) if graces else state
+        case Certify() if record.incarnation in state.away:
+            return state  # It is known already that it does not act.
         case Certify() if record.incarnation in state.seats:
-            return _depart(state, offset, [record.incarnation], assign)
+            grace = state.graces.get(record.incarnation, 0.0)
+            return _depart(state, offset, {record.incarnation: grace}, assign)
         case Certify() if record.incarnation not in state.departed:
             # Its Join may come after this: only the records of one writer keep their order.
             return replace(state, departed=_with_departed(state, [record.incarnation]))
-        case Handover(by):
+        case Handover(by) if by not in state.away:
             return _give(state, offset, by, record.terms)
-        case Upgrade() if state.seats and all(low <= record.version <= high for low, high in _versions(state)):
+        case Upgrade() if state.seats.keys() - state.away.keys() and all(
+            low <= record.version <= high for low, high in _versions(state)
+        ):
             return replace(state, version=max(state.version, record.version))
         case Drain() | Undrain() | Pin() | Unpin() | Weigh() | Load():
             wished = _wish(state, offset, record)
@@ -203,13 +225,35 @@ def _join(state: State, offset: int, record: Join, assign: Assign) -> State:
         base=max(state.base, record.floor - offset),
         seats={**state.seats, record.by: seat},
         last_beats=state.last_beats.insert(record.by, offset),
+        graces={**state.graces, record.by: record.grace} if record.grace is not UNSET else state.graces,
     )
     return _retarget(state, offset, kept, assign)
 
 
-def _depart(state: State, offset: int, incarnations: Collection[str], assign: Assign) -> State:
-    state = _unseat(state, incarnations)
+def _depart(state: State, offset: int, graces: Mapping[str, float], assign: Assign) -> State:
+    """Each of `graces` goes away for its grace, or departs for good if that is zero."""
+    if state.version < BATCHES_SINCE:
+        graces = dict.fromkeys(graces, 0.0)
+    going = {q: grace for q, grace in graces.items() if grace > 0 and state.seats[q].name not in state.drains}
+    if going:
+        state = _go_away(state, offset, going)
+    if len(going) == len(graces):
+        return state
+    state = _unseat(state, [q for q in graces if q not in going])
     return _retarget(state, offset, state.owners, assign)
+
+
+def _go_away(state: State, offset: int, graces: Mapping[str, float]) -> State:
+    last_beats = state.last_beats
+    for q in graces:
+        last_beats = last_beats.insert(q, offset)
+    state = replace(state, away={**state.away, **graces}, last_beats=last_beats)
+    on_their_way = {
+        i: target
+        for i, (owner, target) in enumerate(zip(state.owners, state.targets, strict=True))
+        if owner in graces and target != owner and target is not None and state.is_member(target)
+    }
+    return _given(state, offset, on_their_way) if on_their_way else state
 
 
 def _unseat(state: State, incarnations: Collection[str]) -> State:
@@ -220,6 +264,8 @@ def _unseat(state: State, incarnations: Collection[str]) -> State:
         last_beats=HashTrieMap({key: beat for key, beat in state.last_beats.items() if key not in gone}),
         owners=tuple([None if owner in gone else owner for owner in state.owners]),
         departed=_with_departed(state, incarnations),
+        graces={key: grace for key, grace in state.graces.items() if key not in gone},
+        away={key: grace for key, grace in state.away.items() if key not in gone},
     )
 
 
@@ -317,4 +363,4 @@ def _without(mapping: Mapping[Key, Value], key: Key) -> dict[Key, Value]:
 
 
 def _versions(state: State) -> Iterator[tuple[int, int]]:
-    return (seat.versions for seat in state.seats.values())
+    return (seat.versions for seat in state.seats.values() if seat.incarnation not in state.away)

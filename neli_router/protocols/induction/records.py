@@ -16,8 +16,8 @@ Unknown fields are refused: a reader that ignored a meaningful field would compu
 is `ext`, a map with anything in it that no fold looks at: room for hints that a later release may add.
 
 **Formats.** `v` is the oldest record format that can say it. In format 1, an Expire or a Handover is about one member
-or partition, and each Beat has a digest; in format 2 about any number, a Beat may have none, and there is `ext`. A
-group's members may be of two releases, and must skip the same records. So format 2 counts only in a group whose fold
+or partition, and each Beat has a digest; in format 2 about any number, a Beat may have none, a Join may have a grace,
+and there is `ext`. A group's members may be of two releases, and must skip the same records. So format 2 counts only in a group whose fold
 version knows it (`is_known`); before, a newer release skips it as an older one does, and writes none of it.
 
 All bytes of a ledger enter through this module, so all bounds are checked here: the length of a record and of a name,
@@ -94,6 +94,7 @@ Version = Annotated[int, Meta(ge=1, le=WHOLE_MAX)]
 Place = Annotated[int, Meta(ge=-1, le=WHOLE_MAX)]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
 Weight = Annotated[int, Meta(ge=0, le=WEIGHT_MAX)]
+Grace = Annotated[float, Meta(ge=0, le=LEASE_MAX)]
 Amount = Annotated[float, Meta(ge=0, le=LOAD_MAX)]
 
 
@@ -126,7 +127,8 @@ class Join(_Record, frozen=True, kw_only=True):
     Join's own offset: it was meant for a ledger that has lost records since. `versions` is the range of folds that the
     writer knows. `witness` names, for people, the witness that will certify the writer's death; the fold only keeps it.
     `floor` is the writer's wall clock in microseconds, or its `term_base` if that is higher. This and later records
-    give no term below it, so a ledger that was restored from an older copy gives no term twice.
+    give no term below it, so a ledger that was restored from an older copy gives no term twice. For `grace` seconds
+    after an Expire or a Certify, its partitions are kept for its name; this needs format 2.
     """
 
     name: Name
@@ -137,6 +139,7 @@ class Join(_Record, frozen=True, kw_only=True):
     at: Offset
     witness: Text = ""
     floor: Base = 0
+    grace: Grace | UnsetType = UNSET
 
 
 class Beat(_Record, frozen=True, kw_only=True):
@@ -181,9 +184,9 @@ class Handover(_Record, frozen=True, kw_only=True):
 
 
 class Leave(_Record, frozen=True, kw_only=True):
-    """`by` is no longer a member. Fold version 1 gives its partitions away immediately, whatever `grace` says."""
+    """`by` is no longer a member. From fold version 3 on, its partitions are kept for its name for `grace` seconds."""
 
-    grace: Annotated[float, Meta(ge=0, le=LEASE_MAX)] = 0.0
+    grace: Grace = 0.0
 
 
 class Drain(_Record, frozen=True, kw_only=True):
@@ -262,6 +265,8 @@ class Image(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     loads: dict[Offset, Amount]
     departed: list[Name]
     digest: Digest
+    graces: dict[Name, Grace] | UnsetType = UNSET
+    away: dict[Name, Grace] | UnsetType = UNSET
 
 
 class Snapshot(_Record, frozen=True, kw_only=True):
@@ -341,9 +346,19 @@ def decode(payload: bytes) -> Record | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # ValidationError is a DecodeError: to a fold, not JSON, not ours and not of this version are the same.
         return None
-    if line.v < BATCHES and (line.ext is not UNSET or (type(line) is Beat and line.digest is UNSET)):
+    if line.v < BATCHES and not _is_in_first_format(line):
         return None
     return line.read() if isinstance(line, _ExpireLine | _HandoverLine) else line
+
+
+def _is_in_first_format(line: _Line) -> bool:
+    if isinstance(line, Beat):
+        return line.ext is UNSET and line.digest is not UNSET
+    if isinstance(line, Join):
+        return line.ext is UNSET and line.grace is UNSET
+    if isinstance(line, Snapshot):
+        return line.ext is UNSET and line.state.graces is UNSET and line.state.away is UNSET
+    return line.ext is UNSET
 
 
 def is_known(record: Record, version: int) -> bool:

@@ -12,12 +12,13 @@ one that they agree with. So a newcomer starts with the first snapshot that is l
 dropped.
 """
 
+from msgspec import UNSET
 from msgspec.structs import replace
 from rpds import HashTrieMap
 
 from neli_router.protocols.induction.digest import difference, digest_text
 from neli_router.protocols.induction.fold import State
-from neli_router.protocols.induction.records import Image, Snapshot
+from neli_router.protocols.induction.records import BATCHES, Image, Snapshot
 
 __all__ = ["Archive", "BadSnapshot", "restore", "snapshot"]
 
@@ -47,8 +48,10 @@ def snapshot(by: str, state: State) -> Snapshot:
         loads=state.loads,
         departed=list(state.departed),
         digest=digest_text(state.digest),
+        graces=state.graces or UNSET,
+        away=state.away or UNSET,
     )
-    return Snapshot(by=by, state=image, upto=state.at)
+    return Snapshot(by=by, v=BATCHES if state.graces or state.away else 1, state=image, upto=state.at)
 
 
 def restore(record: Snapshot) -> State:
@@ -78,6 +81,8 @@ def restore(record: Snapshot) -> State:
             weights=image.weights,
             loads=image.loads,
             departed=tuple(image.departed),
+            graces={} if image.graces is UNSET else image.graces,
+            away={} if image.away is UNSET else image.away,
         )
     except (ValueError, IndexError) as error:
         raise BadSnapshot(f"snapshot upto {record.upto} does not hold together") from error
