@@ -6,6 +6,7 @@ a seat is wanted ---------------> join()
 a newer Join under my name -----> replaced()     the newer wins; the older does not come back to fight
 a Certify of me while I live ---> miscertified() others lead what I led: its writer must be found before I come back
 a member with my name lives ----> NameWatch      a newcomer gives up, unless it is configured to replace that member
+my records return too late -----> Trial          a newcomer stays outside until they return soon
 
 Two processes with the same name, each restarted whenever it ends, would replace each other forever. Each of them owes a
 wait when it starts, so the partitions of that name would hardly ever be led. So a newcomer listens while it waits.
@@ -14,20 +15,54 @@ A member with the newcomer's name may have died a moment ago, and the newcomer m
 last Beats may still be in flight. Each Beat says how far its writer had read. If the writer had read a record that was
 appended after the newcomer started, the writer was alive after that. Two such Beats prove that the member lives; after
 only one, it may still be shutting down.
+
+A member whose records return too late leads for moments only. The others expire it, it joins again, and each time its
+share of the partitions moves twice. So a newcomer to a group that has members is on trial while it waits:
+
+    probe sent --returns within a lease less a beat--> soon since then --for as long as it must rest--> it may join
+               '--later, or not by then--------------> late: the trial starts again
+
+Below that bound a member can lead without a break, and above it, it cannot. A lower bound would keep a group from
+forming on a ledger that is slow for all. A member that is expired again and again must show more each time: its probes
+must all return soon for two leases, then four, and so on. A membership that lasts makes up for all that. One expiry
+costs only the wait that every newcomer owes, because any process may be paused once. A newcomer to a group without
+members skips the trial: a slow leader is better than none.
+
+A probe is a Beat of an incarnation that is not a member. So it is void in every fold, also in those of older releases.
+It proves no lease, not even to its writer: tenure and suspicion count only Beats that were read as a member's. If a
+ledger put a probe behind its writer's Join, it would count like any other Beat, and rightly: it was sent before it was
+appended, and a member that expires its writer waits from when it read the last one. Its writer had not read its own
+Join when it sent the probe, so under `available` the probe does not make a former owner stop.
 """
 
 from math import inf
 
 from neli_router.errors import GroupMismatch, Miscertified, NameTaken, Replaced
+from neli_router.protocols.induction.beats import interval
 from neli_router.protocols.induction.fold import FOLD_VERSIONS, State
 from neli_router.protocols.induction.records import Beat, Certify, Genesis, Join
 from neli_router.protocols.protocol import BASE_MAX, Notice, Settings
 
-__all__ = ["NameWatch", "genesis", "join", "miscertified", "mismatch", "replaced", "unknown_version"]
+__all__ = [
+    "REST_MAX",
+    "NameWatch",
+    "Trial",
+    "genesis",
+    "join",
+    "miscertified",
+    "mismatch",
+    "replaced",
+    "rest_after",
+    "unknown_version",
+]
 
 PROOFS = 2
 """How many Beats prove that a member with the same name lives. If it were more, a newcomer's wait could end before the
 last of them arrives."""
+
+REST_MAX = 32
+"""The longest rest of a member that was expired again and again, and the shortest membership that makes up for it, in
+leases. A longer one brings a cured member back later; with a shorter one, a sick member moves partitions more often."""
 
 
 def genesis(settings: Settings, by: str, base: int, at: int) -> Genesis:
@@ -137,6 +172,74 @@ class NameWatch:
             f"a member that lives has it{where}",
             "give each process a name of its own, or stop that one; replace=True, or --replace, takes the name from it",
         )
+
+
+class Trial:
+    """One process's trial, which outlives its incarnations. `now` never goes back."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._lease = settings, settings.lease
+        self.among(0)
+        self._member_since = inf
+        self.expiries = 0
+        """How often this process was expired without a membership that lasted."""
+        self.round_trip = 0.0
+        """How long the latest probe took, or is taking if it is late."""
+        self.begin()
+
+    def among(self, members: int) -> None:
+        """The group has so many members."""
+        self._soon = self._lease - interval(self._settings, members)
+
+    def begin(self) -> None:
+        """A new incarnation begins."""
+        self._sent_at, self._is_out, self._soon_since = -inf, False, inf
+
+    def joined(self, now: float) -> None:
+        self._member_since = now
+
+    def expired(self, now: float) -> None:
+        if now >= self._member_since + REST_MAX * self._lease:
+            self.expiries = 0
+        self.expiries += 1
+
+    @property
+    def rest(self) -> int:
+        """For how many leases all probes must return soon."""
+        return rest_after(self.expiries)
+
+    @property
+    def due(self) -> float:
+        """When to send the next probe."""
+        return self._sent_at + self._lease
+
+    @property
+    def passed_at(self) -> float:
+        """When the trial ends well, unless a probe is late until then; `inf` if the latest was."""
+        return self._soon_since + self.rest * self._lease
+
+    def sent(self, sent_at: float) -> None:
+        """A probe was sent that says this time."""
+        self._sent_at, self._is_out = sent_at, True
+
+    def came_back(self, sent_at: float, now: float) -> None:
+        """A probe that was sent at `sent_at` came back."""
+        self._is_out &= sent_at < self._sent_at
+        self._judge(sent_at, now)
+
+    def lapse(self, now: float) -> None:
+        """Let time pass: a probe may be late before it comes back."""
+        if self._is_out and now >= self._sent_at + self._soon:
+            self._judge(self._sent_at, now)
+
+    def _judge(self, sent_at: float, now: float) -> None:
+        self.round_trip = now - sent_at
+        self._soon_since = min(self._soon_since, sent_at) if self.round_trip < self._soon else inf
+
+
+def rest_after(expiries: int) -> int:
+    """For how many leases a member rests that was expired this often without a membership that lasted."""
+    return 0 if expiries < 2 else min(2 ** (expiries - 1), REST_MAX)
 
 
 def replaced(settings: Settings, address: str) -> Replaced:

@@ -1,16 +1,16 @@
 """Induction: leadership induced by one shared ledger, for one member.
 
-    READING --at the tip--> FOUNDING --a Genesis was read--> WAITING --has waited, or no member exists ----> JOINING
+    READING --at the tip--> FOUNDING --a Genesis was read--> WAITING --on trial, or no member exists ------> JOINING
                                                                 ^                                               |
                                    expired: a new incarnation --'-- MEMBER <--own Join was read-----------------'
                                                                       |
               STOPPED <--own Leave was read-- LEAVING <--Close--------'      (an error stops from anywhere)
 
 A member reads the ledger and folds it (`fold`). It tracks for which partitions it may act (`tenure`) and which of them
-its program knows about (`program_view`). It accuses members that are silent (`suspicion`), and checks whether the
-ledger can be trusted (`trust`). This module only decides which records to send, and when. Its decisions cannot make the
-group unsafe: only fold and tenure determine who may act. The decisions are good if partitions move rarely, soon and
-once.
+its program knows about (`program_view`). While it waits, it finds out whether its records return soon enough to lead at
+all (`admission`). It accuses members that are silent (`suspicion`), and checks whether the ledger can be trusted
+(`trust`). This module only decides which records to send, and when. Its decisions cannot make the group unsafe: only
+fold and tenure determine who may act. The decisions are good if partitions move rarely, soon and once.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,15 @@ from typing import Literal, TypeVar
 from msgspec.structs import replace
 
 from neli_router.errors import Diverged, NeliError, Replaced
-from neli_router.protocols.induction.admission import NameWatch, genesis, join, miscertified, mismatch, replaced
+from neli_router.protocols.induction.admission import (
+    NameWatch,
+    Trial,
+    genesis,
+    join,
+    miscertified,
+    mismatch,
+    replaced,
+)
 from neli_router.protocols.induction.beats import BeatSchedule
 from neli_router.protocols.induction.events import (
     Acknowledged,
@@ -72,8 +80,14 @@ too, and no two are equal."""
 
 POWERLESS_REMEDY = "find what makes the ledger slow, or give the group a longer lease: neli doctor says how long"
 
+WAITS_REMEDY = (
+    "find what makes the ledger slow for this process or pauses it, or give the group a longer lease: neli doctor says "
+    "how long"
+)
+
 POWERLESS_TOLD_EVERY = 600.0
-"""Seconds between two log lines saying that this member cannot expire others. This lasts until a person acts."""
+"""Seconds between two log lines saying that this member cannot expire others, or that it is too slow to join. Either
+lasts until a person acts."""
 
 Key = TypeVar("Key")
 
@@ -95,6 +109,7 @@ class InductionMachine:
     _beats: BeatSchedule
     _trust: LedgerTrust
     _archive: Archive
+    trial: Trial
     _namesakes: NameWatch
     _retry_at: float
     """When to repeat a Genesis, Join, Handover or Leave that was sent and has not come back."""
@@ -127,7 +142,8 @@ class InductionMachine:
         self._authors: dict[str, None] = {}
         self._program = ProgramView(settings)
         self._closing = self._told = self._was_member = False
-        self._powerless_told_at = -inf
+        self._powerless_told_at = self._waits_told_at = -inf
+        self.trial = Trial(settings)
         self._stepped_at = now
         self._start_from(state, now)
 
@@ -182,7 +198,9 @@ class InductionMachine:
             case Phase.FOUNDING | Phase.JOINING:
                 wake.append(self._retry_at)
             case Phase.WAITING:
-                wake.append(self.tenure.settled)
+                wake.append(self._joins_at)
+                if self.state.seats:
+                    wake.append(self.trial.due)
             case Phase.MEMBER | Phase.LEAVING:
                 wake += [self._free_at, self._accuse_at, self._program.deadline]
                 if not self.tenure.left:
@@ -198,6 +216,11 @@ class InductionMachine:
         if lingering and all(i in lingering and lingering[i].term == term for i, term in leading.items()):
             return inf
         return self.tenure.sent + self.tenure.lasts if leading else inf
+
+    @property
+    def _joins_at(self) -> float:
+        """When a newcomer may join, unless the group has no member or a probe is late until then."""
+        return max(self.tenure.settled, self.trial.passed_at) if self.state.seats else self.tenure.settled
 
     @property
     def _must_let_go(self) -> bool:
@@ -281,6 +304,8 @@ class InductionMachine:
             case Beat(by):
                 if not self._was_member:
                     self._namesakes.read(record, after)
+                if by == self.incarnation and self.phase is Phase.WAITING and not forged:
+                    self.trial.came_back(record.sent_at, now)
                 if by == self.incarnation and by in after.seats and not forged:
                     self._suspicion.hear(record.sent_at, now)
                     self._tell_if_powerless(now - record.sent_at, now, effects)
@@ -343,9 +368,10 @@ class InductionMachine:
             effects.append(Append([founding], lasting=True))
 
     def _act_waiting(self, at_tip: bool, now: float, effects: list[Effect]) -> None:
+        self.trial.lapse(now)
         if self._closing:
             self._stop(None)
-        elif now >= self.tenure.settled or (at_tip and not self.state.seats):
+        elif now >= self._joins_at or (at_tip and not self.state.seats):
             verdict = None if self._was_member else self._namesakes.verdict(self.state)
             if isinstance(verdict, Notice):
                 effects.append(verdict)
@@ -353,6 +379,10 @@ class InductionMachine:
                 return
             self.phase, self._retry_at = Phase.JOINING, -inf
             self._act_joining(now, effects)
+        elif self.state.seats:
+            self._tell_if_it_waits(now, effects)
+            if now >= self.trial.due:
+                self.trial.sent(self._append_beat(now, effects).sent_at)
 
     def _act_joining(self, now: float, effects: list[Effect]) -> None:
         if self._closing:  # One writer's records keep their order, so this undoes a Join still in flight.
@@ -424,6 +454,7 @@ class InductionMachine:
         self.tenure = Tenure.begin(incarnation, self.settings, self.state, now, lingering)
         self.phase = phase
         self._suspicion, self._beats = Suspicion(self.settings, incarnation), BeatSchedule(self.settings)
+        self.trial.begin()
         self._retry_at, self._free_at, self._give_up_at, self._accuse_at = -inf, inf, inf, inf
         self._count()
         self._look()
@@ -447,6 +478,7 @@ class InductionMachine:
         members = len(self.state.seats)
         self._beats.among(members)
         self._suspicion.among(members)
+        self.trial.among(members)
 
     def _look(self) -> None:
         """The table changed."""
@@ -470,6 +502,7 @@ class InductionMachine:
             if me not in before.seats:
                 self.phase, self._retry_at, self._was_member = Phase.MEMBER, inf, True
                 self._beats.joined(now)
+                self.trial.joined(now)
                 effects.append(Notice("member.joined", {"incarnation": me, "members": len(self.state.seats)}))
         elif me in before.seats:
             if isinstance(record, Join):
@@ -483,6 +516,7 @@ class InductionMachine:
                 if self._closing:
                     self._stop(None)
                 else:
+                    self.trial.expired(now)
                     self._begin(Phase.WAITING, now, self.tenure.lingering)
         elif isinstance(record, Join) and (successor := self._successor()) is not None:
             self._fail(replaced(self.settings, successor.address), effects)
@@ -529,12 +563,16 @@ class InductionMachine:
         if now < self._beats.due() or self.tenure.left:
             return
         state, me = self.state, self.incarnation
-        beat = self._beats.next(me, state, now)
-        self._beats.sent(beat, now)
-        effects.append(Append([beat], lasting=False))
+        self._append_beat(now, effects)
         rank = self._suspicion.rank(state.seats, self.tenure.heard, now)
         if self._archive.due(state, rank):
             effects.append(Append([snapshot(me, state)], lasting=True))
+
+    def _append_beat(self, now: float, effects: list[Effect]) -> Beat:
+        beat = self._beats.next(self.incarnation, self.state, now)
+        self._beats.sent(beat, now)
+        effects.append(Append([beat], lasting=False))
+        return beat
 
     def _accuse(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
         # My last Beat that came back was sent at `sent`, so I have read everything that the ledger held then. Under a
@@ -560,6 +598,13 @@ class InductionMachine:
             self._powerless_told_at = now
             fields = {"round_trip": round(round_trip, 4), "lease": self.settings.lease, "remedy": POWERLESS_REMEDY}
             effects.append(Notice("member.powerless", fields))
+
+    def _tell_if_it_waits(self, now: float, effects: list[Effect]) -> None:
+        """Report a newcomer that is still on trial when it has waited for as long as all do."""
+        if now >= max(self.tenure.settled, self._waits_told_at + POWERLESS_TOLD_EVERY):
+            self._waits_told_at = now
+            fields = {"round_trip": round(self.trial.round_trip, 4), "lease": self.settings.lease}
+            effects.append(Notice("member.waits", {**fields, "expiries": self.trial.expiries, "remedy": WAITS_REMEDY}))
 
     def _give(self, partitions: Iterable[int], now: float, effects: list[Effect]) -> None:
         terms = {i: self.state.terms[i] for i in partitions}

@@ -15,6 +15,9 @@
 Every input line is followed by its result: ` -> effect, effect` on the same line, or one indented line for each effect
 if they do not fit. `.` means nothing. Lines that begin with # and empty lines are left unchanged.
 
+A newcomer's probes come back immediately and take no place in the ledger. They are not listed, and no input names them,
+unless the settings say `probes=listed`: then they are records like all others.
+
 Members other than the one on stage are called by one letter, which is their incarnation and, unless a Join says more,
 their name; `me` is the first incarnation on stage, `me2` the one after it was expired, and so on. Records land at
 offset 1, 2 and so on. The base is 1000, so the term 1003 began at offset 3. Beats of others are honest: unless they say
@@ -48,7 +51,7 @@ from neli_router.protocols.induction.events import (
     Wish,
 )
 from neli_router.protocols.induction.fold import State, fold
-from neli_router.protocols.induction.machine import InductionMachine
+from neli_router.protocols.induction.machine import InductionMachine, Phase
 from neli_router.protocols.induction.records import Record, decode, encode
 from neli_router.protocols.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Settings, Stopped
 from tests.support.records import STOPPED_CLOCK, folded, join, parsed, table, value_of
@@ -78,6 +81,7 @@ class _Stage:
         self.machine: InductionMachine | None = None
         self.settings = Settings(name="a", layout=Layout(slots=16, partitions=4), lease=6.0, drift=0.0)
         self.start = State()
+        self.lists_probes = False
         self.now = 0.0
         self.digests: dict[int, int] = {}
 
@@ -97,6 +101,7 @@ class _Stage:
     def _set(self, line: str) -> None:
         told = dict(part.split("=") for part in line.split()[1:])
         group = told.pop("starts_from", "")
+        self.lists_probes = told.pop("probes", "") == "listed"
         self.settings = replace(self.settings, **{key: value_of(text) for key, text in told.items()})
         if group:
             self.start = self._group(group)
@@ -126,6 +131,10 @@ class _Stage:
         assert self.machine is not None
         effects = self.machine.step(self._input(asked), now)
         self._name()
+        if self.machine.phase is Phase.WAITING and not self.lists_probes:
+            for probe in [effect for effect in effects if _is_beat(effect)]:
+                self.machine.trial.came_back(now, now)
+                effects.remove(probe)
         for effect in effects:
             if isinstance(effect, Append):
                 self.sent.extend(effect.records)
@@ -141,7 +150,7 @@ class _Stage:
             elif now >= beat_at and others:
                 asked, beat_at = f"read {' '.join(f'{other}:beat' for other in others)}", beat_at + 1
             for effect in self._step(asked, now):
-                if not (isinstance(effect, Append) and isinstance(effect.records[0], kinds.Beat)):
+                if not _is_beat(effect):
                     yield f"{now:g}: {self._told(effect)}"
             if asked == "read" and not self.sent:
                 wake = min(machine.deadline, beat_at if others else inf)
@@ -279,6 +288,10 @@ class _Stage:
                 return f"{kind}(name={record.name})"
             case _:
                 return kind
+
+
+def _is_beat(effect: Effect) -> bool:
+    return isinstance(effect, Append) and isinstance(effect.records[0], kinds.Beat)
 
 
 def _terms(terms: Any) -> str:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from neli_router.core.keyspace import Layout
 from neli_router.errors import GroupMismatch, Replaced
 from neli_router.protocols.induction import admission as membership
+from neli_router.protocols.induction.admission import REST_MAX
 from neli_router.protocols.induction.fold import FOLD_VERSIONS, State
 from neli_router.protocols.induction.records import Genesis, Join
 from neli_router.protocols.protocol import Settings
@@ -47,6 +48,16 @@ def test_a_member_that_agrees_may_take_part_but_not_one_that_does_not_know_the_g
         error = membership.mismatch(SETTINGS, replace(founded(), version=version))
         assert isinstance(error, GroupMismatch)
         assert f"the ledger's group is at version {version}" == error.found
+
+
+def test_a_member_rests_twice_as_long_after_each_expiry_up_to_a_bound_until_a_membership_lasts() -> None:
+    trial, now, rests = membership.Trial(SETTINGS), 0.0, []
+    for lasted in (*[REST_MAX * 6.0 - 0.1] * 8, REST_MAX * 6.0):
+        trial.joined(now)
+        now += lasted
+        trial.expired(now)
+        rests.append(trial.rest)
+    assert [0, 2, 4, 8, 16, 32, 32, 32, 0] == rests
 
 
 DIFFERENT: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {

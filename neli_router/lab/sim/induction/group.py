@@ -38,6 +38,7 @@ from neli_router.lab.sim.induction.process import Birth, Process
 from neli_router.lab.sim.induction.referee import Referee
 from neli_router.lab.sim.induction.witnesses import Witnesses
 from neli_router.lab.sim.world import LocalClock, Violation, World, draw_clock
+from neli_router.protocols.induction.admission import rest_after
 from neli_router.protocols.induction.beats import IN_FLIGHT_MAX
 from neli_router.protocols.induction.fold import DEPARTED_MAX, State
 from neli_router.protocols.induction.machine import InductionMachine, Phase
@@ -206,6 +207,14 @@ class SimulatedGroup:
                 return False
             led.update({i: term for i, term in standing.terms.items() if now < standing.end(i, term)})
         return led == dict(enumerate(state.terms))
+
+    @property
+    def rest_after_an_expiry(self) -> int:
+        """For how many leases a live process may rest before it joins again, if it was just expired once more."""
+        machines = (process.machine for process in self.living)
+        return max(
+            (rest_after(one.trial.expiries + 1) for one in machines if isinstance(one, InductionMachine)), default=0
+        )
 
     def describe(self) -> str:
         """Why it has not converged, for people to read."""

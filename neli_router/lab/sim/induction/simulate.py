@@ -30,7 +30,7 @@ __all__ = ["AWAY_LEASES", "CONVERGED_LEASES_MAX", "MEMBERS", "Outage", "Result",
 
 CONVERGED_LEASES_MAX = 14.0
 """How long after the last fault everything must be led: a newcomer's wait, a suspicion, a drain that times out, and
-each of them once more, because a kill may come last."""
+each of them once more, because a kill may come last. A member that was expired again and again rests, too."""
 
 CALM_LEASES = 3.0
 """How long nothing may move then: a member that wrongly accuses another does so after a lease of hearing itself."""
@@ -97,7 +97,8 @@ def _run(world: World, group: SimulatedGroup, options: RunOptions) -> float:
 
 
 def _converge(world: World, group: SimulatedGroup, lease: float) -> float:
-    return converge(world, group, lease, bound=CONVERGED_LEASES_MAX, checks_per_unit=CHECKS_PER_LEASE, named=UNIT)
+    bound = CONVERGED_LEASES_MAX + group.rest_after_an_expiry
+    return converge(world, group, lease, bound=bound, checks_per_unit=CHECKS_PER_LEASE, named=UNIT)
 
 
 def _rewind(world: World, group: SimulatedGroup, options: RunOptions) -> None:
