@@ -205,6 +205,8 @@ class InductionMachine:
                 wake += [self._free_at, self._accuse_at, self._program.deadline]
                 if not self.tenure.left:
                     wake.append(self._beats.due())
+                if self.phase is Phase.MEMBER:
+                    wake.append(self._program.resumes_at)
                 if not (self._must_let_go if self.phase is Phase.LEAVING else self._beats.silent):
                     wake.append(self._retry_at)
         return min(wake, default=inf)
@@ -294,6 +296,8 @@ class InductionMachine:
         if self._fail(self._trust.before(before, offset, record, self._authors), effects):
             return
         after = self.state = fold(before, offset, record)
+        if isinstance(record, Join) and record.by in after.seats and record.by not in before.seats:
+            self._program.joined(offset, now)
         lingering = self.tenure.lingering
         self.tenure = self.tenure.read(before, record, after, now, forged=forged)
         if after.owners is not before.owners or after.targets is not before.targets:

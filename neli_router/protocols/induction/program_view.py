@@ -5,19 +5,34 @@
 
 An owed partition that the program does not work on is handed over immediately. A partition that the program was asked
 to let go of is given up even if it stays here after all: it then comes back under a new term.
+
+**Joins settle first.** Each Join changes the targets. If three members join one after another, what was given to the
+first may be meant for the second or the third a moment later, and moves again. So newcomers get nothing while others
+may follow:
+
+    Join --half a lease without another one, or two leases since the first--> settled: to_give
+         '--until then, what is meant for these newcomers stays, and the program leads it
+
+Only what the program leads stays, because no member would lead the rest. A drained member gives all immediately, and
+a pinned partition moves immediately. Under `available` a partition moves without a pause, so nothing stays.
 """
 
 from collections.abc import Mapping
+from math import inf
 
 from neli_router.protocols.belief import Belief
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.tenure import Tenure
 from neli_router.protocols.protocol import Event, Settings
 
-__all__ = ["HANDOVERS_MAX", "ProgramView"]
+__all__ = ["HANDOVERS_MAX", "SETTLED_LEASES", "UNSETTLED_LEASES_MAX", "ProgramView"]
 
 HANDOVERS_MAX = 256
 """How many partitions a member gives away at a time. More move a large table sooner, fewer disturb less at a time."""
+
+SETTLED_LEASES, UNSETTLED_LEASES_MAX = 0.5, 2.0
+"""After how many leases without a Join a group is settled, and after how many at the latest. With more, newcomers get
+their share later; with fewer, joins in succession move partitions twice."""
 
 
 class ProgramView(Belief):
@@ -25,12 +40,15 @@ class ProgramView(Belief):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings.drain_timeout)
-        self._exclusive = settings.exclusive
+        self._exclusive, self._lease = settings.exclusive, settings.lease
         self._table: tuple[State, str] | None = None
         """The latest table, if it was not processed yet. If a hundred Handovers arrive in one read, only the last table
         is processed."""
         self._owned: tuple[int, ...] = ()
         self._owed: tuple[int, ...] = ()
+        self._newcomers_from, self._first_joined_at, self._settled_at = 0, -inf, -inf
+        self.resumes_at = inf
+        """When to give what stays for now; `inf` if nothing does."""
 
     @property
     def owned(self) -> tuple[int, ...]:
@@ -49,6 +67,13 @@ class ProgramView(Belief):
         self._work_through()
         return self._draining
 
+    def joined(self, offset: int, now: float) -> None:
+        """The Join at `offset` made a member."""
+        if now >= self._settled_at:
+            self._newcomers_from, self._first_joined_at = offset, now
+        latest = self._first_joined_at + UNSETTLED_LEASES_MAX * self._lease
+        self._settled_at = min(now + SETTLED_LEASES * self._lease, latest)
+
     def look(self, state: State, incarnation: str) -> None:
         """The table changed; `incarnation` is this member's."""
         self._table = state, incarnation
@@ -59,7 +84,8 @@ class ProgramView(Belief):
         # The program must let go of a partition that it was asked for, even if the partition stays here after all: it
         # comes back under a new term.
         waiting = {i: self.leading[i] for i in self.draining}
-        for i in self.owed[:HANDOVERS_MAX]:
+        due = self._due(state, tenure.incarnation, now)[:HANDOVERS_MAX]
+        for i in due:
             term = state.terms[i]
             if tenure.given.get(i) == term:
                 if repeat:  # The Handover may have been lost, and no other member can act for i before it is read.
@@ -70,7 +96,7 @@ class ProgramView(Belief):
                 gives.append(i)
         if repeat:
             # The target may be this member again. A Handover is still final once sent: only a new term helps.
-            seen = set(self.owed[:HANDOVERS_MAX])
+            seen = set(due)
             gives += [i for i in self.owned if i not in seen and tenure.given.get(i) == state.terms[i]]
         late, events = self.drain(waiting, now)
         return gives + late, events
@@ -78,6 +104,22 @@ class ProgramView(Belief):
     def settle(self, may: Mapping[int, int], *, take: bool) -> list[Event]:
         self._work_through()  # The calls below change `leading`, which processing the last table depends on.
         return super().settle(may, take=take)
+
+    def _due(self, state: State, incarnation: str, now: float) -> tuple[int, ...]:
+        """The owed partitions that need not wait for joins to settle."""
+        owed, targets, terms = self.owed, state.targets, state.terms
+        self.resumes_at = inf
+        if not owed or not self._exclusive or now >= self._settled_at:
+            return owed
+        if state.seats[incarnation].name in state.drains:
+            return owed
+        newcomers = {q for q, seat in state.seats.items() if seat.joined >= self._newcomers_from}
+        due = tuple(
+            i for i in owed if targets[i] not in newcomers or i in state.pins or self.leading.get(i) != terms[i]
+        )
+        if len(due) < len(owed):
+            self.resumes_at = self._settled_at
+        return due
 
     def _work_through(self) -> None:
         if self._table is None:

@@ -18,7 +18,7 @@ from neli_router.errors import GroupMismatch
 from neli_router.protocols.induction.events import Acknowledged, Append, Effect, Input, LedgerAway, Read, Restart, Wish
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.machine import AUTHORS_MAX, POWERLESS_TOLD_EVERY, InductionMachine, Phase
-from neli_router.protocols.induction.program_view import HANDOVERS_MAX
+from neli_router.protocols.induction.program_view import HANDOVERS_MAX, SETTLED_LEASES
 from neli_router.protocols.induction.records import Drain, Expire, Handover, Record, Upgrade
 from neli_router.protocols.protocol import (
     NO_STANDING,
@@ -193,6 +193,13 @@ class Owner:
         at = self.member.state.at
         return self.member.step(Read([(at + place, record) for place, record in enumerate(records)]), now)
 
+    def asked_by_a_newcomer(self) -> Revoked:
+        """The partitions that b is to get, asked back when its Join has settled."""
+        assert not [effect for effect in self.read([join("b")], self.now) if isinstance(effect, Revoked)]
+        self.now += SETTLED_LEASES * self.member.settings.lease
+        (asked,) = [effect for effect in self.member.step(TICK, self.now) if isinstance(effect, Revoked)]
+        return asked
+
     def handovers(self, effects: Sequence[Effect]) -> list[int]:
         return [i for record in appended(effects) if isinstance(record, Handover) for i in record.terms]
 
@@ -221,8 +228,7 @@ def test_no_more_partitions_are_asked_back_and_no_more_handovers_are_in_flight_t
 def test_a_handover_is_repeated_behind_many_others_but_not_while_the_member_hears_nothing_of_itself() -> None:
     """The Handover was lost; then a drain asks for more partitions than the bound, and this one lies beyond it."""
     owner = Owner(partitions=300)
-    effects = owner.read([join("b")], owner.now)
-    (asked,) = [effect for effect in effects if isinstance(effect, Revoked)]
+    asked = owner.asked_by_a_newcomer()
     last = max(asked.terms)
     assert last > HANDOVERS_MAX
     assert [last] == owner.handovers(owner.member.step(Released({last: asked.terms[last]}), owner.now))
@@ -230,7 +236,7 @@ def test_a_handover_is_repeated_behind_many_others_but_not_while_the_member_hear
     assert [last] == owner.handovers(owner.member.step(TICK, owner.now + 1.0))
     owner = Owner(partitions=4)
     lease, began_at = owner.member.settings.lease, owner.now
-    (asked,) = [one for one in owner.read([join("b")], owner.now) if isinstance(one, Revoked)]
+    asked = owner.asked_by_a_newcomer()
     assert sorted(asked.terms) == owner.handovers(owner.member.step(Released(asked.terms), owner.now))
     repeated: list[float] = []
     while owner.now < began_at + 20 * lease:
