@@ -45,7 +45,7 @@ def crowd(settings: Sequence[Settings]) -> State:
     """The state of a group in which all of `settings` have joined, in their order."""
     state = fold(State(), FIRST_OFFSET, genesis(settings[0], FOUNDER, 0, FIRST_OFFSET))
     for number, one in enumerate(settings):
-        joins = join(one, f"{number:016x}", state.at, "", 0)
+        joins = join(one, f"{number:016x}", state, "", 0)
         # Only the last Join assigns. If each did, the first member would own everything and owe it to the others.
         how: dict[str, Any] = {} if one is settings[-1] else {"assign": _nothing}
         state = fold(state, state.at, joins, **how)

@@ -286,7 +286,7 @@ class MassExpiry:
         """Let these join again as members that only beat."""
         for one in settings:
             incarnation = f"{len(self._beat):012x}ffff"
-            payload = encode(join(one, incarnation, self._log.tip, "", 0))
+            payload = encode(join(one, incarnation, State(at=self._log.tip), "", 0))
             self._log.append(self.now, [payload], [])
             self._log.commit(self.now)
             self._beat.append(incarnation)

@@ -235,9 +235,13 @@ def _read(entries: Sequence[Entry]) -> tuple[int, int, list[tuple[int, int]]]:
         digests[state.at] = state.digest
         if isinstance(record, Join) and counts:
             joins.append(record.versions)
-        elif isinstance(record, Beat) and record.digest is not UNSET and record.by in state.seats:
-            if record.at in digests:
-                compared.append(digests[record.at] == int(record.digest, 16))
+        elif (
+            isinstance(record, Beat)
+            and record.digest is not UNSET
+            and record.by in state.seats
+            and record.at in digests
+        ):
+            compared.append(digests[record.at] == int(record.digest, 16))
     return len(compared), compared.count(False), joins
 
 

@@ -10,6 +10,7 @@ from benchmarks.restart import Claims, moves_of
 from neli_router.drivers.ledgers.base import Entry
 from neli_router.lab.referee import Life
 from neli_router.protocols.induction.admission import genesis, join
+from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Leave, Record, encode
 from neli_router.status.notes import Acts, Done
 from tests.conftest import require
@@ -33,10 +34,10 @@ def entries(*records: Record) -> list[Entry]:
 
 def test_a_partition_that_goes_to_another_name_and_back_has_moved_twice() -> None:
     ledger = entries(
-        join(MINE, "a", 2, "", 0),
-        join(YOURS, "b", 3, "", 0),
+        join(MINE, "a", State(at=2), "", 0),
+        join(YOURS, "b", State(at=3), "", 0),
         Leave(by="a"),  # All four go to b.
-        join(MINE, "a2", 5, "", 0),
+        join(MINE, "a2", State(at=5), "", 0),
         Leave(by="b"),
     )
     assert {"moves": 8, "expired": 0, "left": 2} == moves_of(ledger, 1)
@@ -44,7 +45,12 @@ def test_a_partition_that_goes_to_another_name_and_back_has_moved_twice() -> Non
 
 
 def test_a_partition_that_comes_back_to_its_name_has_not_moved() -> None:
-    ledger = entries(join(MINE, "a", 2, "", 0), join(MINE, "a2", 3, "", 0), Leave(by="a2"), join(MINE, "a3", 5, "", 0))
+    ledger = entries(
+        join(MINE, "a", State(at=2), "", 0),
+        join(MINE, "a2", State(at=3), "", 0),
+        Leave(by="a2"),
+        join(MINE, "a3", State(at=5), "", 0),
+    )
     assert {"moves": 0, "expired": 0, "left": 1} == moves_of(ledger, 1)
 
 

@@ -227,6 +227,12 @@ class Induction(ProtocolOptions):
         "Run an exclusive group on a ledger that may lose records it has shown: two members may then lead at the same "
         "time.",
     )
+    grace: float = option(
+        0.0,
+        "How long this member's partitions wait for a process of its name after it left or ended, in seconds; 0 for "
+        "not at all. A rolling restart then moves nothing, but until the process is back no member leads them. A "
+        "member that is drained, or ends with an error of its program, has none.",
+    )
     replace: bool = option(
         False,  # noqa: FBT003 - as above.
         "Take the name from a live member that has it, and end that member. Otherwise this member ends with NameTaken "
@@ -243,7 +249,12 @@ class Induction(ProtocolOptions):
 
     def settings(self, shared: Shared, *, name: str) -> Settings:
         """The settings of the protocol's machine."""
-        own = {"delay_max": self.delay_max, "snapshot_every": self.snapshot_every, "replace": self.replace}
+        own: dict[str, Any] = {
+            "delay_max": self.delay_max,
+            "snapshot_every": self.snapshot_every,
+            "replace": self.replace,
+        }
+        own["grace"] = self.grace
         return _settings({**shared, **own, "name": name})
 
     def problems_with(self, shared: Shared) -> Iterator[str]:

@@ -154,7 +154,7 @@ class Membership:
     def _share(self) -> Collection[int] | None:
         """The partitions that this member is to lead; None while the group has given it no share yet."""
         if self._protocol == "induction":
-            if self.incarnation not in self.state.seats:
+            if not self.state.is_member(self.incarnation):
                 return None
             return [i for i, target in enumerate(self.state.targets) if target == self.incarnation]
         if self._protocol in ELECTED:
@@ -346,7 +346,7 @@ def why_not(state: State, me: str, partition: int, period: Period | None, obstac
     """
     if obstacle:
         return f"the ledger is out of reach ({obstacle})"
-    if me not in state.seats:
+    if not state.is_member(me):
         return "this member is not admitted to the group yet: it must first read along for the length of a lease"
     if period is not None and period.state in _BY_STATE:
         return _BY_STATE[period.state]

@@ -166,6 +166,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     snapshot_every: int = 5000
     """Records between snapshots. More records slow down newcomers and lengthen the ledger, fewer cost bytes."""
     drift: float = DRIFT_MAX
+    grace: float = 0.0
+    """How long this member's partitions are kept for its name after it left or ended: for a restart. Meanwhile no
+    member leads them. Not under `available`."""
     replace: bool = False
     """Take the name from a live member that has it. Otherwise a newcomer that hears that member gives up."""
     term_base: int = 0
@@ -189,7 +192,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             yield f"term_base={self.term_base!r} must be a whole number from 0 to {BASE_MAX}: correct it"
         if self.guarantee not in ("exclusive", "available"):
             yield f"guarantee={self.guarantee!r} is unknown: choose 'exclusive' (at most one acts) or 'available'"
-        times = {"lease": self.lease, "drift": self.drift, "drain_timeout": self.drain_timeout}
+        times = {"lease": self.lease, "drift": self.drift, "drain_timeout": self.drain_timeout, "grace": self.grace}
         # Values that follow from the lease are not separate problems.
         times |= {what: time for what, time in (("beat", self.beat), ("delay_max", self.delay_max)) if time is not None}
         unfit = {what: value for what, value in times.items() if not 0 <= value < inf}
@@ -208,6 +211,10 @@ class Settings(Struct, frozen=True, kw_only=True):
                 f"beat={self.beat_every} must be above 0 and at most a quarter of lease={self.lease}, or one lost beat "
                 f"would look like silence: lower beat to {self.lease / 4:g} or raise lease to {4 * self.beat_every:g}"
             )
+        if self.grace > LEASE_MAX:
+            yield f"grace={self.grace} must be at most {LEASE_MAX} seconds"
+        if self.grace and not self.exclusive:
+            yield f"grace={self.grace} must be 0 under available, which leaves no partition without a leader"
         if self.drift >= 0.1:
             yield f"drift={self.drift} must be under 0.1: no clock is off by a tenth of its rate"
         if self.delay > self.lease:

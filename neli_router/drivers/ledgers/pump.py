@@ -62,7 +62,7 @@ from neli_router.protocols.induction.snapshots import BadSnapshot, restore
 from neli_router.protocols.induction.trust import Evidence
 from neli_router.protocols.protocol import RECORD_MAX, TICK, Machine, News, Notice
 
-__all__ = ["FIRST_OFFSET_MAX", "POLL_MAX", "Pump", "Tap", "oldest_state"]
+__all__ = ["FIRST_OFFSET_MAX", "POLL_MAX", "LedgerMachine", "Pump", "Tap", "oldest_state"]
 
 POLL_MAX = 0.5
 """The longest wait for a record. Longer saves nothing; shorter notices sooner that a ledger cannot be read."""

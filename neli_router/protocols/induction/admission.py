@@ -37,10 +37,12 @@ Join when it sent the probe, so under `available` the probe does not make a form
 
 from math import inf
 
+from msgspec.structs import replace
+
 from neli_router.errors import GroupMismatch, Miscertified, NameTaken, Replaced
 from neli_router.protocols.induction.beats import interval
 from neli_router.protocols.induction.fold import FOLD_VERSIONS, State
-from neli_router.protocols.induction.records import Beat, Certify, Genesis, Join
+from neli_router.protocols.induction.records import BATCHES, BATCHES_SINCE, Beat, Certify, Genesis, Join
 from neli_router.protocols.protocol import BASE_MAX, Notice, Settings
 
 __all__ = [
@@ -81,20 +83,23 @@ def genesis(settings: Settings, by: str, base: int, at: int) -> Genesis:
     )
 
 
-def join(settings: Settings, by: str, at: int, witness: str, wall: int) -> Join:
-    """The record that asks for a seat. `witness` names the witness that watches this process; empty for none. `wall` is
-    the wall clock in microseconds."""
-    return Join(
+def join(settings: Settings, by: str, state: State, witness: str, wall: int) -> Join:
+    """The record that asks for a seat in the group of `state`. `witness` names the witness that watches this process;
+    empty for none. `wall` is the wall clock in microseconds."""
+    joining = Join(
         by=by,
         name=settings.name,
         address=settings.address,
         weight=settings.weight,
         zone=settings.zone,
         versions=FOLD_VERSIONS,
-        at=at,
+        at=state.at,
         witness=witness,
         floor=max(min(wall, BASE_MAX), settings.term_base),
     )
+    if settings.grace and state.version >= BATCHES_SINCE:
+        return replace(joining, v=BATCHES, grace=settings.grace)
+    return joining
 
 
 def mismatch(settings: Settings, state: State) -> GroupMismatch | None:

@@ -235,25 +235,20 @@ def _depart(state: State, offset: int, graces: Mapping[str, float], assign: Assi
     if state.version < BATCHES_SINCE:
         graces = dict.fromkeys(graces, 0.0)
     going = {q: grace for q, grace in graces.items() if grace > 0 and state.seats[q].name not in state.drains}
-    if going:
-        state = _go_away(state, offset, going)
-    if len(going) == len(graces):
-        return state
-    state = _unseat(state, [q for q in graces if q not in going])
-    return _retarget(state, offset, state.owners, assign)
-
-
-def _go_away(state: State, offset: int, graces: Mapping[str, float]) -> State:
+    gone = [q for q in graces if q not in going]
     last_beats = state.last_beats
-    for q in graces:
+    for q in going:
         last_beats = last_beats.insert(q, offset)
-    state = replace(state, away={**state.away, **graces}, last_beats=last_beats)
-    on_their_way = {
-        i: target
-        for i, (owner, target) in enumerate(zip(state.owners, state.targets, strict=True))
-        if owner in graces and target != owner and target is not None and state.is_member(target)
-    }
-    return _given(state, offset, on_their_way) if on_their_way else state
+    state = replace(state, away={**state.away, **going} if going else state.away, last_beats=last_beats)
+    pairs = list(enumerate(zip(state.owners, state.targets, strict=True)))
+    staying = state.seats.keys() - state.away.keys() - set(gone)
+    passing = {i: target for i, (owner, target) in pairs if owner in going and target in staying}
+    if not gone and not any(target in going and owner not in going for _, (owner, target) in pairs):
+        return _given(state, offset, passing) if passing else state
+    if gone:
+        state = _unseat(state, gone)
+    kept = [passing.get(i, owner) for i, owner in enumerate(state.owners)]
+    return _retarget(state, offset, kept, assign, passing)
 
 
 def _unseat(state: State, incarnations: Collection[str]) -> State:
@@ -273,14 +268,20 @@ def _with_departed(state: State, incarnations: Collection[str]) -> tuple[str, ..
     return (*state.departed, *incarnations)[-DEPARTED_MAX:]
 
 
-def _retarget(state: State, offset: int, kept: Sequence[str | None], assign: Assign) -> State:
-    """Compute new targets, which become the owners of all partitions without one."""
+def _retarget(
+    state: State, offset: int, kept: Sequence[str | None], assign: Assign, passing: Collection[int] = ()
+) -> State:
+    """Compute new targets, which become the owners of all partitions without one, and of those in `passing`."""
     candidates = [
         Candidate(seat.incarnation, seat.name, state.weights.get(seat.name, seat.weight), seat.zone)
         for seat in state.seats.values()
     ]
-    targets = assign(candidates, kept, pins=state.pins, drains=state.drains, loads=state.loads)
-    given = {i: target for i, target in enumerate(targets) if state.owners[i] is None and target is not None}
+    # One that is away keeps what it has, and gets nothing more.
+    held = {i: state.seats[owner].name for i, owner in enumerate(kept) if owner in state.away} if state.away else {}
+    drains = {*state.drains, *(state.seats[q].name for q in state.away)}
+    targets = assign(candidates, kept, pins={**held, **state.pins}, drains=drains, loads=state.loads)
+    free = {*(i for i, owner in enumerate(state.owners) if owner is None), *passing}
+    given = {i: targets[i] for i in free if targets[i] is not None}
     return _given(replace(state, targets=targets), offset, given)
 
 
@@ -307,7 +308,7 @@ def _give(state: State, offset: int, by: str, terms: Mapping[int, int]) -> State
     owned = (
         i for i, term in terms.items() if i < len(state.owners) and state.owners[i] == by and state.terms[i] == term
     )
-    given = {i: state.targets[i] for i in owned}
+    given = {i: by if state.targets[i] in state.away else state.targets[i] for i in owned}
     return _given(state, offset, given) if given else state
 
 

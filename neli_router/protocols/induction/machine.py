@@ -390,14 +390,14 @@ class InductionMachine:
 
     def _act_joining(self, now: float, effects: list[Effect]) -> None:
         if self._closing:  # One writer's records keep their order, so this undoes a Join still in flight.
-            effects.append(Append([Leave(by=self.incarnation)], lasting=True))
+            effects.append(Append([Leave(by=self.incarnation, grace=self.settings.grace)], lasting=True))
             self._stop(None)
         elif now >= self._retry_at:
             self._retry_at = now + self.settings.lease / 2
             self.tenure = self.tenure.asking(now)
             wall = self._wall + int(1e6 * (now - self._began))
             effects.append(
-                Append([join(self.settings, self.incarnation, self.state.at, self._witness, wall)], lasting=True)
+                Append([join(self.settings, self.incarnation, self.state, self._witness, wall)], lasting=True)
             )
 
     def _act_as_member(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
@@ -424,7 +424,7 @@ class InductionMachine:
             self._give_up_at = min(self._give_up_at, now + self.settings.lease)
             self._retry_at = now + self.settings.lease / 4
             self.tenure = self.tenure.leaving()
-            effects.append(Append([Leave(by=self.incarnation)], lasting=True))
+            effects.append(Append([Leave(by=self.incarnation, grace=self.settings.grace)], lasting=True))
         if now >= self._give_up_at:
             self._program.reason = "the ledger did not take this member's Leave for a lease"
             self._stop(None)  # The others will notice our silence.
@@ -500,15 +500,15 @@ class InductionMachine:
             # This applies before I have joined, too: all of my Joins would be void. I do not rejoin under a new
             # incarnation as after an Expire: a witness that is wrong about me will certify my death again, and each
             # time others take over without a wait.
-            if record.incarnation == me and me in self.state.departed:
+            if record.incarnation == me and (me in self.state.departed or me in self.state.away):
                 self._fail(miscertified(self.settings, before, record), effects)
-        elif me in self.state.seats:
+        elif self.state.is_member(me):
             if me not in before.seats:
                 self.phase, self._retry_at, self._was_member = Phase.MEMBER, inf, True
                 self._beats.joined(now)
                 self.trial.joined(now)
                 effects.append(Notice("member.joined", {"incarnation": me, "members": len(self.state.seats)}))
-        elif me in before.seats:
+        elif before.is_member(me):
             if isinstance(record, Join):
                 self._fail(replaced(self.settings, record.address), effects)
             elif isinstance(record, Leave):
@@ -556,7 +556,8 @@ class InductionMachine:
         self._program.reason = close.reason
         effects += self._program.settle({}, take=False)
         if self.phase in (Phase.JOINING, Phase.MEMBER, Phase.LEAVING):
-            effects.append(Append([Leave(by=self.incarnation)], lasting=True))
+            grace = 0.0 if close.error else self.settings.grace
+            effects.append(Append([Leave(by=self.incarnation, grace=grace)], lasting=True))
         if self.phase is not Phase.STOPPED:  # A stopped member was only lingering, and keeps its error.
             self._stop(close.error)
         self.tenure = replace(self.tenure.leaving(), lingering={})
@@ -568,7 +569,7 @@ class InductionMachine:
             return
         state, me = self.state, self.incarnation
         self._append_beat(now, effects)
-        rank = self._suspicion.rank(state.seats, self.tenure.heard, now)
+        rank = self._suspicion.rank(state.seats, self.tenure.heard, now, state.away)
         if self._archive.due(state, rank):
             effects.append(Append([snapshot(me, state)], lasting=True))
 
@@ -584,7 +585,7 @@ class InductionMachine:
         # ledger may have reported its tip a while ago: the Beat that we miss may be on its way to us.
         at_tip, state = tip_at is not None, self.state
         as_of = self.tenure.sent if tip_at is None else max(self.tenure.sent, tip_at)
-        look = self._suspicion.look(state.seats, self.tenure.heard, as_of=as_of, now=now, at_tip=at_tip)
+        look = self._suspicion.look(state.seats, self.tenure.heard, state.away, as_of=as_of, now=now, at_tip=at_tip)
         self._accuse_at = look.again_at
         if look.is_too_old:
             self._beats.at_once()

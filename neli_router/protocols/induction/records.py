@@ -17,8 +17,9 @@ is `ext`, a map with anything in it that no fold looks at: room for hints that a
 
 **Formats.** `v` is the oldest record format that can say it. In format 1, an Expire or a Handover is about one member
 or partition, and each Beat has a digest; in format 2 about any number, a Beat may have none, a Join may have a grace,
-and there is `ext`. A group's members may be of two releases, and must skip the same records. So format 2 counts only in a group whose fold
-version knows it (`is_known`); before, a newer release skips it as an older one does, and writes none of it.
+and there is `ext`. A group's members may be of two releases, and must skip the same records. So format 2 counts only in
+a group whose fold version knows it (`is_known`); before, a newer release skips it as an older one does, and writes none
+of it.
 
 All bytes of a ledger enter through this module, so all bounds are checked here: the length of a record and of a name,
 the size of a number, and that a name is text. Other modules need not check again.

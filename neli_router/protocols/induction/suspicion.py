@@ -12,7 +12,8 @@ length would have heard itself all along, and would expire members whose Beats c
 
 A member that was deaf knows nothing about the others' silence: after an outage of the ledger, every member has been
 silent to every other. So a member accuses only after a whole lease of hearing itself without a break, and only members
-that were silent all that time. Survivors take turns by rank, because one accusation is enough.
+that were silent all that time. Survivors take turns by rank, because one accusation is enough. One that went away is
+accused in the same way, but when its grace is over.
 
     my Beats come back, but for several leases too late to give me the right to accuse --> powerless
 
@@ -37,6 +38,8 @@ GAP_LEASES = 4
 """For how many leases my Beats may stay away while I still count as late and not as cut off. A deaf member sends one
 every two leases."""
 
+
+NOBODY: Mapping[str, float] = {}
 
 MARGIN = 0.12
 """Of a lease: how late a Beat of mine may come back, at any rate of Beats. Twice the slowest interval and this are less
@@ -68,6 +71,7 @@ class Suspicion:
         self._too_old_at = -inf
         self._deaf_after = settings.lease / 2
         self._seats: Collection[str] = ()
+        self._away = NOBODY
         self._silent_at = -inf
         """When the first of `_seats` may turn out to be silent, by what was heard when this was computed. Later Beats
         only make it later."""
@@ -102,15 +106,22 @@ class Suspicion:
         return self._late_since + POWERLESS_LEASES * lease <= now < self._came_back_at + GAP_LEASES * lease
 
     def look(
-        self, seats: Collection[str], heard: Mapping[str, float], *, as_of: float, now: float, at_tip: bool
+        self,
+        seats: Collection[str],
+        heard: Mapping[str, float],
+        away: Mapping[str, float] = NOBODY,
+        *,
+        as_of: float,
+        now: float,
+        at_tip: bool,
     ) -> Look:
-        """Accuse based on everything that the ledger held at `as_of`, which was read by `now`. `seats` is another
-        object whenever the members are others.
+        """Accuse based on everything that the ledger held at `as_of`, which was read by `now`. `away` are the graces of
+        those that went away; it and `seats` are other objects whenever the members are others.
 
         `at_tip` says that the latest read found nothing more. Only then is it worthwhile to ask for newer data.
         """
-        if seats is not self._seats:
-            self._seats, self._silent_at = seats, -inf
+        if seats is not self._seats or away is not self._away:
+            self._seats, self._away, self._silent_at = seats, away, -inf
         due = self._due(heard, now)
         accused: list[str] = []
         is_too_old = False
@@ -123,23 +134,26 @@ class Suspicion:
         # After a look at too old data, another would find the same. A Beat of mine is on its way to bring newer data.
         return Look(accused, due if due > self._too_old_at else inf, is_too_old)
 
-    def rank(self, seats: Iterable[str], heard: Mapping[str, float], now: float) -> int:
-        """How many members that are not silent joined before me."""
+    def rank(
+        self, seats: Iterable[str], heard: Mapping[str, float], now: float, away: Mapping[str, float] = NOBODY
+    ) -> int:
+        """How many members that are neither silent nor away joined before me."""
         rank = 0
         for q in seats:
             if q == self._incarnation:
                 break
-            rank += now < heard[q] + self._settings.lease
+            rank += q not in away and now < heard[q] + self._settings.lease
         return rank
 
     def _accuse(self, seats: Iterable[str], heard: Mapping[str, float], now: float) -> list[str]:
         lease = self._settings.lease
-        silent = [q for q in seats if q != self._incarnation and now >= heard[q] + lease]
-        patience = lease + min(self.rank(seats, heard, now), STAGGER_RANKS) * self._settings.stagger
+        silent = [q for q in seats if q != self._incarnation and now >= heard[q] + self._away.get(q, lease)]
+        turn = min(self.rank(seats, heard, now, self._away), STAGGER_RANKS) * self._settings.stagger
         fresh = [q for q in silent if now >= self._accused.get(q, -inf) + lease / 2]
-        accused = [q for q in fresh if now >= heard[q] + patience]
+        accused = [q for q in fresh if now >= heard[q] + self._away.get(q, lease) + turn]
         self._accused = {q: at for q, at in self._accused.items() if q in silent} | dict.fromkeys(accused, now)
-        self._patient_until = min((heard[q] + patience for q in fresh if q not in accused), default=-inf)
+        patient_until = (heard[q] + self._away.get(q, lease) + turn for q in fresh if q not in accused)
+        self._patient_until = min(patient_until, default=-inf)
         return accused
 
     def _due(self, heard: Mapping[str, float], now: float) -> float:
@@ -152,7 +166,7 @@ class Suspicion:
         return max(self._silent_at, earliest)
 
     def _first_silent_at(self, heard: Mapping[str, float]) -> float:
-        if not self._accused and heard:
+        if not self._accused and not self._away and heard:
             oldest = min(heard.values())  # In C: there may be a thousand.
             if heard.get(self._incarnation) != oldest:
                 return oldest + self._settings.lease
@@ -162,4 +176,4 @@ class Suspicion:
         lease = self._settings.lease
         if q == self._incarnation:
             return inf
-        return self._accused[q] + lease / 2 if q in self._accused else heard_at + lease
+        return self._accused[q] + lease / 2 if q in self._accused else heard_at + self._away.get(q, lease)

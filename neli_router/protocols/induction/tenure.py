@@ -14,6 +14,10 @@ member that owned i between q and me may itself have been waiting for q. After a
 owed, as if it had left: its process had ended with all its threads, and with all other processes that acted on its
 lease, before the certificate was written (`Certify`).
 
+A member that goes away with a grace keeps its partitions, and what it may owe is remembered all the same: by an Expire
+it goes like one that departs, and whoever gets a partition in the end, its successor too, owes the wait since its last
+Beat. When its grace is over, the Expire that ends it adds a wait since it went.
+
 All of this requires that each Beat that I treat as mine is mine: a Beat that another process wrote in my name may carry
 any time. The machine remembers what it sent (`beats`), and marks any other Beat in its name as forged.
 
@@ -60,8 +64,8 @@ class Tenure(Struct, frozen=True, kw_only=True):
     asked: float = -inf
     """When I first sent my Join."""
     heard: "HashTrieMap[str, float]" = HashTrieMap()
-    """The time just after the read that brought each member's last Beat or Join. If I read none of a member's, it is my
-    start, because the member sent them before that."""
+    """The time just after the read that brought each member's last Beat or Join, or the record by which it went away.
+    If I read none of a member's, it is my start, because the member sent them before that."""
     heard_at: float = -inf
     """The latest of these times."""
     busy: dict[int, float] = {}
@@ -100,6 +104,8 @@ class Tenure(Struct, frozen=True, kw_only=True):
         A large table is looked through once in C, and the exceptions are taken out.
         """
         may: dict[int, int] = {}
+        if self.incarnation in state.away:
+            owned = ()
         if now < self.sent + self.lasts and not (self.exclusive and (self.left or now < self.settled)):
             may = {i: state.terms[i] for i in owned}
             if self.exclusive:
@@ -135,11 +141,12 @@ class Tenure(Struct, frozen=True, kw_only=True):
         """
         if isinstance(record, Beat):
             return self._hear(record, after, now, forged=forged)
-        if before.owners is after.owners and before.seats is after.seats:
+        if before.owners is after.owners and before.seats is after.seats and before.away is after.away:
             return self
         tenure = self
+        gone_away = after.away.keys() - before.away.keys()
         if isinstance(record, Expire | Join):
-            departed = before.seats.keys() - after.seats.keys()
+            departed = (before.seats.keys() - after.seats.keys()) | gone_away
             ended = {q: self.heard[q] + self.wait for q in departed}
             busy = {i: max(self.busy.get(i, -inf), ended[q]) for q in departed for i in _owned(before, q)}
             tenure = replace(tenure, busy={**tenure.busy, **busy})
@@ -150,14 +157,14 @@ class Tenure(Struct, frozen=True, kw_only=True):
                 # must act by then, on an equally good proof: my Join.
                 tenure = replace(tenure, sent=max(tenure.sent, tenure.asked))
         if isinstance(record, Expire | Join | Leave | Certify):
-            heard = HashTrieMap({q: at for q, at in tenure.heard.items() if q in after.seats})
-            tenure = replace(tenure, heard=heard)
+            heard = {q: now if q in gone_away else at for q, at in tenure.heard.items() if q in after.seats}
+            tenure = replace(tenure, heard=HashTrieMap(heard))
         if not self.exclusive:
             tenure = replace(tenure, lingering=self._lingering(before, after))
         return tenure
 
     def _hear(self, beat: Beat, after: State, now: float, *, forged: bool) -> "Tenure":
-        if beat.by not in after.seats:
+        if not after.is_member(beat.by):
             return self
         heard = self.heard.insert(beat.by, now)
         # Counted from sending, not from now: a Beat that sat in a buffer for a minute proves nothing about now.

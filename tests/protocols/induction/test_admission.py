@@ -31,7 +31,10 @@ def test_the_join_says_what_others_must_know_of_a_member_which_it_replaces_and_h
     expected = Join(
         by="a", name="alice", address="host:1", weight=3, zone="eu", versions=FOLD_VERSIONS, at=5, witness="w", floor=7
     )
-    assert expected == membership.join(SETTINGS, "a", 5, "w", 7)
+    assert expected == membership.join(SETTINGS, "a", State(at=5, version=3), "w", 7)
+    patient = replace(SETTINGS, grace=9.0)
+    assert expected == membership.join(patient, "a", State(at=5, version=2), "w", 7)
+    assert replace(expected, v=2, grace=9.0) == membership.join(patient, "a", State(at=5, version=3), "w", 7)
     error = membership.replaced(SETTINGS, "host:2")
     assert isinstance(error, Replaced)
     assert "'alice'" in error.wanted

@@ -93,6 +93,8 @@ class RunOptions(SeedOptions):
     rewind: Rewind
     noticed: bool
     """Whether the driver notices that its position is beyond the tip."""
+    grace: float
+    """In leases: how long a member's partitions are kept for its name."""
     witnessed: float
     """How often a process has a witness that certifies its death."""
     lent: float
@@ -127,6 +129,7 @@ class RunOptions(SeedOptions):
             drain_timeout=self.drain_timeout * self.lease,
             snapshot_every=self.snapshot_every,
             drift=self.drift,
+            grace=self.grace * self.lease,
             replace=replace,
         )
 
@@ -137,7 +140,8 @@ class RunOptions(SeedOptions):
         drawn_guarantee: Guarantee = random.choices(("exclusive", "available"), (75, 25))[0]
         weather, guarantee = weather or drawn_weather, guarantee or drawn_guarantee
         foul = weather in {"foul", "rewound", "rolling"}
-        witnesses = Random(f"witnessed in {seed}")  # Separate, so that a seed's other draws stay the same.
+        # Separate, so that a seed's other draws stay the same.
+        witnesses, graces = Random(f"witnessed in {seed}"), Random(f"graces in {seed}")
         members = random.choices((1, 2, 3, 4, 5, 6), (1, 4, 7, 5, 2, 1))[0]
         beats = random.choice((4, 4, 5, 6))
 
@@ -188,6 +192,7 @@ class RunOptions(SeedOptions):
             follow_up=random.choice((0.0, 0.4, 0.7)),
             rewind=random.choice(("back", "onward", "anew")) if weather == "rewound" else "no",
             noticed=random.random() < 0.5,
+            grace=graces.choice((0.0, 0.0, 0.6, 2.0, 6.0)) if guarantee == "exclusive" else 0.0,
             witnessed=witnesses.choice((0.0, 0.5, 1.0)),
             lent=witnesses.choice((0.0, 0.5, 1.0)) if guarantee == "exclusive" else 0.0,
         )

@@ -34,8 +34,11 @@ from neli_router.protocols.induction.records import (
 
 __all__ = ["Referee"]
 
-JUDGED = ("seats", "owners", "terms", "targets", "genesis")
+JUDGED = ("away", "seats", "owners", "terms", "targets", "genesis")
 """The parts of a state that decide who may act."""
+
+UNCHANGED = ("away", "drains", "loads", "owners", "pins", "seats", "weights")
+"""If these are as they were, one that comes back gets all that it had."""
 
 DIGEST_EVERY = 50
 """Records between two digests that are computed from the whole state: each costs as much as a hundred Beats."""
@@ -58,6 +61,10 @@ class Referee:
         """The state at each offset where a reader can stand."""
         self._signs: dict[str, int] = {}
         """The last sign of life of each member: its Join or its last Beat."""
+        self._graces: dict[str, float] = {}
+        """The grace in the Join of each member that has one."""
+        self._went: dict[str, State] = {}
+        """The state in which each went away."""
         self._departed: list[str] = []
         self._prefix: list[bytes] = []
 
@@ -83,10 +90,12 @@ class Referee:
             self._bury(before, record.incarnation)
         if (
             isinstance(record, Beat | Join)
-            and record.by in after.seats
+            and after.is_member(record.by)
             and (isinstance(record, Beat) or record.by not in before.seats)
         ):
             self._signs[record.by] = offset
+            if isinstance(record, Join) and isinstance(record.grace, float):
+                self._graces[record.by] = record.grace
         if len(self._prefix) % DIGEST_EVERY == 0:
             self.require_digest()
 
@@ -126,12 +135,21 @@ class Referee:
 
     def _judge(self, before: State, offset: int, record: Record, after: State) -> None:
         gone = before.seats.keys() - after.seats.keys()
-        for incarnation in gone:
+        going = after.away.keys() - before.away.keys()
+        for incarnation in gone | going:
             if not self._may_unseat(before, record, incarnation):
                 self._object(f"{incarnation} is no longer a member after", offset, record)
-            if isinstance(record, Certify | Expire | Join):
+            if isinstance(record, Certify | Expire | Join) and incarnation not in before.away:
                 self._on_unseated(incarnation, record)
+        for incarnation in going:
+            self._signs[incarnation], self._went[incarnation] = offset, after
+            if not self._has_grace(before, record, incarnation):
+                self._object(f"{incarnation} keeps partitions though it has no grace after", offset, record)
+        for incarnation in gone:
+            if isinstance(record, Join):
+                self._require_return(before, offset, record, after, incarnation)
             del self._signs[incarnation]
+            self._graces.pop(incarnation, None)
         self._departed = [*self._departed, *gone][-DEPARTED_MAX:]
         for incarnation in after.seats.keys() - before.seats.keys():
             if incarnation != record.by:
@@ -159,8 +177,10 @@ class Referee:
                 self._object(
                     f"partition {partition} has term {after.terms[partition]} and not {term} after", offset, record
                 )
-            if owner != after.targets[partition]:
+            if owner != after.targets[partition] and not (owner == was and after.targets[partition] in after.away):
                 self._object(f"partition {partition} went to another than its target by", offset, record)
+            if was in going and was != before.targets[partition]:
+                continue  # It was on its way to another member.
             if was is not None and was not in gone and not _gives(record, was, partition, before.terms[partition]):
                 self._object(f"partition {partition} moved needlessly from {was} to {owner} by", offset, record)
 
@@ -178,9 +198,24 @@ class Referee:
             case Join():
                 return record.name == before.seats[incarnation].name
             case Expire():
-                return record.by in before.seats and record.last_beats.get(incarnation) == self._signs[incarnation]
+                return before.is_member(record.by) and record.last_beats.get(incarnation) == self._signs[incarnation]
             case _:
                 return False
+
+    def _has_grace(self, before: State, record: Record, incarnation: str) -> bool:
+        if before.seats[incarnation].name in before.drains:
+            return False
+        return record.grace > 0 if isinstance(record, Leave) else incarnation in self._graces
+
+    def _require_return(self, before: State, offset: int, record: Join, after: State, older: str) -> None:
+        """Whoever comes back within its grace owns all that it had, if nothing else changed meanwhile."""
+        went = self._went.pop(older, None)
+        if went is None or before.targets != before.owners or before.seats[older].weight != record.weight:
+            return
+        is_same = all(getattr(before, part) == getattr(went, part) for part in UNCHANGED)
+        kept = [i for i, owner in enumerate(before.owners) if owner == older]
+        if is_same and any(after.owners[i] != record.by for i in kept):
+            self._object(f"{record.by} came back and did not get all that was kept for it after", offset, record)
 
     def _require_effect(self, before: State, record: Record, after: State) -> None:
         """A valid Handover, Expire, Leave or Certify must have its effect."""
@@ -188,16 +223,17 @@ class Referee:
             case Handover():
                 for partition, owner in enumerate(before.owners):
                     term = before.terms[partition]
-                    if owner is not None and _gives(record, owner, partition, term) and after.terms[partition] == term:
+                    gives = owner is not None and before.is_member(owner) and _gives(record, owner, partition, term)
+                    if gives and after.terms[partition] == term:
                         self._object(
                             f"partition {partition} keeps its term, under which none may act, after", 0, record
                         )
-            case Expire(by) if by in before.seats:
-                if any(q in after.seats and sign == self._signs.get(q) for q, sign in record.last_beats.items()):
+            case Expire(by) if before.is_member(by):
+                if any(after.is_member(q) and sign == self._signs.get(q) for q, sign in record.last_beats.items()):
                     self._object("who was rightly accused is still a member after", 0, record)
-            case Leave(by) if by in after.seats:
+            case Leave(by) if after.is_member(by):
                 self._object("who left is still a member after", 0, record)
-            case Certify() if record.incarnation in after.seats:
+            case Certify() if after.is_member(record.incarnation):
                 self._object("who is certified dead is still a member after", 0, record)
             case _:
                 pass
