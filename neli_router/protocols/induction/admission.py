@@ -193,7 +193,7 @@ class Trial:
         self.begin()
 
     def among(self, members: int) -> None:
-        """The group has so many members."""
+        """The group has this many members."""
         self._soon = self._lease - interval(self._settings, members)
 
     def begin(self) -> None:
